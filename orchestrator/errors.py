@@ -1,0 +1,145 @@
+"""Every error a user can meet. The class says whose fault it is and so which exit code ends the command.
+
+SpanwiseError
+├── UsageError                  the command, the pipeline file or a setting is wrong      exit 2
+│   ├── PatternError            a span pattern that cannot be read
+│   ├── PipelineError           nodes wired wrongly: unknown input, cycle, two of one name
+│   ├── ParameterError          a parameter that is unknown, missing or of another type
+│   ├── LoadError               a pipeline file that does not import or holds no pipeline
+│   └── SettingsError           spanwise.toml or a SPANWISE_* variable
+├── RunError                    the run was right to start and could not finish           exit 1
+│   ├── InputError              the data itself
+│   │   ├── SpanNotFound        no such span; the message says which there are
+│   │   ├── AmbiguousSpan       the splits disagree on the newest span or version
+│   │   ├── UnreadableInput     empty, corrupt, truncated, in another encoding, a row that does not parse
+│   │   └── ColumnsChanged      a column disappeared or changed type since the previous span
+│   ├── ResolutionError         a resolver found less than it needs
+│   │   └── WindowIncomplete    spans missing from a rolling window
+│   ├── NodeFailed              an executor raised, exited or was killed
+│   │   └── NodeTimedOut        it took longer than its limit
+│   ├── MissingProperty         an output was published without a property its kind requires
+│   ├── RunStopped              somebody asked the run to stop
+│   └── Fenced                  another run has taken the lease; this one may publish nothing more
+├── Held                        another run holds the pipeline                             exit 3
+└── StoreError                  the metadata database                                      exit 1
+    ├── StoreUnavailable        locked, unreachable, read-only, disk full
+    ├── StoreCorrupt            not a database, or a damaged one
+    ├── StoreTooNew             written by a newer program
+    └── NotRecorded             a run, node or artifact that the metadata does not know
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SpanwiseError(Exception):
+    """Something a user can act on; its message is complete and is shown without a traceback."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(SpanwiseError):
+    """The command, the pipeline file or a setting is wrong; nothing was started."""
+
+    exit_code = 2
+
+
+class PatternError(UsageError):
+    """A span pattern that cannot be read; the message quotes it and says what is wrong."""
+
+
+class PipelineError(UsageError):
+    """Nodes that do not fit together, found when the pipeline is built."""
+
+
+class ParameterError(UsageError):
+    """A parameter that is unknown, missing or of another type than its annotation."""
+
+
+class LoadError(UsageError):
+    """A pipeline file that does not import, or that holds no pipeline or more than one."""
+
+
+class SettingsError(UsageError):
+    """A setting in `spanwise.toml` or a `SPANWISE_*` variable that does not validate."""
+
+
+class RunError(SpanwiseError):
+    """A run that could not finish."""
+
+
+class InputError(RunError):
+    """The data that was to be ingested."""
+
+
+class SpanNotFound(InputError):
+    """The span has no input, or no span has; the message says which spans there are."""
+
+
+class AmbiguousSpan(InputError):
+    """The splits of one input disagree on the newest span or on its newest version."""
+
+
+class UnreadableInput(InputError):
+    """A file that is empty, corrupt, truncated or in another encoding, or a row that cannot be parsed."""
+
+
+class ColumnsChanged(InputError):
+    """A column disappeared or changed its type since the previous span."""
+
+
+class ResolutionError(RunError):
+    """A resolver found less than its node needs."""
+
+
+class WindowIncomplete(ResolutionError):
+    """Spans are missing from a rolling window; the message names them and the backfill that mends it."""
+
+
+class NodeFailed(RunError):
+    """An executor raised, exited with another status than 0, or was killed."""
+
+
+class NodeTimedOut(NodeFailed):
+    """An executor took longer than its node allows and was killed."""
+
+
+class MissingProperty(RunError):
+    """An output was about to be published without a property that its kind requires."""
+
+
+class RunStopped(RunError):
+    """Somebody asked the run to stop (a signal, `spanwise stop`)."""
+
+
+class Fenced(RunError):
+    """Another run has taken this pipeline's lease, so this one may publish and push nothing more."""
+
+
+class Held(SpanwiseError):
+    """Another run holds the pipeline; the message says which, and what to type."""
+
+    exit_code = 3
+
+
+class StoreError(SpanwiseError):
+    """The metadata database."""
+
+
+class StoreUnavailable(StoreError):
+    """The database is locked, unreachable, read-only, or its disk is full."""
+
+
+class StoreCorrupt(StoreError):
+    """The file is no database, or a damaged one."""
+
+
+class StoreTooNew(StoreError):
+    """The database was written by a newer program."""
+
+
+class NotRecorded(StoreError):
+    """A run, node or artifact that the metadata does not know."""
+
+    exit_code = 2

@@ -1,0 +1,1 @@
+"""Kept small until its modules land."""
