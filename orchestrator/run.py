@@ -1,0 +1,96 @@
+"""Runs and executions: the records of what was started, why, and what became of it. They only hold facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orchestrator.artifact import Artifact, Value
+
+
+class State(Enum):
+    """Where a run or an execution stands; the names are ML Metadata's."""
+
+    RUNNING = "running"
+    COMPLETE = "complete"
+    CACHED = "cached"  #: executions only: the outputs are those of an earlier execution
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+    @property
+    def ended(self) -> bool:
+        return self is not State.RUNNING
+
+    @property
+    def succeeded(self) -> bool:
+        return self in (State.COMPLETE, State.CACHED)
+
+
+class Trigger(Enum):
+    """Why a run was started."""
+
+    MANUAL = "manual"
+    SCHEDULE = "schedule"
+    BACKFILL = "backfill"
+    RESUME = "resume"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One pass over a pipeline or a part of it."""
+
+    pipeline: str
+    number: int = 0  #: counts up from 1 within the pipeline; 0 until the store has given one
+    trigger: Trigger = Trigger.MANUAL
+    span: int | None = None  #: the span asked for; None is the newest there is
+    calendar: str = "number"  #: how spans are shown: number, day or hour
+    as_of: datetime | None = None  #: resolvers see only what was published by then
+    base: int | None = None  #: number of the run that stands in for the nodes left out
+    nodes: tuple[str, ...] = ()  #: the nodes it runs, parents first
+    parameters: Mapping[str, Value] = field(default_factory=dict)  #: arguments of the pipeline function
+    source: str = ""  #: what was loaded, `path/file.py:name`
+    token: int = 0  #: the lease's fencing token
+    host: str = ""
+    pid: int = 0
+    state: State = State.RUNNING
+    started: datetime | None = None
+    ended: datetime | None = None
+    error: str | None = None
+
+    @property
+    def name(self) -> str:
+        """`pipeline/number`, as it is typed and shown."""
+        return f"{self.pipeline}/{self.number}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """One attempt at one node in one run."""
+
+    id: int = 0  #: the store's number; 0 until begun
+    pipeline: str
+    run: int  #: number of the run
+    node: str
+    attempt: int = 1
+    component: str = ""  #: class name of the node
+    state: State = State.RUNNING
+    parameters: Mapping[str, str] = field(default_factory=dict)  #: as recorded, JSON text by name
+    key: str = ""  #: the cache key; empty when the node is not cached
+    key_parts: Mapping[str, str] = field(default_factory=dict)  #: what the key was made of, digest by name
+    inputs: Mapping[str, tuple[Artifact, ...]] = field(default_factory=dict)
+    outputs: Mapping[str, tuple[Artifact, ...]] = field(default_factory=dict)
+    reused: int | None = None  #: id of the execution whose outputs these are
+    reason: str | None = None  #: why it was reused, or executed
+    error: str | None = None
+    log: str = ""  #: file with everything the executor printed
+    started: datetime | None = None
+    ended: datetime | None = None
+
+    @property
+    def name(self) -> str:
+        """`pipeline/run/node/attempt`, unique."""
+        return f"{self.pipeline}/{self.run}/{self.node}/{self.attempt}"

@@ -1,0 +1,326 @@
+"""The store: the memory of the system behind a few verbs. `MemoryStore` is its public double, `MlmdStore` the real one.
+
+Three ideas carry it:
+
+*Names are the index.* What must be found again has a unique name and is looked up by it, so that no question reads
+the history: runs and artifacts are numbered, and the last number is found by galloping (`last`).
+
+*A claim is an inserted unique name.* Exactly one of many who try gets it. Locks, ticks, leases and marks are claims.
+
+*Every write of a run carries a claim*, the next place in its lease's journal, inserted in the same transaction.
+Who takes a lease over seals the journal by claiming that place first, so nothing the old holder writes can land.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Protocol
+
+from orchestrator.artifact import Artifact, Value
+from orchestrator.errors import NotRecorded
+from orchestrator.run import Execution, Run, State
+
+
+class AlreadyClaimed(Exception):
+    """Somebody else has inserted this name; nothing of the write took place."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A unique name to insert: `kind` says what for (lease, journal, tick, blessed, …)."""
+
+    kind: str
+    name: str
+    facts: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a channel's artifacts are found: the outputs under `key` of `node`, over all runs of `pipeline`."""
+
+    pipeline: str
+    node: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.pipeline}/{self.node}/{self.key}"
+
+
+class Store(Protocol):
+    """What the rest of the program asks of the metadata. All times are UTC.
+
+    Every writing verb takes claims that are inserted in the same transaction; when one of them exists already,
+    AlreadyClaimed is raised and nothing was written.
+    """
+
+    def claim(self, *claims: Claim) -> None:
+        """Inserts all of them or, raising AlreadyClaimed, none."""
+
+    def claimed(self, kind: str, name: str) -> Claim | None:
+        """The claim of that name, with its facts as last written and `created` (ISO 8601, UTC) among them."""
+
+    def amend(self, claim: Claim) -> None:
+        """Replaces the facts of a claim that its caller holds.
+
+        Raises:
+            NotRecorded: there is no such claim.
+        """
+
+    def begin_run(self, run: Run, *claims: Claim) -> Run:
+        """Records a run and gives it the next number of its pipeline."""
+
+    def update_run(self, run: Run, *claims: Claim) -> None:
+        """Replaces the record of a run."""
+
+    def run(self, pipeline: str, number: int) -> Run:
+        """One run.
+
+        Raises:
+            NotRecorded: there is none of that number; the message says which there are.
+        """
+
+    def runs(self, pipeline: str, *, before: int | None = None) -> Iterator[Run]:
+        """Runs with a number below `before`, newest first; stop when you have enough."""
+
+    def pipelines(self) -> list[str]:
+        """The names of all pipelines that ever ran."""
+
+    def begin(self, execution: Execution, *claims: Claim) -> Execution:
+        """Records an execution as running and gives it an id."""
+
+    def publish(self, execution: Execution, *claims: Claim) -> Execution:
+        """Ends an execution: state, inputs and outputs become visible in one transaction.
+
+        Outputs with id 0 are new; they get id, name and `created`. The name is the address and a number that counts
+        up: `pipeline/node/key/<n>`, or `pipeline/node/key/<span>/<n>` for kinds that have a span. Others are the
+        outputs of an earlier execution and get an event only.
+        """
+
+    def executions(self, run: Run) -> list[Execution]:
+        """All executions of a run, in the order in which they were begun, with inputs and outputs."""
+
+    def execution(self, id: int) -> Execution:  # noqa: A002
+        """One execution, with inputs and outputs."""
+
+    def cached(self, key: str) -> Execution | None:
+        """The newest complete execution with this cache key, with its outputs."""
+
+    def artifact(self, name: str) -> Artifact:
+        """One artifact, by its unique name.
+
+        Raises:
+            NotRecorded: there is none of that name.
+        """
+
+    def newest(self, address: Address) -> Iterator[Artifact]:
+        """Artifacts without a span, newest first."""
+
+    def spans(self, address: Address, *, below: int | None = None) -> Iterator[int]:
+        """The spans that were ever published there, highest first, lower than `below`."""
+
+    def of_span(self, address: Address, span: int) -> list[Artifact]:
+        """Every artifact published there for this span, of whatever version, oldest first."""
+
+    def producer(self, artifact: Artifact) -> Execution:
+        """The execution that made it."""
+
+    def consumers(self, artifact: Artifact) -> list[Execution]:
+        """The executions that read it, oldest first."""
+
+    def close(self) -> None:
+        """Lets go of the connection."""
+
+
+def last(exists: Callable[[int], bool]) -> int:
+    """The highest n with `exists(n)`, where 1..n exist and nothing above; 0 when there is none.
+
+    Gallops (1, 2, 4, …), then bisects: about 2 log2(n) questions, whatever the history.
+    """
+    high = 1
+    while exists(high):
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if exists(middle) else (low, middle)
+    return low
+
+
+class MemoryStore:
+    """The store in memory, for tests and for trying things out; nothing outlives the process.
+
+    `clock` gives the current time (UTC); tests pass one that they move.
+    """
+
+    def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._claims: dict[tuple[str, str], Claim] = {}
+        self._runs: dict[str, list[Run]] = {}
+        self._executions: dict[int, Execution] = {}
+        self._artifacts: dict[str, Artifact] = {}
+        self._at: dict[str, list[str]] = {}  # address, or address/span -> artifact names in order
+        self._spans: dict[str, set[int]] = {}
+        self._ids = itertools.count(1)
+
+    def claim(self, *claims: Claim) -> None:
+        with self._lock:
+            if any((c.kind, c.name) in self._claims for c in claims):
+                raise AlreadyClaimed(", ".join(f"{c.kind} {c.name}" for c in claims))
+            for claim in claims:
+                stamped = {**claim.facts, "created": self._clock().isoformat()}
+                self._claims[claim.kind, claim.name] = replace(claim, facts=stamped)
+
+    def claimed(self, kind: str, name: str) -> Claim | None:
+        return self._claims.get((kind, name))
+
+    def amend(self, claim: Claim) -> None:
+        with self._lock:
+            old = self._claims.get((claim.kind, claim.name))
+            if old is None:
+                raise NotRecorded(f"There is no {claim.kind} {claim.name!r} to amend.")
+            self._claims[claim.kind, claim.name] = replace(
+                claim, facts={**claim.facts, "created": old.facts["created"]}
+            )
+
+    def begin_run(self, run: Run, *claims: Claim) -> Run:
+        with self._lock:
+            self.claim(*claims)
+            runs = self._runs.setdefault(run.pipeline, [])
+            begun = replace(run, number=len(runs) + 1, started=run.started or self._clock())
+            runs.append(begun)
+            return begun
+
+    def update_run(self, run: Run, *claims: Claim) -> None:
+        with self._lock:
+            self.run(run.pipeline, run.number)
+            self.claim(*claims)
+            self._runs[run.pipeline][run.number - 1] = run
+
+    def run(self, pipeline: str, number: int) -> Run:
+        runs = self._runs.get(pipeline, [])
+        if not 1 <= number <= len(runs):
+            raise NotRecorded(no_such_run(pipeline, number, len(runs)))
+        return runs[number - 1]
+
+    def runs(self, pipeline: str, *, before: int | None = None) -> Iterator[Run]:
+        runs = self._runs.get(pipeline, [])
+        yield from reversed(runs[: before - 1 if before is not None else None])
+
+    def pipelines(self) -> list[str]:
+        return sorted(self._runs)
+
+    def begin(self, execution: Execution, *claims: Claim) -> Execution:
+        with self._lock:
+            self.claim(*claims)
+            begun = replace(execution, id=next(self._ids), started=execution.started or self._clock())
+            self._executions[begun.id] = begun
+            return begun
+
+    def publish(self, execution: Execution, *claims: Claim) -> Execution:
+        with self._lock:
+            if execution.id not in self._executions:
+                raise NotRecorded(f"Execution {execution.name} was never begun.")
+            self.claim(*claims)
+            outputs = {k: tuple(self._place(execution, k, a) for a in v) for k, v in execution.outputs.items()}
+            ended = replace(execution, outputs=outputs, ended=execution.ended or self._clock())
+            self._executions[ended.id] = ended
+            return ended
+
+    def _place(self, execution: Execution, key: str, artifact: Artifact) -> Artifact:
+        if artifact.id:
+            return artifact
+        address = Address(execution.pipeline, execution.node, key)
+        span = artifact.properties.get("span")
+        place = str(address) if span is None else f"{address}/{span}"
+        names = self._at.setdefault(place, [])
+        published = Artifact(
+            artifact.uri,
+            id=next(self._ids),
+            name=f"{place}/{len(names) + 1}",
+            kind=artifact.kind,
+            created=self._clock(),
+            content=artifact.content,
+            size_bytes=artifact.size_bytes,
+            properties=artifact.properties,
+        )
+        names.append(published.name)
+        self._artifacts[published.name] = published
+        if isinstance(span, int):
+            self._spans.setdefault(str(address), set()).add(span)
+        return published
+
+    def executions(self, run: Run) -> list[Execution]:
+        mine = (e for e in self._executions.values() if (e.pipeline, e.run) == (run.pipeline, run.number))
+        return sorted(mine, key=lambda e: e.id)
+
+    def execution(self, id: int) -> Execution:  # noqa: A002
+        if id not in self._executions:
+            raise NotRecorded(f"There is no execution {id}.")
+        return self._executions[id]
+
+    def cached(self, key: str) -> Execution | None:
+        hits = (e for e in self._executions.values() if key and e.key == key and e.state is State.COMPLETE)
+        return max(hits, key=lambda e: e.id, default=None)
+
+    def artifact(self, name: str) -> Artifact:
+        if name not in self._artifacts:
+            raise NotRecorded(f"There is no artifact {name!r}.")
+        return self._artifacts[name]
+
+    def newest(self, address: Address) -> Iterator[Artifact]:
+        for name in reversed(self._at.get(str(address), [])):
+            yield self._artifacts[name]
+
+    def spans(self, address: Address, *, below: int | None = None) -> Iterator[int]:
+        known = self._spans.get(str(address), set())
+        yield from sorted((s for s in known if below is None or s < below), reverse=True)
+
+    def of_span(self, address: Address, span: int) -> list[Artifact]:
+        return [self._artifacts[name] for name in self._at.get(f"{address}/{span}", [])]
+
+    def producer(self, artifact: Artifact) -> Execution:
+        for execution in self._executions.values():
+            made = execution.state is State.COMPLETE and itertools.chain(*execution.outputs.values())
+            if made and any(a.id == artifact.id for a in made):
+                return execution
+        raise NotRecorded(f"No execution is recorded as having made {artifact}.")
+
+    def consumers(self, artifact: Artifact) -> list[Execution]:
+        readers = (
+            e
+            for e in self._executions.values()
+            if any(a.id == artifact.id for a in itertools.chain(*e.inputs.values()))
+        )
+        return sorted(readers, key=lambda e: e.id)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def no_such_run(pipeline: str, number: int, newest: int) -> str:
+    """The message for a run that is not there; `newest` is the highest number, 0 for none."""
+    if not newest:
+        return f"{pipeline!r} has never run here. See what has: spanwise runs"
+    return f"{pipeline!r} has no run {number}; its runs are 1 to {newest}. See them: spanwise runs {pipeline}"
+
+
+def marked(store: Store, mark: str, artifact: Artifact) -> bool:
+    """Whether an artifact was ever marked, such as `blessed` or `pushed`; a mark never goes away."""
+    return store.claimed(mark, artifact.name) is not None
+
+
+def number_of(name: str) -> int:
+    """The number at the end of an artifact's name."""
+    return int(name.rsplit("/", 1)[1])
+
+
+def marks_of(outputs: Mapping[str, Sequence[Artifact]]) -> Iterator[Claim]:
+    """The claims that publishing these outputs makes about other artifacts."""
+    for artifact in itertools.chain(*outputs.values()):
+        for mark, name in artifact.marks():
+            yield Claim(mark, name)
