@@ -1,0 +1,81 @@
+# Every target makes what it needs: Python 3.11 to 3.13 with pip is all that has to be there.
+#
+#   PYTHON   the interpreter that makes the environment; the first that fits is looked for
+#   VENV     where the environment is
+#   WORKERS  how many processes run the tests
+#   TESTS    which tests: make test TESTS=tests/scheduler
+
+PYTHON  ?=
+VENV    ?= .venv
+WORKERS ?= 2
+TESTS   ?= tests
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-fast test-mlmd121 lint bench venv constraints clean
+
+help:  ## Say what can be made
+	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
+
+demo: $(VENV)/.demo  ## Train on a week of flights, one day at a time
+	$(BIN)/python -m pipelines.flights_demo
+
+test: $(VENV)/.dev  ## Run every test
+	$(BIN)/python -m pytest -n $(WORKERS) $(TESTS)
+
+test-fast: $(VENV)/.dev  ## Run the tests that neither kill, race nor train
+	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' $(TESTS)
+
+test-mlmd121: $(VENV)/.dev  ## Run the store's contract on ml-metadata 1.21, in a Debian 13 if this system is older
+	tests/mlmd121/run $(BIN)/python
+
+lint: $(VENV)/.dev  ## Check style, form and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev  ## Measure
+	$(BIN)/python -m benchmarks
+
+venv: $(VENV)/.dev  ## Make the environment for work on spanwise itself
+
+# pip repeats nothing that is there already, so an environment is brought up to date rather than made again.
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing spanwise into $(VENV) (about a minute the first time)"
+	$(PIP) install --constraint constraints.txt --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing spanwise and its tools into $(VENV) (about a minute the first time)"
+	$(PIP) install --constraint constraints.txt --editable '.[demo,test,lint]'
+	@touch $@ $(VENV)/.demo
+
+$(BIN)/python:
+	@fits='import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))'; \
+	for python in $(or $(PYTHON),python3.11 python3.12 python3.13 python3); do \
+	    if "$$python" -c "$$fits" 2>/dev/null; then \
+	        echo "Making $(VENV) with $$("$$python" --version)"; \
+	        exec "$$python" -m venv --clear "$(VENV)"; \
+	    fi; \
+	done; \
+	echo "spanwise needs Python 3.11, 3.12 or 3.13 with its venv module; found none of that name:" \
+	     "$(or $(PYTHON),python3.11, python3.12, python3.13, python3)." >&2; \
+	echo "Install one (Debian, Ubuntu: apt-get install python3-venv), or name it:  make venv PYTHON=/path/to/python3.11" >&2; \
+	exit 1
+
+# ml-metadata comes in two lines with different wheels, so both are held (docs/decisions/0003-constraints.md).
+constraints: $(VENV)/.dev  ## Renew constraints.txt with today's versions
+	$(PIP) install uv
+	@printf '%s\n' 'ml-metadata<1.21; python_version < "3.12" and sys_platform == "linux"' \
+	               'ml-metadata>=1.21; python_version >= "3.12" or sys_platform != "linux"' > $(VENV)/lines.txt
+	@sed '/^[^#]/,$$d' constraints.txt > $(VENV)/constraints.txt
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --constraint $(VENV)/lines.txt \
+	    --no-header --no-annotate --no-emit-index-url --no-emit-find-links pyproject.toml >> $(VENV)/constraints.txt
+	mv $(VENV)/constraints.txt constraints.txt
+
+clean:  ## Remove the environment, caches and builds
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
