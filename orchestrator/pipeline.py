@@ -1,0 +1,147 @@
+"""Pipelines: an immutable, acyclic set of nodes under one name, and which part of it a run takes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.component import NAME, Channel, Node
+from orchestrator.errors import PipelineError, UsageError
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a run does with each node of a pipeline; each tuple has parents first."""
+
+    run: tuple[str, ...]  #: these run
+    required: tuple[str, ...] = ()  #: their ancestors: the base run's outputs stand in
+    optional: tuple[str, ...] = ()  #: the rest that is not downstream: carried over where the base run has it
+    dropped: tuple[str, ...] = ()  #: downstream of what runs, but left out: the base run's outputs are out of date
+
+
+class Pipeline:
+    """Nodes under one name. Daily, backfill and partial runs share it, so that they share their history.
+
+    `nodes` may come in any order; `order` has parents first and otherwise keeps the order given. Raises
+    PipelineError when two nodes share a name, a node reads from one that is not listed, or nodes wait for each other.
+    """
+
+    def __init__(self, name: str, nodes: Iterable[Node]) -> None:
+        if not NAME.fullmatch(name):
+            raise PipelineError(
+                f"{name!r} cannot name a pipeline: take a letter, then letters, digits, '_', '.' or '-', 64 at most."
+            )
+        self.name = name
+        listed = list(nodes)
+        for node in listed:
+            if not isinstance(node, Node):
+                raise PipelineError(f"Pipeline {name!r} is made of nodes; {node!r} is none.")
+        self.nodes: Mapping[str, Node] = {node.name: node for node in listed}
+        if len(self.nodes) < len(listed):
+            twice = next(n.name for i, n in enumerate(listed) if n.name in {m.name for m in listed[:i]})
+            raise PipelineError(
+                f"Pipeline {name!r} has two nodes named {twice!r}; give one another name: {twice}(…, name='{twice}2')."
+            )
+        for node in listed:
+            for channel in channels_of(node):
+                if self.nodes.get(channel.producer.name) is not channel.producer:
+                    raise PipelineError(
+                        f"{node.name} reads {channel!r}, but {channel.producer.name} is not in pipeline {name!r}; "
+                        f"add it to the list."
+                    )
+        self._parents = {n.name: tuple(dict.fromkeys(c.producer.name for c in channels_of(n))) for n in listed}
+        self.order: tuple[str, ...] = _sorted(name, self._parents)
+
+    def __iter__(self) -> Iterator[Node]:
+        return (self.nodes[name] for name in self.order)
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self.name!r}, {len(self.nodes)} nodes)"
+
+    def parents(self, node: str) -> tuple[str, ...]:
+        """The nodes it reads from."""
+        return self._parents[node]
+
+    def children(self, node: str) -> tuple[str, ...]:
+        """The nodes that read from it."""
+        return tuple(n for n in self.order if node in self._parents[n])
+
+    def ancestors(self, *nodes: str) -> frozenset[str]:
+        """Everything these nodes depend on, without the nodes themselves unless they depend on each other."""
+        return _reached(nodes, self.parents)
+
+    def descendants(self, *nodes: str) -> frozenset[str]:
+        """Everything that depends on these nodes."""
+        return _reached(nodes, self.children)
+
+    def select(self, *, first: Sequence[str] = (), last: Sequence[str] = (), skip: Sequence[str] = ()) -> Selection:
+        """The part from `first` to `last`: what descends from `first` and leads to `last`; empty means all.
+
+        `skip` leaves out nodes that depend on nothing that runs; on others it has no effect, since their inputs
+        will have changed (TFX's partial runs have the same rule).
+
+        Raises:
+            UsageError: an unknown name, or nothing lies between the two.
+        """
+        self._refuse_unknown((*first, *last, *skip))
+        down = set(first) | self.descendants(*first) if first else set(self.order)
+        up = set(last) | self.ancestors(*last) if last else set(self.order)
+        run: set[str] = set()
+        for node in self.order:
+            if node in down & up and (node not in skip or run & self.ancestors(node)):
+                run.add(node)
+        if not run:
+            between = f"from {', '.join(first)} to {', '.join(last)}" if first and last else "what is left"
+            raise UsageError(
+                f"No node of {self.name!r} would run: {between} is empty. The order is: {' -> '.join(self.order)}."
+            )
+        above = self.ancestors(*run) - run
+        below = self.descendants(*run) - run
+        return Selection(
+            run=self._ordered(run),
+            required=self._ordered(above),
+            optional=self._ordered(set(self.order) - run - above - below),
+            dropped=self._ordered(below),
+        )
+
+    def _ordered(self, names: Iterable[str]) -> tuple[str, ...]:
+        chosen = set(names)
+        return tuple(n for n in self.order if n in chosen)
+
+    def _refuse_unknown(self, names: Iterable[str]) -> None:
+        unknown = [n for n in names if n not in self.nodes]
+        if unknown:
+            near = difflib.get_close_matches(unknown[0], self.order, n=1, cutoff=0.5)
+            meant = f" Did you mean {near[0]}?" if near else ""
+            raise UsageError(
+                f"Pipeline {self.name!r} has no node {unknown[0]!r}.{meant} Its nodes: {', '.join(self.order)}."
+            )
+
+
+def channels_of(node: Node) -> Iterator[Channel]:
+    """Every channel that a node reads."""
+    for channels in node.inputs.values():
+        yield from channels
+
+
+def _reached(start: Sequence[str], step: Callable[[str], Iterable[str]]) -> frozenset[str]:
+    reached: set[str] = set()
+    todo = list(start)
+    while todo:
+        for name in step(todo.pop()):
+            if name not in reached:
+                reached.add(name)
+                todo.append(name)
+    return frozenset(reached)
+
+
+def _sorted(name: str, parents: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    done: dict[str, None] = {}
+    while len(done) < len(parents):
+        ready = [n for n, above in parents.items() if n not in done and all(p in done for p in above)]
+        if not ready:
+            waiting = [n for n in parents if n not in done]
+            raise PipelineError(f"Pipeline {name!r} goes in a circle: {', '.join(waiting)} wait for each other.")
+        done[ready[0]] = None
+    return tuple(done)
