@@ -1,0 +1,156 @@
+"""Who may import whom (docs/decisions/0001-import-names.md), read from the source; and what an import costs."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+PROJECT = Path(__file__).parents[1]
+FOLDERS = ["components", "orchestrator", "pipelines", "resolvers", "scheduler"]
+
+#: What the modules under the first name may import of ours, beside themselves. The longest name that fits counts.
+MAY_IMPORT = {
+    "orchestrator": [],
+    "resolvers": ["orchestrator"],
+    "scheduler": ["orchestrator"],
+    "components": ["orchestrator", "pipelines.input"],
+    "pipelines": ["orchestrator", "resolvers", "scheduler", "components"],
+    "pipelines.input": [],
+}
+
+#: The only modules that may import a library that speaks to the outside, or that is dear to import.
+DOORS = {
+    "ml_metadata": ["orchestrator.mlmd"],
+    "croniter": ["scheduler.schedule"],
+    "typer": ["scheduler.cli"],
+    "apache_beam": ["components"],
+}
+
+#: What no package of ours may bring in by being imported: `spanwise --help` answers in 150 ms.
+HEAVY = ["apache_beam", "grpc", "ml_metadata", "numpy", "pandas", "pyarrow"]
+
+
+class Import(NamedTuple):
+    importer: str  #: dotted name of the module that imports
+    imported: str  #: dotted name of what is imported, down to the name after `import`
+    line: int
+
+
+def is_in(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+def imports_of(source: str, module: str, *, is_package: bool) -> Iterator[Import]:
+    """Every import in a source, wherever it stands: in functions, under TYPE_CHECKING, relative, or by name."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                yield from (Import(module, alias.name, node.lineno) for alias in names)
+            case ast.ImportFrom(module=origin, names=names, level=level):
+                parts = module.split(".") if is_package else module.split(".")[:-1]
+                parents = parts[: len(parts) - level + 1] if level else []
+                stem = ".".join([*parents, *([origin] if origin else [])])
+                yield from (Import(module, f"{stem}.{alias.name}", node.lineno) for alias in names)
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                yield Import(module, name, node.lineno)
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for folder in FOLDERS:
+        for path in sorted((PROJECT / folder).rglob("*.py")):
+            parts = path.relative_to(PROJECT).with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def all_imports() -> Iterator[Import]:
+    for module, path in modules():
+        yield from imports_of(path.read_text(), module, is_package=path.name == "__init__.py")
+
+
+def test_every_form_of_import_is_seen() -> None:
+    """The reader of imports misses none of the ways in which Python can be told to import."""
+    source = """
+import a.b as x, c
+from d import e
+if TYPE_CHECKING:
+    from f.g import (h, i)
+def later():
+    from . import j
+    from ..k import l
+    importlib.import_module("m.n")
+    import_module("o")
+"""
+
+    seen = [found.imported for found in imports_of(source, "top.mid.leaf", is_package=False)]
+
+    assert sorted(seen) == ["a.b", "c", "d.e", "f.g.h", "f.g.i", "m.n", "o", "top.k.l", "top.mid.j"]
+
+
+def test_folders_import_only_what_lies_below_them() -> None:
+    """`components`, `resolvers` and `scheduler` see `orchestrator` but not each other; `pipelines` sees everything."""
+    breaches = []
+    for found in all_imports():
+        home = max((name for name in MAY_IMPORT if is_in(found.importer, name)), key=len)
+        ours = [folder for folder in FOLDERS if is_in(found.imported, folder)]
+        if ours and not any(is_in(found.imported, allowed) for allowed in [home, *MAY_IMPORT[home]]):
+            breaches.append(f"{found.importer}, line {found.line}: {found.imported}")
+
+    assert breaches == []
+
+
+@pytest.mark.parametrize("library", DOORS)
+def test_each_outside_system_has_one_door(library: str) -> None:
+    """No module but the door imports the library, so that its errors and its quirks are met in one place."""
+    breaches = [
+        f"{found.importer}, line {found.line}: {found.imported}"
+        for found in all_imports()
+        if is_in(found.imported, library) and not any(is_in(found.importer, door) for door in DOORS[library])
+    ]
+
+    assert breaches == []
+
+
+def test_the_package_pipelines_is_empty() -> None:
+    """Importing `pipelines.input` imports `pipelines` first, which must not bring in a training pipeline."""
+    assert (PROJECT / "pipelines" / "__init__.py").read_text().strip() == ""
+
+
+@pytest.mark.parametrize("package", [*FOLDERS, "pipelines.input"])
+def test_a_package_exports_what_it_lists(package: str) -> None:
+    """`__all__` names each public name that the package takes in or defines, and each can be had from it."""
+    module = import_module(package)
+    listed = set(getattr(module, "__all__", ()))
+
+    source = Path(str(module.__file__)).read_text()
+    taken_in = {
+        found.imported.rpartition(".")[2]
+        for found in imports_of(source, package, is_package=True)
+        if found.imported.split(".")[0] in FOLDERS
+    }
+    defined = {node.name for node in ast.parse(source).body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    public = {name for name in taken_in | defined if not name.startswith("_")}
+
+    assert public <= listed
+    assert [name for name in sorted(listed) if not hasattr(module, name)] == []
+
+
+@pytest.mark.parametrize("module", [*FOLDERS, "pipelines.input", "scheduler.cli", "scheduler.__main__"])
+def test_importing_is_cheap(module: str) -> None:
+    """No heavy library is loaded before something needs it."""
+    parent, _, name = module.rpartition(".")
+    if parent and find_spec(module) is None:
+        pytest.skip(f"there is no {name} in {parent} yet")
+    program = f"import sys, {module}; print(*sorted(set(sys.modules) & {set(HEAVY)!r}))"
+
+    loaded = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True)
+
+    assert loaded.stdout.split() == []
