@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-fast test-mlmd121 lint bench venv constraints clean
+.PHONY: help demo test test-fast test-lowest test-mlmd121 lint bench venv constraints clean
 
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -28,6 +28,13 @@ test: $(VENV)/.dev  ## Run every test
 
 test-fast: $(VENV)/.dev  ## Run the tests that neither kill, race nor train
 	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' $(TESTS)
+
+test-lowest: $(VENV)/.dev  ## Run every test on the oldest versions that pyproject.toml allows
+	$(PIP) install uv
+	$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(VENV)/lowest
+	$(BIN)/uv pip compile --quiet --resolution lowest-direct --all-extras pyproject.toml --output-file $(VENV)/lowest.txt
+	$(BIN)/uv pip install --quiet --python $(VENV)/lowest/bin/python --requirement $(VENV)/lowest.txt
+	$(VENV)/lowest/bin/python -m pytest -n $(WORKERS) $(TESTS)
 
 test-mlmd121: $(VENV)/.dev  ## Run the store's contract on ml-metadata 1.21, in a Debian 13 if this system is older
 	tests/mlmd121/run $(BIN)/python
