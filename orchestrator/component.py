@@ -127,14 +127,24 @@ class Signature:
 class Channel:
     """The promise of the artifacts that one output of one node will have made."""
 
-    producer: Node
+    node: str  #: name of the node that makes them
     key: str
     kind: type[Artifact]
+    producer: Node | None  #: None for `past` channels, which promise nothing of this run
     many: bool = False
     optional: bool = False
 
     def __repr__(self) -> str:
-        return f"{self.producer.name}[{self.key!r}]"
+        return f"{self.node}[{self.key!r}]"
+
+
+def past(node: str, key: str, kind: type[Artifact]) -> Channel:
+    """What earlier runs have published under `key` of `node`, for a resolver to choose from.
+
+    It waits for nothing of this run, so it may name a node downstream: a trainer that starts from the latest
+    blessed model reads `LatestBlessed(past("Trainer", "model", Model))`.
+    """
+    return Channel(node, key, kind, producer=None, many=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,16 +225,18 @@ class Component(Node):
         self.parameters = {
             n: self._accept(n, s, arguments) for n, s in signature.parameters.items() if n not in self.prepared
         }
-        self.outputs = {n: Channel(self, n, s.kind, s.many, s.optional) for n, s in signature.outputs.items()}
+        self.outputs = {
+            n: Channel(self.name, n, s.kind, self, s.many, s.optional) for n, s in signature.outputs.items()
+        }
 
     run: ClassVar[Callable[..., None]]
     """The work. Its signature says what it reads, makes and takes; it runs in a child process."""
 
-    def prepare(self, run: Run, history: History) -> Mapping[str, object]:  # noqa: ARG002
+    def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:  # noqa: ARG002
         """What only the run can know, as values for the `prepared` parameters; reads, never writes.
 
         Called in the controller before the cache is asked, so what it returns is part of the cache key: the values
-        are plain data. `history` is what was published on this node's own outputs before this run.
+        are plain data. `history("examples")` is what this node has published as "examples" before.
         """
         return {}
 
@@ -242,28 +254,37 @@ class Component(Node):
             raise PipelineError(f"{self.name} needs {name!r}, a channel of {wanted}; connect one: {name}=node['…'].")
         channels = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
         for channel in channels:
-            if isinstance(channel, Node):
-                raise PipelineError(
-                    f"{self.name} was given the node {channel.name} as {name!r}; name the output: "
-                    f"{name}={channel.name.lower()}[{next(iter(channel.outputs), '…')!r}]."
-                )
-            if not isinstance(channel, Channel):
-                raise PipelineError(f"{self.name} takes a channel of {wanted} as {name!r}, not {channel!r}.")
-            if not issubclass(channel.kind, spec.kind):
-                raise PipelineError(f"{self.name} takes {wanted} as {name!r}; {channel!r} gives {channel.kind.kind}.")
-            if channel.many and not spec.many:
-                raise PipelineError(
-                    f"{self.name} takes one {wanted} as {name!r}; {channel!r} gives a list. "
-                    f"Annotate it Input[list[{spec.kind.__name__}]] to take them all."
-                )
-            if channel.optional and not (spec.optional or spec.many):
-                raise PipelineError(
-                    f"{self.name} needs {name!r}; {channel!r} may give nothing. "
-                    f"Annotate it Input[{spec.kind.__name__} | None] to do without."
-                )
+            self._refuse_channel(name, spec, channel)
         if len(channels) != 1 and not spec.many:
             raise PipelineError(f"{self.name} takes one channel as {name!r}, not {len(channels)}.")
         return typing.cast("tuple[Channel, ...]", channels)
+
+    def _refuse_channel(self, name: str, spec: InputSpec, channel: object) -> None:
+        wanted = spec.kind.kind
+        if isinstance(channel, Node):
+            raise PipelineError(
+                f"{self.name} was given the node {channel.name} as {name!r}; name the output: "
+                f"{name}={channel.name.lower()}[{next(iter(channel.outputs), '…')!r}]."
+            )
+        if not isinstance(channel, Channel):
+            raise PipelineError(f"{self.name} takes a channel of {wanted} as {name!r}, not {channel!r}.")
+        if channel.producer is None:
+            raise PipelineError(
+                f"{self.name} cannot read {channel!r} of the past directly; a resolver chooses from it: "
+                f"{name}=Latest({channel!r})[{channel.key!r}]."
+            )
+        if not issubclass(channel.kind, spec.kind):
+            raise PipelineError(f"{self.name} takes {wanted} as {name!r}; {channel!r} gives {channel.kind.kind}.")
+        if channel.many and not spec.many:
+            raise PipelineError(
+                f"{self.name} takes one {wanted} as {name!r}; {channel!r} gives a list. "
+                f"Annotate it Input[list[{spec.kind.__name__}]] to take them all."
+            )
+        if channel.optional and not (spec.optional or spec.many):
+            raise PipelineError(
+                f"{self.name} needs {name!r}; {channel!r} may give nothing. "
+                f"Annotate it Input[{spec.kind.__name__} | None] to do without."
+            )
 
     def _accept(self, name: str, spec: ParameterSpec, arguments: Mapping[str, object]) -> object:
         if name not in arguments:
@@ -281,10 +302,13 @@ class Resolver(Node):
     def __init__(self, source: Channel, *, name: str | None = None, many: bool, optional: bool = False) -> None:
         if not isinstance(source, Channel):
             raise PipelineError(f"{type(self).__name__} takes a channel, not {source!r}; name the output: node['…'].")
+        if isinstance(source.producer, Resolver):
+            raise PipelineError(f"{type(self).__name__} chooses from what a component made; {source!r} is a choice.")
         self._named(name)
         self.inputs = {source.key: (source,)}
         self.parameters = {}
-        self.outputs = {source.key: Channel(self, source.key, source.kind, many, optional)}
+        channel = Channel(self.name, source.key, source.kind, self, many, optional)
+        self.outputs = {source.key: channel}
 
     @property
     def source(self) -> Channel:

@@ -5,6 +5,7 @@ SpanwiseError
 │   ├── PatternError            a span pattern that cannot be read
 │   ├── PipelineError           nodes wired wrongly: unknown input, cycle, two of one name
 │   ├── ParameterError          a parameter that is unknown, missing or of another type
+│   ├── Unfingerprintable       a value, function or folder whose content a cache key cannot cover
 │   ├── LoadError               a pipeline file that does not import or holds no pipeline
 │   └── SettingsError           spanwise.toml or a SPANWISE_* variable
 ├── RunError                    the run was right to start and could not finish           exit 1
@@ -55,6 +56,10 @@ class PipelineError(UsageError):
 
 class ParameterError(UsageError):
     """A parameter that is unknown, missing or of another type than its annotation."""
+
+
+class Unfingerprintable(UsageError):
+    """A value, function or folder whose content a cache key cannot cover; the message says which part of it."""
 
 
 class LoadError(UsageError):

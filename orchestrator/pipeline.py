@@ -45,12 +45,10 @@ class Pipeline:
             )
         for node in listed:
             for channel in channels_of(node):
-                if self.nodes.get(channel.producer.name) is not channel.producer:
-                    raise PipelineError(
-                        f"{node.name} reads {channel!r}, but {channel.producer.name} is not in pipeline {name!r}; "
-                        f"add it to the list."
-                    )
-        self._parents = {n.name: tuple(dict.fromkeys(c.producer.name for c in channels_of(n))) for n in listed}
+                self._refuse_loose(node, channel)
+        self._parents = {
+            n.name: tuple(dict.fromkeys(c.node for c in channels_of(n) if c.producer is not None)) for n in listed
+        }
         self.order: tuple[str, ...] = _sorted(name, self._parents)
 
     def __iter__(self) -> Iterator[Node]:
@@ -104,6 +102,18 @@ class Pipeline:
             optional=self._ordered(set(self.order) - run - above - below),
             dropped=self._ordered(below),
         )
+
+    def _refuse_loose(self, node: Node, channel: Channel) -> None:
+        producer = self.nodes.get(channel.node)
+        if producer is None or (channel.producer is not None and producer is not channel.producer):
+            raise PipelineError(
+                f"{node.name} reads {channel!r}, but that {channel.node} is not in pipeline {self.name!r}; "
+                f"add it to the list."
+            )
+        if not issubclass(producer[channel.key].kind, channel.kind):
+            raise PipelineError(
+                f"{node.name} expects {channel.kind.kind} of {channel!r}; it gives {producer[channel.key].kind.kind}."
+            )
 
     def _ordered(self, names: Iterable[str]) -> tuple[str, ...]:
         chosen = set(names)

@@ -1,0 +1,76 @@
+"""Base runs: whose outputs stand in for the nodes that a partial run leaves out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.component import Channel
+from orchestrator.errors import UsageError
+from orchestrator.pipeline import Pipeline, Selection, channels_of
+from orchestrator.run import Execution, Run
+from orchestrator.store import Store
+
+LOOK_BACK = 100
+"""How many runs are searched for one that has what is needed."""
+
+
+@dataclass(frozen=True)
+class StandIns:
+    """The executions that stand in, by node, all of one run: outputs are never mixed from several."""
+
+    base: int | None = None
+    executions: Mapping[str, Execution] = field(default_factory=dict)
+
+
+def stand_ins(store: Store, pipeline: Pipeline, selection: Selection, base: int | None) -> StandIns:
+    """What stands in for the nodes left out: of run `base`, or of the newest run that has all that is read.
+
+    TFX takes the newest run whatever became of it, so that one failed run blocks the next partial one; here the
+    newest run that can serve does.
+
+    Raises:
+        UsageError: the base run lacks what a node reads; the message names runs that have it.
+        NotRecorded: there is no such run.
+    """
+    left_out = (*selection.required, *selection.optional)
+    if not left_out and base is None:
+        return StandIns()
+    needed = {c.node for n in selection.run for c in _waited_for(pipeline, n) if c.node not in selection.run}
+    if base is not None:
+        chosen = _outputs(store, store.run(pipeline.name, base))
+        lacking = sorted(needed - set(chosen))
+        if lacking:
+            able = [r.number for r in _recent(store, pipeline.name) if needed <= set(_outputs(store, r))][:5]
+            raise UsageError(
+                f"Run {base} of {pipeline.name!r} has no finished {', '.join(lacking)}, which this part reads. "
+                + (f"Runs that have it: {', '.join(map(str, able))}." if able else _none(pipeline.name))
+            )
+        return StandIns(base, {n: e for n, e in chosen.items() if n in left_out})
+    for run in _recent(store, pipeline.name):
+        chosen = _outputs(store, run)
+        if needed <= set(chosen):
+            return StandIns(run.number, {n: e for n, e in chosen.items() if n in left_out})
+    if needed:
+        raise UsageError(
+            f"This part of {pipeline.name!r} reads {', '.join(sorted(needed))}, left out of it. {_none(pipeline.name)}"
+        )
+    return StandIns()
+
+
+def _waited_for(pipeline: Pipeline, node: str) -> list[Channel]:
+    return [c for c in channels_of(pipeline.nodes[node]) if c.producer is not None]
+
+
+def _recent(store: Store, pipeline: str) -> list[Run]:
+    return list(itertools.islice(store.runs(pipeline), LOOK_BACK))
+
+
+def _outputs(store: Store, run: Run) -> dict[str, Execution]:
+    """The last successful execution of each node of a run."""
+    return {e.node: e for e in store.executions(run) if e.state.succeeded}
+
+
+def _none(pipeline: str) -> str:
+    return f"None of its last {LOOK_BACK} runs has it; run the whole pipeline once: spanwise run {pipeline}.py"

@@ -1,0 +1,151 @@
+"""Drivers: what to do with a node in a run. They read and decide; they start and write nothing."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from importlib import metadata
+from pathlib import Path
+from typing import TypeAlias
+
+from orchestrator import fingerprint
+from orchestrator.artifact import Artifact
+from orchestrator.component import Component, Node, Resolver, signature_of
+from orchestrator.errors import ResolutionError, UsageError
+from orchestrator.fingerprint import CacheKey
+from orchestrator.history import History
+from orchestrator.run import Run
+from orchestrator.store import Address, Store
+
+log = logging.getLogger("spanwise.driver")
+
+Artifacts: TypeAlias = Mapping[str, tuple[Artifact, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reuse:
+    """The outputs are there already."""
+
+    outputs: Artifacts
+    reason: str
+    execution: int | None = None  #: the one that made them; None for a resolver's choice
+    key: CacheKey | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execute:
+    """The work is to be done."""
+
+    reason: str
+    prepared: Mapping[str, object]
+    parameters: Mapping[str, str]  #: as they are recorded
+    key: CacheKey | None  #: None when its result will never be reused
+
+
+Plan: TypeAlias = Reuse | Execute
+
+
+def drive(node: Node, run: Run, store: Store, inputs: Artifacts, mine: Sequence[Artifact], *, cache: bool) -> Plan:
+    """Decides what a node does. `inputs` are resolved; `mine` is what this run published on a resolver's source.
+
+    Raises:
+        ResolutionError: a resolver, or an input that must not be empty, found nothing.
+        InputError: the data a component prepares for is not there or not right.
+    """
+    if isinstance(node, Resolver):
+        source = node.source
+        history = History(store, Address(run.pipeline, source.node, source.key), run, tuple(mine))
+        chosen = tuple(node.resolve(history))
+        return Reuse(outputs={source.key: chosen} if chosen else {}, reason=_choice(chosen, node))
+    assert isinstance(node, Component)
+    _refuse_empty(node, inputs)
+    prepared = dict(node.prepare(run, lambda key: History(store, Address(run.pipeline, node.name, key), run)))
+    parameters = {n: recorded(v) for n, v in {**node.parameters, **prepared}.items()}
+    key, why_not = _key(node, run, inputs, prepared)
+    if key is None or not cache:
+        return Execute(reason=why_not or "told not to use the cache", prepared=prepared, parameters=parameters, key=key)
+    earlier = store.cached(key.digest)
+    if earlier is None:
+        return Execute(reason="nothing like it was done before", prepared=prepared, parameters=parameters, key=key)
+    gone = next((a for found in earlier.outputs.values() for a in found if not on_disk(a)), None)
+    if gone is not None:
+        reason = f"done before by {earlier.name}, but {gone.uri} is gone or damaged"
+        return Execute(reason=reason, prepared=prepared, parameters=parameters, key=key)
+    return Reuse(
+        outputs=earlier.outputs,
+        reason=f"same inputs, parameters and code as {earlier.name}",
+        execution=earlier.id,
+        key=key,
+        parameters=parameters,
+    )
+
+
+def on_disk(artifact: Artifact) -> bool:
+    """Whether the files of an artifact are there with the size they were published with."""
+    path = Path(artifact.uri)
+    if not path.exists():
+        return False
+    files = (f for f in path.rglob("*") if f.is_file()) if path.is_dir() else iter([path])
+    return sum(f.stat().st_size for f in files) == artifact.size_bytes
+
+
+def recorded(value: object) -> str:
+    """A parameter as the metadata keeps it: JSON; functions and classes by name."""
+    return json.dumps(value, default=_plain, ensure_ascii=False, sort_keys=True)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Enum):
+        return value.value
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}:{value.__qualname__}"
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: getattr(value, name) for name in value.__dataclass_fields__}
+    if isinstance(value, set | frozenset | tuple):
+        return sorted(value, key=repr) if isinstance(value, set | frozenset) else list(value)
+    return str(value)
+
+
+def _key(
+    node: Component, run: Run, inputs: Artifacts, prepared: Mapping[str, object]
+) -> tuple[CacheKey | None, str | None]:
+    if not node.cacheable:
+        return None, "it has effects outside the store, so it is never served from the cache"
+    if not node.cache:
+        return None, "its cache is switched off"
+    try:
+        return fingerprint.cache_key(
+            component=f"{run.pipeline}/{node.name}",
+            code=fingerprint.of_class(type(node)),
+            parameters={n: fingerprint.of_value(v) for n, v in {**node.parameters, **prepared}.items()},
+            inputs={n: [_identity(a) for a in found] for n, found in inputs.items()},
+            libraries={name: metadata.version(name) for name in node.libraries},
+        ), None
+    except UsageError as error:
+        log.warning("node-not-cacheable", extra={"node": node.name, "reason": str(error)})
+        return None, f"it cannot be cached: {error}"
+
+
+def _identity(artifact: Artifact) -> str:
+    """What of an artifact can change a result: its kind, its files and its properties; not where it lies."""
+    return fingerprint.digest("artifact", artifact.kind, artifact.content, fingerprint.of_value(artifact.properties))
+
+
+def _refuse_empty(node: Component, inputs: Artifacts) -> None:
+    for name, spec in signature_of(type(node)).inputs.items():
+        found = len(inputs.get(name, ()))
+        if not found and not spec.optional:
+            channels = ", ".join(map(repr, node.inputs[name]))
+            raise ResolutionError(f"{node.name} needs {name!r}, and {channels} gave nothing in this run.")
+        if found > 1 and not spec.many:
+            raise ResolutionError(f"{node.name} takes one {name!r}, and {found} came; annotate it Input[list[…]].")
+
+
+def _choice(chosen: Sequence[Artifact], node: Node) -> str:
+    return f"chose {', '.join(a.name for a in chosen)}" if chosen else f"{node.name} found nothing to choose"

@@ -1,0 +1,116 @@
+"""Publishers: make the outcome of an execution visible, all at once, or take away what a failed one left.
+
+Only these functions write executions, each write under the run's lease.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.artifact import Artifact
+from orchestrator.driver import Artifacts, Execute, Reuse
+from orchestrator.lease import Holder, Lease, close, left_open
+from orchestrator.run import Execution, Run, State
+from orchestrator.store import AlreadyClaimed, Store, marks_of
+
+ABANDONED = "abandoned: its run died before it ended"
+
+
+def begin(store: Store, lease: Lease, execution: Execution) -> Execution:
+    """Makes an execution known before anything of it can fail."""
+    return lease.write(lambda place: store.begin(execution, place))
+
+
+def reuse(store: Store, lease: Lease, execution: Execution, inputs: Artifacts, plan: Reuse) -> Execution:
+    """Publishes that an execution's outputs are artifacts that exist already."""
+    ended = replace(
+        execution,
+        state=State.CACHED,
+        inputs=inputs,
+        outputs=plan.outputs,
+        parameters=plan.parameters,
+        key=plan.key.digest if plan.key else "",
+        key_parts=plan.key.parts if plan.key else {},
+        reused=plan.execution,
+        reason=plan.reason,
+    )
+    return lease.write(lambda place: store.publish(ended, place))
+
+
+def complete(
+    store: Store,
+    lease: Lease,
+    execution: Execution,
+    inputs: Artifacts,
+    plan: Execute,
+    drafts: Mapping[str, tuple[Artifact, ...]],
+) -> Execution:
+    """Publishes what an executor made, and what its artifacts say of others, in one transaction."""
+    ended = replace(
+        described(execution, plan),
+        state=State.COMPLETE,
+        inputs=inputs,
+        outputs={key: found for key, found in drafts.items() if found},
+    )
+    while True:
+        marks = [c for c in marks_of(drafts) if store.claimed(c.kind, c.name) is None]
+        try:
+            return lease.write(lambda place: store.publish(ended, place, *marks))  # noqa: B023  called before the next turn
+        except AlreadyClaimed:
+            continue  # a mark was set between the look and the write; it is only ever set
+
+
+def fail(store: Store, lease: Lease, root: Path, execution: Execution, state: State, error: str) -> Execution:
+    """Publishes that an execution failed or was canceled, after taking away what it had written."""
+    clear(root, execution)
+    return lease.write(lambda place: store.publish(replace(execution, state=state, error=error), place))
+
+
+def described(execution: Execution, plan: Execute) -> Execution:
+    """The execution with what its plan says of it."""
+    return replace(
+        execution,
+        parameters=plan.parameters,
+        key=plan.key.digest if plan.key else "",
+        key_parts=plan.key.parts if plan.key else {},
+        reason=plan.reason,
+    )
+
+
+def put_right(store: Store, lease: Lease, root: Path) -> list[Run]:
+    """Closes what dead holders of this pipeline's lease left running, and returns the runs they were in."""
+    found = []
+    for holder in left_open(store, lease):
+        for run in _runs_of(store, holder):
+            for execution in store.executions(run):
+                if not execution.state.ended:
+                    fail(store, lease, root, execution, State.FAILED, ABANDONED)
+            ended = replace(run, state=State.FAILED, error="abandoned: its controller died", ended=lease.now())
+            lease.write(lambda place, ended=ended: store.update_run(ended, place))  # type: ignore[misc]
+            found.append(ended)
+        close(store, holder)
+    return found
+
+
+def place(root: Path, execution: Execution, key: str) -> Path:
+    """Where an execution writes one of its outputs; no other ever writes there."""
+    return root / execution.pipeline / execution.node / key / str(execution.id)
+
+
+def clear(root: Path, execution: Execution) -> None:
+    """Removes everything an execution may have written as outputs."""
+    for folder in (root / execution.pipeline / execution.node).glob(f"*/{execution.id}"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _runs_of(store: Store, holder: Holder) -> list[Run]:
+    found = []
+    for run in store.runs(holder.pipeline):
+        if run.token < holder.token:
+            break
+        if run.token == holder.token and not run.state.ended:
+            found.append(run)
+    return found
