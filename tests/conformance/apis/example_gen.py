@@ -1,0 +1,81 @@
+"""Which span, version and files ExampleGen would ingest: `resolve`, `driver`, `processor`, `date`.
+
+The files of a case are made on disk and listed by a real glob.
+"""
+
+import glob
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from components.splits import split_names
+from orchestrator.errors import SpanNotFound
+from orchestrator.span import Calendar, SpanPattern, choose
+
+
+def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
+    patterns = _patterns(given)
+    span = _named_span(patterns, given["range"])
+    with tempfile.TemporaryDirectory() as folder:
+        lake = Path(folder)
+        for file in given["files"]:
+            _make(lake, file)
+
+        def listing(pattern: str) -> list[str]:
+            found = glob.glob(pattern, root_dir=lake, recursive=True)  # noqa: PTH207  Path.glob knows no root_dir
+            return [path for path in found if (lake / path).is_file()]
+
+        block = choose(patterns, listing, span)
+    return {
+        "span": block.span,
+        "version": block.version,
+        "patterns": [pattern.fill(block.files[name][0]) for name, pattern in patterns.items()],
+        "executor_files": sum(len(files) for files in block.files.values()),
+    }
+
+
+def process(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Refuses a range that no input could satisfy; that there is no input yet is no reason to refuse."""
+    patterns = _patterns(given)
+    try:
+        choose(patterns, lambda _: (), _named_span(patterns, given["range"]))
+    except SpanNotFound:
+        return {"ok": True}
+    raise AssertionError("a block was chosen from no files")
+
+
+def count_days(given: Mapping[str, Any]) -> dict[str, Any]:
+    year, month, day = given["date"]
+    return {"span": Calendar.DAY.parse(f"{year:04}-{month:02}-{day:02}")}
+
+
+def _patterns(given: Mapping[str, Any]) -> dict[str, SpanPattern]:
+    split_names([split["name"] for split in given["splits"]])
+    return {split["name"]: SpanPattern.parse(split["pattern"]) for split in given["splits"]}
+
+
+def _named_span(patterns: Mapping[str, SpanPattern], chosen: Mapping[str, Any] | None) -> int | None:
+    """The span as a user would type it. ExampleGen takes one span, or none for the newest; any range is a wrong text."""
+    if chosen is None or chosen == {"rolling": {"num_spans": 1, "start": 0}}:
+        return None
+    calendar = next(iter(patterns.values())).calendar
+    if (static := chosen.get("static")) is not None:
+        start, end = static["start"], static["end"]
+        return calendar.parse(str(start) if start == end else f"{start}..{end}")
+    rolling = chosen.get("rolling", {})
+    return calendar.parse(" ".join(f"{name} {value}" for name, value in rolling.items()))
+
+
+def _make(lake: Path, file: str | Mapping[str, Any]) -> None:
+    if isinstance(file, str):
+        file = {"path": file}
+    if "dir" in file:
+        (lake / file["dir"]).mkdir(parents=True, exist_ok=True)
+        return
+    path = lake / file["path"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(file.get("content", "x" * file.get("bytes", 0)))
+
+
+APIS = {"resolve": resolve, "driver": resolve, "processor": process, "date": count_days}

@@ -1,0 +1,132 @@
+"""Every case that comes with the project, and that the list of differences stays true."""
+
+import subprocess
+import sys
+
+import pytest
+
+from orchestrator.errors import ResolutionError, UsageError
+from tests.conformance.apis import APIS
+from tests.conformance.judge import DIFFERENCES, HERE, Case, Differences, NotACase, NotMapped, Outcome, judge, load
+
+CASES = load(HERE / "cases" / "tfx.json")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.id}-{case.api}")
+def test_case(case):
+    """We answer as the reference does, or differ for a stated reason."""
+    verdict = judge(case, DIFFERENCES, APIS)
+
+    if verdict.outcome is Outcome.NOT_YET:
+        pytest.skip(f"waits for: {verdict.reason}")
+    assert verdict.outcome is not Outcome.FAILED, str(verdict)
+
+
+def told(expect, answer, **listed):
+    """The outcome of one case of the form `form`, answered by `answer`."""
+    lists = {"differs": {}, "fields": {}, "refusals": {}, "not_yet": {}, **listed}
+    case = Case(id="x1", api="form", name="a case", given={}, expect=expect)
+    return judge(case, Differences(**lists), {} if answer is None else {"form": answer}).outcome
+
+
+def raising(error):
+    def answer(given):
+        raise error
+
+    return answer
+
+
+def found(**fields):
+    return lambda given: fields
+
+
+@pytest.mark.parametrize(
+    ("expect", "answer", "outcome"),
+    [
+        ({"a": 1}, found(a=1, more=2), Outcome.OK),
+        ({"a": [1, 2]}, found(a=(1, 2)), Outcome.OK),
+        ({"a": 1}, found(a=2), Outcome.FAILED),
+        ({"a": None}, found(), Outcome.FAILED),
+        ({"a": 1}, raising(UsageError("no")), Outcome.FAILED),
+        ({"error": "any words", "error_kind": "X"}, raising(UsageError("no")), Outcome.OK),
+        ({"error": "any words"}, raising(KeyError("no")), Outcome.FAILED),
+        ({"error": "any words"}, found(a=1), Outcome.FAILED),
+        ({"skip": True}, raising(ResolutionError("too few")), Outcome.OK),
+        ({"none": True}, raising(ResolutionError("too few")), Outcome.OK),
+        ({"skip": True}, raising(UsageError("no")), Outcome.FAILED),
+        ({"a": 1}, raising(NotMapped("kind")), Outcome.FAILED),
+        ({"a": 1}, None, Outcome.FAILED),
+    ],
+)
+def test_an_answer_is_judged_by_what_is_expected(expect, answer, outcome):
+    """Fields must be equal, a refusal must be one of our errors, and an unanswered form is a failure."""
+    assert told(expect, answer) is outcome
+
+
+@pytest.mark.parametrize(
+    ("answer", "listed", "outcome"),
+    [
+        (found(a=2), {"differs": {"x1": "why"}}, Outcome.DIFFERS),
+        (raising(UsageError("no")), {"differs": {"x1": "why"}}, Outcome.DIFFERS),
+        (raising(KeyError("no")), {"differs": {"x1": "why"}}, Outcome.FAILED),
+        (found(a=1), {"differs": {"x1": "why"}}, Outcome.FAILED),
+        (found(a=1), {"not_yet": {"form": "a part"}}, Outcome.FAILED),
+        (found(a=2), {"not_yet": {"form": "a part"}}, Outcome.NOT_YET),
+        (found(a=2), {"not_yet": {"x1": "a part"}}, Outcome.NOT_YET),
+        (raising(NotMapped("kind")), {"not_yet": {"form/kind": "a part"}}, Outcome.NOT_YET),
+        (None, {"not_yet": {"form": "a part"}}, Outcome.NOT_YET),
+        (found(a=2), {"fields": {"form": {"a": "why"}}}, Outcome.DIFFERS),
+        (found(a=1), {"fields": {"form": {"a": "why"}}}, Outcome.FAILED),
+        (found(a=1), {"fields": {"form": {"b": "why"}}}, Outcome.OK),
+    ],
+)
+def test_a_listed_difference_must_be_one(answer, listed, outcome):
+    """What is listed is still run; when it would pass, the list is wrong, and a crash is never a difference."""
+    assert told({"a": 1}, answer, **listed) is outcome
+
+
+def test_the_other_fields_of_a_listed_field_must_agree():
+    """A field that differs on purpose excuses no other."""
+    assert told({"a": 1, "b": 2}, found(a=1, b=3), fields={"form": {"a": "why"}}) is Outcome.FAILED
+    assert told({"a": 1, "b": 2}, found(b=3), fields={"form": {"a": "why"}}) is Outcome.FAILED
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [(found(a=1), Outcome.DIFFERS), (raising(UsageError("no")), Outcome.OK), (raising(KeyError("no")), Outcome.FAILED)],
+)
+def test_a_listed_refusal_may_be_answered(answer, outcome):
+    """What the reference refuses for a reason we do not share may get an answer, or our own refusal, but no crash."""
+    assert told({"error": "there is a stray: x"}, answer, refusals={"a stray": "why"}) is outcome
+
+
+@pytest.mark.parametrize("text", ["{", '[{"id": "x"}]', "[1]"])
+def test_a_file_of_something_else_is_refused(tmp_path, text):
+    """What is no case is told, not passed over."""
+    (tmp_path / "f.json").write_text(text)
+
+    with pytest.raises(NotACase, match=r"f\.json"):
+        load(tmp_path / "f.json")
+
+
+def test_the_command_counts_and_fails(tmp_path):
+    """One line per case, a count at the end, exit 1 when a case fails."""
+    (tmp_path / "f.json").write_text(
+        '[{"id": "a", "api": "date", "name": "n", "given": {"date": [1970, 1, 2]}, "expect": {"span": 1}},'
+        ' {"id": "b", "api": "date", "name": "n", "given": {"date": [1970, 1, 2]}, "expect": {"span": 2}}]'
+    )
+
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.conformance", str(tmp_path / "f.json")],
+        cwd=HERE.parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 1
+    assert ran.stdout.splitlines() == [
+        "ok a date: n",
+        "FAILED b date: n -- span: expected 2, found 1",
+        "1 passed, 1 failed, 0 differ on purpose, 0 not yet",
+    ]
