@@ -99,7 +99,8 @@ class Calendar(Enum):
         if self is Calendar.NUMBER:
             return "A span is a whole number here, for example 7."
         example = self.parse(self._example)
-        return f"A span is a {self.value} here, for example {self._example} (or its number, {example})."
+        article = "an" if self is Calendar.HOUR else "a"
+        return f"A span is {article} {self.value} here, for example {self._example} (or its number, {example})."
 
     @property
     def _example(self) -> str:
@@ -589,21 +590,19 @@ def _not_found(name: str, pattern: SpanPattern, span: int | None, found: Invento
     there = [s for s, versions in found.spans.items() if any(name in splits for splits in versions.values())]
     wanted = "no file" if span is None else f"no file of span {calendar.label(span)}"
     told = [f"split {name!r}: {wanted} matches {pattern.text!r} (looked for {pattern.glob(span)!r})."]
-    if there:
-        told.append(f"Spans that are there: {_summed_up(there, calendar)}.")
-        if span is not None:
-            near = _nearest(there, span)
-            told.append(
-                f"Nearest: {', '.join(map(calendar.label, near))}. Name one of them: --span {calendar.label(near[0])}"
-            )
-    else:
-        told.append("No span is there at all; check the path, or wait until the data arrives.")
     if found.strays:
         count = len(found.strays)
         told.append(
             f"{count} {'path was' if count == 1 else 'paths were'} passed over because no span can be read there, "
             f"for example {found.strays[0]!r}."
         )
+    if not there:
+        told.append("No span is there at all; check the path, or wait until the data arrives.")
+    else:
+        told.append(f"Spans that are there: {_summed_up(there, calendar)}.")
+        if span is not None:
+            near = [calendar.label(s) for s in _nearest(there, span)]
+            told.append(f"Nearest: {', '.join(near)}. Wait for the data, or name one that is there: --span {near[0]}")
     return SpanNotFound(" ".join(told))
 
 
@@ -611,7 +610,7 @@ def _summed_up(spans: Sequence[int], calendar: Calendar) -> str:
     labels = [calendar.label(span) for span in spans]
     if len(labels) <= _MANY:
         return ", ".join(labels)
-    return f"{len(labels)}, {', '.join(labels[:_ENDS])} ... {', '.join(labels[-_ENDS:])}"
+    return f"{', '.join(labels[:_ENDS])} ... {', '.join(labels[-_ENDS:])} ({len(labels)} in all)"
 
 
 def _nearest(spans: Sequence[int], wanted: int) -> list[int]:

@@ -173,6 +173,52 @@ class TestParse:
             SpanPattern.parse(example)
         assert "for example" in message or "write {" in message
 
+    @given(
+        st.lists(
+            st.sampled_from(
+                [
+                    "{SPAN}",
+                    "{SPAN:2}",
+                    "{VERSION}",
+                    "{YYYY}",
+                    "{MM}",
+                    "{DD}",
+                    "{HH}",
+                    "*",
+                    "**",
+                    "?",
+                    "[!a]",
+                    "[--a]",
+                    "[z-a]",
+                    "[[x]",
+                    "[",
+                    "]",
+                    "{",
+                    "}",
+                    "/",
+                    "\\",
+                    ".",
+                    "1",
+                    "-",
+                ]
+            ),
+            max_size=9,
+        ).map("".join),
+        st.text("a1-/.x02", max_size=12),
+    )
+    def test_any_text_is_a_pattern_or_a_pattern_error(self, text, path):
+        """No pattern crashes, and what it matches can be filled in and listed again."""
+        try:
+            pattern = SpanPattern.parse(text)
+        except PatternError:
+            return
+
+        found = pattern.match(path)
+
+        if found is not None and pattern.has_span and "**" not in text:
+            assert pattern.fill(path)
+            assert fnmatch.fnmatchcase(path, pattern.glob(found[0]))
+
     @pytest.mark.parametrize("text", ["", "  "])
     def test_an_empty_pattern_is_refused(self, text):
         """Nothing says where nothing is."""
@@ -414,7 +460,7 @@ class TestChoose:
         with pytest.raises(SpanNotFound) as missing:
             choose(one("s{SPAN}/*"), listing, 20)
 
-        assert "39, 1, 2, 3 ... 38, 39, 40" in str(missing.value)
+        assert "1, 2, 3 ... 38, 39, 40 (39 in all)" in str(missing.value)
         assert "Nearest: 19, 21" in str(missing.value)
 
     def test_an_example_of_a_stray_explains_an_empty_lake(self, tmp_path):
