@@ -10,6 +10,7 @@ reads by itself, and the environment. A global that a function changes as it run
 
 from __future__ import annotations
 
+import copyreg
 import enum
 import functools
 import hashlib
@@ -637,7 +638,8 @@ def _instance(value: object) -> _Node:
     if isinstance(value, functools._lru_cache_wrapper):  # noqa: SLF001  the type has no other name
         return _Node("lru_cache", [_Child("", value.__wrapped__)])
     try:
-        reduced = value.__reduce_ex__(4)
+        registered = copyreg.dispatch_table.get(type(value))
+        reduced = registered(value) if registered else value.__reduce_ex__(4)
     except Exception as error:
         raise _Refused(_what(value)) from error
     if isinstance(reduced, str):
