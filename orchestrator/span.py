@@ -297,7 +297,7 @@ def choose(patterns: Mapping[str, SpanPattern], listing: Listing, span: int | No
         paths = {name: listing(pattern.glob(span)) for name, pattern in patterns.items()}
         found = _inventory(patterns, calendar, paths)
         _check_complete(patterns, found, span, lambda: blocks(patterns, listing))
-    version = _newest_version(found, span)
+    version = _newest_version(found, span, lambda: blocks(patterns, listing))
     files = found.spans[span][version]
     for name, pattern in patterns.items():
         _check_one_spelling(name, pattern, files[name], calendar.label(span))
@@ -542,11 +542,11 @@ def _check_complete(
             raise _not_found(name, pattern, span, everything())
 
 
-def _newest_version(found: Inventory, span: int) -> Version:
+def _newest_version(found: Inventory, span: int, everything: Callable[[], Inventory]) -> Version:
     newest = _newest_versions(found.spans[span])
     if len(set(newest.values())) > 1:
         answers = {name: str(version) for name, version in newest.items()}
-        raise _ambiguous(f"version of span {found.calendar.label(span)}", answers, found, newest)
+        raise _ambiguous(f"version of span {found.calendar.label(span)}", answers, everything(), newest)
     return next(iter(newest.values()))
 
 
