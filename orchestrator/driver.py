@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from orchestrator import fingerprint
 from orchestrator.artifact import Artifact
-from orchestrator.component import Component, Node, Resolver, signature_of
+from orchestrator.component import Channel, Component, Node, Resolver, signature_of
 from orchestrator.errors import ResolutionError, UsageError
 from orchestrator.fingerprint import CacheKey
 from orchestrator.history import History
@@ -57,13 +57,15 @@ def drive(node: Node, run: Run, store: Store, inputs: Artifacts, mine: Sequence[
         InputError: the data a component prepares for is not there or not right.
     """
     if isinstance(node, Resolver):
-        source = node.source
-        history = History(store, Address(run.pipeline, source.node, source.key), run, tuple(mine))
-        chosen = tuple(node.resolve(history))
-        return Reuse(outputs={source.key: chosen} if chosen else {}, reason=_choice(chosen, node))
+        chosen = tuple(node.resolve(past_of(store, run, node.source, mine)))
+        return Reuse(
+            outputs={node.source.key: chosen} if chosen else {},
+            reason=_choice(chosen, node),
+            parameters={n: recorded(v) for n, v in node.parameters.items()},
+        )
     assert isinstance(node, Component)
     _refuse_empty(node, inputs)
-    prepared = dict(node.prepare(run, lambda key: History(store, Address(run.pipeline, node.name, key), run)))
+    prepared = dict(node.prepare(run, lambda key: past_of(store, run, node[key])))
     parameters = {n: recorded(v) for n, v in {**node.parameters, **prepared}.items()}
     key, why_not = _key(node, run, inputs, prepared)
     if key is None or not cache:
@@ -82,6 +84,11 @@ def drive(node: Node, run: Run, store: Store, inputs: Artifacts, mine: Sequence[
         key=key,
         parameters=parameters,
     )
+
+
+def past_of(store: Store, run: Run, channel: Channel, mine: Sequence[Artifact] = ()) -> History:
+    """What was published on a channel, as this run may see it."""
+    return History(store, Address(run.pipeline, channel.node, channel.key), channel.kind, run, tuple(mine))
 
 
 def on_disk(artifact: Artifact) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,6 +21,7 @@ class History:
 
     store: Store
     address: Address
+    kind: type[Artifact]  #: what is published there
     run: Run
     mine: tuple[Artifact, ...] = ()
 
@@ -36,7 +36,7 @@ class History:
 
     def of_span(self, span: int) -> list[Artifact]:
         """Everything published for a span, of whatever version, oldest first."""
-        return [a for a in self.store.of_span(self.address, span) if self._seen(a)]
+        return [a.as_kind(self.kind) for a in self.store.of_span(self.address, span) if self._seen(a)]
 
     def newest_version(self, span: int) -> Artifact | None:
         """The newest version of a span; of the same version published twice, the later one."""
@@ -45,7 +45,8 @@ class History:
     def newest(self) -> Iterator[Artifact]:
         """Artifacts without a span, newest first, those of this run left out."""
         mine = {a.id for a in self.mine}
-        return (a for a in self.store.newest(self.address) if self._seen(a) and a.id not in mine)
+        found = (a for a in self.store.newest(self.address) if self._seen(a) and a.id not in mine)
+        return (a.as_kind(self.kind) for a in found)
 
     def latest(self) -> Artifact | None:
         """The newest version of the newest span, or the newest artifact of a kind without spans."""
@@ -70,8 +71,3 @@ def edition(artifact: Artifact) -> tuple[int, int]:
     """What orders the artifacts of one span: the version, none before all, then the order of publishing."""
     version = artifact.properties.get("version")
     return (version if isinstance(version, int) else -1, artifact.id)
-
-
-def take(artifacts: Iterator[Artifact], count: int) -> list[Artifact]:
-    """The first `count` of them."""
-    return list(itertools.islice(artifacts, count))

@@ -1,0 +1,50 @@
+"""Fixed choices: the spans or the artifact that the pipeline names, whatever has come since."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator import Artifact, Channel, History, ParameterError, ResolutionError, Resolver, WindowIncomplete
+from resolvers.rolling_window import calendar_of
+
+
+class Fixed(Resolver):
+    """The newest version of each span from `first` to `last`, or the one artifact that `artifact` names.
+
+    `artifact` is a name as `spanwise artifacts` prints it, such as `flights/Trainer/model/12`.
+    """
+
+    def __init__(
+        self,
+        source: Channel,
+        *,
+        first: int | str | None = None,
+        last: int | str | None = None,
+        artifact: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(source, name=name, many=artifact is None)
+        if (artifact is None) is (first is None or last is None):
+            raise ParameterError(f"{self.name} takes the spans first= and last=, or artifact=, and not both.")
+        self.calendar = calendar_of(source)
+        self.first = self.calendar.parse(first) if isinstance(first, str) else first
+        self.last = self.calendar.parse(last) if isinstance(last, str) else last
+        self.artifact = artifact
+        self.parameters = {"first": self.first, "last": self.last, "artifact": artifact}
+
+    def resolve(self, history: History) -> Sequence[Artifact]:
+        if self.artifact is not None:
+            found = history.store.artifact(self.artifact)
+            if not found.name.startswith(f"{history.address}/"):
+                raise ResolutionError(f"{self.name} names {self.artifact}, which is none of {self.source!r}.")
+            return (found,)
+        assert self.first is not None
+        assert self.last is not None
+        chosen = {span: history.newest_version(span) for span in range(self.first, self.last + 1)}
+        missing = [self.calendar.label(span) for span, artifact in chosen.items() if artifact is None]
+        if missing or not chosen:
+            raise WindowIncomplete(
+                f"{self.name} wants the spans {self.calendar.label(self.first)} to {self.calendar.label(self.last)} of "
+                f"{self.source!r}; missing: {', '.join(missing) or 'all, since the range is empty'}."
+            )
+        return [artifact for artifact in chosen.values() if artifact is not None]

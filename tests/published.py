@@ -1,0 +1,61 @@
+"""A store with artifacts published by hand, at times that the test sets: what resolver tests choose from."""
+
+from datetime import UTC, datetime, timedelta
+
+from orchestrator import Artifact, Channel, Component, Examples, Execution, History, Model, Output, Run, State
+from orchestrator.artifact import Blessing
+from orchestrator.store import Address, MemoryStore, marks_of
+
+
+class Ingest(Component):
+    def run(self, examples: Output[Examples]) -> None: ...
+
+
+class Train(Component):
+    def run(self, model: Output[Model]) -> None: ...
+
+
+class Published:
+    """Publishes spans and models of the pipeline `taxi`; `now` moves on by a minute with each."""
+
+    def __init__(self):
+        self.now = datetime(2024, 1, 1, tzinfo=UTC)
+        self.store = MemoryStore(lambda: self.now)
+        self.ingest, self.train = Ingest(), Train()
+
+    @property
+    def examples(self) -> Channel:
+        return self.ingest["examples"]
+
+    @property
+    def model(self) -> Channel:
+        return self.train["model"]
+
+    def span(self, span, version=None):
+        return self._publish("Ingest", "examples", _draft(Examples, span=span, version=version, split_names=["train"]))
+
+    def a_model(self, *, blessed=None):
+        model = self._publish("Train", "model", Model("/m"))
+        if blessed is not None:
+            verdict = _draft(Blessing, blessed=int(blessed), current_model=model.name, current_model_id=model.id)
+            self._publish("Evaluate", "blessing", verdict)
+        return model
+
+    def history(self, channel, *, as_of=None, mine=()):
+        run = Run(pipeline="taxi", number=9, as_of=as_of, source="taxi.py")
+        return History(self.store, Address("taxi", channel.node, channel.key), channel.kind, run, tuple(mine))
+
+    def _publish(self, node, key, draft) -> Artifact:
+        self.now += timedelta(minutes=1)
+        begun = self.store.begin(Execution(pipeline="taxi", run=1, node=node))
+        ended = Execution(
+            **{**begun.__dict__, "state": State.COMPLETE, "outputs": {key: (draft,)}},
+        )
+        return self.store.publish(ended, *marks_of({key: (draft,)})).outputs[key][0]
+
+
+def _draft(kind, **properties):
+    draft = kind("/nowhere")
+    for name, value in properties.items():
+        setattr(draft, name, value)
+    return draft
