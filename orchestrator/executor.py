@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from multiprocessing import connection, reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Self
 
 from orchestrator import fingerprint, process
 from orchestrator.artifact import Artifact, missing_properties
@@ -92,7 +92,7 @@ class _Child:
 
 
 class Executor:
-    """Runs jobs in child processes. One per run; close it on every way out."""
+    """Runs jobs in child processes, for one run or several in turn. Close it on every way out: use `with`."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         """Forks the server: do this early, before threads and connections exist."""
@@ -112,6 +112,12 @@ class Executor:
         self._children: dict[int, _Child] = {}
         self._wake_read, self._wake_write = os.pipe()
         self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def start(self, job: Job) -> None:
         """Starts a job; `wait` tells when it is over."""

@@ -94,6 +94,7 @@ def run(
 
     A node that fails does not raise: its dependants are skipped, the rest goes on, and the outcome says so. SIGINT,
     SIGTERM and SIGHUP end the run: nodes are stopped, recorded as canceled, and the lease is given back.
+    The executor can serve one run after another; it is closed here only when the run raises.
 
     Raises:
         Held: another run has the pipeline; nothing was recorded.
@@ -101,16 +102,15 @@ def run(
         Fenced: the lease was lost on the way; what was published before stays, nothing was published after.
     """
     request = request or Request()
+    lease = acquire(store, pipeline.name, "a run")
     try:
-        lease = acquire(store, pipeline.name, "a run")
-        try:
-            return _Loop(pipeline, executor, store, root.absolute(), request, observe, lease).go()
-        finally:
-            executor.close()  # before the lease is given back: nothing of ours may run beside the next run
-            with contextlib.suppress(StoreError, Fenced):
-                lease.release()
+        return _Loop(pipeline, executor, store, root.absolute(), request, observe, lease).go()
+    except BaseException:
+        executor.close()  # before the lease is given back: nothing of ours may run beside the next run
+        raise
     finally:
-        executor.close()
+        with contextlib.suppress(StoreError, Fenced):
+            lease.release()
 
 
 @dataclass
