@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from importlib.machinery import ModuleSpec
 from pathlib import Path, PurePath
-from typing import Self, TypeAlias
+from typing import Self, TypeAlias, TypeGuard
 
 from orchestrator.errors import Unfingerprintable
 
@@ -92,6 +92,10 @@ def _scalar(value: Scalar) -> bytes:  # noqa: PLR0911  one line per type
 
 
 _SCALARS = frozenset({str, bool, int, float, bytes, complex, types.NoneType})
+
+
+def _is_scalar(value: object) -> TypeGuard[Scalar]:
+    return type(value) in _SCALARS  # not a subclass of one: that may hold more
 
 
 def of_value(value: object, *, who: str = "the value") -> str:
@@ -323,7 +327,8 @@ class _Node:
     tag: str
     parts: list[bytes | _Child]
     ordered: bool = True
-    arguments: tuple[str, ...] = ()  #: names by which a caller could pass something to this code
+    arguments: Sequence[str] = ()  #: names by which a caller could pass something to this code
+    words: Sequence[str] = ()  #: texts in it that could be such names, besides its children
     links: list[bytes | int] = field(default_factory=list)  #: `parts` with each child encoded or numbered
 
 
@@ -358,8 +363,8 @@ class _Distribution:
 
 def _resolve(root: object, who: str) -> bytes:
     """The encoded value, or the encoded digest of it."""
-    if type(root) in _SCALARS:
-        return _scalar(root)  # type: ignore[arg-type]  # its type has just been looked up
+    if _is_scalar(root):
+        return _scalar(root)
     values: list[object] = [root]
     whence: list[tuple[int, str]] = [(-1, who)]
     numbers = {_identity(root): 0}
@@ -373,16 +378,17 @@ def _resolve(root: object, who: str) -> bytes:
         for part in node.parts:
             if isinstance(part, bytes):
                 node.links.append(part)
-            elif type(part.value) in _SCALARS:
+            elif _is_scalar(part.value):
                 if isinstance(part.value, str):
                     spoken.add(part.value)
-                node.links.append(_scalar(part.value))  # type: ignore[arg-type]  # as above
+                node.links.append(_scalar(part.value))
             else:
                 child = numbers.setdefault(_identity(part.value), len(values))
                 if child == len(values):
                     values.append(part.value)  # which also keeps it alive, so that its id is not given away
                     whence.append((number, part.label))
                 node.links.append(child)
+        spoken.update(node.words)
         nodes.append(node)
     for node in nodes:
         node.links += [_text(f"{at} {name}") for at, name in enumerate(node.arguments) if name in spoken]
@@ -480,9 +486,9 @@ def _circles(links: Sequence[Sequence[int]]) -> Iterator[list[int]]:  # noqa: C9
 def _describe(value: object) -> _Node:  # noqa: C901, PLR0911, PLR0912  a table of kinds, read from top to bottom
     kind = type(value)
     if isinstance(value, list | tuple) and kind in {list, tuple}:
-        return _Node(kind.__name__, [_Child(f"item {at}", item) for at, item in enumerate(value)])
+        return _sequence(value)
     if isinstance(value, dict | types.MappingProxyType) and kind in {dict, types.MappingProxyType}:
-        return _Node("dict", [_pair(key, item) for key, item in value.items()], ordered=False)
+        return _mapping(value)
     if isinstance(value, set | frozenset) and kind in {set, frozenset}:
         return _Node(kind.__name__, [_Child("an element", item) for item in value], ordered=False)
     if isinstance(value, _Pair):
@@ -530,8 +536,21 @@ def _describe(value: object) -> _Node:  # noqa: C901, PLR0911, PLR0912  a table 
     return _describe_array(value) or _describe_model(value) or _instance(value)
 
 
-def _pair(key: object, value: object) -> _Child:
-    return _Child("", _Pair(key, value))
+def _sequence(value: Sequence[object]) -> _Node:
+    """Encodes scalars at once: a list of a million numbers needs no million nodes."""
+    parts = [_scalar(item) if _is_scalar(item) else _Child(f"item {at}", item) for at, item in enumerate(value)]
+    return _Node(type(value).__name__, parts, words=[item for item in value if isinstance(item, str)])
+
+
+def _mapping(value: Mapping[object, object]) -> _Node:
+    parts: list[bytes | _Child] = []
+    for key, item in value.items():
+        if _is_scalar(key) and _is_scalar(item):
+            parts.append(_frame(b"P", _scalar(key) + _scalar(item)))
+        else:
+            parts.append(_Child("", _Pair(key, item)))
+    words = [each for pair in value.items() for each in pair if isinstance(each, str)]
+    return _Node("dict", parts, ordered=False, words=words)
 
 
 def _children(**values: object) -> list[bytes | _Child]:
@@ -719,15 +738,16 @@ def _function(function: types.FunctionType) -> _Node:
     home = _home(str(names.get("__name__", "")), names.get("__file__"))
     free = function.__code__.co_freevars
     cells = [_Child(f"closure {name!r}", cell) for name, cell in zip(free, function.__closure__ or (), strict=True)]
-    if home is not None:
-        if names.get("__name__") == "functools" and hasattr(function, "registry"):  # it closes over a cache
-            return _Node("singledispatch", [_Child("its registry", dict(function.registry))])
-        if cells and not _is_public(function):  # made for the user: a library's decorator around the user's function
-            return _Node("closure", [_text(function.__code__.co_qualname), _Child("", home), *cells])
+    given = [_Child(f"default {at}", value) for at, value in enumerate(function.__defaults__ or ())]
+    surroundings = [*cells, *given, *_attributes(function.__kwdefaults__ or {})]
+    if home is None:
+        return _Node("function", [_Child("", _Code(function.__code__, names, _package(names))), *surroundings])
+    if _is_public(function) or not surroundings:
         return _named("function", function, function.__qualname__)
-    parts: list[bytes | _Child] = [_Child("", _Code(function.__code__, names, _package(names))), *cells]
-    parts += [_Child(f"default {at}", value) for at, value in enumerate(function.__defaults__ or ())]
-    return _Node("function", [*parts, *_attributes(function.__kwdefaults__ or {})])
+    if names.get("__name__") == "functools" and hasattr(function, "registry"):  # it closes over a cache
+        return _Node("singledispatch", [_Child("its registry", dict(function.registry))])
+    # Made at run time, such as by a library's decorator around a function of the user's.
+    return _Node("closure", [_text(function.__code__.co_qualname), _Child("", home), *surroundings])
 
 
 def _is_public(function: types.FunctionType) -> bool:
@@ -1006,7 +1026,7 @@ def _imported(name: str, wanted: tuple[str, ...]) -> list[_Source | _Distributio
 def _find(name: str, paths: Sequence[str] | None) -> ModuleSpec | None:
     for finder in sys.meta_path:
         try:
-            spec = finder.find_spec(name, paths)
+            spec = finder.find_spec(name, paths) if hasattr(finder, "find_spec") else None
         except (KeyError, ImportError):  # a namespace package inside one that is not imported yet
             continue
         if spec is not None:

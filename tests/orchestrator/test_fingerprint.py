@@ -1,5 +1,6 @@
 """What changes a fingerprint and what does not, and the digests that may never drift."""
 
+import contextlib
 import enum
 import functools
 import json
@@ -50,7 +51,7 @@ ROOT = Path(__file__).parents[2]
         ([1, "a", None], "101abd70d9970f576fa4cf717c89926c"),
         ((1, "a", None), "c1f726e2549cd2392ae5f410034ac729"),
         ({}, "bc53032c6f2416001aeaa561061ac761"),
-        ({"a": 1, "b": [2]}, "c1e405b995a6dde442e744e22b49cc68"),
+        ({"a": 1, "b": [2]}, "9787f9653229b485032c62ed801ddd5b"),
         ({1, 2, 3}, "fb1cb0a1b5184786ee696c4cd42a8fea"),
         (frozenset({"a", "b"}), "8a79a16c1b8418bdedeac54044e3cc6c"),
         (date(2013, 1, 8), "39abef0922faf56369ca2f5f9d077411"),
@@ -264,6 +265,7 @@ PROJECT = {
 import functools
 import third
 import constants
+import whole
 from features import clean
 
 COLUMNS = {"a", "b"}
@@ -332,6 +334,7 @@ def train(examples, rate=0.1, *, rounds=3):
     # the plan
     import lazy
     from third import tool
+    from package import part
     known = examples in {"one", "two", "three"}
     total = sum(row * 2 for row in clean(examples))
 
@@ -339,7 +342,8 @@ def train(examples, rate=0.1, *, rounds=3):
         return row + 100
     model = Model().fit(examples)
     return (known, total, late, model, helper(examples), decorated(examples), accept(1), cut(), lazy.load(),
-            COLUMNS, WEIGHTS, constants.RATE, third.go(), tool, min(1, 2), ratio(top=1, bottom=2), rate, rounds)
+            COLUMNS, WEIGHTS, constants.RATE, third.go(), tool, min(1, 2), ratio(top=1, bottom=2), rate, rounds,
+            vars(whole)["CHOICE"], part.other)
 ''',
     "features.py": '''
 """Features."""
@@ -358,6 +362,10 @@ def load():
     return deep.VALUE  # the value
 ''',
     "deep.py": "VALUE = 1\n",
+    "whole.py": "CHOICE = 1\n",
+    "package/__init__.py": "",
+    "package/part.py": "from . import other\n",
+    "package/other.py": "VALUE = 1\n",
     "site-packages/third/__init__.py": "def go(): return 1\ntool = 1\n",
     "site-packages/third_lib-1.0.dist-info/RECORD": "third/__init__.py,,\n",
 }
@@ -389,6 +397,9 @@ CHANGES = {
     "attribute of a module": ("constants.py", "RATE = 0.5", "RATE = 0.6"),
     "module imported in the body": ("lazy.py", "return deep.VALUE", "return deep.VALUE + 1"),
     "module imported by that one": ("deep.py", "VALUE = 1", "VALUE = 2"),
+    "submodule that a submodule imports": ("package/other.py", "VALUE = 1", "VALUE = 2"),
+    "package of a submodule": ("package/__init__.py", "", "VALUE = 1"),
+    "module used as a whole": ("whole.py", "CHOICE = 1", "CHOICE = 2"),
     "version of a library": ("site-packages/third_lib-1.0.dist-info/RECORD", "third_lib-1.0", "third_lib-1.1"),
     "swapped names of keyword arguments": (
         "project.py",
@@ -421,6 +432,7 @@ NO_CHANGES = {
     "order of functions": ("project.py", "import functools\n", "import functools\n\n\ndef first():\n    pass\n\n\n"),
     "comment in a module imported in the body": ("lazy.py", "  # the value", ""),
     "docstring of such a module": ("lazy.py", '"""Imported only when the function runs."""', '"""Lazy."""'),
+    "comment in a module used as a whole": ("whole.py", "CHOICE = 1", "CHOICE = 1  # of many"),
     "a library's file": ("site-packages/third/__init__.py", "tool = 1", "tool = 2"),
 }
 
@@ -455,7 +467,7 @@ def write(folder, edit):
     for name, text in PROJECT.items():
         if name == changed:
             assert old in text + name, old
-            name, text = name.replace(old, new), text.replace(old, new)  # noqa: PLW2901  the edit
+            name, text = name.replace(old, new) if old else name, text.replace(old, new)  # noqa: PLW2901  the edit
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -599,6 +611,39 @@ def test_callables_are_told_apart_by_their_state():
     functions = [functools.partial(add, 1), functools.partial(add, 2), Adder(1), Adder(2), Adder(1).method, add]
 
     assert len({of_function(function) for function in functions}) == len(functions)
+
+
+def test_what_a_library_wraps_around_a_function_does_not_hide_it():
+    """A decorator from elsewhere counts by version, the function inside of it by its own code."""
+
+    def one():
+        yield 1
+
+    def other():
+        yield 2
+
+    assert of_function(contextlib.contextmanager(one)) != of_function(contextlib.contextmanager(other))
+    assert of_function(functools.cache(one)) != of_function(functools.cache(other))
+
+
+def test_one_function_has_one_fingerprint_whichever_way_it_is_reached():
+    """Of two functions that call each other, each has the same digest alone, first or last in a set."""
+    together = {
+        of_value({is_even, is_odd}),
+        of_value({is_odd, is_even}),
+        of_value(frozenset([is_even, is_odd]) | set()),
+    }
+
+    assert len(together) == 2  # a set, and a frozenset
+    assert of_value([is_even, is_odd]) != of_value([is_odd, is_even])
+
+
+def is_even(n):
+    return n == 0 or is_odd(n - 1)
+
+
+def is_odd(n):
+    return n != 0 and is_even(n - 1)
 
 
 def test_calling_a_cached_function_does_not_change_it():
