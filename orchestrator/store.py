@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from orchestrator.artifact import Artifact, Value
-from orchestrator.errors import NotRecorded
+from orchestrator.errors import NotRecorded, StoreError
 from orchestrator.run import Execution, Run, State
 
 
@@ -53,8 +53,8 @@ class Address:
 class Store(Protocol):
     """What the rest of the program asks of the metadata. All times are UTC.
 
-    Every writing verb takes claims that are inserted in the same transaction; when one of them exists already,
-    AlreadyClaimed is raised and nothing was written.
+    Every writing verb takes claims that are inserted in the same transaction; when one of them exists already, or
+    two have one name, AlreadyClaimed is raised and nothing was written.
     """
 
     def claim(self, *claims: Claim) -> None:
@@ -90,7 +90,13 @@ class Store(Protocol):
         """The names of all pipelines that ever ran."""
 
     def begin(self, execution: Execution, *claims: Claim) -> Execution:
-        """Records an execution as running and gives it an id."""
+        """Records an execution as running and gives it an id; inputs and outputs come with `publish`.
+
+        A taken name, pipeline, run, node and attempt, raises AlreadyClaimed as well.
+
+        Raises:
+            NotRecorded: there is no such run.
+        """
 
     def publish(self, execution: Execution, *claims: Claim) -> Execution:
         """Ends an execution: state, inputs and outputs become visible in one transaction.
@@ -98,6 +104,10 @@ class Store(Protocol):
         Outputs with id 0 are new; they get id, name and `created`. The name is the address and a number that counts
         up: `pipeline/node/key/<n>`, or `pipeline/node/key/<span>/<n>` for kinds that have a span. Others are the
         outputs of an earlier execution and get an event only.
+
+        Raises:
+            NotRecorded: it was never begun.
+            StoreError: it has ended already.
         """
 
     def executions(self, run: Run) -> list[Execution]:
@@ -169,7 +179,8 @@ class MemoryStore:
 
     def claim(self, *claims: Claim) -> None:
         with self._lock:
-            if any((c.kind, c.name) in self._claims for c in claims):
+            names = {(c.kind, c.name) for c in claims}
+            if len(names) < len(claims) or names & self._claims.keys():
                 raise AlreadyClaimed(", ".join(f"{c.kind} {c.name}" for c in claims))
             for claim in claims:
                 stamped = {**claim.facts, "created": self._clock().isoformat()}
@@ -216,8 +227,12 @@ class MemoryStore:
 
     def begin(self, execution: Execution, *claims: Claim) -> Execution:
         with self._lock:
+            self.run(execution.pipeline, execution.run)
+            if any(e.name == execution.name for e in self._of_run(execution.pipeline, execution.run)):
+                raise AlreadyClaimed(f"execution {execution.name}")
             self.claim(*claims)
-            begun = replace(execution, id=next(self._ids), started=execution.started or self._clock())
+            started = execution.started or self._clock()
+            begun = replace(execution, id=next(self._ids), inputs={}, outputs={}, started=started)
             self._executions[begun.id] = begun
             return begun
 
@@ -225,6 +240,9 @@ class MemoryStore:
         with self._lock:
             if execution.id not in self._executions:
                 raise NotRecorded(f"Execution {execution.name} was never begun.")
+            begun = self._executions[execution.id]
+            if begun.state.ended:
+                raise StoreError(f"Execution {execution.name} has ended as {begun.state.value} already.")
             self.claim(*claims)
             outputs = {k: tuple(self._place(execution, k, a) for a in v) for k, v in execution.outputs.items()}
             ended = replace(execution, outputs=outputs, ended=execution.ended or self._clock())
@@ -255,8 +273,10 @@ class MemoryStore:
         return published
 
     def executions(self, run: Run) -> list[Execution]:
-        mine = (e for e in self._executions.values() if (e.pipeline, e.run) == (run.pipeline, run.number))
-        return sorted(mine, key=lambda e: e.id)
+        return sorted(self._of_run(run.pipeline, run.number), key=lambda e: e.id)
+
+    def _of_run(self, pipeline: str, number: int) -> Iterator[Execution]:
+        return (e for e in self._executions.values() if (e.pipeline, e.run) == (pipeline, number))
 
     def execution(self, id: int) -> Execution:  # noqa: A002
         if id not in self._executions:

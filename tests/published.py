@@ -47,7 +47,8 @@ class Published:
 
     def _publish(self, node, key, draft) -> Artifact:
         self.now += timedelta(minutes=1)
-        begun = self.store.begin(Execution(pipeline="taxi", run=1, node=node))
+        run = self.store.begin_run(Run(pipeline="taxi"))
+        begun = self.store.begin(Execution(pipeline="taxi", run=run.number, node=node))
         ended = Execution(
             **{**begun.__dict__, "state": State.COMPLETE, "outputs": {key: (draft,)}},
         )

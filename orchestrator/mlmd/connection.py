@@ -1,0 +1,337 @@
+"""The connection: one open ML Metadata store, how it is locked, retried and opened again, and what its errors mean.
+
+SQLite. Its journal is a write-ahead log, so readers wait for nobody. Writers take turns by an advisory lock on a
+side file, `<database>.lock`: ml-metadata begins its transactions as readers, and SQLite answers two of them that want
+to write at the same moment with an error at once; its own retry then sleeps seconds.
+
+The log is switched on with Python's `sqlite3`, before ml-metadata opens the file. The two bring an SQLite each, and
+POSIX takes away all of a process's locks on a file when it closes *any* descriptor of it, so this is done only while
+nothing in this process has the file open. That is looked up in the list of its descriptors, not remembered: no one
+else's opening is missed.
+
+Servers. A connection that broke is opened again once. Whether a write that it broke in has landed is not known here;
+`Lost` says so to the one who knows what to look for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import random
+import re
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ml_metadata import errors
+from ml_metadata.metadata_store import metadata_store
+from ml_metadata.proto import metadata_store_pb2
+
+from orchestrator.errors import StoreCorrupt, StoreError, StoreTooNew, StoreUnavailable
+from orchestrator.mlmd.location import Location, Server, SqliteFile
+
+Proto: TypeAlias = Any
+"""A message of ml_metadata, which has no types."""
+
+_LONGEST_DETAIL = 200
+
+_opening = threading.Lock()  # what one thread finds out about open files, another must not make untrue
+
+_BROKEN = (errors.InternalError, errors.UnavailableError, errors.CancelledError, errors.UnknownError)
+
+
+class Lost(Exception):
+    """The connection broke in the middle of a write; it is open again, and whether the write landed is not known."""
+
+
+class NameTaken(Exception):
+    """A name that was to be inserted is there already; nothing of the write took place."""
+
+
+class Connection:
+    """One open store, of the process that opened it.
+
+    `deadline_s` is how long to wait for a database that others have locked.
+    """
+
+    def __init__(self, where: Location, *, deadline_s: float, migrate: bool = False) -> None:
+        self._where = where
+        self._deadline_s = deadline_s
+        self._pid = os.getpid()
+        self._turn = threading.Lock()
+        self._lock_file: int | None = None
+        _hush()
+        if isinstance(where, Server):
+            self._store = self._connect(migrate=migrate)
+            return
+        try:
+            where.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock_file = os.open(where.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"The metadata {where} cannot be written: {error.strerror}. It needs a folder that you may write to: "
+                f"ls -ld {where.path.parent}"
+            ) from error
+        try:
+            with self._writing(), _opening:
+                _prepare(where)
+                self._store = self._connect(migrate=migrate)
+        except BaseException:
+            os.close(self._lock_file)
+            raise
+
+    def read(self, method: str, *arguments: object, **options: object) -> Proto:
+        """Asks; the methods are those of ml_metadata's MetadataStore."""
+        try:
+            return self._ask(method, arguments, options)
+        except errors.NotFoundError as error:
+            raise translated(error, self._where) from error
+
+    def find(self, method: str, *arguments: object) -> list[Proto]:
+        """Asks for what may not be there: the methods that look many names up raise when they find none."""
+        try:
+            return list(self._ask(method, arguments, {}))
+        except errors.NotFoundError:
+            return []
+
+    def write(self, method: str, *arguments: object, **options: object) -> Proto:
+        """Writes in one transaction.
+
+        Raises:
+            Lost: see there; never from SQLite, whose transactions end with an answer.
+            NameTaken: a name in it is taken, and nothing was written.
+        """
+        with self._writing():
+            try:
+                return self._ask(method, arguments, options, writes=True)
+            except errors.AlreadyExistsError as error:
+                raise NameTaken(_detail(error)) from error
+            except errors.NotFoundError as error:
+                raise translated(error, self._where) from error
+
+    def close(self) -> None:
+        """Closes it; asking again raises StoreError."""
+        self._store = None
+        if self._lock_file is not None and os.getpid() == self._pid:
+            os.close(self._lock_file)
+            self._lock_file = None
+
+    def __str__(self) -> str:
+        return str(self._where)
+
+    def _ask(
+        self, method: str, arguments: tuple[object, ...], options: dict[str, object], *, writes: bool = False
+    ) -> Proto:
+        self._check_owner()
+        if self._store is None:
+            raise self._closed()
+        waiting_until = time.monotonic() + self._deadline_s
+        reopened = False
+        while True:
+            try:
+                return getattr(self._store, method)(*arguments, **options)
+            except errors.AbortedError as error:  # locked, or the loser of a deadlock: rolled back, so safe to repeat
+                if time.monotonic() >= waiting_until:
+                    raise self._locked() from error
+                _pause()
+            except (errors.AlreadyExistsError, errors.NotFoundError):
+                raise
+            except _BROKEN as error:
+                if reopened or isinstance(self._where, SqliteFile):
+                    raise translated(error, self._where) from error
+                self._store = self._connect()
+                reopened = True
+                if writes:
+                    raise Lost(_detail(error)) from error
+            except errors.StatusError as error:
+                raise translated(error, self._where) from error
+
+    def _check_owner(self) -> None:
+        if os.getpid() != self._pid:
+            raise StoreError(
+                f"The metadata {self._where} was opened by process {self._pid} and is used by its child {os.getpid()}. "
+                "A connection does not survive a fork: open it in the child, after the fork: open_store(…)"
+            )
+
+    def _connect(self, *, migrate: bool = False) -> Proto:
+        config = _config(self._where)
+        waiting_until = time.monotonic() + self._deadline_s
+        while True:
+            try:
+                return metadata_store.MetadataStore(config, enable_upgrade_migration=migrate)
+            except (RuntimeError, errors.StatusError) as error:
+                # Several that make a server's tables at the same moment get in each other's way.
+                if not _passing(error) or time.monotonic() >= waiting_until:
+                    raise translated(error, self._where) from error
+                _pause()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Holds the writers' lock; a server has its own."""
+        if isinstance(self._where, Server):
+            yield
+            return
+        self._check_owner()
+        with self._turn:  # threads share the descriptor, which the file's lock does not tell apart
+            lock = self._lock_file
+            if lock is None:
+                raise self._closed()
+            self._take(lock)
+            try:
+                yield
+            finally:
+                fcntl.flock(lock, fcntl.LOCK_UN)
+
+    def _take(self, lock: int) -> None:
+        waiting_until = time.monotonic() + self._deadline_s
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() >= waiting_until:
+                    raise self._locked() from error
+                _pause()
+            else:
+                return
+
+    def _closed(self) -> StoreError:
+        return StoreError(f"The metadata {self._where} was closed; open it again: open_store(…)")
+
+    def _locked(self) -> StoreUnavailable:
+        if isinstance(self._where, Server):
+            return StoreUnavailable(
+                f"The metadata {self._where} was locked by others for {self._deadline_s:g} s. "
+                "See what they do: SHOW PROCESSLIST (MySQL), TABLE pg_stat_activity (PostgreSQL)"
+            )
+        return StoreUnavailable(
+            f"The metadata {self._where} was locked by another process for {self._deadline_s:g} s. "
+            f"See which: fuser -v {self._where.lock} {self._where.path}"
+        )
+
+
+def translated(error: Exception, where: Location) -> StoreError:
+    """What an error of ml_metadata means to a user."""
+    text, detail = str(error), _detail(error)
+    if "is greater than library version" in text:
+        return StoreTooNew(
+            f"The metadata {where} was written by a newer ml-metadata ({detail}). "
+            "Install it here too: pip install --upgrade ml-metadata"
+        )
+    if "is older than library version" in text:
+        return StoreError(
+            f"The metadata {where} was written by an older ml-metadata ({detail}). "
+            "Make a copy of it, then bring it up to date: spanwise doctor --migrate"
+        )
+    if isinstance(error, errors.InvalidArgumentError | errors.NotFoundError | errors.FailedPreconditionError):
+        return StoreError(
+            f"The metadata {where} refused what was asked of it: {detail}. See what is wrong with it: spanwise doctor"
+        )
+    if isinstance(where, Server):
+        return StoreUnavailable(
+            f"The metadata {where} did not do what was asked: {detail}. "
+            f"Check that the server runs, and the user, password and database: nc -z {where.host} {where.port}"
+        )
+    return _file_error(text, detail, where)
+
+
+def _file_error(text: str, detail: str, where: SqliteFile) -> StoreError:
+    folder = where.path.parent
+    if re.search("not a database|malformed|no such (table|column)", text):
+        return StoreCorrupt(
+            f"{where} is no metadata database, or a damaged one ({detail}). "
+            f"Put back a copy of it, or start anew: mv {where.path} {where.path}.damaged"
+        )
+    if "disk is full" in text:
+        return StoreUnavailable(f"The disk of the metadata {where} is full. Make room: df -h {folder}")
+    return StoreUnavailable(
+        f"The metadata {where} cannot be read or written: {detail}. "
+        f"Check its file, its folder and their disk: ls -ld {where.path} {folder}; df -h {folder}"
+    )
+
+
+def _detail(error: Exception) -> str:
+    """The reason alone: the messages go on with the SQL and the values in it."""
+    text = re.sub(r"^Error when executing query: ", "", str(error)).split(" query:")[0]
+    line = " ".join(text.split()).rstrip(". ")
+    return line if len(line) <= _LONGEST_DETAIL else line[:_LONGEST_DETAIL] + "…"
+
+
+def _passing(error: Exception) -> bool:
+    return isinstance(error, errors.AbortedError) or bool(
+        re.search("locked|busy|already exists|duplicate|deadlock|concurrently", str(error), re.IGNORECASE)
+    )
+
+
+def _pause() -> None:
+    time.sleep(random.uniform(0.001, 0.008))  # noqa: S311  so that two that wait do not wake together
+
+
+def _config(where: Location) -> Proto:
+    config = metadata_store_pb2.ConnectionConfig()
+    config.retry_options.max_num_retries = 1  # 0 would be for ever
+    if isinstance(where, SqliteFile):
+        config.sqlite.filename_uri = str(where.path)
+        config.sqlite.connection_mode = metadata_store_pb2.SqliteMetadataSourceConfig.READWRITE_OPENCREATE
+    elif where.kind == "mysql":
+        config.mysql.host, config.mysql.port, config.mysql.database = where.host, where.port, where.database
+        config.mysql.user, config.mysql.password = where.user, where.password
+    else:
+        config.postgresql.host, config.postgresql.port = where.host, str(where.port)
+        config.postgresql.dbname = where.database
+        config.postgresql.user, config.postgresql.password = where.user, where.password
+    return config
+
+
+def _prepare(where: SqliteFile) -> None:
+    """Switches the write-ahead log on, and refuses a file that is something else. Its caller holds both locks."""
+    if _open_here(where):
+        return
+    try:
+        head = where.path.open("rb").read(20) if where.path.exists() else b""
+        if head[18:20] == b"\x02\x02":  # SQLite's file format: the log is on already
+            return
+        if head and not head.startswith(b"SQLite format 3\0"):
+            raise translated(sqlite3.DatabaseError("file is not a database"), where)
+        with contextlib.closing(sqlite3.connect(where.path, timeout=1)) as database:
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if tables and "MLMDEnv" not in tables:
+                raise StoreCorrupt(
+                    f"{where} is an SQLite database of something else; it holds {', '.join(sorted(tables)[:5])}. "
+                    "Name a new file for the metadata."
+                )
+            # A database that others use without the log cannot be switched now; it works without, but slower.
+            with contextlib.suppress(sqlite3.OperationalError):
+                database.execute("PRAGMA journal_mode=WAL").fetchall()
+    except (OSError, sqlite3.Error) as error:
+        raise translated(error, where) from error
+
+
+def _open_here(where: SqliteFile) -> bool:
+    """Whether this process has the file open, through whatever library."""
+    try:
+        wanted = where.path.stat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise translated(error, where) from error
+    for descriptor in Path("/dev/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if os.path.samestat(os.fstat(int(descriptor.name)), wanted):
+                return True
+    return False
+
+
+def _hush() -> None:
+    """Keeps ml_metadata from logging its settings, which hold the password, and each error that is handled here."""
+    absl = logging.getLogger("absl")
+    if _not_from_ml_metadata not in absl.filters:
+        absl.addFilter(_not_from_ml_metadata)
+
+
+def _not_from_ml_metadata(record: logging.LogRecord) -> bool:
+    return f"{os.sep}ml_metadata{os.sep}" not in record.pathname

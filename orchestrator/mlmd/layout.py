@@ -1,0 +1,333 @@
+"""The layout: which record of ours is which message of ML Metadata. Pure translation, both ways.
+
+Names and types are those of TFX where it has them, so that what reads its metadata reads this
+(docs/decisions/0010-metadata-layout.md).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from ml_metadata.proto import metadata_store_pb2
+
+from orchestrator.artifact import Artifact, Value
+from orchestrator.errors import StoreError
+from orchestrator.mlmd.text import fits_an_integer, keepable, restored, stored
+from orchestrator.run import Execution, Run, State, Trigger
+from orchestrator.store import Claim
+
+Proto: TypeAlias = Any
+"""A message of ml_metadata, which has no types."""
+
+PIPELINE = "pipeline"
+RUN = "pipeline_run"
+NODE = "node"
+CACHE = "execution_cache"
+CLAIM = "spanwise.claim"
+TURNING = "spanwise.span"
+
+WRITE = "spanwise.write"
+"""The property that tells one write from another with the same content: a random word."""
+
+_NO_COMPONENT = "spanwise.node"  # a type needs a name
+_LONGEST_NAME = 255
+
+_INT, _STRING = metadata_store_pb2.INT, metadata_store_pb2.STRING
+
+_STATES = {
+    State.RUNNING: metadata_store_pb2.Execution.RUNNING,
+    State.COMPLETE: metadata_store_pb2.Execution.COMPLETE,
+    State.CACHED: metadata_store_pb2.Execution.CACHED,
+    State.FAILED: metadata_store_pb2.Execution.FAILED,
+    State.CANCELED: metadata_store_pb2.Execution.CANCELED,
+}
+_STATE_OF = {number: state for state, number in _STATES.items()}
+
+ARTIFACT_PROPERTIES = {
+    "span": _INT,
+    "version": _INT,
+    "split_names": _STRING,
+    # Ours; typed, because a kind may have a property of its own by such a name, and that is a custom one.
+    "content": _STRING,
+    "size_bytes": _STRING,  # an integer column ends at 2 GB
+    "created": _STRING,
+    "producer": _INT,
+}
+"""The typed properties of every artifact type; the first three as TFX's Examples have them."""
+
+
+def name_of(text: str) -> str:
+    """The name, if every database can keep it.
+
+    Raises:
+        StoreError: it cannot.
+    """
+    if len(text) > _LONGEST_NAME:
+        raise StoreError(
+            f"The name {text[:60]}… has {len(text)} characters; the metadata keeps {_LONGEST_NAME}. "
+            "Give the pipeline or the node a shorter one."
+        )
+    if not keepable(text):
+        raise StoreError(f"The name {text!r} holds a backslash, a NUL or half a character; the metadata keeps none.")
+    return text
+
+
+def claim_name(kind: str, name: str) -> str:
+    return f"{kind}:{name}"
+
+
+def claim_context(claim: Claim, *, type_id: int, created: str, write: str) -> Proto:
+    """`created` is not the caller's to say: a fact of that name is replaced."""
+    context = metadata_store_pb2.Context(type_id=type_id, name=name_of(claim_name(claim.kind, claim.name)))
+    _fill(context.custom_properties, {**claim.facts, "created": created, WRITE: write})
+    return context
+
+
+def claim_of(context: Proto, kind: str, name: str) -> Claim:
+    facts = _read(context.custom_properties)
+    del facts[WRITE]
+    return Claim(kind, name, facts)
+
+
+def run_context(run: Run, *, type_id: int, write: str) -> Proto:
+    name = name_of(run.name)
+    context = metadata_store_pb2.Context(type_id=type_id, name=name, external_id=name)
+    facts: dict[str, Value] = {
+        "trigger": run.trigger.value,
+        "span": run.span,
+        "calendar": run.calendar,
+        "as_of": _iso(run.as_of),
+        "base": run.base,
+        "nodes": list(run.nodes),
+        "parameters": dict(run.parameters),
+        "source": run.source,
+        "token": run.token,
+        "host": run.host,
+        "pid": run.pid,
+        "state": run.state.value,
+        "started": _iso(run.started),
+        "ended": _iso(run.ended),
+        "error": run.error,
+        WRITE: write,
+    }
+    _fill(context.custom_properties, _present(facts))
+    return context
+
+
+def run_of(context: Proto) -> Run:
+    facts: Mapping[str, Any] = _read(context.custom_properties)
+    pipeline, number = context.name.rsplit("/", 1)
+    return Run(
+        pipeline=pipeline,
+        number=int(number),
+        trigger=Trigger(facts["trigger"]),
+        span=facts.get("span"),
+        calendar=facts["calendar"],
+        as_of=_time(facts.get("as_of")),
+        base=facts.get("base"),
+        nodes=tuple(facts["nodes"]),
+        parameters=facts["parameters"],
+        source=facts["source"],
+        token=facts["token"],
+        host=facts["host"],
+        pid=facts["pid"],
+        state=State(facts["state"]),
+        started=_time(facts.get("started")),
+        ended=_time(facts.get("ended")),
+        error=facts.get("error"),
+    )
+
+
+def execution_type(component: str) -> str:
+    return component or _NO_COMPONENT
+
+
+def execution_message(execution: Execution, *, type_id: int, write: str) -> Proto:
+    """All of it but the artifacts: `events` has those. A key without any leaves no event, so it is noted here."""
+    name = name_of(execution.name)
+    message = metadata_store_pb2.Execution(
+        id=execution.id or None,
+        type_id=type_id,
+        name=name,
+        external_id=name,
+        last_known_state=_STATES[execution.state],
+    )
+    facts: dict[str, Value] = {
+        "pipeline": execution.pipeline,
+        "run": execution.run,
+        "node": execution.node,
+        "attempt": execution.attempt,
+        "parameters": dict(execution.parameters),
+        "key": execution.key or None,
+        "key_parts": dict(execution.key_parts) or None,
+        "empty_inputs": [key for key, artifacts in execution.inputs.items() if not artifacts] or None,
+        "empty_outputs": [key for key, artifacts in execution.outputs.items() if not artifacts] or None,
+        "reused": execution.reused,
+        "reason": execution.reason,
+        "error": execution.error,
+        "log": execution.log or None,
+        "started": _iso(execution.started),
+        "ended": _iso(execution.ended),
+        WRITE: write,
+    }
+    _fill(message.custom_properties, _present(facts))
+    return message
+
+
+def is_ours(execution: Proto) -> bool:
+    """Whether we recorded it; others may write to the same database."""
+    return WRITE in execution.custom_properties
+
+
+def execution_of(message: Proto, events: Iterable[Proto], artifacts: Mapping[int, Artifact]) -> Execution:
+    """`events` are those of this execution, `artifacts` holds at least those they name, by id."""
+    facts: Mapping[str, Any] = _read(message.custom_properties)
+    inputs: dict[str, dict[int, Artifact]] = defaultdict(dict)
+    outputs: dict[str, dict[int, Artifact]] = defaultdict(dict)
+    for event in events:
+        side = inputs if event.type == metadata_store_pb2.Event.INPUT else outputs
+        steps = event.path.steps
+        for key, index in zip(steps[::2], steps[1::2], strict=True):
+            side[key.key][index.index] = artifacts[event.artifact_id]
+    return Execution(
+        id=message.id,
+        pipeline=facts["pipeline"],
+        run=facts["run"],
+        node=facts["node"],
+        attempt=facts["attempt"],
+        component="" if message.type == _NO_COMPONENT else message.type,
+        state=_STATE_OF[message.last_known_state],
+        parameters=facts["parameters"],
+        key=facts.get("key", ""),
+        key_parts=facts.get("key_parts", {}),
+        inputs=_in_order(inputs, facts.get("empty_inputs", ())),
+        outputs=_in_order(outputs, facts.get("empty_outputs", ())),
+        reused=facts.get("reused"),
+        reason=facts.get("reason"),
+        error=facts.get("error"),
+        log=facts.get("log", ""),
+        started=_time(facts.get("started")),
+        ended=_time(facts.get("ended")),
+    )
+
+
+def state_of(execution: Proto) -> State:
+    return _STATE_OF[execution.last_known_state]
+
+
+def event(places: Iterable[tuple[str, int]], *, is_input: bool, artifact_id: int = 0) -> Proto:
+    """One event, for all the places in which an execution has the artifact: a second one would be refused."""
+    kind = metadata_store_pb2.Event.INPUT if is_input else metadata_store_pb2.Event.OUTPUT
+    message = metadata_store_pb2.Event(type=kind, artifact_id=artifact_id or None)
+    for key, index in places:
+        message.path.steps.add().key = key
+        message.path.steps.add().index = index
+    return message
+
+
+def places(artifacts: Mapping[str, Sequence[Artifact]]) -> dict[int, list[tuple[str, int]]]:
+    """Where each published artifact stands, by its id."""
+    found: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    for key, row in artifacts.items():
+        for index, artifact in enumerate(row):
+            if artifact.id:
+                found[artifact.id].append((key, index))
+    return found
+
+
+def artifact_message(artifact: Artifact, *, type_id: int, producer: int) -> Proto:
+    """A draft that has been given its name and `created`."""
+    name = name_of(artifact.name)
+    if not keepable(artifact.uri):
+        raise StoreError(f"The URI {artifact.uri!r} holds a backslash, a NUL or half a character. Choose another root.")
+    message = metadata_store_pb2.Artifact(
+        type_id=type_id,
+        name=name,
+        external_id=name,
+        uri=artifact.uri,
+        state=metadata_store_pb2.Artifact.LIVE,
+    )
+    typed: dict[str, Value] = {
+        "content": artifact.content,
+        "size_bytes": str(artifact.size_bytes),
+        "created": _iso(artifact.created),
+        "producer": producer,
+    }
+    custom = dict(artifact.properties)
+    for key in ("span", "version"):
+        if key in custom and fits_an_integer(custom[key]):
+            typed[key] = custom.pop(key)
+    _fill(message.properties, _present(typed))
+    if isinstance(custom.get("split_names"), list):
+        # TFX's form, JSON text; it differs where a name has a backslash or a percent sign
+        message.properties["split_names"].string_value = str(stored(custom.pop("split_names"))).removeprefix("json:")
+    _fill(message.custom_properties, custom)
+    return message
+
+
+def artifact_of(message: Proto) -> Artifact:
+    typed: dict[str, Any] = {}
+    for key, kept in message.properties.items():
+        typed[key] = restored(f"json:{kept.string_value}") if key == "split_names" else _value(kept)
+    own = {key: typed.pop(key, None) for key in ("content", "size_bytes", "created", "producer")}
+    return Artifact(
+        message.uri,
+        id=message.id,
+        name=message.name,
+        kind=message.type,
+        created=_time(own["created"]),
+        content=own["content"] or "",
+        size_bytes=int(own["size_bytes"] or 0),
+        properties={**typed, **_read(message.custom_properties)},
+    )
+
+
+def producer_of(message: Proto) -> int:
+    """The id of the execution that made it; 0 when others recorded it."""
+    return int(message.properties["producer"].int_value) if "producer" in message.properties else 0
+
+
+def write_of(message: Proto) -> str:
+    """Which write recorded a context or an execution last."""
+    return str(message.custom_properties[WRITE].string_value) if WRITE in message.custom_properties else ""
+
+
+def _fill(properties: Proto, values: Mapping[str, Value]) -> None:
+    for key, value in values.items():
+        kept = stored(value)
+        target = properties[name_of(key)]
+        if isinstance(kept, bool):
+            target.bool_value = kept
+        elif isinstance(kept, int):
+            target.int_value = kept
+        else:
+            target.string_value = kept
+
+
+def _read(properties: Proto) -> dict[str, Value]:
+    return {key: _value(kept) for key, kept in properties.items()}
+
+
+def _value(kept: Proto) -> Value:
+    value: Value = restored(getattr(kept, kept.WhichOneof("value")))
+    return value
+
+
+def _in_order(side: Mapping[str, Mapping[int, Artifact]], empty: Iterable[str]) -> dict[str, tuple[Artifact, ...]]:
+    found = {key: tuple(row[index] for index in sorted(row)) for key, row in side.items()}
+    return {**found, **dict.fromkeys(empty, ())}
+
+
+def _present(facts: Mapping[str, Value]) -> dict[str, Value]:
+    return {key: value for key, value in facts.items() if value is not None}
+
+
+def _iso(time: datetime | None) -> str | None:
+    return None if time is None else time.isoformat()
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

@@ -1,0 +1,98 @@
+"""Locations: where the metadata is, read from a URL. The password is in here and is never shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from orchestrator.errors import SettingsError
+
+_PORTS = {"mysql": 3306, "postgresql": 5432}
+_FORMS = (
+    "It is a file such as .spanwise/metadata.db, mysql://user:password@host:3306/database "
+    "or postgresql://user:password@host:5432/database."
+)
+
+
+@dataclass(frozen=True)
+class SqliteFile:
+    """A database in a file of this host. Several hosts need a server: SQLite's locks do not reach over a network."""
+
+    path: Path  #: absolute
+
+    @property
+    def lock(self) -> Path:
+        """The file whose lock writers hold."""
+        return self.path.with_name(self.path.name + ".lock")
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A database on a server."""
+
+    kind: Literal["mysql", "postgresql"]
+    host: str
+    port: int
+    database: str
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+    def __str__(self) -> str:
+        user = f"{self.user}@" if self.user else ""
+        return f"{self.kind}://{user}{self.host}:{self.port}/{self.database}"
+
+
+Location: TypeAlias = SqliteFile | Server
+
+
+def location(url: str) -> Location:
+    """Reads a URL; a plain path, and SQLite's path after `sqlite:///`, count from the current folder.
+
+    Raises:
+        SettingsError: it says nothing that can be opened.
+    """
+    if "://" not in url:
+        return _file(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        # from None: the cause quotes the part that it could not read, which may be the password
+        raise SettingsError(f"The metadata's url cannot be read: {type(error).__name__}. {_FORMS}") from None
+    if parts.scheme == "sqlite":
+        if parts.netloc:
+            raise SettingsError(f"sqlite://{parts.netloc}… needs three slashes: sqlite:///path. {_FORMS}")
+        return _file(unquote(parts.path.removeprefix("/")))
+    if parts.scheme == "mysql":
+        return _server("mysql", parts, port)
+    if parts.scheme == "postgresql":
+        return _server("postgresql", parts, port)
+    raise SettingsError(f"The metadata cannot be kept in {parts.scheme!r}. {_FORMS}")
+
+
+def _file(path: str) -> SqliteFile:
+    if not path or path == ":memory:":
+        raise SettingsError(f"The metadata needs a file; a database in memory is lost with its process. {_FORMS}")
+    if "\0" in path:
+        raise SettingsError(f"The metadata's path holds a NUL character. {_FORMS}")
+    return SqliteFile(Path(path).expanduser().absolute())
+
+
+def _server(kind: Literal["mysql", "postgresql"], parts: SplitResult, port: int | None) -> Server:
+    database = unquote(parts.path.removeprefix("/"))
+    if not parts.hostname or not database:
+        missing = "database" if parts.hostname else "host"
+        raise SettingsError(f"The metadata's {kind} url names no {missing}. {_FORMS}")
+    return Server(
+        kind=kind,
+        host=parts.hostname,
+        port=port or _PORTS[kind],
+        database=database,
+        user=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+    )

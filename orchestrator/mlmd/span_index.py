@@ -1,0 +1,81 @@
+"""The span index: names from which the highest span is found without a list of them. It knows names, not the store.
+
+A span is found like a word in a dictionary. Every span that was published stands under an address with the number of
+its digits and with each of its leading parts but the whole:
+
+    20130105  ->  address:+8, address:+8:2, address:+8:20, … address:+8:2013010
+
+The whole is the artifact itself, `address/20130105/1`. So a name that was inserted before a crash kept its artifact
+from being published is a turning without a house: the walk looks and goes on. The names are inserted before the
+artifact; that the longest exists means that all do. Spans that count up need a new one every tenth time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from orchestrator.errors import StoreError
+
+MOST_DIGITS = 20
+"""Of a span: more than 64 bits have."""
+
+Exist = Callable[[Sequence[str]], set[str]]
+"""Which of these names exist."""
+
+
+def turnings(address: str, span: int) -> list[str]:
+    """The names that must exist before an artifact of this span is published, the longest last."""
+    digits = str(abs(span))
+    if len(digits) > MOST_DIGITS:
+        raise StoreError(f"Span {span} of {address} has {len(digits)} digits; a span has {MOST_DIGITS} at most.")
+    head = _head(address, span < 0, len(digits))
+    return [head, *(f"{head}:{digits[:length]}" for length in range(1, len(digits)))]
+
+
+def descend(
+    address: str, below: int | None, exist: Exist, published: Callable[[Sequence[int]], set[int]]
+) -> Iterator[int]:
+    """The spans that are published, highest first, lower than `below`.
+
+    `exist` looks up turnings, `published` says which of some spans are there.
+    """
+    counts = range(1, MOST_DIGITS + 1)
+    order = [(False, count) for count in reversed(counts)] + [(True, count) for count in counts]
+    known = exist([_head(address, negative, count) for negative, count in order])
+
+    def walk(negative: bool, count: int, prefix: str) -> Iterator[int]:
+        rest = count - len(prefix) - 1
+        digits = "0123456789" if negative else "9876543210"
+        longer = [prefix + digit for digit in digits if _reaches(negative, prefix + digit, rest, below)]
+        if rest == 0:
+            spans = [-int(whole) if negative else int(whole) for whole in longer if _canonical(negative, whole)]
+            there = published(spans) if spans else set()
+            yield from (span for span in spans if span in there)
+            return
+        head = _head(address, negative, count)
+        ahead = exist([f"{head}:{part}" for part in longer]) if longer else set()
+        for part in longer:
+            if f"{head}:{part}" in ahead:
+                yield from walk(negative, count, part)
+
+    for negative, count in order:
+        if _head(address, negative, count) in known:
+            yield from walk(negative, count, "")
+
+
+def _head(address: str, negative: bool, count: int) -> str:
+    return f"{address}:{'-' if negative else '+'}{count}"
+
+
+def _reaches(negative: bool, prefix: str, rest: int, below: int | None) -> bool:
+    """Whether any span with these leading digits and `rest` more is lower than `below`."""
+    if below is None:
+        return True
+    first = int(prefix) * 10**rest
+    lowest: int = -(first + 10**rest - 1) if negative else first
+    return lowest < below
+
+
+def _canonical(negative: bool, digits: str) -> bool:
+    """Leaves out -0 and 01, which no span is written as."""
+    return str(int(digits)) == digits and not (negative and digits == "0")

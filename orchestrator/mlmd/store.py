@@ -1,0 +1,534 @@
+"""The store on ML Metadata: the verbs of the port. What a record looks like there is the layout's to know.
+
+No verb's cost grows with the history: what is looked for has a name, and what is listed belongs to one run, one
+artifact or one cache key. Names are looked up in groups by `external_id`, which is unique over all types.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Literal, TypeVar
+
+from ml_metadata.metadata_store import ListOptions, OrderByField
+from ml_metadata.proto import metadata_store_pb2
+
+from orchestrator.artifact import Artifact
+from orchestrator.errors import NotRecorded, StoreError
+from orchestrator.mlmd import layout, span_index
+from orchestrator.mlmd.connection import Connection, Lost, NameTaken, Proto
+from orchestrator.mlmd.location import Location
+from orchestrator.run import Execution, Run, State
+from orchestrator.store import Address, AlreadyClaimed, Claim, last, no_such_run
+
+T = TypeVar("T")
+
+_MOST_RACES = 1000
+"""How often another may take the number that was about to be used, before something else must be wrong."""
+
+
+class MlmdStore:
+    """The store, on ML Metadata. An object belongs to the process that opened it; threads may share it."""
+
+    def __init__(
+        self,
+        where: Location,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        deadline_s: float = 30.0,
+        migrate: bool = False,
+    ) -> None:
+        self._clock = clock
+        self._connection = Connection(where, deadline_s=deadline_s, migrate=migrate)
+        self._types: dict[tuple[str, str], int] = {}
+        self._lasting: dict[tuple[str, str], int] = {}  # ids of the contexts of pipelines and nodes
+        self._lasts: dict[str, int] = {}  # the last number that was seen at a place; nothing is ever removed
+
+    # --- claims
+
+    def claim(self, *claims: Claim) -> None:
+        if not claims:
+            return
+        contexts, write = self._claim_contexts(claims)
+
+        def landed() -> bool | None:
+            found = self._context(layout.CLAIM, layout.claim_name(claims[0].kind, claims[0].name))
+            return True if found and layout.write_of(found) == write else None
+
+        try:
+            self._write(partial(self._put_contexts, contexts), landed)
+        except NameTaken as error:
+            raise AlreadyClaimed(_listed(claims)) from error
+
+    def claimed(self, kind: str, name: str) -> Claim | None:
+        context = self._context(layout.CLAIM, layout.claim_name(kind, name))
+        return context and layout.claim_of(context, kind, name)
+
+    def amend(self, claim: Claim) -> None:
+        context = self._context(layout.CLAIM, layout.claim_name(claim.kind, claim.name))
+        if context is None:
+            raise NotRecorded(f"There is no {claim.kind} {claim.name!r} to amend.")
+        old = layout.claim_of(context, claim.kind, claim.name)
+        amended = layout.claim_context(
+            claim, type_id=context.type_id, created=str(old.facts["created"]), write=layout.write_of(context)
+        )
+        amended.id = context.id
+        self._write(partial(self._put_contexts, [amended]))
+
+    # --- runs
+
+    def begin_run(self, run: Run, *claims: Claim) -> Run:
+        begun = replace(run, started=run.started or self._clock())
+        for _ in range(_MOST_RACES):
+            begun = replace(begun, number=self._last_run(run.pipeline) + 1)
+            claimed, write = self._claim_contexts(claims)
+            context = layout.run_context(begun, type_id=self._type_id("context", layout.RUN), write=write)
+            fresh = [context, *claimed]
+            if self._context(layout.PIPELINE, run.pipeline) is None:  # with its first run, so that each has one
+                fresh.append(self._named(layout.PIPELINE, run.pipeline))
+            try:
+                ids = self._write(partial(self._put_contexts, fresh), partial(self._landed_run, begun.name, write))
+            except NameTaken as error:
+                self._refuse_taken(claims, error)
+                continue
+            self._adopt(ids[0], self._pipeline_id(run.pipeline))
+            return begun
+        raise self._losing(f"the next run of {run.pipeline!r}")
+
+    def update_run(self, run: Run, *claims: Claim) -> None:
+        old = self._run_context(run.pipeline, run.number)
+        claimed, write = self._claim_contexts(claims)
+        context = layout.run_context(run, type_id=old.type_id, write=write)
+        context.id = old.id
+        try:
+            self._write(partial(self._put_contexts, [context, *claimed]), partial(self._landed_run, run.name, write))
+        except NameTaken as error:
+            raise AlreadyClaimed(_listed(claims)) from error  # nothing else in it is new
+
+    def run(self, pipeline: str, number: int) -> Run:
+        return layout.run_of(self._run_context(pipeline, number))
+
+    def runs(self, pipeline: str, *, before: int | None = None) -> Iterator[Run]:
+        newest = self._last_run(pipeline)
+        if before is not None:
+            newest = min(newest, before - 1)
+        for context in self._descending("get_contexts_by_external_ids", pipeline, newest):
+            yield layout.run_of(context)
+
+    def pipelines(self) -> list[str]:
+        return sorted(c.name for c in self._connection.read("get_contexts_by_type", layout.PIPELINE))
+
+    # --- executions
+
+    def begin(self, execution: Execution, *claims: Claim) -> Execution:
+        begun = replace(execution, inputs={}, outputs={}, started=execution.started or self._clock())
+        claimed, write = self._claim_contexts(claims)
+        type_id = self._type_id("execution", layout.execution_type(execution.component))
+        message = layout.execution_message(begun, type_id=type_id, write=write)
+        contexts = [*self._home(execution), *claimed]
+
+        def put() -> int:
+            return int(self._connection.write("put_execution", message, [], contexts, force_reuse_context=True)[0])
+
+        def landed() -> int | None:
+            found = self._connection.find("get_executions_by_external_ids", [begun.name])
+            return int(found[0].id) if found and layout.write_of(found[0]) == write else None
+
+        try:
+            return replace(begun, id=self._write(put, landed))
+        except NameTaken as error:
+            self._refuse_taken(claims, error)
+            raise AlreadyClaimed(f"execution {begun.name}") from error
+
+    def publish(self, execution: Execution, *claims: Claim) -> Execution:
+        begun = self._execution_message(execution.id)
+        if begun is None:
+            raise NotRecorded(f"Execution {execution.name} was never begun.")
+        if layout.state_of(begun).ended:
+            raise StoreError(f"Execution {execution.name} has ended as {layout.state_of(begun).value} already.")
+        ended = replace(execution, ended=execution.ended or self._clock())
+        self._lay_turnings(ended)
+        for _ in range(_MOST_RACES):
+            named = replace(ended, outputs=self._number(ended))
+            try:
+                return self._put_publication(named, begun.type_id, claims)
+            except NameTaken as error:
+                self._refuse_taken(claims, error)
+        raise self._losing(f"the numbers of what {execution.name} made")
+
+    def executions(self, run: Run) -> list[Execution]:
+        context = self._context(layout.RUN, run.name)
+        if context is None:
+            return []
+        return self._with_artifacts(self._connection.read("get_executions_by_context", context.id))
+
+    def execution(self, id: int) -> Execution:  # noqa: A002
+        message = self._execution_message(id)
+        if message is None:
+            raise NotRecorded(f"There is no execution {id}.")
+        return self._with_artifacts([message])[0]
+
+    def cached(self, key: str) -> Execution | None:
+        context = self._context(layout.CACHE, key) if key else None
+        if context is None:
+            return None
+        newest = ListOptions(limit=1, order_by=OrderByField.ID, is_asc=False)
+        hits = self._connection.read("get_executions_by_context", context.id, list_options=newest)
+        return next(iter(self._with_artifacts(hits)), None)
+
+    # --- artifacts
+
+    def artifact(self, name: str) -> Artifact:
+        found = self._artifacts([name])
+        if name not in found:
+            raise NotRecorded(f"There is no artifact {name!r}.")
+        return found[name]
+
+    def newest(self, address: Address) -> Iterator[Artifact]:
+        place = str(address)
+        for message in self._descending("get_artifacts_by_external_ids", place, self._last_artifact(place)):
+            yield layout.artifact_of(message)
+
+    def spans(self, address: Address, *, below: int | None = None) -> Iterator[int]:
+        def exist(names: Sequence[str]) -> set[str]:
+            return {c.name for c in self._connection.find("get_contexts_by_external_ids", names)}
+
+        def published(spans: Sequence[int]) -> set[int]:
+            firsts = {f"{address}/{span}/1": span for span in spans}
+            return {firsts[name] for name in self._artifacts(list(firsts))}
+
+        return span_index.descend(str(address), below, exist, published)
+
+    def of_span(self, address: Address, span: int) -> list[Artifact]:
+        versions: list[Artifact] = []
+        for numbers in _doubling(1):
+            names = [f"{address}/{span}/{number}" for number in numbers]
+            found = self._artifacts(names)
+            versions += [found[name] for name in names if name in found]
+            if len(found) < len(names):
+                break
+        return versions
+
+    def producer(self, artifact: Artifact) -> Execution:
+        found = self._connection.find("get_artifacts_by_id", [artifact.id])
+        maker = layout.producer_of(found[0]) if found else 0
+        message = self._execution_message(maker) if maker else None
+        if message is None or layout.state_of(message) is not State.COMPLETE:
+            raise NotRecorded(f"No execution is recorded as having made {artifact}.")
+        return self._with_artifacts([message])[0]
+
+    def consumers(self, artifact: Artifact) -> list[Execution]:
+        events = self._connection.find("get_events_by_artifact_ids", [artifact.id])
+        readers = sorted({e.execution_id for e in events if e.type == metadata_store_pb2.Event.INPUT})
+        if not readers:
+            return []
+        return self._with_artifacts(self._connection.read("get_executions_by_id", readers))
+
+    def close(self) -> None:
+        self._connection.close()
+
+    # --- writing
+
+    def _write(self, put: Callable[[], T], landed: Callable[[], T | None] = lambda: None) -> T:
+        """Writes; where the connection broke, looks whether the write has landed, and writes again if it has not."""
+        try:
+            return put()
+        except Lost:
+            found = landed()
+            if found is not None:
+                return found
+        try:
+            return put()
+        except Lost as error:
+            raise StoreError(
+                f"The metadata {self._connection} broke off twice in one write ({error}). "
+                "Look at the server's log, then run again."
+            ) from error
+
+    def _put_contexts(self, contexts: Sequence[Proto]) -> list[int]:
+        return list(self._connection.write("put_contexts", contexts))
+
+    def _put_publication(self, execution: Execution, type_id: int, claims: Sequence[Claim]) -> Execution:
+        """One transaction: the execution, its events, its new artifacts, its claims and its places."""
+        claimed, write = self._claim_contexts(claims)
+        message = layout.execution_message(execution, type_id=type_id, write=write)
+        drafts = [(key, index) for key, row in execution.outputs.items() for index, a in enumerate(row) if not a.id]
+        new = []
+        for key, index in drafts:
+            artifact = execution.outputs[key][index]
+            artifact_type = self._type_id("artifact", artifact.kind)
+            draft = layout.artifact_message(artifact, type_id=artifact_type, producer=execution.id)
+            new.append((draft, layout.event([(key, index)], is_input=False)))
+        # Events alone, without their artifacts: a put of an artifact that has an id would empty its other properties.
+        old = [
+            (None, layout.event(places, is_input=is_input, artifact_id=artifact_id))
+            for is_input, side in ((True, execution.inputs), (False, execution.outputs))
+            for artifact_id, places in layout.places(side).items()
+        ]
+        contexts = [*self._home(execution), *claimed]
+        if execution.key and execution.state is State.COMPLETE:
+            known = self._context(layout.CACHE, execution.key)
+            contexts.append(_by_id(known.id) if known else self._named(layout.CACHE, execution.key))
+
+        def put() -> list[int]:
+            answer = self._connection.write("put_execution", message, new + old, contexts, force_reuse_context=True)
+            return list(answer[1])[: len(new)]
+
+        def landed() -> list[int] | None:
+            found = self._execution_message(execution.id)
+            if found is None or layout.write_of(found) != write:
+                return None
+            made = self._artifacts([draft.name for draft, _ in new])
+            return [made[draft.name].id for draft, _ in new]
+
+        ids = dict(zip(drafts, self._write(put, landed), strict=True))
+        outputs = {
+            key: tuple(a if a.id else _published(a, ids[key, index]) for index, a in enumerate(row))
+            for key, row in execution.outputs.items()
+        }
+        return replace(execution, outputs=outputs)
+
+    def _number(self, execution: Execution) -> dict[str, tuple[Artifact, ...]]:
+        """The outputs, the new ones with a name, `created` and the plain class that reading them gives."""
+        taken: dict[str, int] = defaultdict(int)
+        created = self._clock()
+
+        def named(key: str, artifact: Artifact) -> Artifact:
+            if artifact.id:
+                return artifact
+            place = _place(Address(execution.pipeline, execution.node, key), artifact)
+            taken[place] += 1
+            return Artifact(
+                artifact.uri,
+                name=f"{place}/{self._last_artifact(place) + taken[place]}",
+                kind=artifact.kind,
+                created=created,
+                content=artifact.content,
+                size_bytes=artifact.size_bytes,
+                properties=artifact.properties,
+            )
+
+        return {key: tuple(named(key, artifact) for artifact in row) for key, row in execution.outputs.items()}
+
+    def _lay_turnings(self, execution: Execution) -> None:
+        """Inserts the span index's names that are missing; they may stand without an artifact, not the reverse."""
+        for key, row in execution.outputs.items():
+            address = str(Address(execution.pipeline, execution.node, key))
+            spans = {a.properties.get("span") for a in row if not a.id}
+            for span in sorted(s for s in spans if isinstance(s, int)):
+                self._lay(span_index.turnings(address, span))
+
+    def _lay(self, names: Sequence[str]) -> None:
+        for _ in range(_MOST_RACES):
+            if self._connection.find("get_contexts_by_external_ids", names[-1:]):
+                return
+            there = {c.name for c in self._connection.find("get_contexts_by_external_ids", names)}
+            fresh = [self._named(layout.TURNING, name, external=True) for name in names if name not in there]
+            try:
+                self._write(partial(self._put_contexts, fresh))
+            except NameTaken:
+                continue
+            return
+        raise self._losing(f"the span index {names[-1]}")
+
+    def _claim_contexts(self, claims: Sequence[Claim]) -> tuple[list[Proto], str]:
+        """The contexts to insert, and the word that marks this write."""
+        write = uuid.uuid4().hex
+        if not claims:
+            return [], write
+        if len({(c.kind, c.name) for c in claims}) < len(claims):
+            raise AlreadyClaimed(_listed(claims))
+        type_id = self._type_id("context", layout.CLAIM)
+        created = self._clock().isoformat()
+        return [layout.claim_context(c, type_id=type_id, created=created, write=write) for c in claims], write
+
+    def _refuse_taken(self, claims: Sequence[Claim], error: NameTaken) -> None:
+        """Raises AlreadyClaimed if it was a claim's name that was taken; a claim never goes away, so it is there."""
+        taken = [c for c in claims if self.claimed(c.kind, c.name) is not None]
+        if taken:
+            raise AlreadyClaimed(_listed(taken)) from error
+
+    def _losing(self, what: str) -> StoreError:
+        return StoreError(
+            f"The metadata {self._connection} refused {what} {_MOST_RACES} times, as taken, and yet it is not there. "
+            "Another program may have recorded it under that name; look at it: spanwise doctor"
+        )
+
+    # --- contexts and types
+
+    def _home(self, execution: Execution) -> list[Proto]:
+        """The contexts an execution belongs to, by id alone: their properties are not touched."""
+        run = self._run_context(execution.pipeline, execution.run)
+        node = f"{execution.pipeline}.{execution.node}"
+        return [
+            _by_id(i) for i in (self._pipeline_id(execution.pipeline), run.id, self._node_id(execution.pipeline, node))
+        ]
+
+    def _pipeline_id(self, pipeline: str) -> int:
+        if (layout.PIPELINE, pipeline) not in self._lasting:
+            context = self._context(layout.PIPELINE, pipeline)
+            if context is None:
+                raise NotRecorded(no_such_run(pipeline, 1, 0))
+            self._lasting[layout.PIPELINE, pipeline] = context.id
+        return self._lasting[layout.PIPELINE, pipeline]
+
+    def _node_id(self, pipeline: str, name: str) -> int:
+        if (layout.NODE, name) not in self._lasting:
+            self._lasting[layout.NODE, name] = self._found_or_made_node(pipeline, name)
+        return self._lasting[layout.NODE, name]
+
+    def _found_or_made_node(self, pipeline: str, name: str) -> int:
+        context = self._context(layout.NODE, name)
+        if context is None:
+            fresh = self._named(layout.NODE, name)
+            with contextlib.suppress(NameTaken):  # made by another meanwhile
+                self._write(partial(self._put_contexts, [fresh]))
+            context = self._context(layout.NODE, name)
+            assert context is not None, "contexts are never removed"
+            self._adopt(context.id, self._pipeline_id(pipeline))
+        return int(context.id)
+
+    def _adopt(self, child: int, parent: int) -> None:
+        """Notes the parent of a context; only other programs read that."""
+        link = metadata_store_pb2.ParentContext(child_id=child, parent_id=parent)
+        with contextlib.suppress(NameTaken):  # noted already
+            self._write(partial(self._connection.write, "put_parent_contexts", [link]))
+
+    def _named(self, kind: str, name: str, *, external: bool = False) -> Proto:
+        """A context that is nothing but its name."""
+        name = layout.name_of(name)
+        type_id = self._type_id("context", kind)
+        return metadata_store_pb2.Context(type_id=type_id, name=name, external_id=name if external else None)
+
+    def _type_id(self, of: Literal["artifact", "execution", "context"], name: str) -> int:
+        if (of, name) not in self._types:
+            properties = layout.ARTIFACT_PROPERTIES if of == "artifact" else {}
+            for known in self._connection.read(f"get_{of}_types"):
+                if not known.version and properties.keys() <= known.properties.keys():
+                    self._types[of, known.name] = known.id
+            if (of, name) not in self._types:
+                self._types[of, name] = self._register(of, name, properties)
+        return self._types[of, name]
+
+    def _register(self, of: str, name: str, properties: Mapping[str, int]) -> int:
+        kinds = {
+            "artifact": metadata_store_pb2.ArtifactType,
+            "execution": metadata_store_pb2.ExecutionType,
+            "context": metadata_store_pb2.ContextType,
+        }
+        declared = kinds[of](name=layout.name_of(name), properties=properties)
+
+        def put() -> int:
+            # A type of that name may be there, of another program; it keeps what it has and gets what we need.
+            return int(self._connection.write(f"put_{of}_type", declared, can_add_fields=True, can_omit_fields=True))
+
+        try:
+            return self._write(put)
+        except NameTaken:  # registered by another at the same moment
+            return self._write(put)
+
+    # --- reading
+
+    def _context(self, kind: str, name: str) -> Proto | None:
+        context = self._connection.read("get_context_by_type_and_name", kind, name)
+        if context is not None and context.name != name:
+            raise StoreError(
+                f"To the metadata {self._connection}, {name!r} and {context.name!r} are one name: its collation takes "
+                "them for the same. Rename one, or make the database so that it does not: "
+                "CREATE DATABASE … CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+            )
+        return context
+
+    def _run_context(self, pipeline: str, number: int) -> Proto:
+        context = self._context(layout.RUN, f"{pipeline}/{number}")
+        if context is None:
+            raise NotRecorded(no_such_run(pipeline, number, self._last_run(pipeline)))
+        return context
+
+    def _landed_run(self, name: str, write: str) -> list[int] | None:
+        context = self._context(layout.RUN, name)
+        return [context.id] if context and layout.write_of(context) == write else None
+
+    def _execution_message(self, id: int) -> Proto | None:  # noqa: A002
+        found = self._connection.find("get_executions_by_id", [id])
+        return found[0] if found and layout.is_ours(found[0]) else None
+
+    def _artifacts(self, names: Sequence[str]) -> dict[str, Artifact]:
+        """Those of them that there are, by name."""
+        if not names:
+            return {}
+        found = self._connection.find("get_artifacts_by_external_ids", names)
+        return {message.name: layout.artifact_of(message) for message in found}
+
+    def _with_artifacts(self, messages: Iterable[Proto]) -> list[Execution]:
+        """The executions, in the order in which they were begun."""
+        ours = sorted((m for m in messages if layout.is_ours(m)), key=lambda m: int(m.id))
+        if not ours:
+            return []
+        events = defaultdict(list)
+        for event in self._connection.find("get_events_by_execution_ids", [m.id for m in ours]):
+            events[event.execution_id].append(event)
+        ids = sorted({event.artifact_id for group in events.values() for event in group})
+        found = self._connection.read("get_artifacts_by_id", ids) if ids else []
+        artifacts = {message.id: layout.artifact_of(message) for message in found}
+        return [layout.execution_of(message, events[message.id], artifacts) for message in ours]
+
+    def _last_run(self, pipeline: str) -> int:
+        return self._last(pipeline, lambda number: self._context(layout.RUN, f"{pipeline}/{number}") is not None)
+
+    def _last_artifact(self, place: str) -> int:
+        return self._last(place, lambda number: bool(self._artifacts([f"{place}/{number}"])))
+
+    def _last(self, place: str, exists: Callable[[int], bool]) -> int:
+        """The last number there, looked for from where it was last seen."""
+        seen = self._lasts.get(place, 0)
+        self._lasts[place] = seen + last(lambda further: exists(seen + further))
+        return self._lasts[place]
+
+    def _descending(self, method: str, place: str, newest: int) -> Iterator[Proto]:
+        """What is numbered there, from `newest` to 1."""
+        for offsets in _doubling(0):
+            names = [f"{place}/{newest - offset}" for offset in offsets if offset < newest]
+            if not names:
+                return
+            found = {message.name: message for message in self._connection.find(method, names)}
+            yield from (found[name] for name in names if name in found)
+
+
+def _doubling(start: int) -> Iterator[range]:
+    """Ever longer ranges of numbers, to 64: who stops early has asked for little."""
+    size = 4
+    while True:
+        yield range(start, start + size)
+        start, size = start + size, min(2 * size, 64)
+
+
+def _place(address: Address, artifact: Artifact) -> str:
+    span = artifact.properties.get("span")
+    return str(address) if span is None else f"{address}/{span}"
+
+
+def _published(draft: Artifact, id: int) -> Artifact:  # noqa: A002
+    return Artifact(
+        draft.uri,
+        id=id,
+        name=draft.name,
+        kind=draft.kind,
+        created=draft.created,
+        content=draft.content,
+        size_bytes=draft.size_bytes,
+        properties=draft.properties,
+    )
+
+
+def _by_id(id: int) -> Proto:  # noqa: A002
+    return metadata_store_pb2.Context(id=id)
+
+
+def _listed(claims: Sequence[Claim]) -> str:
+    return ", ".join(f"{c.kind} {c.name}" for c in claims)
