@@ -711,8 +711,8 @@ def _named(tag: str, value: object, name: str) -> _Node:
 
 def _module(module: types.ModuleType) -> _Node:
     file = getattr(module, "__file__", None)
-    if _home(module.__name__, file) is not None:
-        return _named("module", module, module.__name__)
+    if (home := _home(module.__name__, file)) is not None:
+        return _Node("module", [_text(module.__name__), _Child("", home)])
     if not file:
         return _Node("module", [_text(module.__name__)])
     return _Node("module", [_Child("", _Source(file, module.__package__ or ""))])

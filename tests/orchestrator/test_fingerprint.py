@@ -263,8 +263,9 @@ PROJECT = {
     "project.py": '''
 """A pipeline."""
 import functools
-import third
+import fourth
 import constants
+from fifth import Fifth, fifth
 import whole
 from features import clean
 
@@ -342,7 +343,7 @@ def train(examples, rate=0.1, *, rounds=3):
         return row + 100
     model = Model().fit(examples)
     return (known, total, late, model, helper(examples), decorated(examples), accept(1), cut(), lazy.load(),
-            COLUMNS, WEIGHTS, constants.RATE, third.go(), tool, min(1, 2), ratio(top=1, bottom=2), rate, rounds,
+            COLUMNS, WEIGHTS, constants.RATE, fourth.go(), fifth(), Fifth, tool, min(1, 2), ratio(top=1, bottom=2), rate, rounds,
             vars(whole)["CHOICE"], part.other)
 ''',
     "features.py": '''
@@ -366,7 +367,12 @@ def load():
     "package/__init__.py": "",
     "package/part.py": "from . import other\n",
     "package/other.py": "VALUE = 1\n",
-    "site-packages/third/__init__.py": "def go(): return 1\ntool = 1\n",
+    "site-packages/third/__init__.py": "tool = 1\n",
+    "site-packages/fourth.py": "def go(): return 1\n",
+    "site-packages/fourth-1.0.dist-info/RECORD": "fourth.py,,\n",
+    "site-packages/fifth/__init__.py": "from fifth.inner import Fifth, fifth\n",
+    "site-packages/fifth/inner.py": "def fifth(): return 1\nclass Fifth: pass\n",
+    "site-packages/Fifth_Lib-1.0.dist-info/RECORD": "fifth/inner.py,,\nfifth/__init__.py,,\n",
     "site-packages/third_lib-1.0.dist-info/RECORD": "third/__init__.py,,\n",
 }
 
@@ -400,7 +406,21 @@ CHANGES = {
     "submodule that a submodule imports": ("package/other.py", "VALUE = 1", "VALUE = 2"),
     "package of a submodule": ("package/__init__.py", "", "VALUE = 1"),
     "module used as a whole": ("whole.py", "CHOICE = 1", "CHOICE = 2"),
-    "version of a library": ("site-packages/third_lib-1.0.dist-info/RECORD", "third_lib-1.0", "third_lib-1.1"),
+    "version of a library imported in the body": (
+        "site-packages/third_lib-1.0.dist-info/RECORD",
+        "third_lib-1.0",
+        "third_lib-1.1",
+    ),
+    "version of a library used as a module": (
+        "site-packages/fourth-1.0.dist-info/RECORD",
+        "fourth-1.0",
+        "fourth-1.1",
+    ),
+    "version of a library whose function is used": (
+        "site-packages/Fifth_Lib-1.0.dist-info/RECORD",
+        "Lib-1.0",
+        "Lib-1.1",
+    ),
     "swapped names of keyword arguments": (
         "project.py",
         "def ratio(top, bottom):\n    return top - bottom",
