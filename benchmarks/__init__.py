@@ -1,0 +1,1 @@
+"""How fast: each module is one benchmark, `python -m benchmarks.NAME [--json]`; `make bench` runs them all."""

@@ -1,0 +1,57 @@
+"""Figures: what a benchmark measured, what it should be, and how both are printed."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One measured value with its goal."""
+
+    name: str
+    value: float
+    unit: str
+    goal: str = ""  #: in words, such as "<= 30"; empty for a figure that is only told
+    ok: bool = True
+
+
+def at_most(name: str, value: float, unit: str, limit: float) -> Figure:
+    """A figure that should not be above a limit."""
+    return Figure(name=name, value=value, unit=unit, goal=f"<= {limit:g}", ok=value <= limit)
+
+
+def median_s(work: Callable[[], object], *, times: int = 5, warm_up: int = 1) -> float:
+    """The median of how long it takes, in seconds, after unmeasured first turns."""
+    for _ in range(warm_up):
+        work()
+    taken = []
+    for _ in range(times):
+        start = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+def show(figures: Iterable[Figure], arguments: Sequence[str] | None = None) -> int:
+    """Prints each figure as it comes, as a line for people or, with `--json`, as an object; returns the exit code."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 when a goal is missed")
+    options = parser.parse_args(arguments)
+    missed = 0
+    for figure in figures:
+        missed += not figure.ok
+        if options.json:
+            line = json.dumps({**dataclasses.asdict(figure), "value": float(f"{figure.value:.4g}")})
+        else:
+            met = "" if figure.ok else "MISSED"
+            line = f"{figure.name:<58}{figure.value:>12.4g} {figure.unit:<8}{figure.goal:<12}{met}"
+        print(line, flush=True)
+    return 1 if missed and options.strict else 0
