@@ -14,6 +14,7 @@ import copyreg
 import enum
 import functools
 import hashlib
+import inspect
 import io
 import logging
 import math
@@ -136,6 +137,7 @@ def of_class(cls: type, *, who: str | None = None) -> str:
     """
     name = who or f"class {cls.__qualname__!r}"
     run = getattr(cls, "run", None)
+    run = inspect.unwrap(run) if callable(run) else None
     specification = _signature(run) if isinstance(run, types.FunctionType) else b""
     return _hash("class", [_text(_PYTHON), specification, _resolve(cls, name)]).hex()
 

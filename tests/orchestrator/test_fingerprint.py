@@ -716,6 +716,20 @@ def test_code_and_specification_of_a_component_count(change):
     assert component(**change) != component()
 
 
+def test_a_decorator_around_run_does_not_hide_its_specification():
+    """The names of the arguments of the function inside count, as they do for whoever connects the component."""
+
+    def decorated(function):
+        class Fit:
+            @functools.wraps(function)
+            def run(self, **arguments):
+                function(self, **arguments)
+
+        return of_class(Fit)
+
+    assert decorated(lambda self, examples: None) != decorated(lambda self, rows: None)
+
+
 # --- folders
 
 
