@@ -10,6 +10,7 @@ VENV    ?= .venv
 WORKERS ?= 2
 TESTS   ?= tests
 
+PYTHONS := python3.11 python3.12 python3.13 python3
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
@@ -62,14 +63,14 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 
 $(BIN)/python:
 	@fits='import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))'; \
-	for python in $(or $(PYTHON),python3.11 python3.12 python3.13 python3); do \
+	for python in $(or $(PYTHON),$(PYTHONS)); do \
 	    if "$$python" -c "$$fits" 2>/dev/null; then \
 	        echo "Making $(VENV) with $$("$$python" --version)"; \
 	        exec "$$python" -m venv --clear "$(VENV)"; \
 	    fi; \
 	done; \
-	echo "spanwise needs Python 3.11, 3.12 or 3.13 with its venv module; found none of that name:" \
-	     "$(or $(PYTHON),python3.11, python3.12, python3.13, python3)." >&2; \
+	echo "spanwise needs Python 3.11, 3.12 or 3.13 with its venv module; looked for:" \
+	     "$(or $(PYTHON),$(PYTHONS))." >&2; \
 	echo "Install one (Debian, Ubuntu: apt-get install python3-venv), or name it:  make venv PYTHON=/path/to/python3.11" >&2; \
 	exit 1
 
