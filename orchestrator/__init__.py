@@ -1,6 +1,7 @@
 """How a run goes: what to do next, doing it, recording it."""
 
 from orchestrator.artifact import (
+    Anomalies,
     Artifact,
     Blessing,
     Evaluation,
@@ -9,6 +10,10 @@ from orchestrator.artifact import (
     PushedModel,
     Rejects,
     Report,
+    Schema,
+    Statistics,
+    TransformCache,
+    TransformGraph,
     Value,
 )
 from orchestrator.component import (
@@ -61,6 +66,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AmbiguousSpan",
+    "Anomalies",
     "Artifact",
     "Attempt",
     "Blessing",
@@ -98,15 +104,19 @@ __all__ = [
     "Run",
     "RunError",
     "RunStopped",
+    "Schema",
     "Selection",
     "SettingsError",
     "SpanNotFound",
     "SpanwiseError",
     "State",
+    "Statistics",
     "StoreCorrupt",
     "StoreError",
     "StoreTooNew",
     "StoreUnavailable",
+    "TransformCache",
+    "TransformGraph",
     "Trigger",
     "UnreadableInput",
     "UsageError",

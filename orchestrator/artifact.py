@@ -184,6 +184,35 @@ class Rejects(Artifact):
     rows: int
 
 
+class Statistics(Artifact, kind="ExampleStatistics"):
+    """What was counted over the splits of one span, in a form that merges with that of other spans."""
+
+    span: int
+    version: int | None
+    split_names: list[str]
+
+
+class Schema(Artifact):
+    """What examples should look like, as a file that people edit."""
+
+
+class Anomalies(Artifact, kind="ExampleAnomalies"):
+    """How one span departs from the schema, or from the span before it."""
+
+    span: int
+    version: int | None
+    found: int  #: how many anomalies
+    severity: str | None  #: the worst of them
+
+
+class TransformGraph(Artifact):
+    """A user's preprocessing with the values of its analyzers, ready to be applied anywhere."""
+
+
+class TransformCache(Artifact):
+    """What the analyzers of a transform accumulated, by span, for later runs."""
+
+
 class Model(Artifact):
     """A trained model, in whatever files its framework writes."""
 
