@@ -7,7 +7,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from importlib import metadata
 from pathlib import Path
 from typing import TypeAlias
 
@@ -130,9 +129,12 @@ def _key(
         return fingerprint.cache_key(
             component=f"{run.pipeline}/{node.name}",
             code=fingerprint.of_class(type(node)),
-            parameters={n: fingerprint.of_value(v) for n, v in {**node.parameters, **prepared}.items()},
+            parameters={
+                n: fingerprint.of_value(v, who=f"parameter {n!r} of {node.name}")
+                for n, v in {**node.parameters, **prepared}.items()
+            },
             inputs={n: [_identity(a) for a in found] for n, found in inputs.items()},
-            libraries={name: metadata.version(name) for name in node.libraries},
+            libraries=fingerprint.versions(node.libraries),
         ), None
     except UsageError as error:
         log.warning("node-not-cacheable", extra={"node": node.name, "reason": str(error)})
