@@ -346,11 +346,12 @@ def _on_beam(plan: IngestPlan, label: str, parts: Sequence[Part], work: Callable
     except (ValueError, ImportError) as error:
         raise ParameterError(f"runner: Beam has none called '{plan.runner}' here ({error}).") from error
     numbered = list(enumerate(parts))
+    elements = pipeline | "Parts" >> beam.Create(numbered)
+    if len(parts) > 1:
+        elements |= "Spread" >> beam.Reshuffle()  # otherwise a runner may do all parts on one worker
+    done = elements | label >> beam.Map(_numbered, work)
     _ = (
-        pipeline
-        | "Parts" >> beam.Create(numbered)
-        | "Spread" >> beam.Reshuffle()  # otherwise a runner may do all parts on one worker
-        | label >> beam.Map(_numbered, work)
+        done
         | "Collect" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
         | "Save" >> beam.Map(_save, str(results))
     )

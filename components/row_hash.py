@@ -11,8 +11,8 @@ The recipe, all in unsigned 64-bit arithmetic that wraps:
   hash alike; any other float is `mix(bits of the double ^ tag)`; all NaN are one value. A bool is the number 0 or 1.
 - An instant is `mix(mix(seconds since 1970 + tag) + mix(nanoseconds within the second))`; a date is its midnight;
   a time of day is `mix(nanoseconds + tag)`. A missing value is `mix(0x6E756C6C)`.
-- A row begins at 0 and takes in its columns in the order of their names:
-  h = mix(h * 0x9E3779B97F4A7C15 + name + value), where `name` is the hash of the column's name as text. So the order of the columns does not matter.
+- A row begins at 0 and takes in its columns in the order of their names: h = mix(h * 0x9E3779B97F4A7C15 + name + v),
+  where `name` is the hash of the column's name as a text and v that of the value. The order of columns does not matter.
 """
 
 from __future__ import annotations

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from components.readers.descriptor import Descriptor
 
+#: Below this every whole number is a double of its own.
+EXACT_DOUBLE = float(2**53)
+
 _JOINS: dict[frozenset[pa.DataType], pa.DataType] = {
     frozenset((pa.int64(), pa.float64())): pa.float64(),
     frozenset((pa.date32(), pa.timestamp("us"))): pa.timestamp("us"),

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from components.readers import records, text
-from components.readers.columns import Column, Misfit, changed, join_all
+from components.readers.columns import EXACT_DOUBLE, Column, Misfit, changed, join_all
 from components.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
 from orchestrator.errors import ParameterError, UnreadableInput
 
@@ -231,7 +231,10 @@ class _Care:
         except pa.ArrowException:
             if column.source == "inferred" or not pa.types.is_integer(column.type):
                 raise
-            return pc.cast(self._parsed(data, column.name, pa.float64()), column.type, safe=True)
+            numbers = self._parsed(data, column.name, pa.float64())
+            if pc.any(pc.greater_equal(pc.abs(numbers), pa.scalar(EXACT_DOUBLE))).as_py():
+                raise  # digits may have been lost already
+            return pc.cast(numbers, column.type, safe=True)
 
     def misfits(self, rows: Sequence[_Row], column: Column) -> list[_Row]:
         """The rows whose value does not fit, found by halving, so that a few among many cost little."""

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from components.readers import text
-from components.readers.columns import Column, Misfit, canonical, changed, join, join_all, reads_as
+from components.readers.columns import EXACT_DOUBLE, Column, Misfit, canonical, changed, join, join_all, reads_as
 from components.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
 from orchestrator.errors import UnreadableInput
 
@@ -237,6 +237,8 @@ def _convert(value: Value, column: Column) -> Value:
     if not allowed and not reads_as(_type_of_value(value), wanted):
         raise TypeError("another kind of value")
     if isinstance(value, _Number) and pa.types.is_integer(wanted) and not re.fullmatch(r"-?\d+", value):
+        if abs(float(value)) >= EXACT_DOUBLE:
+            raise ValueError("digits may be lost")
         return pc.cast(pa.scalar(float(value)), wanted, safe=True).as_py()
     source = pa.scalar(value) if isinstance(value, bool) else pa.scalar(str(value))
     return pc.cast(source, wanted, safe=True).as_py()
