@@ -1,10 +1,13 @@
 """Who may import whom (docs/decisions/0001-import-names.md), read from the source; and what an import costs."""
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -124,6 +127,22 @@ def test_each_outside_system_has_one_door(library: str) -> None:
     ]
 
     assert breaches == []
+
+
+def test_every_library_that_is_imported_is_declared() -> None:
+    """No module counts on a library that is only there because another library brings it."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    requirements = [*project["dependencies"], *project["optional-dependencies"]["demo"]]
+    declared = {re.split(r"[^\w.-]", requirement)[0] for requirement in requirements}
+    distributions = packages_distributions()
+
+    undeclared = []
+    for found in all_imports():
+        library = found.imported.split(".")[0]
+        if library not in {*FOLDERS, *sys.stdlib_module_names} and declared.isdisjoint(distributions.get(library, [])):
+            undeclared.append(f"{found.importer}, line {found.line}: {library}")
+
+    assert undeclared == []
 
 
 def test_the_package_pipelines_is_empty() -> None:

@@ -1,14 +1,17 @@
 """What is built is what was tested: wheel, sdist and editable install, run from a folder that holds namesakes of ours."""
 
 import os
+import re
 import site
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from collections.abc import Callable
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -126,6 +129,18 @@ def test_the_sdist_holds_what_its_tests_need(sdist: Path) -> None:
         names = {name.split("/", 1)[1] for name in archive.getnames()}
 
     assert {"LICENSE", "Makefile", "README.md", "constraints.txt", "tests/test_packaging.py"} <= names
+
+
+def test_constraints_are_names_and_versions_of_all_that_is_declared() -> None:
+    """`constraints.txt` holds each declared library, and nothing that ties it to an index, a disk or a file's hash."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    requirements = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    lines = [line for line in (PROJECT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+
+    held = {line.split("==")[0] for line in lines}
+
+    assert {re.split(r"[^\w.-]", requirement)[0] for requirement in requirements} <= held
+    assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.]+( ; [^:/]+)?", line)] == []
 
 
 def test_an_installed_wheel_answers_with_its_own_folders(installed: Path, decoys: Path) -> None:
