@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 _BOM = b"\xef\xbb\xbf"
-_INSTANT = re.compile(r"\s*\d{4}-\d{2}-\d{2}[ T]\d")
+_INSTANT = re.compile(r"\s*\d{4}-\d{2}-\d{2}(?!\d)")
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 _WHOLE = re.compile(r"\d+")
 
@@ -314,7 +314,7 @@ def _check_header(path: str, names: Sequence[str], dialect: Dialect) -> None:
         if not name.strip():
             raise UnreadableInput(f"{path}, line 1: field {place} of the header has no name. {way_out}")
     # a whole number can be a name (a year); a missing value, a fraction or a date cannot
-    odd = [n for n in names if n in dialect.null_values or _INSTANT.match(n + "T0") or _is_fraction(n)]
+    odd = [n for n in names if n in dialect.null_values or _INSTANT.match(n) or _is_fraction(n)]
     if odd or all(_NUMBER.fullmatch(name) for name in names):
         shown = ", ".join(repr(name) for name in (odd or names)[:3])
         raise UnreadableInput(f"{path}, line 1: a row of data where the header should be ({shown}). {way_out}")
