@@ -220,7 +220,7 @@ class MemoryStore:
 
     def runs(self, pipeline: str, *, before: int | None = None) -> Iterator[Run]:
         runs = self._runs.get(pipeline, [])
-        yield from reversed(runs[: before - 1 if before is not None else None])
+        yield from reversed(runs if before is None else runs[: max(before - 1, 0)])
 
     def pipelines(self) -> list[str]:
         return sorted(self._runs)

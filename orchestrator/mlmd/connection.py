@@ -292,7 +292,7 @@ def _prepare(where: SqliteFile) -> None:
     if _open_here(where):
         return
     try:
-        head = where.path.open("rb").read(20) if where.path.exists() else b""
+        head = _head(where.path)
         if head[18:20] == b"\x02\x02":  # SQLite's file format: the log is on already
             return
         if head and not head.startswith(b"SQLite format 3\0"):
@@ -309,6 +309,13 @@ def _prepare(where: SqliteFile) -> None:
                 database.execute("PRAGMA journal_mode=WAL").fetchall()
     except (OSError, sqlite3.Error) as error:
         raise translated(error, where) from error
+
+
+def _head(path: Path) -> bytes:
+    if not path.exists():
+        return b""
+    with path.open("rb") as file:
+        return file.read(20)
 
 
 def _open_here(where: SqliteFile) -> bool:

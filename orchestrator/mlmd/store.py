@@ -127,10 +127,11 @@ class MlmdStore:
 
     def begin(self, execution: Execution, *claims: Claim) -> Execution:
         begun = replace(execution, inputs={}, outputs={}, started=execution.started or self._clock())
+        home = self._home(execution)
         claimed, write = self._claim_contexts(claims)
         type_id = self._type_id("execution", layout.execution_type(execution.component))
         message = layout.execution_message(begun, type_id=type_id, write=write)
-        contexts = [*self._home(execution), *claimed]
+        contexts = [*home, *claimed]
 
         def put() -> int:
             return int(self._connection.write("put_execution", message, [], contexts, force_reuse_context=True)[0])

@@ -4,10 +4,11 @@
 #   tests/contract/databases.sh python -m pytest tests/contract
 #
 # Both listen on the loopback interface only and live in a temporary folder. The command finds them in
-# SPANWISE_TEST_MYSQL and SPANWISE_TEST_POSTGRESQL. Debian, Ubuntu: apt-get install mariadb-server postgresql
+# SPANWISE_TEST_MYSQL and SPANWISE_TEST_POSTGRESQL; the tests make databases there and leave them.
+# Debian, Ubuntu: apt-get install mariadb-server postgresql
 set -eu
 
-[ $# -gt 0 ] || { sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2; }
 
 # Debian keeps the server's programs off the path.
 for bin in /usr/lib/postgresql/*/bin; do PATH="$bin:$PATH"; done
@@ -57,7 +58,8 @@ mysql_port=$(free_port)
 mariadb-install-db --no-defaults --user="$(id -un)" --auth-root-authentication-method=normal \
     --datadir="$place/mysql" >"$place/mysql.log" 2>&1
 mariadbd --no-defaults --user="$(id -un)" --datadir="$place/mysql" --socket="$place/mysql.socket" \
-    --skip-name-resolve --bind-address=127.0.0.1 --port="$mysql_port" >>"$place/mysql.log" 2>&1 &
+    --skip-name-resolve --bind-address=127.0.0.1 --port="$mysql_port" \
+    --character-set-server=utf8mb4 --collation-server=utf8mb4_bin >>"$place/mysql.log" 2>&1 &
 mysql_pid=$!
 
 postgresql_port=$(free_port)
@@ -74,10 +76,11 @@ cd "$OLDPWD"
 sql() { mariadb --no-defaults --socket="$place/mysql.socket" --user=root "$@"; }
 wait_for sql --execute='SELECT 1'
 sql --execute="CREATE USER spanwise@'%' IDENTIFIED BY 'secret'; GRANT ALL ON *.* TO spanwise@'%';"
-# The library makes its database itself when asked to; one made by hand can tell upper case from lower.
-sql --execute='CREATE DATABASE spanwise CHARACTER SET utf8mb4 COLLATE utf8mb4_bin'
+# As a server makes them that nobody has told to tell upper case from lower.
+sql --execute='CREATE DATABASE capitals CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci'
 wait_for psql --host=127.0.0.1 --port="$postgresql_port" --username=spanwise --command='SELECT 1' postgres
 
 export SPANWISE_TEST_MYSQL="mysql://spanwise:secret@127.0.0.1:$mysql_port/spanwise"
+export SPANWISE_TEST_MYSQL_CAPITALS="mysql://spanwise:secret@127.0.0.1:$mysql_port/capitals"
 export SPANWISE_TEST_POSTGRESQL="postgresql://spanwise:secret@127.0.0.1:$postgresql_port/spanwise"
 "$@"

@@ -1,0 +1,87 @@
+"""Every implementation of the store, opened the same way: what the contract's tests run on.
+
+The servers take part when SPANWISE_TEST_MYSQL and SPANWISE_TEST_POSTGRESQL name one: see `databases.sh`.
+"""
+
+import contextlib
+import os
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from orchestrator.mlmd import open_store
+from orchestrator.store import MemoryStore
+
+SERVERS = {
+    name: os.environ[f"SPANWISE_TEST_{name.upper()}"]
+    for name in ("mysql", "postgresql")
+    if os.environ.get(f"SPANWISE_TEST_{name.upper()}")
+}
+REAL = ["sqlite", *SERVERS]
+
+
+class Clock:
+    """A time that stands until it is moved."""
+
+    def __init__(self):
+        self.now = datetime(2024, 1, 1, 3, 0, 0, 123456, tzinfo=UTC)
+
+    def __call__(self):
+        return self.now
+
+    def forward(self, **by):
+        self.now += timedelta(**by)
+        return self.now
+
+
+class Place:
+    """Where one test's records are; opened as often as it likes, and from other processes by its `url`."""
+
+    def __init__(self, kind, folder):
+        self.kind = kind
+        self.clock = Clock()
+        self.url = "" if kind == "memory" else fresh_url(kind, folder)
+        self._memory = MemoryStore(self.clock)
+        self._opened = contextlib.ExitStack()
+
+    def open(self, **options):
+        if self.kind == "memory":
+            return self._memory
+        store = open_store(self.url, clock=self.clock, **options)
+        self._opened.callback(store.close)
+        return store
+
+    def close(self):
+        self._opened.close()
+
+
+def fresh_url(kind, folder):
+    """A database that is not there yet."""
+    name = f"t{uuid.uuid4().hex[:16]}"
+    return str(folder / f"{name}.db") if kind == "sqlite" else f"{SERVERS[kind].rsplit('/', 1)[0]}/{name}"
+
+
+@pytest.fixture(params=["memory", *REAL])
+def place(request, tmp_path):
+    place = Place(request.param, tmp_path)
+    yield place
+    place.close()
+
+
+@pytest.fixture(params=REAL)
+def real(request, tmp_path):
+    """A place that several processes can open."""
+    place = Place(request.param, tmp_path)
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def store(place):
+    return place.open()
+
+
+@pytest.fixture
+def clock(place):
+    return place.clock
