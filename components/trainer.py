@@ -1,0 +1,103 @@
+"""Trainer: gives the examples of a window to the user's training function and publishes what it writes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from orchestrator.artifact import Examples, Model
+from orchestrator.component import Attempt, Component, Input, Output
+from orchestrator.errors import NodeFailed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger("spanwise.trainer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerTask:
+    """What a training function gets.
+
+        def train(task: TrainerTask) -> None:
+            rows = task.table("train", columns=["distance", "late"])
+            ...
+            joblib.dump(fitted, task.model_dir / "model.joblib")
+
+    A warm start reads `base`, the model that was connected as such; the first run of a pipeline may have none.
+    """
+
+    examples: tuple[Examples, ...]  #: oldest span first
+    model_dir: Path  #: an empty folder; what is written here is the model, in whatever files
+    checkpoints: Path  #: a folder that is kept from one attempt of this run to the next
+    base: Model | None = None  #: the model to start from; its files are below `base.path`
+    parameters: Mapping[str, object] = field(default_factory=dict)  #: as given to Trainer
+    attempt: int = 1  #: counts the tries of this run; above 1, `checkpoints` may hold something
+
+    @property
+    def spans(self) -> tuple[int, ...]:
+        """The spans of the window, oldest first."""
+        return tuple(sorted({e.span for e in self.examples}))
+
+    def table(self, split: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of a split over all spans, oldest span first; a column that a span lacks is null there.
+
+        Raises:
+            ParameterError: there is no such split or column.
+            ColumnsChanged: two spans have different types for one column.
+        """
+        from components import rows
+
+        return rows.table(self.examples, split, columns)
+
+    def batches(
+        self, split: str, columns: Sequence[str] | None = None, batch_size: int = 1 << 16
+    ) -> Iterator[pa.RecordBatch]:
+        """The same rows as a stream of at most `batch_size` at a time, for windows larger than memory."""
+        from components import rows
+
+        return rows.batches(self.examples, split, columns, batch_size)
+
+
+class Trainer(Component):
+    """Trains one model on all the examples it is given, by calling `run_fn(task)` in a process of its own.
+
+    `parameters` are passed on as `task.parameters`; they and the code of `run_fn` are part of the cache key. Connect
+    `base` for a warm start: `base=Latest(past("Trainer", "model", Model))["model"]`. The model records the spans it
+    learned from and the name of its base.
+    """
+
+    preload: ClassVar = ("pyarrow", "pyarrow.parquet", "components.rows")
+
+    def run(
+        self,
+        *,
+        examples: Input[list[Examples]],
+        base: Input[Model | None],
+        model: Output[Model],
+        attempt: Attempt,
+        run_fn: Callable[[TrainerTask], None],
+        parameters: Mapping[str, object] | None = None,
+    ) -> None:
+        attempt.checkpoints.mkdir(parents=True, exist_ok=True)
+        task = TrainerTask(
+            examples=tuple(sorted(examples, key=lambda e: e.span)),  # stable: one span keeps the order it came in
+            model_dir=model.path,
+            checkpoints=attempt.checkpoints,
+            base=base,
+            parameters=dict(parameters or {}),
+            attempt=attempt.number,
+        )
+        log.info("training on %d spans: %s", len(task.spans), ", ".join(map(str, task.spans)))
+        run_fn(task)
+        if not any(path.is_file() for path in model.path.rglob("*")):
+            name = getattr(run_fn, "__qualname__", repr(run_fn))
+            raise NodeFailed(
+                f"{self.name}: run_fn {name} returned without writing a model; write its files below task.model_dir, "
+                f"for example joblib.dump(fitted, task.model_dir / 'model.joblib')."
+            )
+        model.spans = list(task.spans)
+        model.base = base.name if base is not None else None
