@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from components.parts import Part, Written, WrittenFile
-    from components.readers.columns import Column
+    from components.readers.columns import Column, Misfit
 
 __all__ = ["IngestPlan", "IngestReport", "fingerprint", "ingest"]
 
@@ -203,21 +203,36 @@ def _write(
             split_key=plan.split_key,
         )
         written = _on_beam(plan, "Write", parts, partial(write_part, writing=writing))
-        misfits = {w.misfit.column for w in written if w.misfit is not None}
-        failed = next((w for w in written if w.error is not None), None)
+        misfits = {w.misfit.column for w in written if w.misfit is not None and w.misfit.where is None}
         if not misfits:
-            if failed is not None and failed.error is not None:
-                raise failed.error
+            for part in written:
+                if part.error is not None:
+                    raise part.error
+                if part.misfit is not None:
+                    raise _changed(
+                        plan, parts, pins, next(c for c in columns if c.name == part.misfit.column), part.misfit
+                    )
             return columns, written
         if not surveyed:
             log.info("survey", extra={"reason": "a value does not fit the type of the sample", "columns": misfits})
-            found, surveyed = _survey(plan, parts, pins), True
+            found, surveyed = _survey(plan, parts, _known(plan, pins)), True
             continue
         for name in misfits:
             assert name is not None, "a survey sees every column"
             narrow = found[name]
             assert narrow is not None, "a misfit is inferred"
             found[name] = wider(narrow)
+
+
+def _changed(
+    plan: IngestPlan, parts: Sequence[Part], pins: Mapping[str, pa.DataType], column: Column, misfit: Misfit
+) -> ColumnsChanged:
+    """The error for a column with a value that the previous type cannot hold; the whole span tells its new type."""
+    from components.readers.columns import changed, wider
+
+    found = _survey(plan, parts, _known(plan, pins) - {column.name})[column.name]
+    assert found is not None, "it was surveyed"
+    return changed(column, str(wider(found) if found == column.type else found), misfit.where or "")
 
 
 def _found_types(
@@ -246,20 +261,20 @@ def _found_types(
                 types[name] = joined or type_
         return types, True
     if head.format == "jsonl":
-        return _survey(plan, parts, pins), True
+        return _survey(plan, parts, _known(plan, pins)), True
     known = _known(plan, pins)
     sample = reader_of(head.format).infer(head, plan.dialect, known, 1)
     if any(pa.types.is_null(type_) for type_ in sample.values()):
-        return _survey(plan, parts, pins), True
+        return _survey(plan, parts, _known(plan, pins)), True
     return {name: sample.get(name) for name in layouts[0].names}, False
 
 
-def _survey(plan: IngestPlan, parts: Sequence[Part], pins: Mapping[str, pa.DataType]) -> dict[str, pa.DataType | None]:
+def _survey(plan: IngestPlan, parts: Sequence[Part], known: frozenset[str]) -> dict[str, pa.DataType | None]:
     """The narrowest type of each column over the whole span."""
     from components.parts import Survey, survey_part
     from components.readers.columns import join_all
 
-    survey = Survey(dialect=plan.dialect, known=_known(plan, pins))
+    survey = Survey(dialect=plan.dialect, known=known)
     types: dict[str, pa.DataType] = {}
     for found in _on_beam(plan, "Survey", parts, partial(survey_part, survey=survey)):
         if found.error is not None:

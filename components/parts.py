@@ -93,7 +93,7 @@ class Written:
     rejected: int = 0  #: rows that were set aside
     examples: tuple[Rejected, ...] = ()  #: the first of them
     error: SpanwiseError | None = None  #: why the part cannot be read
-    misfit: Misfit | None = None  #: the column whose inferred type was too narrow
+    misfit: Misfit | None = None  #: the column whose type does not hold all its values
 
 
 def survey_part(part: Part, survey: Survey) -> Found:
@@ -133,7 +133,7 @@ def write_part(part: Part, writing: Writing) -> Written:
     except SpanwiseError as error:
         return Written(part=part, error=error)
     except Misfit as misfit:
-        return Written(part=part, misfit=Misfit(misfit.column))
+        return Written(part=part, misfit=Misfit(misfit.column, misfit.where))
     return Written(
         part=part,
         files=tuple(file.written for file in files),

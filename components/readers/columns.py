@@ -38,11 +38,12 @@ class Column:
 
 
 class Misfit(Exception):
-    """A value does not fit the type that was inferred for its column; None: a column was not known at all."""
+    """A value does not fit the inferred or previous type of its column; None: a column was not known at all."""
 
-    def __init__(self, column: str | None) -> None:
-        super().__init__(column)
+    def __init__(self, column: str | None, where: str | None = None) -> None:
+        super().__init__(column, where)
         self.column = column
+        self.where = where  #: file, line and value, where the type is the previous span's; None where it was inferred
 
 
 def type_of(text: str) -> pa.DataType | None:
@@ -175,7 +176,7 @@ def fit(
             found = f"{array[bad[0]].as_py()!r}" if bad else f"a value of type {array.type}"
             line = first_row + (bad[0] if bad else 0)
             if column.source != "pinned":
-                raise changed(column, str(array.type), f"{descriptor.path}, row {line} ({found})") from None
+                raise Misfit(column.name, f"{descriptor.path}, row {line} ({found})") from None
             for row in bad:
                 refused.setdefault(row, f"column '{column.name}': {array[row].as_py()!r} is no {column.type}")
     if refused:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from components.readers import records, text
-from components.readers.columns import EXACT_DOUBLE, Column, Misfit, changed, join_all
+from components.readers.columns import EXACT_DOUBLE, Column, Misfit, join_all
 from components.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
 from orchestrator.errors import ParameterError, UnreadableInput
 
@@ -82,8 +82,7 @@ def read(
     """The rows as `columns`.
 
     Raises:
-        Misfit: a value does not fit an inferred type.
-        ColumnsChanged: a value does not fit the previous span's type.
+        Misfit: a value does not fit a type that was inferred, or is the previous span's.
     """
     delimiter = _delimiter(descriptor.format, dialect)
     types = {column.name: column.type for column in columns}
@@ -184,8 +183,7 @@ def _parse_with_care(
             for row in care.misfits(rows, column):
                 value = _fields(row.record, care.delimiter)[descriptor.names.index(column.name)]
                 if column.source == "previous":
-                    found = _infer_block(block.data, descriptor, dialect, [column.name])[column.name]
-                    raise changed(column, str(found), f"{descriptor.path}, line {row.line} ({value!r})") from error
+                    raise Misfit(column.name, f"{descriptor.path}, line {row.line} ({value!r})") from error
                 reason = f"column '{column.name}': {value!r} is no {column.type}"
                 refused.setdefault(row, _rejected(descriptor, row, reason))
     for row in sorted(refused, key=lambda row: row.number):
@@ -231,10 +229,18 @@ class _Care:
         except pa.ArrowException:
             if column.source == "inferred" or not pa.types.is_integer(column.type):
                 raise
+        try:
             numbers = self._parsed(data, column.name, pa.float64())
             if pc.any(pc.greater_equal(pc.abs(numbers), pa.scalar(EXACT_DOUBLE))).as_py():
-                raise  # digits may have been lost already
+                raise pa.ArrowInvalid("a double that may have lost digits")
             return pc.cast(numbers, column.type, safe=True)
+        except pa.ArrowException:
+            if len(rows) == 1:
+                raise
+        # each value may be readable in one of the two ways, though not all of them in one
+        half = len(rows) // 2
+        chunks = [*self.column_of(rows[:half], column).chunks, *self.column_of(rows[half:], column).chunks]
+        return pa.chunked_array(chunks, type=column.type)
 
     def misfits(self, rows: Sequence[_Row], column: Column) -> list[_Row]:
         """The rows whose value does not fit, found by halving, so that a few among many cost little."""

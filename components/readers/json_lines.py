@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from components.readers import text
-from components.readers.columns import EXACT_DOUBLE, Column, Misfit, canonical, changed, join, join_all, reads_as
+from components.readers.columns import EXACT_DOUBLE, Column, Misfit, canonical, join, join_all, reads_as
 from components.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
 from orchestrator.errors import UnreadableInput
 
@@ -74,8 +74,7 @@ def read(
     """The rows as `columns`.
 
     Raises:
-        Misfit: a value does not fit an inferred type.
-        ColumnsChanged: a value does not fit the previous span's type.
+        Misfit: a value does not fit a type that was inferred, or is the previous span's.
     """
     schema = pa.schema([(column.name, column.type) for column in columns])
     for block in text.blocks(descriptor, dialect, _boundary):
@@ -155,9 +154,8 @@ def _parse_with_care(
             except (ValueError, TypeError, OverflowError, pa.ArrowException, NotImplementedError) as error:
                 if column.source == "inferred":
                     raise Misfit(column.name) from error
-                found = str(_type_of_value(value))
                 if column.source == "previous":
-                    raise changed(column, found, f"{descriptor.path}, line {line} ({_text(value)})") from error
+                    raise Misfit(column.name, f"{descriptor.path}, line {line} ({_text(value)})") from error
                 reason = f"column '{column.name}': {_text(value)} is no {column.type}"
                 refused.setdefault(line, Rejected(path=descriptor.path, line=line, reason=reason, text=shown))
                 values.append(None)

@@ -60,7 +60,7 @@ def read(
     """The rows as `columns`.
 
     Raises:
-        ColumnsChanged: a value does not fit the previous span's type.
+        Misfit: a value does not fit a type that is the previous span's.
     """
     del dialect
     with _opened(descriptor.path) as file:
