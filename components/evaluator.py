@@ -244,8 +244,11 @@ class _Column:
 
         encoded = column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode("encode")
         assert isinstance(encoded, pa.DictionaryArray)
-        numbers = [self._number(value) for value in (*encoded.dictionary.to_pylist(), None)]
-        indices = encoded.indices.fill_null(len(numbers) - 1).to_numpy(zero_copy_only=False)
+        values = encoded.dictionary.to_pylist()
+        if encoded.indices.null_count:
+            values.append(None)
+        numbers = [self._number(value) for value in values]
+        indices = encoded.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False)
         self.of_rows.append(np.array(numbers, dtype=np.int32)[indices])
 
     def _number(self, value: object) -> int:

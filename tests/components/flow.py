@@ -1,0 +1,58 @@
+"""What the tests of the components share: a window on disk without an ingest, and runs by the real runner."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from orchestrator import Component, Examples, Execution, Outputs, Pipeline
+from orchestrator.executor import Executor
+from orchestrator.runner import Outcome, Request, run
+from orchestrator.store import MemoryStore
+
+Columns = Mapping[str, object]
+
+
+def written(place: Path, span: int, splits: Mapping[str, pa.Table]) -> Examples:
+    """Examples of one span in a folder."""
+    artifact = Examples(str(place), name=f"p/Lake/examples/{span}/1")
+    for split, table in splits.items():
+        (place / f"Split-{split}").mkdir(parents=True)
+        pq.write_table(table, place / f"Split-{split}" / "part-00000.parquet")
+    artifact.span, artifact.split_names, artifact.calendar = span, list(splits), "number"
+    return artifact
+
+
+class Lake(Component):
+    """Publishes one Examples for each span of `rows`, the same rows in every split."""
+
+    def run(self, *, examples: Outputs[Examples], rows: Mapping[int, Columns], splits: Sequence[str]) -> None:
+        for span, columns in rows.items():
+            draft = examples.new()
+            for split in splits:
+                draft.split_names = list(splits)
+                draft.split(split).mkdir()
+                pq.write_table(pa.table(dict(columns)), draft.split(split) / "part-00000.parquet")
+            draft.span, draft.calendar = span, "number"
+
+
+class Bench:
+    """A store and a root, for one run after the other."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.store = MemoryStore()
+
+    def run(self, *nodes: object, span: int | None = None, **request: object) -> Outcome:
+        """Runs these nodes as the pipeline `p`."""
+        pipeline = Pipeline("p", nodes)
+        with Executor(pipeline) as executor:
+            asked = Request(span=span, **request)
+            return run(pipeline, executor=executor, store=self.store, root=self.root, request=asked)
+
+
+def only(execution: Execution, key: str) -> object:
+    """The one artifact of an output."""
+    (artifact,) = execution.outputs[key]
+    return artifact

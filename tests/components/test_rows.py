@@ -1,0 +1,74 @@
+"""Rows: a window reads as one table, whatever came and went between its spans."""
+
+import pyarrow as pa
+import pytest
+
+from components import rows
+from orchestrator import ColumnsChanged, ParameterError, UnreadableInput
+from tests.components.flow import written
+
+
+@pytest.fixture
+def window(tmp_path):
+    """Two spans; the second has a column more, and values where the first has only nulls."""
+    first = pa.table({"x": [1, 2], "note": pa.nulls(2)})
+    second = pa.table({"note": ["a", None], "x": [3, 4], "new": [0.5, 0.25]})
+    return [written(tmp_path / "1", 1, {"train": first}), written(tmp_path / "2", 2, {"train": second})]
+
+
+def test_a_window_is_one_table(window):
+    """Spans follow each other; a column that came later, or had no values yet, is null before."""
+    table = rows.table(window, "train")
+
+    assert table.to_pydict() == {
+        "x": [1, 2, 3, 4],
+        "note": [None, None, "a", None],
+        "new": [None, None, 0.5, 0.25],
+    }
+
+
+def test_a_stream_is_the_same_rows(window):
+    """Batches have the columns of the table, in its order, and at most so many rows."""
+    batches = list(rows.batches(window, "train", batch_size=1))
+
+    assert [len(batch) for batch in batches] == [1, 1, 1, 1]
+    assert pa.Table.from_batches(batches) == rows.table(window, "train")
+
+
+def test_columns_come_as_they_are_named(window):
+    """Only the named columns are read, in the order named."""
+    assert rows.table(window, "train", ["new", "x"]).column_names == ["new", "x"]
+
+
+def test_no_columns_still_have_rows(window):
+    """Asking for no column gives as many rows as there are."""
+    assert sum(len(batch) for batch in rows.batches(window, "train", [])) == 4
+
+
+def test_an_unknown_column_is_told_with_those_there_are(window):
+    """A misspelt column is refused before anything is read."""
+    with pytest.raises(ParameterError, match="no column 'y'; they have: x, note, new"):
+        rows.table(window, "train", ["y"])
+
+
+def test_an_unknown_split_is_told_with_those_there_are(window):
+    """A misspelt split is refused."""
+    with pytest.raises(ParameterError, match="no split 'test'; it has: train"):
+        rows.table(window, "test")
+
+
+def test_two_types_for_one_column_name_both_spans(tmp_path, window):
+    """A window whose spans disagree is refused rather than converted."""
+    third = written(tmp_path / "3", 3, {"train": pa.table({"x": ["seven"]})})
+
+    with pytest.raises(ColumnsChanged, match="'x' is int64 in span 1 and string in span 3"):
+        rows.table([*window, third], "train")
+
+
+def test_a_damaged_file_is_named(window):
+    """A truncated Parquet file is told by its path."""
+    part = window[1].path / "Split-train" / "part-00000.parquet"
+    part.write_bytes(part.read_bytes()[:-20])
+
+    with pytest.raises(UnreadableInput, match="2/Split-train/part-00000"):
+        rows.table(window, "train")
