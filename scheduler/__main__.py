@@ -1,0 +1,80 @@
+"""The entry of the command `spanwise`: what surrounds every command, and what an error looks like."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+
+HOME = Path(__file__).resolve().parents[1]
+"""The folder that holds our packages."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a command line and returns its exit code; see `scheduler.cli.EXIT_CODES`."""
+    given = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in _before_dashes(given)
+    _put_ours_first()
+    try:
+        from scheduler.cli import app
+
+        app([a for a in given if a != "--debug"] if debug else given, prog_name="spanwise")
+    except SystemExit as end:
+        return _flushed(end.code if isinstance(end.code, int) else 0 if end.code is None else 1)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return _flushed(1)
+    except Exception as error:  # noqa: BLE001  here is where every error ends
+        if debug:
+            traceback.print_exc()
+        return _told(error, debug=debug)
+    return _flushed(0)
+
+
+def _told(error: Exception, *, debug: bool) -> int:
+    from orchestrator.errors import SpanwiseError
+
+    if isinstance(error, SpanwiseError):
+        if not debug:
+            sys.stderr.write(f"spanwise: {error}\n")
+        return error.exit_code
+    if isinstance(error, OSError):
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        sys.stderr.write(f"spanwise: {what}\n")
+        return 1
+    if not debug:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        sys.stderr.write(
+            f"spanwise: {type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})\n"
+            "This is a mistake in spanwise, not in what you typed. Please report it, with what you typed and what the "
+            "same command prints with --debug.\n"
+        )
+    return 1
+
+
+def _before_dashes(arguments: list[str]) -> list[str]:
+    return arguments[: arguments.index("--")] if "--" in arguments else arguments
+
+
+def _put_ours_first() -> None:
+    """Looks for our packages where this one is, and never in the folder the user happens to stand in.
+
+    They have common names: a `components/` there must not take the place of ours.
+    """
+    here = str(HOME)
+    sys.path[:] = [here, *(p for p in sys.path if p not in (here, "", str(Path.cwd())))]
+
+
+def _flushed(code: int) -> int:
+    """The exit code, once what was printed is out; whoever read it may have gone, which is no error."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""Finding a run by what was typed: `flights/42`, `flights` for its newest, or `42` when only one pipeline is known."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Iterator
+
+from orchestrator.artifact import Artifact
+from orchestrator.errors import NotRecorded
+from orchestrator.run import Run, State
+from orchestrator.span import Calendar
+from orchestrator.store import Address, Store
+from scheduler.show import calendar_of
+
+LOOK_BACK = 20
+"""How many runs of a pipeline are looked through for the channels it publishes on."""
+
+
+def run(store: Store, reference: str) -> Run:
+    """The run that a reference names.
+
+    Raises:
+        NotRecorded: there is none; the message names what is near.
+    """
+    pipelines = store.pipelines()
+    if not pipelines:
+        raise NotRecorded("Nothing has run here yet. Start something: spanwise run FILE")
+    pipeline, slash, number = reference.rpartition("/")
+    if slash and _is_number(number):
+        return store.run(_known(pipelines, pipeline), int(number))
+    if reference in pipelines:
+        return next(store.runs(reference))
+    if _is_number(reference):
+        if len(pipelines) > 1:
+            choices = ", ".join(f"{name}/{reference}" for name in pipelines)
+            raise NotRecorded(f"Run {reference} of which pipeline? Say one of: {choices}")
+        return store.run(pipelines[0], int(reference))
+    _known(pipelines, reference)
+    raise AssertionError(reference)
+
+
+def runs(store: Store, pipeline: str | None, limit: int) -> list[Run]:
+    """The newest runs of one pipeline, or of all, newest first."""
+    names = store.pipelines() if pipeline is None else [_known(store.pipelines(), pipeline)]
+    found = [run for name in names for run in itertools.islice(store.runs(name), limit)]
+    return sorted(found, key=lambda r: (r.started is not None, r.started, r.number), reverse=True)[:limit]
+
+
+def published(
+    store: Store, pipeline: str | None, *, kind: str | None, span: str | None, limit: int
+) -> tuple[list[Artifact], dict[str, Calendar]]:
+    """What was published, newest first, and how each pipeline shows its spans.
+
+    Without a span, the newest runs are read until there is enough. With one, the artifacts are looked up by span on
+    the channels of the last runs.
+
+    Raises:
+        UsageError: `span` is none.
+        NotRecorded: no such pipeline.
+    """
+    there = store.pipelines()
+    names = there if pipeline is None else [_known(there, pipeline)]
+    calendars = {name: calendar_of(run) for name in names if (run := latest(store, name)) is not None}
+    if span is not None:
+        found = [a for name in names for a in _of_span(store, name, calendars[name].parse(span), kind)]
+    else:
+        found = [a for name in names for a in itertools.islice(_made(store, name, kind), limit)]
+    return sorted(found, key=lambda a: a.id, reverse=True)[:limit], calendars
+
+
+def latest(store: Store, pipeline: str) -> Run | None:
+    """The newest run of a pipeline, or None."""
+    return next(iter(store.runs(pipeline)), None)
+
+
+def _made(store: Store, pipeline: str, kind: str | None) -> Iterator[Artifact]:
+    for record in store.runs(pipeline):
+        for execution in reversed(store.executions(record)):
+            if execution.state is State.COMPLETE:
+                yield from (a for a in itertools.chain(*execution.outputs.values()) if kind in (None, a.kind))
+
+
+def _of_span(store: Store, pipeline: str, span: int, kind: str | None) -> Iterator[Artifact]:
+    addresses = {
+        Address(pipeline, execution.node, key): None
+        for record in itertools.islice(store.runs(pipeline), LOOK_BACK)
+        for execution in store.executions(record)
+        for key, made in execution.outputs.items()
+        if execution.state is State.COMPLETE and any("span" in a.properties for a in made)
+    }
+    for address in addresses:
+        yield from (a for a in store.of_span(address, span) if kind in (None, a.kind))
+
+
+def _known(pipelines: list[str], name: str) -> str:
+    if name in pipelines:
+        return name
+    near = difflib.get_close_matches(name, pipelines, n=1, cutoff=0.4)
+    meant = f" Did you mean {near[0]}?" if near else ""
+    there = f" These have run here: {', '.join(pipelines)}." if pipelines else " Nothing has run here yet."
+    raise NotRecorded(f"No pipeline {name!r} has run here.{meant}{there}")
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()

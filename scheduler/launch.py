@@ -1,0 +1,204 @@
+"""Launching a run by hand: from what was typed to its outcome, and the words for it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import UsageError
+from orchestrator.executor import Executor
+from orchestrator.pipeline import Pipeline, Selection
+from orchestrator.run import State
+from orchestrator.runner import Outcome, Request
+from orchestrator.runner import run as run_pipeline
+from orchestrator.store import Store
+from scheduler import find, root, show
+from scheduler.load import Loaded, load
+from scheduler.progress import Display, Lines, Live, shown
+from scheduler.settings import Settings
+
+if TYPE_CHECKING:
+    from scheduler.show import Document
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """A run as it was asked for on the command line; texts are as they were typed."""
+
+    reference: str
+    span: str | None = None
+    first: Sequence[str] = ()  #: --from
+    last: Sequence[str] = ()  #: --to
+    skip: Sequence[str] = ()
+    only: Sequence[str] = ()
+    base: str | None = None
+    params: Sequence[str] = ()
+    as_of: str | None = None
+    cache: bool = True
+    jobs: int | None = None
+    elsewhere: Sequence[str] = ()  #: --root and --config, as words
+
+
+def launch(wish: Wish, settings: Settings, *, json: bool) -> tuple[Outcome, Loaded]:
+    """Loads the pipeline and runs it, with its progress shown; with `json`, on stderr.
+
+    Raises:
+        UsageError: what was typed does not make a run; nothing was started.
+        Held: another run has the pipeline.
+    """
+    loaded = load(wish.reference, typed=wish.params, settings=settings.params)
+    selection = selected(loaded.pipeline, wish)
+    span = None if wish.span is None else loaded.calendar.parse(wish.span)
+    as_of = None if wish.as_of is None else moment(wish.as_of)
+    # Before the metadata is opened: the server that is forked here imports what the nodes need meanwhile.
+    executor = Executor(loaded.pipeline)
+    try:
+        with root.opened(settings) as store:
+            asked = Request(
+                selection=selection,
+                span=span,
+                calendar=loaded.calendar.value,
+                as_of=as_of,
+                base=base_run(store, loaded.pipeline.name, wish.base),
+                parameters=loaded.parameters,
+                source=loaded.source,
+                cache=wish.cache,
+                grace_s=settings.grace_s,
+            )
+            jobs = wish.jobs or settings.jobs
+            request = asked if jobs is None else replace(asked, jobs=jobs)
+            with shown(_display(json=json)) as observe:
+                outcome = run_pipeline(
+                    loaded.pipeline,
+                    executor=executor,
+                    store=store,
+                    root=settings.root,
+                    request=request,
+                    observe=observe,
+                )
+    finally:
+        executor.close()
+    return outcome, loaded
+
+
+def _display(*, json: bool) -> Display:
+    if json:
+        return Lines(sys.stderr)
+    return Live() if sys.stdout.isatty() else Lines(sys.stdout)
+
+
+def selected(pipeline: Pipeline, wish: Wish) -> Selection | None:
+    """The part of the pipeline that was asked for; None for all of it.
+
+    Raises:
+        UsageError: an unknown node, an empty part, or words that contradict each other.
+    """
+    if wish.only and (wish.first or wish.last or wish.skip):
+        raise UsageError("--only says which nodes run, so --from, --to and --skip have no place beside it.")
+    if wish.only:
+        part = pipeline.select(first=wish.only, last=wish.only)
+        between = [n for n in part.run if n not in wish.only]
+        if between:
+            raise UsageError(
+                f"--only {' --only '.join(wish.only)} leaves out what lies between them: {', '.join(between)}. "
+                "Name these too, or run the nodes one after the other."
+            )
+        return part
+    if wish.first or wish.last or wish.skip:
+        return pipeline.select(first=wish.first, last=wish.last, skip=wish.skip)
+    return None
+
+
+def moment(text: str) -> datetime:
+    """A point in time as it is typed: ISO 8601; without a zone it is local time.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError as error:
+        raise UsageError(
+            f"{text!r} is no time; write 2013-01-08, 2013-01-08T03:00 (your zone) or 2013-01-08T03:00Z (UTC)."
+        ) from error
+
+
+def base_run(store: Store, pipeline: str, typed: str | None) -> int | None:
+    """The number of the run that stands in for nodes left out; None lets the runner choose.
+
+    Raises:
+        UsageError: it is no number, or a run of another pipeline.
+        NotRecorded: there is no such run.
+    """
+    if typed is None:
+        return None
+    if typed == "latest":
+        newest = find.latest(store, pipeline)
+        if newest is None:
+            raise UsageError(f"{pipeline!r} has no run yet that could be the base; run the whole pipeline first.")
+        return newest.number
+    name, slash, number = typed.rpartition("/")
+    if not number.isascii() or not number.isdigit() or (slash and name != pipeline):
+        raise UsageError(f"--base-run takes the number of a run of {pipeline!r}, or `latest`; not {typed!r}.")
+    return store.run(pipeline, int(number)).number
+
+
+def told(outcome: Outcome, wish: Wish, pipeline: Pipeline) -> str:
+    """What to say at the end of a run: one line; after a failure, each error, its log, and the way on."""
+    parts = [show.ended(outcome.run, outcome.executions, outcome.skipped)]
+    for node in outcome.failed:
+        failed = outcome.executions[node]
+        parts.append(f"\n{node} failed: {show.uncontrolled(failed.error or '').strip()}")
+        if failed.log and Path(failed.log).is_file():
+            parts.append(f"Its log:  {failed.log}")
+    if not outcome.succeeded:
+        parts.append(f"{'' if not outcome.failed else chr(10)}Go on from there:  {continuing(outcome, wish, pipeline)}")
+    return "\n".join(parts)
+
+
+def continuing(outcome: Outcome, wish: Wish, pipeline: Pipeline) -> str:
+    """The command that takes up a run that did not finish, where it stopped."""
+    done = {name for name, execution in outcome.executions.items() if execution.state.succeeded}
+    left = [name for name in outcome.run.nodes if name not in done]
+    first = [name for name in left if not pipeline.ancestors(name) & set(left)]
+    part = wish.only or len(left) < len(outcome.run.nodes)
+    if wish.only:
+        nodes = _repeated("--only", left)
+    else:
+        nodes = [*_repeated("--from", first if part else wish.first), *_repeated("--to", wish.last)]
+        nodes += _repeated("--skip", wish.skip)
+    base = str(outcome.run.number) if part and not wish.only else wish.base
+    span = None if outcome.run.span is None else show.label(outcome.run.span, show.calendar_of(outcome.run))
+    words = ["spanwise", "run", wish.reference, *nodes]
+    for option, value in (("--span", span), ("--base-run", base), ("--as-of", wish.as_of)):
+        words += [] if value is None else [option, value]
+    words += [*_repeated("--param", wish.params), *(() if wish.cache else ("--no-cache",)), *wish.elsewhere]
+    return shlex.join(words)
+
+
+def _repeated(option: str, values: Sequence[str]) -> list[str]:
+    return [word for value in values for word in (option, value)]
+
+
+def document(outcome: Outcome) -> Document:
+    """The outcome for programs."""
+    calendar = show.calendar_of(outcome.run)
+    return {
+        **show.run_document(outcome.run),
+        "executions": [show.execution_document(e, calendar) for e in outcome.executions.values()],
+        "failed": list(outcome.failed),
+        "not_reached": list(outcome.skipped),
+    }
+
+
+def exit_code(outcome: Outcome) -> int:
+    """0 for a run that went well, 130 for one that Ctrl-C ended, else 1."""
+    if outcome.succeeded:
+        return 0
+    interrupted = outcome.run.state is State.CANCELED and "SIGINT" in (outcome.run.error or "")
+    return 130 if interrupted else 1

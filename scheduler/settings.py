@@ -1,0 +1,161 @@
+"""Settings: where things are and how much may go on at once, from `spanwise.toml` and `SPANWISE_*` variables.
+
+What a command line says wins over a variable, a variable over the file, the file over the default. Nothing has to be
+set: with no file and no variable, pydantic is not even imported.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import SettingsError
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+FILE = "spanwise.toml"
+PREFIX = "SPANWISE_"
+NAMES = ("root", "metadata", "jobs", "grace_s", "params")
+GRACE_S = 10.0
+_NEAR = 0.6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What holds for every command in a folder."""
+
+    root: Path  #: absolute; artifacts, logs and, unless told otherwise, the metadata
+    metadata: str = field(repr=False)  #: a file or URL; it may hold a password, so it is never shown as it is
+    jobs: int | None = None  #: nodes at once; None is one for each processor, two at least
+    grace_s: float = GRACE_S  #: between asking a node to end and killing it
+    params: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  #: by pipeline function, then argument
+    file: Path | None = None  #: the file these were read from
+
+    @property
+    def shown_metadata(self) -> str:
+        """Where the metadata is, without the password."""
+        from orchestrator.mlmd.location import location
+
+        return str(location(self.metadata))
+
+
+def read(*, config: Path | None = None, root: Path | None = None, folder: Path | None = None) -> Settings:
+    """The settings for a command typed in `folder` (default: the current one).
+
+    `config` is a file to read instead of the nearest `spanwise.toml` above; `root` wins over every other.
+
+    Raises:
+        SettingsError: a file that is not there or cannot be read, an unknown name, a value of another type.
+    """
+    folder = (folder or Path.cwd()).absolute()
+    file = _named(config) if config is not None else found(folder)
+    written = {} if file is None else _anchored(_parsed(file), file.parent)
+    values = _validated(written, file) if written or _variables() else {}
+    here = root or values.get("root")
+    chosen = Path(str(here)).expanduser() if here is not None else (file.parent if file else folder) / ".spanwise"
+    chosen = folder / chosen
+    return Settings(
+        root=chosen,
+        metadata=str(values.get("metadata") or chosen / "metadata.db"),
+        jobs=values.get("jobs"),  # type: ignore[arg-type]  # pydantic has checked these three
+        grace_s=values.get("grace_s", GRACE_S),  # type: ignore[arg-type]
+        params=values.get("params", {}),  # type: ignore[arg-type]
+        file=file,
+    )
+
+
+def found(folder: Path) -> Path | None:
+    """The nearest `spanwise.toml`, in the folder or above it."""
+    return next((f / FILE for f in (folder, *folder.parents) if (f / FILE).is_file()), None)
+
+
+def _named(config: Path) -> Path:
+    if not config.is_file():
+        raise SettingsError(f"There is no settings file {config}. Leave --config out to use the nearest {FILE}.")
+    return config.absolute()
+
+
+def _parsed(file: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{file} is not TOML: {error}.") from error
+    except OSError as error:
+        raise SettingsError(f"{file} cannot be read: {error.strerror}.") from error
+
+
+def _anchored(written: dict[str, object], folder: Path) -> dict[str, object]:
+    """Paths in a file count from the folder of that file, wherever the command is typed."""
+    anchored = dict(written)
+    for name in ("root", "metadata"):
+        value = written.get(name)
+        if isinstance(value, str) and "://" not in value:
+            anchored[name] = str(folder / Path(value).expanduser())
+    return anchored
+
+
+def _variables() -> list[str]:
+    return [name for name in os.environ if name.startswith(PREFIX)]
+
+
+def _validated(written: Mapping[str, object], file: Path | None) -> dict[str, object]:
+    _refuse_unknown(written, file)
+    from pydantic import Field, ValidationError
+    from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+    from pydantic_settings import SettingsError as Unread
+
+    class Written(BaseSettings):
+        model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, hide_input_in_errors=True)
+
+        root: str | None = None
+        metadata: str | None = None
+        jobs: int | None = Field(default=None, ge=1)
+        grace_s: float = Field(default=GRACE_S, ge=0)
+        params: dict[str, dict[str, object]] = {}
+
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],  # noqa: ARG003  the library's signature
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+            file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return env_settings, init_settings
+
+    try:
+        return Written(**written).model_dump()  # type: ignore[arg-type]  # this is what checks them
+    except ValidationError as error:
+        raise SettingsError("\n".join(_complaints(error, file))) from error
+    except Unread as error:
+        raise SettingsError(f'{PREFIX}PARAMS is not JSON; write {{"flights": {{"window": 7}}}}.') from error
+
+
+def _refuse_unknown(written: Mapping[str, object], file: Path | None) -> None:
+    for name in written:
+        if name not in NAMES:
+            raise SettingsError(f"{file}: {name!r} is no setting.{_meant(name)} The settings: {', '.join(NAMES)}.")
+    for variable in _variables():
+        name = variable.removeprefix(PREFIX).lower()
+        if name not in NAMES and _meant(name):  # others may use the prefix for what is theirs
+            raise SettingsError(f"{variable} is no setting.{_meant(name)}")
+
+
+def _meant(name: str) -> str:
+    near = difflib.get_close_matches(name, NAMES, n=1, cutoff=_NEAR)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def _complaints(error: ValidationError, file: Path | None) -> Iterator[str]:
+    for problem in error.errors(include_url=False, include_input=False):
+        name = ".".join(map(str, problem["loc"]))
+        variable = f"{PREFIX}{str(problem['loc'][0]).upper()}"
+        where = variable if variable in os.environ else f"{file}: {name}"
+        yield f"{where}: {problem['msg'].lower()}."

@@ -1,0 +1,333 @@
+"""How records are shown: as text for people, times in their zone, and as documents for programs, times in UTC. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, tzinfo
+from typing import TypeAlias
+
+from orchestrator.artifact import Artifact, Value
+from orchestrator.component import Channel, Component, Node, Resolver, shown
+from orchestrator.pipeline import Pipeline
+from orchestrator.run import Execution, Run, State
+from orchestrator.span import Calendar
+
+Document: TypeAlias = dict[str, Value]
+
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.|[\x00-\x08\x0b-\x1f\x7f]")
+_ERROR_WIDTH = 60
+_MINUTE_S, _HOUR_S = 60, 3600
+_KILO = 1000
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns side by side, as wide as they need to be; the last is not padded."""
+    lines = [list(headers), *([plain(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(headers))]
+    shown_lines = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+    return "\n".join(line.rstrip() for line in shown_lines)
+
+
+def plain(text: str) -> str:
+    """The text in one line, without colours, cursor movements and other control characters."""
+    return _CONTROL.sub("", text.replace("\t", "    ")).replace("\n", " ").strip()
+
+
+def uncontrolled(text: str) -> str:
+    """The text with its lines, without control characters; of what was overwritten in a line, what was left."""
+    lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return "\n".join(_CONTROL.sub("", line) for line in lines)
+
+
+def at(moment: datetime | None, zone: tzinfo | None = None) -> str:
+    """A moment with its zone; `zone` None is where the reader is."""
+    return "-" if moment is None else f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def iso(moment: datetime | None) -> str | None:
+    """A moment for programs: ISO 8601, UTC."""
+    return None if moment is None else moment.astimezone(UTC).isoformat()
+
+
+def seconds(record: Run | Execution, now: datetime | None = None) -> float | None:
+    """How long it took, or has taken until `now`; None when that is not known."""
+    end = record.ended or now
+    return None if record.started is None or end is None else max(0.0, (end - record.started).total_seconds())
+
+
+def took(length_s: float | None) -> str:
+    """A length of time: `0.4 s`, `3 min 20 s`, `2 h 05 min`."""
+    if length_s is None:
+        return "-"
+    if length_s < _MINUTE_S:
+        return f"{length_s:.1f} s"
+    whole = round(length_s)
+    if whole < _HOUR_S:
+        return f"{whole // _MINUTE_S} min {whole % _MINUTE_S:02} s"
+    return f"{whole // _HOUR_S} h {whole % _HOUR_S // _MINUTE_S:02} min"
+
+
+def size(size_bytes: int) -> str:
+    """A size: `12 B`, `3.4 kB`, `1.2 GB`."""
+    amount, unit = float(size_bytes), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if amount < _KILO:
+            break
+        amount, unit = amount / _KILO, larger
+    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def calendar_of(run: Run) -> Calendar:
+    """How the spans of a run are shown."""
+    return Calendar(run.calendar) if run.calendar in {c.value for c in Calendar} else Calendar.NUMBER
+
+
+def label(span: object, calendar: Calendar) -> str:
+    """A span as people write it; `-` for none."""
+    return calendar.label(span) if isinstance(span, int) else "-"
+
+
+def artifact_label(artifact: Artifact, calendar: Calendar) -> str:
+    """What an artifact is, in few words: its span and version, else its name."""
+    span, version = artifact.properties.get("span"), artifact.properties.get("version")
+    if not isinstance(span, int):
+        return artifact.name
+    edition = f" v{version}" if isinstance(version, int) else ""
+    return f"{label(span, _own(artifact, calendar))}{edition} ({artifact.name})"
+
+
+def _own(artifact: Artifact, otherwise: Calendar) -> Calendar:
+    said = artifact.properties.get("calendar")
+    return Calendar(said) if said in {c.value for c in Calendar} else otherwise
+
+
+# Runs
+
+
+def runs(found: Sequence[Run], *, now: datetime, zone: tzinfo | None = None) -> str:
+    """A table of runs."""
+    rows = (
+        (
+            run.name,
+            label(run.span, calendar_of(run)),
+            run.trigger.value,
+            run.state.value,
+            at(run.started, zone),
+            took(seconds(run, now)),
+            _short(run.error or ""),
+        )
+        for run in found
+    )
+    return table(("RUN", "SPAN", "TRIGGER", "STATE", "STARTED", "TOOK", "ERROR"), rows)
+
+
+def run(record: Run, executions: Sequence[Execution], *, now: datetime, zone: tzinfo | None = None) -> str:
+    """One run with all that is known of it."""
+    calendar = calendar_of(record)
+    facts = {
+        "run": record.name,
+        "state": record.state.value + (f": {record.error}" if record.error else ""),
+        "span": label(record.span, calendar) if record.span is not None else "none asked for",
+        "trigger": record.trigger.value,
+        "started": at(record.started, zone),
+        "took": took(seconds(record, now)),
+        "source": record.source or "-",
+        "parameters": ", ".join(f"{n}={v}" for n, v in record.parameters.items()) or "-",
+        "nodes": ", ".join(record.nodes),
+    }
+    if record.as_of is not None:
+        facts["as of"] = at(record.as_of, zone)
+    if record.base is not None:
+        facts["base run"] = f"{record.pipeline}/{record.base}"
+    facts["controller"] = f"pid {record.pid} on {record.host}"
+    width = max(map(len, facts))
+    head = "\n".join(f"{name.ljust(width)}  {value}" for name, value in facts.items())
+    return "\n\n".join([head, *(execution(e, calendar, now=now) for e in executions)])
+
+
+def execution(record: Execution, calendar: Calendar, *, now: datetime) -> str:
+    """One execution with all that is known of it."""
+    attempt = f", attempt {record.attempt}" if record.attempt > 1 else ""
+    lines = [f"{record.node} ({record.component}): {record.state.value}{attempt}, {took(seconds(record, now))}"]
+    if record.reason:
+        lines.append(f"  why         {plain(record.reason)}")
+    lines += [f"  parameter   {name} = {plain(text)}" for name, text in record.parameters.items()]
+    for direction, artifacts in (("input", record.inputs), ("output", record.outputs)):
+        lines += [
+            f"  {direction:<11} {name}: {', '.join(artifact_label(a, calendar) for a in found)}"
+            for name, found in artifacts.items()
+        ]
+    if record.error:
+        lines += [f"  {text}" for text in uncontrolled(record.error).splitlines()]
+        lines.append(f"  log         {record.log}")
+    return "\n".join(lines)
+
+
+def run_document(record: Run) -> Document:
+    """A run for programs."""
+    return {
+        "run": record.name,
+        "pipeline": record.pipeline,
+        "number": record.number,
+        **span_document(record.span, calendar_of(record)),
+        "trigger": record.trigger.value,
+        "state": record.state.value,
+        "started": iso(record.started),
+        "ended": iso(record.ended),
+        "took_s": seconds(record),
+        "error": record.error,
+        "as_of": iso(record.as_of),
+        "base": record.base,
+        "nodes": list(record.nodes),
+        "parameters": dict(record.parameters),
+        "source": record.source,
+        "host": record.host,
+        "pid": record.pid,
+    }
+
+
+def execution_document(record: Execution, calendar: Calendar) -> Document:
+    """An execution for programs."""
+    return {
+        "id": record.id,
+        "node": record.node,
+        "component": record.component,
+        "attempt": record.attempt,
+        "state": record.state.value,
+        "started": iso(record.started),
+        "ended": iso(record.ended),
+        "took_s": seconds(record),
+        "reason": record.reason,
+        "reused": record.reused,
+        "error": record.error,
+        "log": record.log,
+        "parameters": dict(record.parameters),
+        "inputs": {n: [artifact_document(a, calendar) for a in found] for n, found in record.inputs.items()},
+        "outputs": {n: [artifact_document(a, calendar) for a in found] for n, found in record.outputs.items()},
+    }
+
+
+# Artifacts
+
+
+def artifacts(found: Sequence[Artifact], calendars: Mapping[str, Calendar], *, zone: tzinfo | None = None) -> str:
+    """A table of artifacts; `calendars` says how each pipeline shows its spans."""
+    rows = (
+        (
+            artifact.name,
+            artifact.kind,
+            label(artifact.properties.get("span"), _own(artifact, _of_pipeline(artifact, calendars))),
+            _version(artifact),
+            size(artifact.size_bytes),
+            at(artifact.created, zone),
+            artifact.uri,
+        )
+        for artifact in found
+    )
+    return table(("ARTIFACT", "TYPE", "SPAN", "VERSION", "SIZE", "PUBLISHED", "WHERE"), rows)
+
+
+def artifact_document(artifact: Artifact, calendar: Calendar) -> Document:
+    """An artifact for programs."""
+    span = artifact.properties.get("span")
+    return {
+        "id": artifact.id,
+        "name": artifact.name,
+        "type": artifact.kind,
+        **span_document(span if isinstance(span, int) else None, _own(artifact, calendar)),
+        "version": artifact.properties.get("version"),
+        "created": iso(artifact.created),
+        "uri": artifact.uri,
+        "size_bytes": artifact.size_bytes,
+        "properties": dict(artifact.properties),
+    }
+
+
+def span_document(span: int | None, calendar: Calendar) -> Document:
+    """A span for programs: as the number it is, and as people write it."""
+    return {"span": span, "span_label": None if span is None else calendar.label(span)}
+
+
+def _of_pipeline(artifact: Artifact, calendars: Mapping[str, Calendar]) -> Calendar:
+    return calendars.get(artifact.name.partition("/")[0], Calendar.NUMBER)
+
+
+def _version(artifact: Artifact) -> str:
+    version = artifact.properties.get("version")
+    return "-" if version is None else str(version)
+
+
+def _short(text: str) -> str:
+    line = plain(text)
+    return line if len(line) <= _ERROR_WIDTH else f"{line[: _ERROR_WIDTH - 1]}…"
+
+
+# Pipelines
+
+
+def pipeline(made: Pipeline, parameters: Mapping[str, object]) -> str:
+    """The nodes of a pipeline in the order in which they run, with what each reads, makes and takes."""
+    given = f" ({', '.join(f'{n}={v!r}' for n, v in parameters.items())})" if parameters else ""
+    lines = [f"{made.name}: {len(made.nodes)} nodes{given}"]
+    for number, node in enumerate(made, 1):
+        lines.append(f"{number:>3}  {node.name}" + ("" if type(node).__name__ == node.name else f" ({_class(node)})"))
+        lines += [
+            f"       reads  {name} <- {', '.join(map(repr, channels)) or 'nothing'}"
+            for name, channels in node.inputs.items()
+        ]
+        verb = "makes" if isinstance(node, Component) else "picks"
+        lines += [f"       {verb}  {name}: {_promise(channel)}" for name, channel in node.outputs.items()]
+        lines += [f"       takes  {name} = {value_text(value)}" for name, value in node.parameters.items()]
+    return "\n".join(lines)
+
+
+def pipeline_document(made: Pipeline, parameters: Mapping[str, object]) -> Document:
+    """A pipeline for programs."""
+    return {
+        "pipeline": made.name,
+        "parameters": {n: value_text(v) for n, v in parameters.items()},
+        "nodes": [
+            {
+                "name": node.name,
+                "component": _class(node),
+                "resolver": isinstance(node, Resolver),
+                "inputs": {n: [{"node": c.node, "key": c.key} for c in cs] for n, cs in node.inputs.items()},
+                "outputs": {n: c.kind.kind for n, c in node.outputs.items()},
+                "parameters": {n: value_text(v) for n, v in node.parameters.items()},
+            }
+            for node in made
+        ],
+    }
+
+
+def _promise(channel: Channel) -> str:
+    kind = channel.kind.kind
+    return f"list of {kind}" if channel.many else f"{kind} or nothing" if channel.optional else kind
+
+
+def value_text(value: object) -> str:
+    """A parameter's value; functions and classes by name."""
+    if isinstance(value, type):
+        return shown(value)
+    return getattr(value, "__name__", None) or repr(value)
+
+
+def _class(node: Node) -> str:
+    return type(node).__name__
+
+
+# The end of a run
+
+
+def ended(record: Run, executions: Mapping[str, Execution], skipped: Sequence[str]) -> str:
+    """One line that says what became of a run."""
+    states = [e.state for e in executions.values()]
+    reused = sum(s is State.CACHED for s in states)
+    done = sum(s.succeeded for s in states)
+    parts = [f"{done} of {done + len(skipped) + sum(not s.succeeded for s in states)} nodes done"]
+    parts += [f"{reused} reused"] if reused else []
+    parts += [f"not reached: {', '.join(skipped)}"] if skipped else []
+    how = record.state.value + (f" ({record.error})" if record.error else "")
+    span = "" if record.span is None else f" of span {label(record.span, calendar_of(record))}"
+    return f"Run {record.name}{span}: {how} in {took(seconds(record))}; {', '.join(parts)}."
