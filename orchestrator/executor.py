@@ -96,7 +96,9 @@ class Executor:
 
     def __init__(self, pipeline: Pipeline) -> None:
         """Forks the server: do this early, before threads and connections exist."""
-        preload = dict.fromkeys(m for n in pipeline if isinstance(n, Component) for m in n.preload)
+        preload = dict.fromkeys(
+            [*(m for n in pipeline if isinstance(n, Component) for m in n.preload), *pipeline.preload]
+        )
         mine, theirs = socket.socketpair()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()  # or the child writes it a second time
@@ -106,7 +108,7 @@ class Executor:
             self.session = os.fork()
         if not self.session:
             mine.close()
-            _Server(Connection(theirs.detach()), pipeline).serve(preload)
+            _Server(Connection(theirs.detach()), pipeline, preload).serve()
         theirs.close()
         self._control = Connection(mine.detach())
         self._children: dict[int, _Child] = {}
@@ -244,16 +246,16 @@ class _Worker:
 class _Server:
     """The server's side: forks children, reaps them and what they leave, stops them. It never touches the metadata."""
 
-    def __init__(self, control: Connection, pipeline: Pipeline) -> None:
+    def __init__(self, control: Connection, pipeline: Pipeline, preload: Iterable[str]) -> None:
         self._control = control
+        self._preload = list(preload)
         self._pipeline = pipeline
         self._workers: dict[int, _Worker] = {}
         self._selector = selectors.DefaultSelector()
 
-    def serve(self, preload: Iterable[str]) -> NoReturn:
+    def serve(self) -> NoReturn:
         try:
             self._settle()
-            self._import(preload)
             while True:
                 self._step()
         except EOFError:
@@ -272,27 +274,26 @@ class _Server:
         read, write = os.pipe()
         os.set_blocking(read, False)
         os.set_blocking(write, False)
+        logging.getLogger().addHandler(logging.NullHandler())  # importing Beam logs, and would install a root handler
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         self._selector.register(self._control.fileno(), selectors.EVENT_READ)
         self._selector.register(read, selectors.EVENT_READ)
         self._wake = read
 
-    def _import(self, modules: Iterable[str]) -> None:
-        logging.getLogger().addHandler(logging.NullHandler())  # importing Beam logs, and would install a root handler
-        for module in modules:
-            if self._control.poll():
-                return  # work is waiting; the children import what else they need
-            with contextlib.suppress(Exception), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                __import__(module)  # one that fails says so in the node that needs it
+    def _import_one(self) -> None:
+        """Imports the next module while there is nothing else to do; children import what they still lack."""
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            __import__(self._preload.pop(0))  # one that fails says so in the node that needs it
 
     def _step(self) -> None:
         now = time.monotonic()
         deadlines = [w.kill_at for w in self._workers.values() if w.kill_at is not None]
         soon = any(w.killed_at is not None or w.status is not None for w in self._workers.values())
         timeout = 0.02 if soon else max(0.0, min(deadlines) - now) if deadlines else None
-        self._selector.select(timeout)
+        if not self._selector.select(0.0 if self._preload else timeout) and self._preload:
+            self._import_one()
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake, 4096)
         self._reap()

@@ -25,14 +25,16 @@ class Pipeline:
 
     `nodes` may come in any order; `order` has parents first and otherwise keeps the order given. Raises
     PipelineError when two nodes share a name, a node reads from one that is not listed, or nodes wait for each other.
+    `preload` names modules that several nodes import, such as "sklearn.linear_model": a run imports them once.
     """
 
-    def __init__(self, name: str, nodes: Iterable[Node]) -> None:
+    def __init__(self, name: str, nodes: Iterable[Node], *, preload: Iterable[str] = ()) -> None:
         if not NAME.fullmatch(name):
             raise PipelineError(
                 f"{name!r} cannot name a pipeline: take a letter, then letters, digits, '_', '.' or '-', 64 at most."
             )
         self.name = name
+        self.preload = tuple(preload)
         listed = list(nodes)
         for node in listed:
             if not isinstance(node, Node):

@@ -1,0 +1,127 @@
+"""The demo: ten mornings of the flights pipeline on real data, one run a day, in a folder that can be played with.
+
+python -m pipelines.flights_demo [--folder demo] [--days 10]
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+
+from orchestrator import Artifact, Calendar, Examples, SpanwiseError, Trigger
+from orchestrator.executor import Executor
+from orchestrator.mlmd import open_store
+from orchestrator.runner import Outcome, Request, run
+from pipelines import flights, nycflights
+
+WINDOW = 3
+
+SETTINGS = """# Read by every spanwise command in this folder.
+root = ".spanwise"
+
+[params.flights]
+data = "data"
+serving = "serving"
+window = {window}
+"""
+
+HEAD = f"{'span':<12}{'window':<24}{'rows':>6}{'AUC':>8}{'champion':>10}  {'blessed':<9}{'pushed':<12}{'seconds':>8}"
+
+
+@dataclass(frozen=True)
+class Morning:
+    """What one day's run did, as the demo tells it."""
+
+    day: date
+    outcome: Outcome
+    seconds: float
+
+    def __str__(self) -> str:
+        if not self.outcome.succeeded:
+            return f"{self.day}  {self.outcome.run.error}"
+        window = [a.as_kind(Examples).span for a in self._made("RollingWindow", "examples")]
+        first, last = Calendar.DAY.label(window[0]), Calendar.DAY.label(window[-1])
+        (ingested,) = self._made("ExampleGen", "examples")
+        (evaluation,), (blessing,) = self._made("Evaluator", "evaluation"), self._made("Evaluator", "blessing")
+        (pushed,) = self._made("Pusher", "pushed_model")
+        rows = sum((ingested.as_kind(Examples).rows or {}).values())
+        verdict = "yes" if blessing.properties["blessed"] else "no"
+        version = pushed.properties.get("pushed_version") or "-"
+        span = f"{first} … {last[5:]}" if first != last else first
+        return (
+            f"{self.day!s:<12}{span:<24}{rows:>6}{_auc(evaluation, 'metrics'):>8}"
+            f"{_auc(evaluation, 'baseline_metrics'):>10}  {verdict:<9}{version:<12}{self.seconds:>8.1f}"
+        )
+
+    def _made(self, node: str, key: str) -> Sequence[Artifact]:
+        return self.outcome.executions[node].outputs[key]
+
+
+def _auc(evaluation: Artifact, which: str) -> str:
+    metrics = evaluation.properties.get(which)
+    return f"{metrics['auc']:.3f}" if isinstance(metrics, dict) else "-"
+
+
+def prepare(folder: Path, days: int) -> None:
+    """Lays out the data, the pipeline file and the settings; what was there from an earlier demo is removed."""
+    for old in ("data", "serving", ".spanwise"):
+        shutil.rmtree(folder / old, ignore_errors=True)
+    nycflights.lay_out(folder / "data", days=days)
+    shutil.copy(flights.__file__, folder / "flights.py")
+    (folder / "spanwise.toml").write_text(SETTINGS.format(window=WINDOW), encoding="utf-8")
+
+
+def mornings(folder: Path, days: int) -> Iterator[Morning]:
+    """Runs the pipeline once for each day, as a schedule would: each run is told its span."""
+    root = folder / ".spanwise"
+    pipeline = flights.flights(str(folder / "data"), str(folder / "serving"), window=WINDOW)
+    with Executor(pipeline) as executor:
+        store = open_store(str(root / "metadata.db"))
+        for number in range(days):
+            start = time.perf_counter()
+            day = nycflights.FIRST + timedelta(days=number)
+            span = Calendar.DAY.parse(str(day))
+            request = Request(span=span, calendar="day", trigger=Trigger.SCHEDULE, source=str(folder / "flights.py"))
+            outcome = run(pipeline, executor=executor, store=store, root=root, request=request)
+            yield Morning(day, outcome, time.perf_counter() - start)
+            if not outcome.succeeded:
+                return
+        store.close()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Ten mornings of the flights pipeline on real data.")
+    parser.add_argument("--folder", type=Path, default=Path("demo"), help="where to play (default: demo)")
+    parser.add_argument("--days", type=int, default=10, help="how many mornings (default: 10)")
+    options = parser.parse_args(arguments)
+    folder: Path = options.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        prepare(folder, options.days)
+        print(
+            f"Each morning: ingest yesterday's flights, learn from {WINDOW} days which will be late, push if better.\n"
+        )
+        print(HEAD)
+        failed = 0
+        for morning in mornings(folder, options.days):
+            print(morning, flush=True)
+            failed += not morning.outcome.succeeded
+    except SpanwiseError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    print(f"\nEverything is in {folder}/. Go on there:  cd {folder}")
+    print("  spanwise runs flights                                what ran")
+    print("  spanwise show flights                                the newest run, node by node")
+    print("  spanwise window flights.py                           which spans a window holds now")
+    print("  spanwise run flights.py --span 2013-01-05            ingest that day again and retrain")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
