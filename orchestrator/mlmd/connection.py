@@ -46,7 +46,7 @@ _BROKEN = (errors.InternalError, errors.UnavailableError, errors.CancelledError,
 
 
 class Lost(Exception):
-    """The connection broke in the middle of a write; it is open again, and whether the write landed is not known."""
+    """The connection to a server broke in the middle of a write; whether the write has landed is not known."""
 
 
 class NameTaken(Exception):
@@ -65,6 +65,7 @@ class Connection:
         self._pid = os.getpid()
         self._turn = threading.Lock()
         self._lock_file: int | None = None
+        self._broken = False
         _hush()
         if isinstance(where, Server):
             self._store = self._connect(migrate=migrate)
@@ -127,29 +128,45 @@ class Connection:
     def _ask(
         self, method: str, arguments: tuple[object, ...], options: dict[str, object], *, writes: bool = False
     ) -> Proto:
-        self._check_owner()
-        if self._store is None:
-            raise self._closed()
         waiting_until = time.monotonic() + self._deadline_s
-        reopened = False
         while True:
             try:
-                return getattr(self._store, method)(*arguments, **options)
+                return self._ask_once(method, arguments, options, writes=writes)
             except errors.AbortedError as error:  # locked, or the loser of a deadlock: rolled back, so safe to repeat
                 if time.monotonic() >= waiting_until:
                     raise self._locked() from error
                 _pause()
-            except (errors.AlreadyExistsError, errors.NotFoundError):
+
+    def _ask_once(
+        self, method: str, arguments: tuple[object, ...], options: dict[str, object], *, writes: bool
+    ) -> Proto:
+        """Asks, on a server that broke off once more when it was only to read."""
+        repeatable = isinstance(self._where, Server) and not writes
+        while True:
+            self._make_ready()
+            try:
+                return getattr(self._store, method)(*arguments, **options)
+            except (errors.AbortedError, errors.AlreadyExistsError, errors.NotFoundError):
                 raise
             except _BROKEN as error:
-                if reopened or isinstance(self._where, SqliteFile):
-                    raise translated(error, self._where) from error
-                self._store = self._connect()
-                reopened = True
-                if writes:
+                self._broken = True
+                if isinstance(self._where, Server) and writes:
                     raise Lost(_detail(error)) from error
+                if not repeatable:
+                    raise translated(error, self._where) from error
+                repeatable = False
             except errors.StatusError as error:
                 raise translated(error, self._where) from error
+
+    def _make_ready(self) -> None:
+        self._check_owner()
+        if self._store is None:
+            raise self._closed()
+        if self._broken:
+            # A server is connected to anew; and on a file ml_metadata leaves its transaction open when SQLite has
+            # ended it by itself, as on a full disk, so that nothing could be written any more.
+            self._store = self._connect()
+            self._broken = False
 
     def _check_owner(self) -> None:
         if os.getpid() != self._pid:

@@ -19,7 +19,7 @@ from ml_metadata.metadata_store import ListOptions, OrderByField
 from ml_metadata.proto import metadata_store_pb2
 
 from orchestrator.artifact import Artifact
-from orchestrator.errors import NotRecorded, StoreError
+from orchestrator.errors import NotRecorded, StoreError, StoreUnavailable
 from orchestrator.mlmd import layout, span_index
 from orchestrator.mlmd.connection import Connection, Lost, NameTaken, Proto
 from orchestrator.mlmd.location import Location
@@ -246,7 +246,7 @@ class MlmdStore:
         try:
             return put()
         except Lost as error:
-            raise StoreError(
+            raise StoreUnavailable(
                 f"The metadata {self._connection} broke off twice in one write ({error}). "
                 "Look at the server's log, then run again."
             ) from error
@@ -407,31 +407,31 @@ class MlmdStore:
         return metadata_store_pb2.Context(type_id=type_id, name=name, external_id=name if external else None)
 
     def _type_id(self, of: Literal["artifact", "execution", "context"], name: str) -> int:
-        if (of, name) not in self._types:
+        for _ in range(_MOST_RACES):
+            if (of, name) in self._types:
+                return self._types[of, name]
             properties = layout.ARTIFACT_PROPERTIES if of == "artifact" else {}
-            for known in self._connection.read(f"get_{of}_types"):
-                if not known.version and properties.keys() <= known.properties.keys():
+            there = {known.name: known for known in self._connection.read(f"get_{of}_types") if not known.version}
+            for known in there.values():
+                if properties.keys() <= known.properties.keys():
                     self._types[of, known.name] = known.id
             if (of, name) not in self._types:
-                self._types[of, name] = self._register(of, name, properties)
-        return self._types[of, name]
+                with contextlib.suppress(NameTaken):  # registered by another at the same moment: look again
+                    self._write(partial(self._register, of, name, properties, fresh=name not in there))
+        raise self._losing(f"the {of} type {name!r}")
 
-    def _register(self, of: str, name: str, properties: Mapping[str, int]) -> int:
+    def _register(self, of: str, name: str, properties: Mapping[str, int], *, fresh: bool) -> None:
         kinds = {
             "artifact": metadata_store_pb2.ArtifactType,
             "execution": metadata_store_pb2.ExecutionType,
             "context": metadata_store_pb2.ContextType,
         }
         declared = kinds[of](name=layout.name_of(name), properties=properties)
-
-        def put() -> int:
-            # A type of that name may be there, of another program; it keeps what it has and gets what we need.
-            return int(self._connection.write(f"put_{of}_type", declared, can_add_fields=True, can_omit_fields=True))
-
-        try:
-            return self._write(put)
-        except NameTaken:  # registered by another at the same moment
-            return self._write(put)
+        if fresh:
+            # The name alone would be registered twice by two at one moment, under two ids; external ids are unique.
+            declared.external_id = layout.name_of(f"spanwise:{of}:{name}")
+        # A type of that name may be there, of another program; it keeps what it has and gets what we need.
+        self._connection.write(f"put_{of}_type", declared, can_add_fields=True, can_omit_fields=True)
 
     # --- reading
 

@@ -1,0 +1,102 @@
+"""The store on a server whose connection breaks, or that cannot tell capitals from small letters."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.errors import StoreError
+from orchestrator.mlmd import open_store
+from orchestrator.run import Run, State
+from orchestrator.store import AlreadyClaimed, Claim
+from tests.contract.conftest import SERVERS, fresh_url
+from tests.contract.records import MODELS, begin, model, publish, told
+from tests.contract.wire import Wire
+
+pytestmark = pytest.mark.skipif(not SERVERS, reason="no SPANWISE_TEST_MYSQL or SPANWISE_TEST_POSTGRESQL")
+
+
+@pytest.fixture(params=list(SERVERS))
+def wire(request, tmp_path):
+    wire = Wire(fresh_url(request.param, tmp_path))
+    yield wire
+    wire.close()
+
+
+@pytest.fixture
+def store(wire):
+    store = open_store(wire.url, deadline_s=10)
+    yield store
+    store.close()
+
+
+def break_off(wire, how):
+    assert not wire.armed, "the last break did not happen"
+    wire.cut() if how == "before" else wire.lose_the_next_commits_answer()
+
+
+def test_reading_goes_on_when_the_connection_was_cut(wire, store):
+    """A question after the connection broke is answered on a new one."""
+    made = publish(store, MODELS, model())
+
+    wire.cut()
+
+    assert told(store.execution(made.id)) == told(made)
+
+
+@pytest.mark.parametrize("how", ["before", "after the commit"])
+def test_every_write_is_made_once_when_the_connection_breaks(wire, store, how):
+    """Whether a write was lost or only its answer, it is there once, and the caller is told so."""
+    store.claim(Claim("warm", "up"))
+    publish(store, MODELS, model())
+
+    break_off(wire, how)
+    store.claim(Claim("tick", "1", {"n": 1}))
+    break_off(wire, how)
+    store.amend(Claim("tick", "1", {"n": 2}))
+    break_off(wire, how)
+    run = store.begin_run(Run(pipeline="flights"), Claim("journal", "1"))
+    break_off(wire, how)
+    begun = begin(store, "Trainer", Claim("journal", "2"), run=run.number)
+    break_off(wire, how)
+    ended = store.publish(replace(begun, state=State.COMPLETE, outputs={"model": (model(),)}), Claim("journal", "3"))
+    break_off(wire, how)
+    store.update_run(replace(run, state=State.COMPLETE), Claim("journal", "4"))
+
+    assert not wire.armed
+    assert store.claimed("tick", "1").facts["n"] == 2
+    assert [store.claimed("journal", n) is not None for n in "1234"] == [True] * 4
+    assert [r.number for r in store.runs("flights")] == [2, 1]
+    assert store.run("flights", 2).state is State.COMPLETE
+    assert [told(e) for e in store.executions(run)] == [told(ended)]
+    assert next(store.newest(MODELS)).id == ended.outputs["model"][0].id
+    assert [a.name for a in store.newest(MODELS)] == [f"{MODELS}/2", f"{MODELS}/1"]
+
+
+def test_a_taken_claim_is_refused_when_the_connection_breaks(wire, store):
+    """What another has claimed is not taken for one's own write that landed."""
+    store.claim(Claim("tick", "1", {"by": "another"}))
+
+    wire.cut()
+    with pytest.raises(AlreadyClaimed):
+        store.claim(Claim("tick", "2"), Claim("tick", "1", {"by": "me"}))
+
+    assert store.claimed("tick", "1").facts["by"] == "another"
+    assert store.claimed("tick", "2") is None
+
+
+@pytest.mark.skipif("SPANWISE_TEST_MYSQL_CAPITALS" not in os.environ, reason="no SPANWISE_TEST_MYSQL_CAPITALS")
+def test_a_server_that_ignores_capitals_does_not_mix_names_up():
+    """Where `Flights` and `flights` are one name to the server, the second is refused with the way out."""
+    store = open_store(os.environ["SPANWISE_TEST_MYSQL_CAPITALS"])
+    store.begin_run(Run(pipeline="flights"))
+
+    for verb in (
+        lambda: store.begin_run(Run(pipeline="Flights")),
+        lambda: store.run("Flights", 1),
+        lambda: list(store.runs("Flights")),
+    ):
+        with pytest.raises(StoreError, match="utf8mb4_bin"):
+            verb()
+
+    store.close()

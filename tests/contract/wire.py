@@ -1,0 +1,87 @@
+"""A way to a server that can be cut, at once or between the next COMMIT and its answer.
+
+It runs in a process of its own: ml_metadata lets no other thread run while it waits for its server.
+"""
+
+import contextlib
+import multiprocessing
+import socket
+import threading
+from urllib.parse import urlsplit
+
+
+class Wire:
+    """The near end: `url` leads through it to the server."""
+
+    def __init__(self, url):
+        parts = urlsplit(url)
+        self._orders, theirs = multiprocessing.Pipe()
+        processes = multiprocessing.get_context("forkserver")
+        self._process = processes.Process(target=_serve, args=(theirs, parts.hostname, parts.port), daemon=True)
+        self._process.start()
+        self.url = url.replace(f":{parts.port}/", f":{self._orders.recv()}/")
+
+    @property
+    def armed(self):
+        """Whether the COMMIT whose answer is to be lost is still to come."""
+        return self._order("armed?")
+
+    def cut(self):
+        self._order("cut")
+
+    def lose_the_next_commits_answer(self):
+        self._order("lose")
+
+    def close(self):
+        self._process.kill()
+        self._process.join()
+        self._orders.close()
+
+    def _order(self, what):
+        self._orders.send(what)
+        return self._orders.recv()
+
+
+def _serve(orders, host, port):
+    listener = socket.create_server(("127.0.0.1", 0))
+    lose, ends = threading.Event(), []
+
+    def accept():
+        while True:
+            client, _ = listener.accept()
+            ends.append(_Ends(client, socket.create_connection((host, port)), lose))
+
+    threading.Thread(target=accept, daemon=True).start()
+    orders.send(listener.getsockname()[1])
+    while True:
+        match orders.recv():
+            case "lose":
+                lose.set()
+            case "cut":
+                while ends:
+                    ends.pop().close()
+        orders.send(lose.is_set())
+
+
+class _Ends:
+    def __init__(self, client, server, lose):
+        self._client, self._server, self._lose = client, server, lose
+        self._deaf = False
+        for source, target in ((client, server), (server, client)):
+            threading.Thread(target=self._pass_on, args=(source, target), daemon=True).start()
+
+    def close(self):
+        for end in (self._client, self._server):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _pass_on(self, source, target):
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if source is self._client and b"COMMIT" in data.upper() and self._lose.is_set():
+                    self._lose.clear()
+                    self._deaf = True
+                if source is self._server and self._deaf:
+                    break
+                target.sendall(data)
+        self.close()
