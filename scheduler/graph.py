@@ -15,6 +15,7 @@ BOX_HEIGHT, GAP_X, GAP_Y, MARGIN = 46, 34, 58, 20
 CHAR_WIDTH = 7.9
 """Pixels of a character at 13 px, generously: the picture does not know the font it is drawn in."""
 
+PORT_GAP = 40
 _SWEEPS = 6
 
 
@@ -92,10 +93,11 @@ def svg(pipeline: Pipeline) -> str:
     past = [e for e in edges(pipeline) if e.past]
     sides = {n: (centres[n] + widths[n] / 2, tops[n]) for n in pipeline.nodes}
     parts = [_head(total + (3 * MARGIN if past else 0), height, pipeline.name)]
-    parts += [_path([(centres[n], tops[n]) for n in chain]) for chain in chains.values()]
+    ports = _ports(chains, centres, widths)
+    parts += [_path(_points(edge, chain, centres, tops, ports)) for edge, chain in chains.items()]
     parts += [_past(sides[e.source], sides[e.target], total) for e in past]
     parts += [_box(node, centres[node.name], tops[node.name], widths[node.name]) for node in pipeline]
-    parts += _captions(keys, chains, centres, tops)
+    parts += [_caption(", ".join(keys[edge]), port, tops[edge[1]]) for edge, port in ports.items()]
     return "\n".join([*parts, "</svg>"])
 
 
@@ -175,6 +177,36 @@ def _spread(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
     return [(a + b) / 2 for a, b in zip(left, right, strict=True)]
 
 
+@dataclass(frozen=True)
+class Port:
+    """Where an edge arrives at a box."""
+
+    x: float
+    place: int  #: among the edges into that box, from the left
+
+
+def _ports(chains: Chains, centres: Mapping[str, float], widths: Mapping[str, float]) -> dict[tuple[str, str], Port]:
+    """Where each edge arrives: side by side, in the order of where they come from."""
+    found: dict[tuple[str, str], Port] = {}
+    for target in dict.fromkeys(target for _, target in chains):
+        arriving = sorted((e for e in chains if e[1] == target), key=lambda e: centres[chains[e][-2]])
+        room = widths[target] - 2 * MARGIN
+        apart = min(PORT_GAP, room / max(1, len(arriving) - 1))
+        for place, edge in enumerate(arriving):
+            found[edge] = Port(centres[target] + (place - (len(arriving) - 1) / 2) * apart, place)
+    return found
+
+
+def _points(
+    edge: tuple[str, str],
+    chain: Sequence[str],
+    centres: Mapping[str, float],
+    tops: Mapping[str, float],
+    ports: Mapping[tuple[str, str], Port],
+) -> list[tuple[float, float]]:
+    return [*((centres[n], tops[n]) for n in chain[:-1]), (ports[edge].x, tops[edge[1]])]
+
+
 def _width(node: Node | None) -> float:
     if node is None:
         return 8.0  # an edge that passes
@@ -237,27 +269,15 @@ def _box(node: Node, centre: float, top: float, width: float) -> str:
     return "\n".join(parts)
 
 
-def _captions(
-    keys: Mapping[tuple[str, str], Sequence[str]],
-    chains: Chains,
-    centres: Mapping[str, float],
-    tops: Mapping[str, float],
-) -> list[str]:
-    """The name of what goes along an edge, above its arrow; edges into one box in a row of captions."""
-    found = []
-    for pair, names in keys.items():
-        before, end = chains[pair][-2:]
-        siblings = sorted((c[-2] for p, c in chains.items() if p[1] == pair[1]), key=lambda n: centres[n])
-        lift = siblings.index(before) % 2 * 12 if len(siblings) > 1 else 0
-        y = tops[end] - 14 - lift
-        share = 1 - (14 + lift) / GAP_Y
-        eased = share * share * (3 - 2 * share)  # where the curve of _path is at that height, nearly
-        x = centres[before] + (centres[end] - centres[before]) * eased
-        found.append(
-            f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" font-size="10" fill="#334155" stroke="#ffffff" '
-            f'stroke-width="3" paint-order="stroke">{html.escape(", ".join(names))}</text>'
-        )
-    return found
+def _caption(text: str, port: Port, top: float) -> str:
+    """The name of what goes along an edge, where it arrives; every other one higher, so that they do not touch."""
+    place = f'x="{port.x:.1f}" y="{top - 11 - port.place % 2 * 12:.1f}" text-anchor="middle" font-size="10"'
+    text = html.escape(text)
+    # The first is the light around the second: not every program that draws SVG knows `paint-order`.
+    return (
+        f'<text {place} stroke="#ffffff" stroke-width="4" fill="#ffffff">{text}</text>\n'
+        f'<text {place} fill="#334155">{text}</text>'
+    )
 
 
 def _label(node: Node) -> str:
