@@ -22,6 +22,7 @@ import hashlib
 import logging
 import pickle
 import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -32,7 +33,7 @@ from components.readers.descriptor import Dialect, FileLayout, Format, Rejected,
 from orchestrator.errors import ColumnsChanged, ParameterError, UnreadableInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -242,7 +243,7 @@ def _found_types(
     import pyarrow as pa
 
     from components.readers import reader_of
-    from components.readers.columns import unify
+    from components.readers.columns import storable, unify
 
     head = next(descriptor for part in parts for descriptor in part.descriptors)
     if head.format in ("parquet", "arrow"):
@@ -251,17 +252,19 @@ def _found_types(
             assert layout.types is not None
             path = layout.descriptors[0].path
             for name, type_ in zip(layout.names, layout.types, strict=True):
-                before = types.get(name) or type_
+                before = types.get(name)
+                before = type_ if before is None else before
                 joined = unify(name, before, type_)
                 if joined is None and name not in pins:
                     raise UnreadableInput(
                         f"the files of one span must have the same columns: '{name}' is {type_} in {path} "
                         f"and {before} in a file before it. Pin it: types={{'{name}': ...}}."
                     )
-                types[name] = joined or type_
+                types[name] = type_ if joined is None else joined
         return types, True
     if head.format == "jsonl":
-        return _survey(plan, parts, _known(plan, pins)), True
+        surveyed = _survey(plan, parts, _known(plan, pins))
+        return {name: None if type_ is None else storable(type_) for name, type_ in surveyed.items()}, True
     known = _known(plan, pins)
     sample = reader_of(head.format).infer(head, plan.dialect, known, 1)
     if any(pa.types.is_null(type_) for type_ in sample.values()):
@@ -344,39 +347,47 @@ def _settle(
 
 def _on_beam(plan: IngestPlan, label: str, parts: Sequence[Part], work: Callable[[Part], Result]) -> list[Result]:
     """Does the work on every part with the plan's runner; the results are in the order of the parts."""
-    root = logging.getLogger()
-    # importing Beam logs a warning through the root logger, which would give a root without handlers one for good
-    quiet = logging.NullHandler()
-    root.addHandler(quiet)
-    try:
-        beam = import_module("apache_beam")
-        beam_options = import_module("apache_beam.options.pipeline_options")
-    finally:
-        root.removeHandler(quiet)
     results = Path(plan.destination, ".results")
+    try:
+        with _unhandled_root_logger():
+            _run_graph(plan, label, parts, work, results)
+        # our own workers wrote it just now
+        found: list[tuple[int, Result]] = pickle.loads(results.read_bytes())  # noqa: S301 -- see above
+    finally:
+        results.unlink(missing_ok=True)
+    return [result for _, result in sorted(found, key=lambda pair: pair[0])]
+
+
+def _run_graph(
+    plan: IngestPlan, label: str, parts: Sequence[Part], work: Callable[[Part], Result], results: Path
+) -> None:
+    beam = import_module("apache_beam")
+    beam_options = import_module("apache_beam.options.pipeline_options")
     # flags=[]: by default Beam reads the command line of this process
     options = beam_options.PipelineOptions(flags=[], **dict(plan.runner_options))
     try:
         pipeline = beam.Pipeline(runner=plan.runner or EMBEDDED_RUNNER, options=options)
     except (ValueError, ImportError) as error:
         raise ParameterError(f"runner: Beam has none called '{plan.runner}' here ({error}).") from error
-    numbered = list(enumerate(parts))
-    elements = pipeline | "Parts" >> beam.Create(numbered)
+    elements = pipeline | "Parts" >> beam.Create(list(enumerate(parts)))
     if len(parts) > 1:
         elements |= "Spread" >> beam.Reshuffle()  # otherwise a runner may do all parts on one worker
     done = elements | label >> beam.Map(_numbered, work)
-    _ = (
-        done
-        | "Collect" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
-        | "Save" >> beam.Map(_save, str(results))
-    )
+    together = done | "Collect" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
+    _ = together | "Save" >> beam.Map(_save, str(results))
     pipeline.run().wait_until_finish()
+
+
+@contextmanager
+def _unhandled_root_logger() -> Iterator[None]:
+    """Beam logs through the root logger, which would give a root without handlers one for good."""
+    root = logging.getLogger()
+    quiet = logging.NullHandler()
+    root.addHandler(quiet)
     try:
-        # our own workers wrote it just now
-        found: list[tuple[int, Result]] = pickle.loads(results.read_bytes())  # noqa: S301 -- see above
+        yield
     finally:
-        results.unlink(missing_ok=True)
-    return [result for _, result in sorted(found, key=lambda pair: pair[0])]
+        root.removeHandler(quiet)
 
 
 def _numbered(pair, work):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 -- Beam would check annotations as its own types

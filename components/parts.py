@@ -18,7 +18,7 @@ import pyarrow.parquet
 from components.readers import reader_of
 from components.readers.columns import Misfit, join_all, refusal
 from components.row_hash import buckets, row_hashes
-from orchestrator.errors import SpanwiseError
+from orchestrator.errors import SpanwiseError, UnreadableInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -222,7 +222,10 @@ class _SplitFile(_Draft):
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
     def _open(self, path: Path) -> None:
-        self._writer = pa.parquet.ParquetWriter(path, self._schema, compression="zstd")
+        try:
+            self._writer = pa.parquet.ParquetWriter(path, self._schema, compression="zstd")
+        except pa.ArrowNotImplementedError as error:
+            raise UnreadableInput(f"the input has a column that Parquet cannot hold: {error}") from error
 
     def _finish(self) -> None:
         if self._waiting:

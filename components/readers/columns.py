@@ -125,6 +125,11 @@ def join_all(one: Mapping[str, pa.DataType], other: Mapping[str, pa.DataType]) -
     return joined
 
 
+def storable(type_: pa.DataType) -> pa.DataType:
+    """The type, or string where it has a struct without fields ({} in JSON), which Parquet cannot hold."""
+    return pa.string() if _has_empty_struct(type_) else type_
+
+
 def wider(type_: pa.DataType) -> pa.DataType:
     """What an inferred column becomes when one of its values does not fit: finer time first, then string."""
     if pa.types.is_timestamp(type_) and type_.unit == "us":
@@ -207,6 +212,12 @@ def refusal(rejected: Rejected) -> UnreadableInput:
         f"{rejected.path}, line {rejected.line}: {rejected.reason}. The row: {shown}\n"
         "Correct the file, or let such rows be set aside: rejects=<folder>."
     )
+
+
+def _has_empty_struct(type_: pa.DataType) -> bool:
+    if pa.types.is_struct(type_):
+        return type_.num_fields == 0 or any(_has_empty_struct(field.type) for field in type_)
+    return pa.types.is_list(type_) and _has_empty_struct(type_.value_type)
 
 
 def _is_number(type_: pa.DataType) -> bool:

@@ -77,18 +77,20 @@ def read(
         Misfit: a value does not fit a type that was inferred, or is the previous span's.
     """
     schema = pa.schema([(column.name, column.type) for column in columns])
+    # the parser would take a number for an instant; the cast takes only text
+    raw = pa.schema([(c.name, pa.string() if pa.types.is_temporal(c.type) else c.type) for c in columns])
     for block in text.blocks(descriptor, dialect, _boundary):
         if not block.data.strip():
             continue
         try:
-            table = _parse(block.data, schema)
+            table = _parse(block.data, raw).cast(schema)
         except (pa.ArrowException, NotImplementedError):
             table = _parse_with_care(block, descriptor, columns, reject)
         yield from table.to_batches()
 
 
 def _parse(data: bytes, schema: pa.Schema | None) -> pa.Table:
-    return pa.json.read_json(
+    table = pa.json.read_json(
         cast("IO[bytes]", pa.BufferReader(data)),
         # one chunk: the order of the keys and the types must not hang on where the parser cuts
         read_options=pa.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
@@ -96,6 +98,10 @@ def _parse(data: bytes, schema: pa.Schema | None) -> pa.Table:
             explicit_schema=schema, unexpected_field_behavior="infer" if schema is None else "error"
         ),
     )
+    if table.num_rows != sum(1 for line in data.split(b"\n") if line.strip()):
+        # the parser also takes two objects in a line and one over two lines, which blocks would cut
+        raise pa.ArrowInvalid("not one object a line")
+    return table
 
 
 def _boundary(data: bytes, final: bool) -> int:

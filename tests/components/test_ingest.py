@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.ingest import IngestPlan, fingerprint, ingest
-from components.readers import Dialect
+from components.parts import Part, Writing, write_part
+from components.readers import Dialect, reader_of
+from components.readers.columns import Column
 from orchestrator.errors import ColumnsChanged, ParameterError, UnreadableInput
 
 
@@ -174,6 +178,44 @@ def test_a_filled_destination_is_refused(write, plan, tmp_path):
         ingest(plan(write("a.csv", "a\n1\n")))
 
 
+def test_a_part_can_be_written_twice(write, plan):
+    """A worker that is started again on the same part leaves the same file and nothing else."""
+    asked = plan(write("a.csv", "a\n1\n"))
+    descriptors = reader_of("csv").describe(asked.files["all"][0], "csv", Dialect()).descriptors
+    part = Part(split="all", index=0, descriptors=descriptors)
+    column = Column(name="a", type=pa.int64(), source="inferred")
+    writing = Writing(
+        dialect=Dialect(), columns=(column,), destination=asked.destination, rejects=None, ratios=(), split_key=()
+    )
+    write_part(part, writing)
+    once = contents(asked.destination)
+
+    write_part(part, writing)
+
+    assert contents(asked.destination) == once
+    assert list(once) == ["Split-all/part-00000.parquet"]
+
+
+def test_a_process_that_ingests_keeps_its_log_and_imports_late(write, plan):
+    """Importing the module loads neither Beam nor pyarrow, and an ingest leaves the root logger without a handler."""
+    asked = plan(write("a.csv", "a\n1\n"))
+    program = """
+import logging, sys
+from components.ingest import IngestPlan, ingest
+heavy = [name for name in ("apache_beam", "pyarrow", "numpy") if name in sys.modules]
+ingest(IngestPlan(files={"all": (sys.argv[1],)}, destination=sys.argv[2]))
+print(heavy, logging.getLogger().handlers, sys.modules.keys() >= {"apache_beam"})
+"""
+    root = Path(__file__).parents[2]
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, asked.files["all"][0], asked.destination],
+        cwd=root, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+
+    assert done.stdout == "[] [] True\n"
+
+
 # --- types
 
 
@@ -232,6 +274,15 @@ def test_json_text_stays_text_unless_it_is_pinned(write, plan):
 
     assert ingest(free).columns == (("t", "string"),)
     assert ingest(pinned).columns == (("t", "timestamp[us]"),)
+
+
+def test_a_json_value_without_fields_is_text(write, plan):
+    """An empty object has no columns that Parquet could hold, so its key is written as JSON text."""
+    asked = plan(write("a.jsonl", '{"a":{},"n":1}\n{"n":2}\n'))
+
+    ingest(asked)
+
+    assert table(asked).to_pydict() == {"a": ["{}", None], "n": [1, 2]}
 
 
 def test_parquet_files_of_a_span_meet_in_the_wider_type(plan, tmp_path):
@@ -385,6 +436,8 @@ def truncated(data):
         ("a.jsonl", b'{"a":1}\n{"a":\n', "line 2: not JSON"),
         ("a.jsonl", b'{"a":1}\n[2]\n', "line 2: a JSON object wanted"),
         ("a.jsonl", b'{"a":1}\n{"a":1,"a":2}\n', "line 2: not JSON: the key 'a' stands twice"),
+        ("a.jsonl", b'{"a":1}\n{"a":2}{"a":3}\n', "line 2: not JSON: Extra data"),
+        ("a.jsonl", b'{"a":1}\n{"a":\n2}\n', "line 2: not JSON"),
         ("a.json", b'[{"a":1}]', "one JSON array.*jq"),
     ],
 )  # fmt: skip
