@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from orchestrator.artifact import Blessing, Evaluation, Examples, Model
-from orchestrator.component import Component, Input, Output, Retry
+from orchestrator.component import Component, Input, Output
 from orchestrator.errors import ParameterError, UnreadableInput
 
 if TYPE_CHECKING:
@@ -139,16 +139,7 @@ class Evaluator(Component):
         "components.rows",
     )
 
-    def __init__(
-        self,
-        *,
-        name: str | None = None,
-        retry: Retry | int = 0,
-        timeout_s: float | None = None,
-        cache: bool = True,
-        **arguments: object,
-    ) -> None:
-        super().__init__(name=name, retry=retry, timeout_s=timeout_s, cache=cache, **arguments)
+    def check(self) -> None:
         thresholds = self.parameters["thresholds"]
         for metric, threshold in thresholds.items() if isinstance(thresholds, Mapping) else ():
             if threshold.compares and not self.inputs["baseline"]:

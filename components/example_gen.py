@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from components.readers.descriptor import Dialect, Format
 from components.splits import HashSplit, output_splits, split_names
 from orchestrator.artifact import Examples, Rejects
-from orchestrator.component import Component, Output, Retry
+from orchestrator.component import Component, Output
 from orchestrator.errors import ParameterError
 from orchestrator.history import History
 from orchestrator.run import Run
@@ -59,16 +59,7 @@ class ExampleGen(Component):
     prepared: ClassVar = ("files", "span", "version", "fingerprint", "previous", "compare")
     libraries: ClassVar = ("pyarrow",)
 
-    def __init__(
-        self,
-        *,
-        name: str | None = None,
-        retry: Retry | int = 0,
-        timeout_s: float | None = None,
-        cache: bool = True,
-        **arguments: object,
-    ) -> None:
-        super().__init__(name=name, retry=retry, timeout_s=timeout_s, cache=cache, **arguments)
+    def check(self) -> None:
         given: dict[str, object] = dict(self.parameters)
         self._patterns = _parsed(self.name, given["pattern"], given["patterns"])
         _divided(self._patterns, given["ratios"])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar, Self, cast
 
 from orchestrator.artifact import Artifact, Model, missing_properties
-from orchestrator.component import Component, Output, Retry
+from orchestrator.component import Component, Output
 from orchestrator.errors import ParameterError, Unfingerprintable, UnreadableInput
 from orchestrator.fingerprint import of_tree
 from orchestrator.history import History
@@ -34,16 +34,7 @@ class Importer(Component):
             return object.__new__(cls)
         return cast("Self", object.__new__(_importer_of(kind)))  # type: ignore[arg-type]  # see artifact.properties_of
 
-    def __init__(
-        self,
-        *,
-        name: str | None = None,
-        retry: Retry | int = 0,
-        timeout_s: float | None = None,
-        cache: bool = True,
-        **arguments: object,
-    ) -> None:
-        super().__init__(name=name, retry=retry, timeout_s=timeout_s, cache=cache, **arguments)
+    def check(self) -> None:
         given = self.parameters["properties"]
         draft = self.outputs["artifact"].kind("")
         _describe(self.name, draft, given if isinstance(given, Mapping) else {})

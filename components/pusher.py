@@ -36,7 +36,7 @@ from typing import ClassVar
 
 from orchestrator import fingerprint
 from orchestrator.artifact import Blessing, Model, PushedModel
-from orchestrator.component import Attempt, Component, Input, Output, Retry
+from orchestrator.component import Attempt, Component, Input, Output
 from orchestrator.errors import Fenced, NodeFailed, ParameterError
 
 log = logging.getLogger("spanwise.pusher")
@@ -120,16 +120,7 @@ class Pusher(Component):
 
     cacheable: ClassVar = False
 
-    def __init__(
-        self,
-        *,
-        name: str | None = None,
-        retry: Retry | int = 0,
-        timeout_s: float | None = None,
-        cache: bool = True,
-        **arguments: object,
-    ) -> None:
-        super().__init__(name=name, retry=retry, timeout_s=timeout_s, cache=cache, **arguments)
+    def check(self) -> None:
         if not self.parameters["destination"]:
             raise ParameterError(f"{self.name} needs a folder as destination, for example destination='serving'.")
         keep = self.parameters["keep_versions"]

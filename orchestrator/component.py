@@ -168,6 +168,7 @@ class Node:
     inputs: Mapping[str, tuple[Channel, ...]]
     parameters: Mapping[str, object]
     outputs: Mapping[str, Channel]
+    after: tuple[Node, ...]  #: it waits for these too, and is skipped when they fail, though it reads nothing of them
 
     def __getitem__(self, key: str) -> Channel:
         """The channel of one output."""
@@ -178,20 +179,24 @@ class Node:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name})"
 
-    def _named(self, name: str | None) -> None:
+    def _place(self, name: str | None, after: Sequence[Node]) -> None:
         self.name = name or type(self).__name__
+        self.after = tuple(after)
         if not NAME.fullmatch(self.name):
             raise PipelineError(
                 f"{self.name!r} cannot name a node: take a letter, then letters, digits, '_', '.' or '-', 64 at most."
             )
+        for node in self.after:
+            if not isinstance(node, Node):
+                raise PipelineError(f"{self.name} can only come after nodes; {node!r} is none.")
 
 
 class Component(Node):
     """Work, done in a process of its own. Subclasses define `run`; making one places it in a pipeline.
 
-    The arguments are the inputs (channels) and parameters of `run`, by name, and four that every node takes:
-    `name` (default: the class name), `retry` (a Retry, or how often), `timeout_s`, and `cache=False` to do the work
-    even when nothing has changed.
+    The arguments are the inputs (channels) and parameters of `run`, by name, and five that every component takes:
+    `name` (default: the class name), `retry` (a Retry, or how often), `timeout_s`, `cache=False` to do the work even
+    when nothing has changed, and `after`, nodes to wait for without reading from them, such as a check that must pass.
     """
 
     preload: ClassVar[tuple[str, ...]] = ()
@@ -213,9 +218,10 @@ class Component(Node):
         retry: Retry | int = 0,
         timeout_s: float | None = None,
         cache: bool = True,
+        after: Sequence[Node] = (),
         **arguments: object,
     ) -> None:
-        self._named(name)
+        self._place(name, after)
         self.retry = retry if isinstance(retry, Retry) else Retry(times=retry)
         self.timeout_s = timeout_s
         self.cache = cache and self.cacheable
@@ -299,12 +305,20 @@ class Component(Node):
 class Resolver(Node):
     """Chooses, among what was published on a channel, what this run reads; it makes nothing."""
 
-    def __init__(self, source: Channel, *, name: str | None = None, many: bool, optional: bool = False) -> None:
+    def __init__(
+        self,
+        source: Channel,
+        *,
+        name: str | None = None,
+        after: Sequence[Node] = (),
+        many: bool,
+        optional: bool = False,
+    ) -> None:
         if not isinstance(source, Channel):
             raise PipelineError(f"{type(self).__name__} takes a channel, not {source!r}; name the output: node['…'].")
         if isinstance(source.producer, Resolver):
             raise PipelineError(f"{type(self).__name__} chooses from what a component made; {source!r} is a choice.")
-        self._named(name)
+        self._place(name, after)
         self.inputs = {source.key: (source,)}
         self.parameters = {}
         channel = Channel(self.name, source.key, source.kind, self, many, optional)
@@ -378,7 +392,7 @@ def _spec(where: str, argument: inspect.Parameter, hint: object) -> _Spec:
         return OutputSpec(kind, many=True)
     role = next((m for m in getattr(hint, "__metadata__", ()) if isinstance(m, _Role)), None)
     if role is None:
-        if argument.name in ("name", "retry", "timeout_s", "cache"):
+        if argument.name in ("name", "retry", "timeout_s", "cache", "after"):
             raise PipelineError(f"{where}: every node takes {argument.name!r} already; call the parameter otherwise.")
         return ParameterSpec(hint, argument.default)
     kind, many, optional = _kind(where, get_args(hint)[0])

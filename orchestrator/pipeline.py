@@ -48,9 +48,12 @@ class Pipeline:
         for node in listed:
             for channel in channels_of(node):
                 self._refuse_loose(node, channel)
-        self._parents = {
-            n.name: tuple(dict.fromkeys(c.node for c in channels_of(n) if c.producer is not None)) for n in listed
-        }
+            for other in node.after:
+                if self.nodes.get(other.name) is not other:
+                    raise PipelineError(
+                        f"{node.name} comes after {other.name}, which is not in pipeline {name!r}; add it."
+                    )
+        self._parents = {n.name: _parents(n) for n in listed}
         self.order: tuple[str, ...] = _sorted(name, self._parents)
 
     def __iter__(self) -> Iterator[Node]:
@@ -60,11 +63,11 @@ class Pipeline:
         return f"Pipeline({self.name!r}, {len(self.nodes)} nodes)"
 
     def parents(self, node: str) -> tuple[str, ...]:
-        """The nodes it reads from."""
+        """The nodes it waits for."""
         return self._parents[node]
 
     def children(self, node: str) -> tuple[str, ...]:
-        """The nodes that read from it."""
+        """The nodes that wait for it."""
         return tuple(n for n in self.order if node in self._parents[n])
 
     def ancestors(self, *nodes: str) -> frozenset[str]:
@@ -135,6 +138,11 @@ def channels_of(node: Node) -> Iterator[Channel]:
     """Every channel that a node reads."""
     for channels in node.inputs.values():
         yield from channels
+
+
+def _parents(node: Node) -> tuple[str, ...]:
+    producers = (c.node for c in channels_of(node) if c.producer is not None)
+    return tuple(dict.fromkeys([*producers, *(other.name for other in node.after)]))
 
 
 def _reached(start: Sequence[str], step: Callable[[str], Iterable[str]]) -> frozenset[str]:

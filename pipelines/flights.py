@@ -86,7 +86,7 @@ def _loaded(model: Path) -> Fitted:
 def flights(data: str, serving: str, window: int = 7, since: str = "2013-01-01") -> Pipeline:
     ingest = ExampleGen(pattern=f"{data}/{{YYYY}}-{{MM}}-{{DD}}/v{{VERSION}}/*.csv")
     count = RowCount(examples=ingest["examples"], at_least=100)
-    recent = RollingWindow(ingest["examples"], size=window, since=since)
+    recent = RollingWindow(ingest["examples"], size=window, since=since, after=[count])
     trainer = Trainer(examples=recent["examples"], run_fn=train)
     champion = LatestBlessed(trainer["model"])
     evaluator = Evaluator(

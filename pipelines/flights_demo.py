@@ -6,6 +6,7 @@ python -m pipelines.flights_demo [--folder demo] [--days 10]
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import time
@@ -79,15 +80,16 @@ def prepare(folder: Path, days: int) -> None:
 
 def mornings(folder: Path, days: int) -> Iterator[Morning]:
     """Runs the pipeline once for each day, as a schedule would: each run is told its span."""
-    root = folder / ".spanwise"
-    pipeline = flights.flights(str(folder / "data"), str(folder / "serving"), window=WINDOW)
+    os.chdir(folder)  # paths are part of what a run is known by: these are the ones that a command typed there has
+    root = Path(".spanwise").absolute()
+    pipeline = flights.flights("data", "serving", window=WINDOW)
     with Executor(pipeline) as executor:
         store = open_store(str(root / "metadata.db"))
         for number in range(days):
             start = time.perf_counter()
             day = nycflights.FIRST + timedelta(days=number)
             span = Calendar.DAY.parse(str(day))
-            request = Request(span=span, calendar="day", trigger=Trigger.SCHEDULE, source=str(folder / "flights.py"))
+            request = Request(span=span, calendar="day", trigger=Trigger.SCHEDULE, source="flights.py")
             outcome = run(pipeline, executor=executor, store=store, root=root, request=request)
             yield Morning(day, outcome, time.perf_counter() - start)
             if not outcome.succeeded:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator import Artifact, Channel, History, ParameterError, ResolutionError, Resolver, WindowIncomplete
+from orchestrator import Artifact, Channel, History, Node, ParameterError, ResolutionError, Resolver, WindowIncomplete
 from resolvers.rolling_window import calendar_of
 
 
@@ -22,8 +22,9 @@ class Fixed(Resolver):
         last: int | str | None = None,
         artifact: str | None = None,
         name: str | None = None,
+        after: Sequence[Node] = (),
     ) -> None:
-        super().__init__(source, name=name, many=artifact is None)
+        super().__init__(source, name=name, after=after, many=artifact is None)
         if (artifact is None) is (first is None or last is None):
             raise ParameterError(f"{self.name} takes the spans first= and last=, or artifact=, and not both.")
         self.calendar = calendar_of(source)

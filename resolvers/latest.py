@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator import Artifact, Channel, History, Resolver
+from orchestrator import Artifact, Channel, History, Node, Resolver
 
 
 class Latest(Resolver):
@@ -17,8 +17,8 @@ class Latest(Resolver):
     `Latest(past("Trainer", "model", Model))["model"]`.
     """
 
-    def __init__(self, source: Channel, *, name: str | None = None) -> None:
-        super().__init__(source, name=name, many=False, optional=True)
+    def __init__(self, source: Channel, *, name: str | None = None, after: Sequence[Node] = ()) -> None:
+        super().__init__(source, name=name, after=after, many=False, optional=True)
 
     def resolve(self, history: History) -> Sequence[Artifact]:
         newest = history.latest()
@@ -31,8 +31,8 @@ class LatestBlessed(Resolver):
     Both rules are those of TFX's LatestBlessedModelStrategy.
     """
 
-    def __init__(self, source: Channel, *, name: str | None = None) -> None:
-        super().__init__(source, name=name, many=False, optional=True)
+    def __init__(self, source: Channel, *, name: str | None = None, after: Sequence[Node] = ()) -> None:
+        super().__init__(source, name=name, after=after, many=False, optional=True)
 
     def resolve(self, history: History) -> Sequence[Artifact]:
         newest = next(history.marked("blessed"), None)

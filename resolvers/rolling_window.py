@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator import Artifact, Calendar, Channel, History, ParameterError, Resolver, WindowIncomplete, edition
+from orchestrator import Artifact, Calendar, Channel, History, Node, ParameterError, Resolver, WindowIncomplete, edition
 from resolvers import spans
 
 _NAMED = 5  # more missing spans than this are summed up in a message
@@ -43,8 +43,9 @@ class RollingWindow(Resolver):
         missing: int = 0,
         at: int | str | None = None,
         name: str | None = None,
+        after: Sequence[Node] = (),
     ) -> None:
-        super().__init__(source, name=name, many=True)
+        super().__init__(source, name=name, after=after, many=True)
         _refuse_below(self.name, "size", size, 1)
         _refuse_below(self.name, "step", step, 1)
         _refuse_below(self.name, "missing", missing, 0)
@@ -96,8 +97,8 @@ class RollingWindow(Resolver):
 class LatestSpans(Resolver):
     """The newest version of each of the `n` highest spans that exist, whatever the gaps between them."""
 
-    def __init__(self, source: Channel, *, n: int, name: str | None = None) -> None:
-        super().__init__(source, name=name, many=True)
+    def __init__(self, source: Channel, *, n: int, name: str | None = None, after: Sequence[Node] = ()) -> None:
+        super().__init__(source, name=name, after=after, many=True)
         _refuse_below(self.name, "n", n, 1)
         self.calendar = calendar_of(source)
         self.n = n
