@@ -1,0 +1,137 @@
+import json
+from dataclasses import replace
+from datetime import UTC, timedelta, timezone
+
+import pytest
+
+from orchestrator import Calendar, Execution, Pipeline, Run, State
+from scheduler import show
+from tests.scheduler.records import DAY, NOON, examples, filled, model
+
+EST = timezone(timedelta(hours=-5), "EST")
+
+
+def test_columns_are_as_wide_as_their_widest_cell() -> None:
+    """What is in a row stays in its column; no line ends in blanks."""
+    assert show.table(("A", "LONG"), [("xyz", ""), ("x", "y")]) == "A    LONG\nxyz\nx    y"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("a\x00b\x7f", "ab"),
+        ("\x1b]0;title\x07x", "x"),
+        ("1%\r50%\r100%\r\nnext", "100%\nnext"),
+        ("tab\tstays", "tab\tstays"),
+    ],
+)
+def test_what_a_program_printed_for_a_terminal_is_made_text(text: str, shown: str) -> None:
+    """Colours and control characters go; of a line that was drawn over, the last drawing stays."""
+    assert show.uncontrolled(text) == shown
+
+
+def test_a_moment_is_shown_with_its_zone() -> None:
+    """People get their own zone, programs UTC."""
+    assert show.at(NOON, EST) == "2013-01-08 07:00:00 EST"
+    assert show.iso(NOON.astimezone(EST)) == "2013-01-08T12:00:00+00:00"
+    assert show.at(None) == "-"
+
+
+@pytest.mark.parametrize(
+    ("length_s", "shown"), [(None, "-"), (0.04, "0.0 s"), (59.94, "59.9 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")]
+)
+def test_a_length_of_time_has_two_units_at_most(length_s: float | None, shown: str) -> None:
+    """Seconds with a tenth, then minutes, then hours."""
+    assert show.took(length_s) == shown
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "shown"), [(0, "0 B"), (999, "999 B"), (3400, "3.4 kB"), (1_250_000_000, "1.2 GB")]
+)
+def test_a_size_has_a_unit(size_bytes: int, shown: str) -> None:
+    """In thousands, as disks are sold."""
+    assert show.size(size_bytes) == shown
+
+
+def test_runs_are_a_table_with_dated_spans() -> None:
+    """A span is shown in the calendar of its run; a run that is still going takes until now."""
+    going = Run(pipeline="flights", number=4, span=DAY, calendar="day", started=NOON)
+
+    lines = show.runs([going], now=NOON + timedelta(seconds=90), zone=UTC).splitlines()
+
+    assert lines[0].split() == ["RUN", "SPAN", "TRIGGER", "STATE", "STARTED", "TOOK", "ERROR"]
+    assert lines[1] == "flights/4  2013-01-05  manual   running  2013-01-08 12:00:00 UTC  1 min 30 s"
+
+
+def test_an_error_in_a_table_is_one_short_line() -> None:
+    """The whole of it is in `show`."""
+    failed = Run(pipeline="flights", number=4, error="x" * 80 + "\nmore", started=NOON, ended=NOON)
+
+    assert show.runs([failed], now=NOON).splitlines()[1].endswith("x" * 59 + "…")
+
+
+def test_a_run_is_shown_with_spans_versions_and_reasons() -> None:
+    """Each node tells why it ran, what it read and what it made."""
+    store = filled()
+    run = store.run("flights", 3)
+
+    text = show.run(run, store.executions(run), now=NOON, zone=UTC)
+
+    assert "state       failed: Pusher failed" in text
+    assert "ExampleGen (ExampleGen): complete" in text
+    assert "why         because" in text
+    assert "examples: 2013-01-05 v2 (flights/ExampleGen/examples/15710/2)" in text
+
+
+def test_a_document_has_spans_as_number_and_label() -> None:
+    """A program needs no calendar of its own."""
+    document = show.run_document(filled().run("flights", 1))
+
+    assert (document["span"], document["span_label"]) == (DAY, "2013-01-05")
+    assert document["started"] == "2013-01-08T12:00:00+00:00"
+    assert json.loads(json.dumps(document)) == document
+
+
+def test_an_execution_document_holds_its_artifacts() -> None:
+    """What was made can be found from the document alone."""
+    store = filled()
+    (execution, _) = store.executions(store.run("flights", 1))
+
+    document = show.execution_document(execution, Calendar.DAY)
+
+    assert json.loads(json.dumps(document)) == document
+    made = document["outputs"]["examples"][0]  # type: ignore[index,call-overload]
+    assert (made["uri"], made["span_label"], made["version"]) == (f"/root/{DAY}/1", "2013-01-05", 1)  # type: ignore[index,call-overload]
+
+
+def test_artifacts_are_a_table() -> None:
+    """Kinds without spans have a dash there."""
+    lines = show.artifacts([examples(DAY, 2), model()], {}, zone=UTC).splitlines()
+
+    assert lines[1].split()[0:5] == ["Examples", "2013-01-05", "2", "3.4", "kB"]
+    assert lines[2].split()[0:5] == ["Model", "-", "-", "12", "B"]
+
+
+@pytest.mark.parametrize(
+    ("states", "skipped", "says"),
+    [
+        ([State.COMPLETE, State.CACHED], (), "2 of 2 nodes done, 1 reused."),
+        ([State.COMPLETE, State.FAILED], ("Pusher",), "1 of 3 nodes done, not reached: Pusher."),
+    ],
+)
+def test_the_end_of_a_run_is_one_line(states: list[State], skipped: tuple[str, ...], says: str) -> None:
+    """It counts what was done, reused and not reached."""
+    run = Run(
+        pipeline="flights", number=7, span=DAY, calendar="day", state=State.COMPLETE, started=NOON, ended=NOON
+    )
+    executions = {str(i): Execution(pipeline="flights", run=7, node=str(i), state=s) for i, s in enumerate(states)}
+
+    text = show.ended(replace(run, ended=NOON + timedelta(seconds=2)), executions, skipped)
+
+    assert text == f"Run flights/7 of span 2013-01-05: complete in 2.0 s; {says}"
+
+
+def test_a_pipeline_without_nodes_is_shown() -> None:
+    """Nothing is a pipeline too."""
+    assert show.pipeline(Pipeline("empty", []), {}) == "empty: 0 nodes"
