@@ -10,6 +10,7 @@ A kind is a class; its annotations are its properties, and one without `| None` 
 from __future__ import annotations
 
 import functools
+import json
 import types
 import typing
 from collections.abc import Mapping
@@ -142,6 +143,25 @@ def missing_properties(artifact: Artifact) -> tuple[str, ...]:
     """Required properties that were not set: publishing such an artifact is refused."""
     declared = properties_of(type(artifact))
     return tuple(n for n, p in declared.items() if p.required and artifact.properties.get(n) is None)
+
+
+def recordable(draft: A) -> A:
+    """The draft with its properties as they will be read back, however `run` came to set them.
+
+    Raises:
+        ParameterError: one of them holds what JSON cannot say.
+    """
+    copy = draft.as_kind(type(draft))
+    copy.properties.clear()
+    for name, value in draft.properties.items():
+        try:
+            plain = json.loads(json.dumps(value))
+        except (TypeError, ValueError) as error:
+            raise ParameterError(
+                f"{draft.kind}.{name} takes what JSON can say: {error}. It was set to {value!r}."
+            ) from error
+        setattr(copy, name, plain)
+    return copy
 
 
 def _property(kind: type[Artifact], name: str, hint: object) -> Property:

@@ -1,9 +1,10 @@
 """Executors: the work of a node, in a child process of its own, forked from a warm server.
 
 The server is forked from the controller once its pipeline is loaded, so the nodes need no pickling; it imports the
-heavy libraries once, and each child starts with them in memory. It is the subreaper of everything the nodes start,
-in a session of its own: when a child ends, whatever it left running is killed; when the controller ends, however it
-ends, everything is. The controller alone writes metadata; a child tells it what it made over a socket of its own.
+heavy libraries once, and each child starts with them in memory. It is the subreaper of everything the nodes start:
+when a child ends, whatever it left running is killed; when the controller ends, however it ends, everything is.
+Between the two stands the keeper, which leads their session and does nothing but end what a killed server leaves.
+The controller alone writes metadata; a child tells it what it made over a socket of its own.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import connection, reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn, Self
 
 from orchestrator import fingerprint, process
-from orchestrator.artifact import Artifact, missing_properties
+from orchestrator.artifact import Artifact, missing_properties, recordable
 from orchestrator.component import Attempt, Component, Outputs, Signature, signature_of
 from orchestrator.errors import Fenced, MissingProperty, NodeFailed, RunError, SpanwiseError
 from orchestrator.pipeline import Pipeline
@@ -102,17 +103,20 @@ class Executor:
         mine, theirs = socket.socketpair()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()  # or the child writes it a second time
-        with warnings.catch_warnings():
+        controller = os.getpid()
+        with process.holding_back(*_ASKING_TO_END), warnings.catch_warnings():
             # CPython warns of threads that might hold locks; ours hold none, and the server takes none of theirs.
             warnings.simplefilter("ignore", DeprecationWarning)
             self.session = os.fork()
-        if not self.session:
-            mine.close()
-            _Server(Connection(theirs.detach()), pipeline, preload).serve()
+            if not self.session:
+                mine.close()
+                _keep(_Server(Connection(theirs.detach()), pipeline, preload), controller)
         theirs.close()
         self._control = Connection(mine.detach())
         self._children: dict[int, _Child] = {}
-        self._wake_read, self._wake_write = os.pipe()
+        self._woken, self._wake = socket.socketpair()
+        self._wake.setblocking(False)
+        self._keeping = True
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -127,9 +131,11 @@ class Executor:
         try:
             self._control.send(("start", job))
             reduction.send_handle(self._control, theirs.fileno(), self.session)
-        except OSError as error:
+        except BaseException as error:
             mine.close()
-            raise NodeFailed(_SERVER_DIED) from error
+            if isinstance(error, OSError):
+                raise NodeFailed(_SERVER_DIED) from error
+            raise
         finally:
             theirs.close()
         self._children[job.id] = _Child(Connection(mine.detach()))
@@ -149,39 +155,47 @@ class Executor:
 
     def answer(self, job: int, lost: str | None) -> None:
         """Answers a child that asked about the fence: None when the lease holds, else what to tell it."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, KeyError):  # it has ended meanwhile
             self._children[job].line.send(lost)
 
     def wait(self, timeout_s: float) -> list[Ended | FenceAsked]:
         """What happened; waits for at most `timeout_s`, less when something happens or `wake` is called."""
         lines = {child.line: job for job, child in self._children.items() if not child.line.closed}
-        ready = connection.wait([self._control, self._wake_read, *lines], timeout_s)
+        ready = connection.wait([self._control, self._woken, *lines], timeout_s)
         found: list[Ended | FenceAsked] = []
         for source in ready:
-            if source == self._wake_read:
-                os.read(self._wake_read, 4096)
+            if source is self._woken:
+                self._woken.recv(4096)
             elif isinstance(source, Connection) and source in lines:
                 found += self._listen(lines[source])
         if self._control in ready:
-            found += self._hear_server()
+            found.append(self._hear_server())
         return found
 
     def wake(self) -> None:
         """Makes `wait` return; safe in signal handlers and other threads."""
         with contextlib.suppress(OSError):
-            os.write(self._wake_write, b".")
+            self._wake.send(b".")
 
     def close(self) -> None:
         """Kills what still runs and ends the server."""
         if self._closed:
             return
         self._closed = True
+        self._end_server()
         self._control.close()
-        os.waitpid(self.session, 0)
         for child in self._children.values():
             child.line.close()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        self._woken.close()
+        self._wake.close()
+
+    def _end_server(self) -> None:
+        if not self._keeping:
+            return
+        self._keeping = False
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # somebody else has collected it
+            os.kill(self.session, signal.SIGTERM)
+            os.waitpid(self.session, 0)
 
     def _listen(self, job: int) -> Iterable[FenceAsked]:
         child = self._children[job]
@@ -197,21 +211,18 @@ class Executor:
         else:
             child.failure = value
 
-    def _hear_server(self) -> Iterable[Ended]:
+    def _hear_server(self) -> Ended:
         try:
             _, job, status, survivors = self._control.recv()
         except (EOFError, OSError):
-            for job in self.running:
-                child = self._children.pop(job)
-                child.line.close()
-                yield Ended(id=job, failure=Failure(message=_SERVER_DIED))
+            self._end_server()  # its keeper ends what it has left, before anybody is told
             raise NodeFailed(_SERVER_DIED) from None
         child = self._children[job]
         while not child.line.closed and child.line.poll():
             tuple(self._listen(job))
         child.line.close()
         del self._children[job]
-        yield _ended(job, child, status, survivors)
+        return _ended(job, child, status, survivors)
 
 
 _SERVER_DIED = "The process that starts the nodes died (out of memory?); every node that ran was ended with it."
@@ -229,9 +240,40 @@ def _ended(job: int, child: _Child, status: int, survivors: Sequence[int]) -> En
     if code >= 0:
         how = f"It ended with exit status {code} before its work was done."
     else:
-        how = f"It was killed by {signal.Signals(-code).name}."
+        how = f"It was killed by {_signal_name(-code)}."
         how += " The system may have been out of memory." if -code == signal.SIGKILL else ""
     return Ended(id=job, failure=Failure(message=how + left))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have none
+        return f"signal {number}"
+
+
+_ASKING_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _keep(server: _Server, controller: int) -> NoReturn:
+    """The keeper's life: once the server has ended, or the controller has asked for its end, nothing of it is left."""
+    try:
+        os.setsid()
+        process.adopt_orphans()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        keeper = os.getpid()
+        pid = os.fork()
+        if not pid:
+            server.serve(controller, keeper)
+        server.let_go()  # or the controller could not read that the server has ended
+        signal.signal(signal.SIGTERM, lambda *_: process.send([pid], signal.SIGKILL))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ASKING_TO_END)
+        while os.waitpid(-1, 0)[0] != pid:
+            pass
+    finally:
+        process.end_below(limit_s=REAP_S)
+        os._exit(0)
 
 
 @dataclass
@@ -240,7 +282,6 @@ class _Worker:
     kill_at: float | None = None  #: monotonic; when its grace is over
     killed_at: float | None = None
     status: int | None = None
-    adopted: list[int] = field(default_factory=list)
 
 
 class _Server:
@@ -251,11 +292,10 @@ class _Server:
         self._preload = list(preload)
         self._pipeline = pipeline
         self._workers: dict[int, _Worker] = {}
-        self._selector = selectors.DefaultSelector()
 
-    def serve(self) -> NoReturn:
+    def serve(self, controller: int, keeper: int) -> NoReturn:
         try:
-            self._settle()
+            self._settle(controller, keeper)
             while True:
                 self._step()
         except EOFError:
@@ -263,23 +303,30 @@ class _Server:
         except BaseException:  # noqa: BLE001  nothing above us may run in this process
             traceback.print_exc()
         finally:
-            self._end_all()
+            process.end_below(limit_s=REAP_S)
             os._exit(0)
 
-    def _settle(self) -> None:
-        os.setsid()
+    def let_go(self) -> None:
+        """Closes this process's end of the line to the controller."""
+        self._control.close()
+
+    def _settle(self, controller: int, keeper: int) -> None:
+        os.setpgid(0, 0)
         process.adopt_orphans()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in _ASKING_TO_END:
             signal.signal(number, signal.SIG_IGN)  # the controller decides, and its end is our end
-        read, write = os.pipe()
-        os.set_blocking(read, False)
-        os.set_blocking(write, False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ASKING_TO_END)
         logging.getLogger().addHandler(logging.NullHandler())  # importing Beam logs, and would install a root handler
+        self._wake, write = os.pipe()
+        os.set_blocking(self._wake, False)
+        os.set_blocking(write, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        self._selector.register(self._control.fileno(), selectors.EVENT_READ)
-        self._selector.register(read, selectors.EVENT_READ)
-        self._wake = read
+        # A process that the controller forks holds its end of our line as well, so that alone would not tell its end.
+        self._ends = [fd for fd in map(process.watch, (controller, keeper)) if fd is not None]
+        self._selector = selectors.DefaultSelector()
+        for source in (self._control.fileno(), self._wake, *self._ends):
+            self._selector.register(source, selectors.EVENT_READ)
 
     def _import_one(self) -> None:
         """Imports the next module while there is nothing else to do; children import what they still lack."""
@@ -291,8 +338,11 @@ class _Server:
         now = time.monotonic()
         deadlines = [w.kill_at for w in self._workers.values() if w.kill_at is not None]
         soon = any(w.killed_at is not None or w.status is not None for w in self._workers.values())
-        timeout = 0.02 if soon else max(0.0, min(deadlines) - now) if deadlines else None
-        if not self._selector.select(0.0 if self._preload else timeout) and self._preload:
+        timeout = 0.02 if soon else max(0.02, min(deadlines) - now) if deadlines else None
+        ready = self._selector.select(0.0 if self._preload else timeout)
+        if any(key.fd in self._ends for key, _ in ready):
+            raise EOFError
+        if not ready and self._preload:
             self._import_one()
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake, 4096)
@@ -314,13 +364,14 @@ class _Server:
 
     def _fork(self, job: Job, line: int) -> None:
         parent = os.getpid()
-        with warnings.catch_warnings():
+        # Signals wait until the child has unlearnt to ignore them, or one that comes at once would be lost.
+        with process.holding_back(*_ASKING_TO_END), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # threads of preloaded libraries; none holds our locks
             pid = os.fork()
-        if not pid:
-            self._control.close()
-            self._selector.close()
-            _child(self._pipeline, job, Connection(line), parent)
+            if not pid:
+                self._control.close()
+                self._selector.close()
+                _child(self._pipeline, job, Connection(line), parent)
         os.close(line)
         self._workers[pid] = _Worker(job.id)
 
@@ -333,9 +384,9 @@ class _Server:
         ended = {pid: w for pid, w in self._workers.items() if w.status is not None}
         if not ended:
             return
-        living = [p for p in self._workers if p not in ended]
-        spared = {*living, *itertools.chain(*(process.descendants(p) for p in living))} if living else set()
-        orphans = [p for p in process.descendants(os.getpid()) if p not in spared]
+        # What a child leaves becomes ours; what a living child has adopted stays below that child.
+        adopted = [p for p in process.children() if p not in self._workers]
+        orphans = [*adopted, *itertools.chain(*map(process.descendants, adopted))]
         process.send(orphans, signal.SIGKILL)
         now = time.monotonic()
         for pid, worker in ended.items():
@@ -350,40 +401,33 @@ class _Server:
             if worker.status is None and worker.kill_at is not None and now >= worker.kill_at:
                 process.send([*process.descendants(pid), pid], signal.SIGKILL)
 
-    def _end_all(self) -> None:
-        deadline = time.monotonic() + REAP_S
-        while left := process.descendants(os.getpid()):
-            process.send(left, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-            if time.monotonic() > deadline:
-                return
-            time.sleep(0.005)
-
 
 def _child(pipeline: Pipeline, job: Job, line: Connection, parent: int) -> NoReturn:
     """The child's whole life; it never returns into what was forked with it."""
+    code, me = 1, os.getpid()
     try:
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        for number in (*_ASKING_TO_END, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         os.setpgid(0, 0)
         process.die_with_parent(parent)
         process.adopt_orphans()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ASKING_TO_END)
         _print_to(job.log)
-        _work(pipeline, job, line)
-        code = 0
+        made = _work(pipeline, job, line)
+        if os.getpid() == me:  # the work may have forked, and a copy of us come back from it
+            line.send(("done", made))
+            code = 0
     except BaseException as error:  # noqa: BLE001  whatever it is, the controller is told
+        if os.getpid() == me:
+            with contextlib.suppress(OSError):
+                line.send(("failed", _failure(error)))
         traceback.print_exc()
-        code = 1
-        with contextlib.suppress(OSError):
-            line.send(("failed", _failure(error)))
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
-    os._exit(code)
+        os._exit(code)
 
 
 def _print_to(log: str) -> None:
@@ -402,7 +446,7 @@ def _print_to(log: str) -> None:
     logging.captureWarnings(capture=True)
 
 
-def _work(pipeline: Pipeline, job: Job, line: Connection) -> None:
+def _work(pipeline: Pipeline, job: Job, line: Connection) -> dict[str, tuple[Artifact, ...]]:
     node = pipeline.nodes[job.node]
     assert isinstance(node, Component)
     signature = signature_of(type(node))
@@ -411,16 +455,16 @@ def _work(pipeline: Pipeline, job: Job, line: Connection) -> None:
         Path(job.outputs[name]).mkdir(parents=True, exist_ok=True)
         place = job.outputs[name]
         outputs[name] = Outputs(spec.kind, place) if spec.many else spec.kind(place)
-    Path(job.scratch).mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(job.scratch, ignore_errors=True)  # of an attempt that was killed
+    Path(job.scratch).mkdir(parents=True)
     try:
         node.run(**_arguments(node, signature, job, outputs, line))
     finally:
         shutil.rmtree(job.scratch, ignore_errors=True)
-    made = {
+    return {
         name: tuple(_sealed(node.name, name, draft) for draft in _drafts(signature, name, output))
         for name, output in outputs.items()
     }
-    line.send(("done", made))
 
 
 def _arguments(
@@ -468,15 +512,21 @@ def _sealed(node: str, name: str, draft: Artifact) -> Artifact:
             f"{node} made its output {name!r} without {', '.join(missing)}, which every {draft.kind} must have; "
             f"set it in `run`: {name}.{missing[0]} = …"
         )
+    ready = recordable(draft)
     tree = fingerprint.of_tree(draft.path, sync=True)
-    return draft.with_content(tree.digest, tree.size_bytes)
+    return ready.with_content(tree.digest, tree.size_bytes)
 
 
 def _failure(error: BaseException) -> Failure:
-    ours = isinstance(error, SpanwiseError)
-    name = "" if ours else f"{type(error).__name__}: "
+    if isinstance(error, SystemExit):
+        return Failure(message=f"It called sys.exit({error.code!r}) before its work was done.")
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001  an exception of the user's may do anything
+        said = ""
+    name = "" if isinstance(error, SpanwiseError) else f"{type(error).__name__}: "
     trace = "" if isinstance(error, RunError) else _user_lines(error)
-    return Failure(message=f"{name}{error}" if str(error) else type(error).__name__, trace=trace)
+    return Failure(message=f"{name}{said}" if said else type(error).__name__, trace=trace)
 
 
 def _user_lines(error: BaseException) -> str:

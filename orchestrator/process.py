@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 LINUX = sys.platform == "linux"
@@ -86,6 +87,17 @@ def _all() -> Iterator[_Stat]:
                 yield _stat(int(entry.name))
 
 
+def children() -> list[int]:
+    """The living children of this process, and the orphans it has adopted."""
+    try:
+        # Only this process takes its dead off these lists, so that none is missed while we read.
+        tasks = [(task / "children").read_text(encoding="ascii") for task in Path("/proc/self/task").iterdir()]
+        found = [_stat(int(pid)) for task in tasks for pid in task.split()]
+    except OSError:  # a kernel built without these lists
+        found = [p for p in _all() if p.parent == os.getpid()]
+    return [p.pid for p in found if p.state not in "ZX"]
+
+
 def descendants(pid: int) -> list[int]:
     """Everything below a process, whatever session or group it has moved to."""
     children: dict[int, list[int]] = {}
@@ -112,16 +124,60 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def end_session(session: int, *, limit_s: float = 10.0) -> list[int]:
-    """Kills what is left of a dead run's session, and all below it; returns who would not die within `limit_s`."""
+def end_session(session: int, *, began_by: datetime | None = None, limit_s: float = 10.0) -> list[int]:
+    """Kills what is left of a dead run's session, and all below it; returns who would not die within `limit_s`.
+
+    The number of a session is used again once it is empty: members that began after `began_by` are somebody else's.
+    """
     deadline = time.monotonic() + limit_s
     while True:
         members = [p for p in session_members(session) if p != os.getpid()]
+        if began_by is not None:
+            members = [p for p in members if _began(p) <= began_by]
         left = list(dict.fromkeys([*members, *(d for m in members for d in descendants(m))]))
         if not left or time.monotonic() > deadline:
             return left
         send(left, signal.SIGKILL)
         time.sleep(0.01)
+
+
+def _began(pid: int) -> datetime:
+    if not LINUX:
+        return datetime.min.replace(tzinfo=UTC)
+    boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return datetime.fromtimestamp(boot + _stat(pid).started / os.sysconf("SC_CLK_TCK"), UTC)
+
+
+def end_below(*, limit_s: float) -> None:
+    """Kills and collects everything below this process, or gives up after `limit_s`."""
+    deadline = time.monotonic() + limit_s
+    while left := descendants(os.getpid()):
+        send(left, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.005)
+
+
+def watch(pid: int) -> int | None:
+    """A descriptor that can be read once the process has ended; None where there is no such thing."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    with contextlib.suppress(OSError):  # a kernel without it, or a process that is gone
+        return os.pidfd_open(pid)
+    return None
+
+
+@contextlib.contextmanager
+def holding_back(*numbers: signal.Signals) -> Iterator[None]:
+    """Keeps these signals waiting, in a child forked meanwhile as well, until each knows what to do with them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def adopt_orphans() -> None:
