@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -17,7 +18,7 @@ from components.readers.descriptor import Descriptor, Dialect, FileLayout, Forma
 from orchestrator.errors import ParameterError, UnreadableInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _BOM = b"\xef\xbb\xbf"
 _INSTANT = re.compile(r"\s*\d{4}-\d{2}-\d{2}(?!\d)")
@@ -173,6 +174,11 @@ def _parse_with_care(
     """Reads a block in which something is wrong, column by column; finds the line, and rejects what can be rejected."""
     care = _Care(descriptor=descriptor, dialect=dialect, delimiter=_delimiter(descriptor.format, dialect))
     rows, refused = care.rows_of(block)
+    if refused:
+        with suppress(pa.ArrowException):
+            table = care.table_of(rows, columns)
+            _reject_in_order(refused, reject)
+            return table
     # what stops the ingest is looked for before any row is set aside, so that the answer does not hang on the order
     for column in sorted(columns, key=lambda c: c.source != "inferred"):
         try:
@@ -180,19 +186,19 @@ def _parse_with_care(
         except pa.ArrowException as error:
             if column.source == "inferred":
                 raise Misfit(column.name) from error
-            for row in care.misfits(rows, column):
-                value = _fields(row.record, care.delimiter)[descriptor.names.index(column.name)]
+            for row, value in care.misfits(rows, column):
                 if column.source == "previous":
                     raise Misfit(column.name, f"{descriptor.path}, line {row.line} ({value!r})") from error
                 reason = f"column '{column.name}': {value!r} is no {column.type}"
                 refused.setdefault(row, _rejected(descriptor, row, reason))
-    for row in sorted(refused, key=lambda row: row.number):
-        reject(refused[row])
+    _reject_in_order(refused, reject)
     kept = [row for row in rows if row not in refused]
+    with suppress(pa.ArrowException):
+        return care.table_of(kept, columns)
     return pa.table({column.name: care.column_of(kept, column) for column in columns})
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _Row:
     number: int  #: within the block
     line: int  #: of the file
@@ -242,19 +248,43 @@ class _Care:
         chunks = [*self.column_of(rows[:half], column).chunks, *self.column_of(rows[half:], column).chunks]
         return pa.chunked_array(chunks, type=column.type)
 
-    def misfits(self, rows: Sequence[_Row], column: Column) -> list[_Row]:
-        """The rows whose value does not fit, found by halving, so that a few among many cost little."""
+    def table_of(self, rows: Sequence[_Row], columns: Sequence[Column]) -> pa.Table:
+        """All columns at once; fails where `column_of` may not."""
+        types = {column.name: column.type for column in columns}
+        return _parse(b"".join(row.record for row in rows), self.descriptor, self.dialect, types)
+
+    def misfits(self, rows: Sequence[_Row], column: Column) -> list[tuple[_Row, str]]:
+        """The rows whose value does not fit, with that value."""
+        texts = self._parsed(b"".join(row.record for row in rows), column.name, pa.string())
+        # each value once, and alone: a column has few wrong values, and the other columns need not be parsed
+        alone = replace(self, descriptor=replace(self.descriptor, names=(column.name,)))
+        values = cast("list[str]", pc.drop_null(pc.unique(texts)).to_pylist())
+        single = [
+            _Row(number=number, line=0, record=b'"' + value.encode().replace(b'"', b'""') + b'"\n')
+            for number, value in enumerate(values)
+        ]
+        wrong = {values[row.number] for row in alone.not_fitting(single, column)}
+        found = zip(rows, texts.to_pylist(), strict=True)
+        return [(row, text) for row, text in found if text is not None and text in wrong]
+
+    def not_fitting(self, rows: Sequence[_Row], column: Column) -> list[_Row]:
+        """Found by halving, so that a few among many cost little."""
         try:
             self.column_of(rows, column)
         except pa.ArrowException:
             if len(rows) == 1:
                 return list(rows)
             half = len(rows) // 2
-            return self.misfits(rows[:half], column) + self.misfits(rows[half:], column)
+            return self.not_fitting(rows[:half], column) + self.not_fitting(rows[half:], column)
         return []
 
     def _parsed(self, data: bytes, name: str, type_: pa.DataType) -> pa.ChunkedArray[Any]:
         return _parse(data, self.descriptor, self.dialect, {name: type_}).column(0)
+
+
+def _reject_in_order(refused: Mapping[_Row, Rejected], reject: Callable[[Rejected], None]) -> None:
+    for row in sorted(refused, key=lambda row: row.number):
+        reject(refused[row])
 
 
 def _rejected(descriptor: Descriptor, row: _Row, reason: str) -> Rejected:

@@ -60,10 +60,13 @@ def unclosed_at(data: bytes, delimiter: str) -> int | None:
 
 
 def split(data: bytes, delimiter: str) -> list[tuple[int, bytes]]:
-    """The records of `data`, each with the number of newlines before it; blank lines are left out. Slow and exact."""
+    """The records of `data`, each with the number of newlines before it; blank lines are left out."""
     records = []
     start = 0
     lines = 0
+    if b'"' not in data and b"\r" not in data:
+        lines_of = enumerate(data.splitlines(keepends=True))
+        return [(number, record) for number, record in lines_of if record != b"\n"]
     for end in [*_ends(data, delimiter), len(data)]:
         record = data[start:end]
         if record.strip(b"\r\n"):
@@ -83,6 +86,8 @@ def newlines(data: bytes) -> int:
 def field_count(record: bytes, delimiter: str) -> int:
     """How many fields a record has."""
     record = record.rstrip(b"\r\n")
+    if b'"' not in record:
+        return record.count(delimiter.encode()) + 1
     count = 0
     pos = 0
     field = _field(delimiter)
