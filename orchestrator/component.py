@@ -234,6 +234,10 @@ class Component(Node):
         self.outputs = {
             n: Channel(self.name, n, s.kind, self, s.many, s.optional) for n, s in signature.outputs.items()
         }
+        self.check()
+
+    def check(self) -> None:
+        """Refuses arguments that do not fit together; called when the node is placed, once each is known to fit."""
 
     run: ClassVar[Callable[..., None]]
     """The work. Its signature says what it reads, makes and takes; it runs in a child process."""
