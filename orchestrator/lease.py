@@ -4,12 +4,13 @@ A lease is a claim `pipeline#n`; n counts up and is the fencing token. Its holde
 next place of the lease's journal to the transaction. Who takes the lease over claims that place first: from then on
 nothing of the old holder can land, whether it was killed, frozen or cut off, and whatever it believes.
 
-A holder is known to be dead when its process is gone (same machine), or when its heartbeat has not moved for `TTL_S`
+A holder is known to be dead when its process is gone (same machine), or when its heartbeat has not moved for a time
 on the watcher's own clock (another machine, or a frozen process); nobody's wall clock is trusted for that.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -22,21 +23,27 @@ from orchestrator.errors import Fenced, Held, StoreError
 from orchestrator.process import Identity
 from orchestrator.store import AlreadyClaimed, Claim, Store, last
 
+log = logging.getLogger("spanwise.lease")
+
 T = TypeVar("T")
 
 TTL_S = 15.0
 """Without a heartbeat for so long, a holder counts as dead."""
 
-BEAT_S = TTL_S / 5
-
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """Where the time comes from; tests pass their own."""
+    """Where the time comes from, and how much of it is long; tests pass their own."""
 
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+    ttl_s: float = TTL_S  #: the same for all who may want one lease
+
+    @property
+    def beat_s(self) -> float:
+        """Between two heartbeats."""
+        return self.ttl_s / 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +58,8 @@ class Holder:
     beaten: datetime  #: the holder's own clock at the last beat
     began: datetime
     session: int = 0  #: process session of its workers, to end them when it is dead
-    released: bool = False
-    closed: bool = False  #: a successor has sealed the journal and put the records right
+    released: bool = False  #: the next run may have it
+    closed: bool = False  #: the records of this holder, and of all before it, are as they should be
 
     @property
     def name(self) -> str:
@@ -81,6 +88,16 @@ class Lease:
         return self._holder.who
 
     @property
+    def session(self) -> int:
+        """The session of its workers; 0 until it is kept."""
+        return self._holder.session
+
+    @property
+    def ttl_s(self) -> float:
+        """Without a heartbeat for so long, its holder counts as dead."""
+        return self._clock.ttl_s
+
+    @property
     def lost(self) -> bool:
         """Whether it is known to be gone, without asking the store."""
         return self._fenced
@@ -99,9 +116,15 @@ class Lease:
         try:
             result = verb(place)
         except AlreadyClaimed:
-            if self._store.claimed(place.kind, place.name) is not None:
+            taken = self._store.claimed(place.kind, place.name)
+            if taken is not None and taken.facts.get("sealed"):
                 self._fenced = True
             self.check()
+            if taken is not None:
+                raise StoreError(
+                    f"{self._holder.doing} of {self.pipeline!r} cannot tell which of its writes have landed: the store "
+                    f"reported a failure of one that it had done. Run again; the next run puts the records right."
+                ) from None
             raise
         self._place += 1
         return result
@@ -120,30 +143,38 @@ class Lease:
                 f"taken over, so this one publishes and pushes nothing more. See it: spanwise runs {self.pipeline}"
             )
 
-    def keep(self, doing: str, session: int, on_lost: Callable[[], None]) -> None:
+    def keep(self, session: int, on_lost: Callable[[], None]) -> None:
         """Starts the heartbeat. Workers run in `session`; `on_lost` is called, once, when the lease is gone."""
-        self._amend(doing=doing, session=session)
+        self._amend(session=session)
         self._heart = threading.Thread(target=self._live, args=(on_lost,), name="heartbeat", daemon=True)
         self._heart.start()
 
-    def release(self) -> None:
-        """Gives the lease back; the next run finds it free."""
+    def tell(self, doing: str) -> None:
+        """Has whoever finds the pipeline held be told this."""
+        self._amend(doing=doing)
+
+    def release(self, *, closed: bool = False) -> None:
+        """Gives the lease back; the next run finds it free.
+
+        `closed` says that no record is left open, neither this holder's nor an earlier one's; without it the next run
+        looks for such records.
+        """
         self._ended.set()
         if self._heart is not None:
             self._heart.join()
         if not self._fenced:
-            self._amend(released=True)
+            self._amend(released=True, closed=closed)
 
     def _live(self, on_lost: Callable[[], None]) -> None:
-        while not self._ended.wait(BEAT_S):
+        while not self._ended.wait(self._clock.beat_s):
             try:
                 self.check()
                 self._amend()
             except Fenced:
                 on_lost()
                 return
-            except StoreError:
-                continue  # a store that is away for a while: the lease is lost only when somebody takes it
+            except Exception:
+                log.warning("heartbeat-missed", extra={"lease": self._holder.name}, exc_info=True)
 
     def _amend(self, **changes: str | int | bool) -> None:
         with self._lock:
@@ -156,7 +187,7 @@ def acquire(store: Store, pipeline: str, doing: str, *, clock: Clock | None = No
     """Takes the pipeline's lease, from a dead holder if need be.
 
     A holder whose heartbeat is old by its own clock, and whose process cannot be seen to be dead, is watched for
-    `TTL_S` first. What a dead holder left is not yet put right: see `left_open`.
+    `ttl_s` first. What a dead holder left is not yet put right: see `left_open`.
 
     Raises:
         Held: another run has it; the message says which, and what to type.
@@ -184,21 +215,25 @@ def acquire(store: Store, pipeline: str, doing: str, *, clock: Clock | None = No
 
 
 def left_open(store: Store, lease: Lease) -> list[Holder]:
-    """Earlier holders that never gave their lease back, newest first, after their journals were sealed.
+    """Earlier holders that may have left records open, oldest first, after their journals were sealed.
 
-    From here on they can write nothing. Whoever asked puts their records right, then calls `close` for each.
+    From here on they can write nothing. Whoever asked puts their records right, then calls `close` for each, in this
+    order: a closed one ends the search.
     """
     found = []
     token = lease.token - 1
-    while token and (holder := read(store, lease.pipeline, token)) is not None:
-        if holder.released or holder.closed:
-            break
+    while token and (holder := read(store, lease.pipeline, token)) is not None and not holder.closed:
         _seal(store, holder)
-        if holder.session and holder.who.machine == process.machine():
-            process.end_session(holder.session)
+        if not holder.released and _ours_to_end(holder, lease):
+            process.end_session(holder.session, began_by=holder.beaten + timedelta(seconds=lease.ttl_s))
         found.append(holder)
         token -= 1
-    return found
+    return found[::-1]
+
+
+def _ours_to_end(holder: Holder, lease: Lease) -> bool:
+    """Whether a dead holder's processes are on this machine, and not those that now work for us."""
+    return holder.session not in (0, lease.session) and holder.who.machine == process.machine()
 
 
 def close(store: Store, holder: Holder) -> None:
@@ -234,14 +269,14 @@ def read(store: Store, pipeline: str, token: int) -> Holder | None:
 
 
 def dead(store: Store, holder: Holder, clock: Clock) -> bool:
-    """Whether a holder can no longer be working; may watch its heartbeat for `TTL_S`."""
+    """Whether a holder can no longer be working; may watch its heartbeat for `clock.ttl_s`."""
     if process.alive(holder.who) is False:
         return True
-    if abs(clock.now() - holder.beaten) < timedelta(seconds=TTL_S):
+    if abs(clock.now() - holder.beaten) < timedelta(seconds=clock.ttl_s):
         return False
-    deadline = clock.monotonic() + TTL_S
+    deadline = clock.monotonic() + clock.ttl_s
     while clock.monotonic() < deadline:
-        clock.sleep(BEAT_S / 3)
+        clock.sleep(clock.beat_s / 3)
         now = read(store, holder.pipeline, holder.token)
         if now is None or now.beat != holder.beat:
             return now is not None and now.released

@@ -81,13 +81,14 @@ def described(execution: Execution, plan: Execute) -> Execution:
 
 
 def put_right(store: Store, lease: Lease, root: Path) -> list[Run]:
-    """Closes what dead holders of this pipeline's lease left running, and returns the runs they were in."""
+    """Closes what earlier, dead holders of this pipeline's lease left running, and returns the runs they were in."""
     found = []
     for holder in left_open(store, lease):
         for run in _runs_of(store, holder):
             for execution in store.executions(run):
                 if not execution.state.ended:
                     fail(store, lease, root, execution, State.FAILED, ABANDONED)
+            # The run comes last: until its end is written, it is found again.
             ended = replace(run, state=State.FAILED, error="abandoned: its controller died", ended=lease.now())
             lease.write(lambda place, ended=ended: store.update_run(ended, place))  # type: ignore[misc]
             found.append(ended)

@@ -21,9 +21,9 @@ from orchestrator.artifact import Artifact
 from orchestrator.base_run import stand_ins
 from orchestrator.component import Component, Node, Resolver
 from orchestrator.driver import Artifacts, Execute, Reuse, drive
-from orchestrator.errors import Fenced, SpanwiseError, StoreError
+from orchestrator.errors import Fenced, NodeFailed, SpanwiseError, StoreError
 from orchestrator.executor import GRACE_S, Ended, Executor, FenceAsked, Job
-from orchestrator.lease import Lease, acquire
+from orchestrator.lease import Clock, Lease, acquire
 from orchestrator.pipeline import Pipeline, Selection
 from orchestrator.run import Execution, Run, State, Trigger
 from orchestrator.store import Store
@@ -89,28 +89,37 @@ def run(
     root: Path,
     request: Request | None = None,
     observe: Observer = lambda _event: None,
+    clock: Clock | None = None,
 ) -> Outcome:
     """Runs a pipeline, or the part of it that the request selects, and returns what became of it.
 
     A node that fails does not raise: its dependants are skipped, the rest goes on, and the outcome says so. SIGINT,
     SIGTERM and SIGHUP end the run: nodes are stopped, recorded as canceled, and the lease is given back.
-    The executor can serve one run after another; it is closed here only when the run raises.
+    The executor can serve one run after another; it is closed here only when the run raises. `clock` is the lease's.
 
     Raises:
         Held: another run has the pipeline; nothing was recorded.
         UsageError: a node left out has no earlier outputs to stand in for it; nothing was recorded.
         Fenced: the lease was lost on the way; what was published before stays, nothing was published after.
+        NodeFailed: the process that starts the nodes died.
     """
     request = request or Request()
-    lease = acquire(store, pipeline.name, "a run")
+    loop = _Loop(
+        pipeline,
+        executor,
+        store,
+        root.absolute(),
+        request,
+        observe,
+        acquire(store, pipeline.name, "a run", clock=clock),
+    )
     try:
-        return _Loop(pipeline, executor, store, root.absolute(), request, observe, lease).go()
+        return loop.go()
     except BaseException:
         executor.close()  # before the lease is given back: nothing of ours may run beside the next run
         raise
     finally:
-        with contextlib.suppress(StoreError, Fenced):
-            lease.release()
+        loop.let_go()
 
 
 @dataclass
@@ -149,26 +158,37 @@ class _Loop:
         self._started: dict[int, _Started] = {}
         self._asked = ""  # who asked us to stop; set by signal handlers
         self._stopping = ""
+        self._closed = False  # nothing is left open in the records, by this run or by one before it
 
     def go(self) -> Outcome:
+        self._lease.keep(self._executor.session, self._executor.wake)
         abandoned = publisher.put_right(self._store, self._lease, self._root)
+        self._closed = True
         stands_in = stand_ins(self._store, self._pipeline, self._selection, self._request.base)
+        self._closed = False
         self._run = self._begin(base=stands_in.base)
-        for run in abandoned:
-            self._tell("abandoned-run-closed", message=run.name)
-        self._lease.keep(f"run {self._run.number}", self._executor.session, self._executor.wake)
-        self._tell("run-started")
         try:
+            self._lease.tell(f"run {self._run.number}")
+            for run in abandoned:
+                self._tell("abandoned-run-closed", message=run.name)
+            self._tell("run-started")
             with self._signals():
                 self._carry_over(stands_in.executions)
                 self._loop()
+            return self._conclude()
         except SpanwiseError as error:
-            self._end(State.FAILED, str(error))
+            self._abort(str(error))
             raise
         except BaseException as error:
-            self._end(State.FAILED, f"{type(error).__name__}: {error}")
+            self._abort(f"{type(error).__name__}: {error}")
             raise
-        return self._conclude()
+
+    def let_go(self) -> None:
+        """Gives the lease back; where that cannot be recorded, the next run finds its holder dead."""
+        try:
+            self._lease.release(closed=self._closed)
+        except (Fenced, StoreError) as error:
+            log.warning("lease-not-released", extra={"pipeline": self._pipeline.name, "reason": str(error)})
 
     def _begin(self, base: int | None) -> Run:
         request, me = self._request, self._lease.who
@@ -203,12 +223,19 @@ class _Loop:
             self._start_ready()
             if not self._started and (self._stopping or not self._todo):
                 return
-            for event in self._executor.wait(self._patience()):
+            for event in self._events():
                 if isinstance(event, FenceAsked):
                     self._executor.answer(event.id, self._fence())
                 else:
                     self._finish(self._started.pop(event.id), event)
             self._watch()
+
+    def _events(self) -> Sequence[Ended | FenceAsked]:
+        try:
+            return self._executor.wait(self._patience())
+        except NodeFailed:
+            self._lease.check()  # whoever took it over has ended our processes too
+            raise
 
     def _start_ready(self) -> None:
         progress = True
@@ -348,7 +375,8 @@ class _Loop:
     def _patience(self) -> float:
         now = time.monotonic()
         moments = [s.deadline for s in self._started.values() if s.deadline is not None]
-        moments += [self._again[n] for n in self._todo if n in self._again]
+        if len(self._started) < self._request.jobs:
+            moments += [self._again[n] for n in self._todo if n in self._again]
         return max(0.0, min([1.0, *(m - now for m in moments)]))
 
     def _read(self, node: str, key: str) -> tuple[Artifact, ...]:
@@ -381,13 +409,25 @@ class _Loop:
             skipped=(*self._skipped, *self._todo),
         )
 
+    def _abort(self, error: str) -> None:
+        """Ends what runs and records that it failed."""
+        if self._run.state.ended:
+            return
+        self._executor.close()
+        self._end(State.FAILED, error)
+
     def _end(self, state: State, error: str | None) -> None:
         """Records the end of the run; when that cannot be recorded, the next run will close it."""
-        self._run = replace(self._run, state=state, error=error, ended=self._lease.now())
+        ended = replace(self._run, state=state, error=error, ended=self._lease.now())
         try:
-            self._lease.write(lambda place: self._store.update_run(self._run, place))
+            for open_ in [e for e in self._last.values() if not e.state.ended]:
+                failed = publisher.fail(self._store, self._lease, self._root, open_, State.FAILED, error or "")
+                self._last[failed.node] = failed
+            self._lease.write(lambda place: self._store.update_run(ended, place))
+            self._closed = True
         except (Fenced, StoreError) as unrecorded:
-            log.warning("run-end-not-recorded", extra={"run": self._run.name, "reason": str(unrecorded)})
+            log.warning("run-end-not-recorded", extra={"run": ended.name, "reason": str(unrecorded)})
+        self._run = ended
         self._tell("run-ended", message=error or "")
 
     def _tell(self, what: Happening, node: str = "", execution: Execution | None = None, message: str = "") -> None:
@@ -405,8 +445,9 @@ class _Loop:
             self._asked = self._asked or signal.Signals(number).name
             self._executor.wake()
 
-        numbers: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {n: signal.signal(n, take) for n in numbers}
+        # What our starter has us ignore stays ignored: SIGHUP under nohup, SIGINT in the background of a script.
+        numbers = [n for n in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+        before = {n: signal.signal(n, take) for n in (signal.SIGTERM, *numbers)}
         try:
             yield
         finally:
