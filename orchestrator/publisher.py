@@ -64,9 +64,10 @@ def complete(
 
 
 def fail(store: Store, lease: Lease, root: Path, execution: Execution, state: State, error: str) -> Execution:
-    """Publishes that an execution failed or was canceled, after taking away what it had written."""
-    clear(root, execution)
-    return lease.write(lambda place: store.publish(replace(execution, state=state, error=error), place))
+    """Publishes that an execution failed or was canceled, then takes away what it had written."""
+    failed = lease.write(lambda place: store.publish(replace(execution, state=state, error=error), place))
+    clear(root, execution)  # now that nobody, not even a write whose answer was lost, can have made it visible
+    return failed
 
 
 def described(execution: Execution, plan: Execute) -> Execution:

@@ -104,15 +104,9 @@ def run(
         NodeFailed: the process that starts the nodes died.
     """
     request = request or Request()
-    loop = _Loop(
-        pipeline,
-        executor,
-        store,
-        root.absolute(),
-        request,
-        observe,
-        acquire(store, pipeline.name, "a run", clock=clock),
-    )
+    selection = request.selection or pipeline.select()
+    lease = acquire(store, pipeline.name, "a run", clock=clock)
+    loop = _Loop(pipeline, executor, store, root.absolute(), request, observe, lease, selection)
     try:
         return loop.go()
     except BaseException:
@@ -140,6 +134,7 @@ class _Loop:
         request: Request,
         observe: Observer,
         lease: Lease,
+        selection: Selection,
     ) -> None:
         self._pipeline = pipeline
         self._executor = executor
@@ -148,7 +143,7 @@ class _Loop:
         self._request = request
         self._observe = observe
         self._lease = lease
-        self._selection = request.selection or pipeline.select()
+        self._selection = selection
         self._made: dict[str, Artifacts] = {}  # by node: what it, or its stand-in, has published
         self._last: dict[str, Execution] = {}
         self._failed: list[str] = []

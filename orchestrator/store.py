@@ -53,6 +53,10 @@ class Address:
 class Store(Protocol):
     """What the rest of the program asks of the metadata. All times are UTC.
 
+    The threads of a process may share a store and call it at the same moment: while the loop of a run reads and
+    writes, its heartbeat amends the lease. Each verb is one step to the others, and none waits for another for longer
+    than a transaction takes. What a verb has written when it returns is there for every reader, in whatever process.
+
     Every writing verb takes claims that are inserted in the same transaction; when one of them exists already, or
     two have one name, AlreadyClaimed is raised and nothing was written.
     """
@@ -276,7 +280,7 @@ class MemoryStore:
         return sorted(self._of_run(run.pipeline, run.number), key=lambda e: e.id)
 
     def _of_run(self, pipeline: str, number: int) -> Iterator[Execution]:
-        return (e for e in self._executions.values() if (e.pipeline, e.run) == (pipeline, number))
+        return (e for e in list(self._executions.values()) if (e.pipeline, e.run) == (pipeline, number))
 
     def execution(self, id: int) -> Execution:  # noqa: A002
         if id not in self._executions:
@@ -284,7 +288,7 @@ class MemoryStore:
         return self._executions[id]
 
     def cached(self, key: str) -> Execution | None:
-        hits = (e for e in self._executions.values() if key and e.key == key and e.state is State.COMPLETE)
+        hits = (e for e in list(self._executions.values()) if key and e.key == key and e.state is State.COMPLETE)
         return max(hits, key=lambda e: e.id, default=None)
 
     def artifact(self, name: str) -> Artifact:
@@ -304,7 +308,7 @@ class MemoryStore:
         return [self._artifacts[name] for name in self._at.get(f"{address}/{span}", [])]
 
     def producer(self, artifact: Artifact) -> Execution:
-        for execution in self._executions.values():
+        for execution in list(self._executions.values()):
             made = execution.state is State.COMPLETE and itertools.chain(*execution.outputs.values())
             if made and any(a.id == artifact.id for a in made):
                 return execution
@@ -313,7 +317,7 @@ class MemoryStore:
     def consumers(self, artifact: Artifact) -> list[Execution]:
         readers = (
             e
-            for e in self._executions.values()
+            for e in list(self._executions.values())
             if any(a.id == artifact.id for a in itertools.chain(*e.inputs.values()))
         )
         return sorted(readers, key=lambda e: e.id)
