@@ -1,0 +1,83 @@
+"""Plain values as JSON that keeps their types: dates, bytes, decimals, NaN and infinities come back as they were."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import TypeAlias
+
+Plain: TypeAlias = (
+    "None | bool | int | float | str | bytes | date | datetime | time | timedelta | Decimal | list[Plain] "
+    "| tuple[Plain, ...] | dict[str, Plain]"
+)
+
+_MICROSECOND = timedelta(microseconds=1)
+
+# The exact class decides: a datetime is a date, and a bool an int.
+_WRITE: dict[type, tuple[str, Callable[..., str]]] = {
+    bytes: ("bytes", lambda v: base64.b64encode(v).decode()),
+    datetime: ("datetime", datetime.isoformat),
+    date: ("date", date.isoformat),
+    time: ("time", time.isoformat),
+    timedelta: ("microseconds", lambda v: str(v // _MICROSECOND)),
+    Decimal: ("decimal", str),
+}
+_READ: dict[str, Callable[[str], Plain]] = {
+    "float": float,
+    "bytes": base64.b64decode,
+    "datetime": datetime.fromisoformat,
+    "date": date.fromisoformat,
+    "time": time.fromisoformat,
+    "microseconds": lambda v: timedelta(microseconds=int(v)),
+    "decimal": Decimal,
+}
+
+
+def dumps(value: Plain, *, indent: int | None = None) -> str:
+    """The value as JSON text, the same for equal values; a tuple comes back as a list.
+
+    Raises:
+        TypeError: it is, or holds, something that is not plain; the message says what.
+    """
+    return json.dumps(tagged(value), ensure_ascii=False, allow_nan=False, indent=indent)
+
+
+def loads(text: str) -> Plain:
+    """The value that `dumps` was given."""
+    return untagged(json.loads(text))
+
+
+def tagged(value: Plain) -> object:
+    """The value in JSON's own types: what JSON lacks is an object with one key that starts with '$'."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"$float": repr(value)}
+    if isinstance(value, list | tuple):
+        return [tagged(each) for each in value]
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) and not key.startswith("$") for key in value):
+            raise TypeError(f"the keys of a plain dict are texts that do not start with '$', not {list(value)!r}")
+        return {key: tagged(value[key]) for key in sorted(value)}
+    if type(value) not in _WRITE:
+        raise TypeError(f"{type(value).__qualname__} is not plain: use numbers, text, bytes, dates, lists and dicts")
+    tag, write = _WRITE[type(value)]
+    return {f"${tag}": write(value)}
+
+
+def untagged(value: object) -> Plain:
+    """What `tagged` was given."""
+    if isinstance(value, list):
+        return [untagged(each) for each in value]
+    if isinstance(value, dict):
+        if len(value) == 1:
+            ((key, text),) = value.items()
+            if key.startswith("$"):
+                return _READ[key[1:]](text)
+        return {key: untagged(each) for key, each in value.items()}
+    assert value is None or isinstance(value, bool | int | float | str)
+    return value
