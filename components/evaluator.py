@@ -372,16 +372,19 @@ def _slices(
 
     from components.metrics import measure
 
-    codes = np.stack([np.concatenate(seen.columns[name].of_rows) for name in spec])
-    groups, of_rows, sizes = np.unique(codes, axis=1, return_inverse=True, return_counts=True)
-    order = np.argsort(of_rows.reshape(-1), kind="stable")
+    numbers = {name: np.concatenate(seen.columns[name].of_rows) for name in spec}
+    of_rows = np.zeros(len(seen.labels), dtype=np.int64)
+    for name in spec:  # numbering the combinations anew each time keeps them below rows times values
+        _, of_rows = np.unique(of_rows * len(seen.columns[name].values) + numbers[name], return_inverse=True)
+    sizes = np.bincount(of_rows)
+    order = np.argsort(of_rows, kind="stable")
     ends = np.cumsum(sizes)
     largest = np.argsort(-sizes, kind="stable")
     if len(largest) > MOST_SLICES:
         log.warning("%d slices by %s; the %d largest are reported", len(largest), ", ".join(spec), MOST_SLICES)
     for group in largest[:MOST_SLICES]:
         rows = order[ends[group] - sizes[group] : ends[group]]
-        values = {name: seen.columns[name].values[number] for name, number in zip(spec, groups[:, group], strict=True)}
+        values = {name: seen.columns[name].values[numbers[name][rows[0]]] for name in spec}
         yield {
             "slice": {name: _plain(value) for name, value in values.items()},
             "small": bool(sizes[group] < small_slice_rows),

@@ -54,14 +54,9 @@ def auc(labels: Floats, scores: Floats) -> float:
     NaN when all rows are of one class.
     """
     positive = labels == 1
-    positives = int(positive.sum())
-    negatives = len(labels) - positives
-    if not positives or not negatives:
-        return float("nan")
-    _, place, ties = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = np.cumsum(ties) - (ties - 1) / 2  # equal scores share the mean of their ranks
-    above = float(ranks[place[positive]].sum()) - positives * (positives + 1) / 2
-    return above / (positives * negatives)
+    low, high = np.sort(scores[~positive]), np.sort(scores[positive])  # several times faster than ranks by argsort
+    beaten = np.searchsorted(low, high, "left").sum() + np.searchsorted(low, high, "right").sum()
+    return _ratio(float(beaten) / 2, float(len(low)) * len(high))
 
 
 def log_loss(labels: Floats, scores: Floats) -> float:
