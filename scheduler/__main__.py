@@ -68,11 +68,14 @@ def _put_ours_first() -> None:
 
 
 def _flushed(code: int) -> int:
-    """The exit code, once what was printed is out; whoever read it may have gone, which is no error."""
+    """The exit code, once what was printed is out. Whoever read it may have gone, which is no error."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
+        if not isinstance(error, BrokenPipeError):
+            sys.stderr.write(f"spanwise: what was to be printed could not be: {error.strerror}\n")
+            return code or 1
     return code
 
 

@@ -191,7 +191,9 @@ def graph(
 
     pipeline = load.load(file, typed=param, settings=_settings(root, config).params).pipeline
     if json:
-        edges = [{"from": e.source, "to": e.target, "key": e.key, "past": e.past} for e in drawing.edges(pipeline)]
+        edges = [
+            {"from": e.source, "to": e.target, "key": e.key or None, "past": e.past} for e in drawing.edges(pipeline)
+        ]
         _print_document({"pipeline": pipeline.name, "layers": drawing.layers(pipeline), "edges": edges})
         return
     draw = {Format.TEXT: drawing.text, Format.MERMAID: drawing.mermaid, Format.SVG: drawing.svg}[format]

@@ -25,7 +25,8 @@ def text(pipeline: Pipeline) -> str:
     for depth, layer in enumerate(layers(pipeline)):
         for name in layer:
             reads = [f"{c!r}" for c in channels_of(pipeline.nodes[name])]
-            shown = f"  <- {', '.join(dict.fromkeys(reads))}" if reads else ""
+            after = [f"after {other.name}" for other in pipeline.nodes[name].after]
+            shown = f"  <- {', '.join(dict.fromkeys([*reads, *after]))}" if reads or after else ""
             lines.append(f"{'   ' * depth}{name}{shown}")
     return "\n".join(lines)
 
@@ -39,7 +40,8 @@ def mermaid(pipeline: Pipeline) -> str:
         lines.append(f'    {ids[node.name]}{left}"{_label(node)}"{right}')
     for edge in edges(pipeline):
         arrow = "-.->" if edge.past else "-->"
-        lines.append(f"    {ids[edge.source]} {arrow}|{edge.key}| {ids[edge.target]}")
+        arrow = arrow if edge.waits else f"{arrow}|{edge.key}|"
+        lines.append(f"    {ids[edge.source]} {arrow} {ids[edge.target]}")
     return "\n".join(lines)
 
 
@@ -51,6 +53,7 @@ class Edge:
     target: str
     key: str
     past: bool = False  #: it reads what earlier runs have made, and waits for nothing
+    waits: bool = False  #: it comes after the other, and reads nothing of it; the key is empty
 
 
 def edges(pipeline: Pipeline) -> list[Edge]:
@@ -60,7 +63,8 @@ def edges(pipeline: Pipeline) -> list[Edge]:
         for node in pipeline
         for channel in channels_of(node)
     }
-    return list(found)
+    order = [Edge(other.name, node.name, "", waits=True) for node in pipeline for other in node.after]
+    return [*found, *order]
 
 
 def layers(pipeline: Pipeline) -> list[list[str]]:
@@ -89,7 +93,7 @@ def svg(pipeline: Pipeline) -> str:
     height = 2 * MARGIN + len(rows) * BOX_HEIGHT + max(0, len(rows) - 1) * GAP_Y
     keys: dict[tuple[str, str], list[str]] = {}
     for edge in drawn:
-        keys.setdefault((edge.source, edge.target), []).append(edge.key)
+        keys.setdefault((edge.source, edge.target), []).append(edge.key or "then")
     past = [e for e in edges(pipeline) if e.past]
     sides = {n: (centres[n] + widths[n] / 2, tops[n]) for n in pipeline.nodes}
     parts = [_head(total + (3 * MARGIN if past else 0), height, pipeline.name)]

@@ -167,7 +167,7 @@ def told(event: Event) -> str:
         "run-started": f"Run {event.run.name} started: {', '.join(event.run.nodes)}",
         "abandoned-run-closed": f"Run {event.message} was abandoned; it is closed now",
         "node-started": f"{node} started{_attempt(execution)}",
-        "node-reused": f"{node} reused: {_reason(execution)}",
+        "node-reused": f"{node} {'reused: ' * _is_work(execution)}{_reason(execution)}",
         "node-completed": f"{node} complete in {length}",
         "node-failed": f"{node} failed after {length}: {reason}",
         "node-retrying": f"{node} failed after {length}, and is tried again: {reason}",
@@ -176,6 +176,11 @@ def told(event: Event) -> str:
         "run-stopping": f"Stopping, because of {event.message}",
     }
     return words.get(event.what, "")
+
+
+def _is_work(execution: Execution | None) -> bool:
+    """Whether what is reused was work once; a resolver only chooses."""
+    return execution is None or execution.reused is not None
 
 
 def _attempt(execution: Execution | None) -> str:
@@ -238,6 +243,7 @@ class Live:
 _STYLE = {
     "complete": "green",
     "reused": "cyan",
+    "chosen": "cyan",
     "failed": "red",
     "canceled": "yellow",
     "running": "bold",
@@ -270,7 +276,7 @@ def _row(event: Event, now: float) -> _Row:
         case "started":
             return _Row("running", since=now)
         case "reused":
-            return _Row(state, took_s=took_s, said=_reason(event.execution))
+            return _Row(state if _is_work(event.execution) else "chosen", took_s=took_s, said=_reason(event.execution))
         case "completed":
             return _Row("complete", took_s=took_s)
         case "skipped":

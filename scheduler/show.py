@@ -10,7 +10,7 @@ from typing import TypeAlias
 from orchestrator.artifact import Artifact, Value
 from orchestrator.component import Channel, Component, Node, Resolver, shown
 from orchestrator.pipeline import Pipeline
-from orchestrator.run import Execution, Run, State
+from orchestrator.run import Execution, Run
 from orchestrator.span import Calendar
 
 Document: TypeAlias = dict[str, Value]
@@ -155,7 +155,7 @@ def execution(record: Execution, calendar: Calendar, *, now: datetime) -> str:
     lines += [f"  parameter   {name} = {plain(text)}" for name, text in record.parameters.items()]
     for direction, artifacts in (("input", record.inputs), ("output", record.outputs)):
         lines += [
-            f"  {direction:<11} {name}: {', '.join(artifact_label(a, calendar) for a in found)}"
+            f"  {direction:<11} {name}: {', '.join(artifact_label(a, calendar) for a in found) or 'nothing'}"
             for name, found in artifacts.items()
         ]
     if record.error:
@@ -279,6 +279,7 @@ def pipeline(made: Pipeline, parameters: Mapping[str, object]) -> str:
         verb = "makes" if isinstance(node, Component) else "picks"
         lines += [f"       {verb}  {name}: {_promise(channel)}" for name, channel in node.outputs.items()]
         lines += [f"       takes  {name} = {value_text(value)}" for name, value in node.parameters.items()]
+        lines += [f"       after  {other.name}" for other in node.after]
     return "\n".join(lines)
 
 
@@ -293,6 +294,7 @@ def pipeline_document(made: Pipeline, parameters: Mapping[str, object]) -> Docum
                 "component": _class(node),
                 "resolver": isinstance(node, Resolver),
                 "inputs": {n: [{"node": c.node, "key": c.key} for c in cs] for n, cs in node.inputs.items()},
+                "after": [other.name for other in node.after],
                 "outputs": {n: c.kind.kind for n, c in node.outputs.items()},
                 "parameters": {n: value_text(v) for n, v in node.parameters.items()},
             }
@@ -323,7 +325,7 @@ def _class(node: Node) -> str:
 def ended(record: Run, executions: Mapping[str, Execution], skipped: Sequence[str]) -> str:
     """One line that says what became of a run."""
     states = [e.state for e in executions.values()]
-    reused = sum(s is State.CACHED for s in states)
+    reused = sum(e.reused is not None for e in executions.values())  # a resolver's choice is nobody's work
     done = sum(s.succeeded for s in states)
     parts = [f"{done} of {done + len(skipped) + sum(not s.succeeded for s in states)} nodes done"]
     parts += [f"{reused} reused"] if reused else []

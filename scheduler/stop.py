@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import time
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from orchestrator import lease, process, publisher
 from orchestrator.errors import Held, RunError
 from orchestrator.lease import Holder
 from orchestrator.run import Run
+from orchestrator.runner import room
 from orchestrator.store import AlreadyClaimed, Claim, Store
 
 POLL_S = 0.1
@@ -119,4 +121,6 @@ def _close(store: Store, run: Run, root: Path) -> Run:
         publisher.put_right(store, mine, root)
     finally:
         mine.release()
+    for scratch in room(root, run).glob("*.scratch"):
+        shutil.rmtree(scratch, ignore_errors=True)
     return store.run(run.pipeline, run.number)

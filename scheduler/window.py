@@ -75,7 +75,9 @@ def windows(loaded: Loaded, store: Store, *, at: int | None, as_of: datetime | N
 
 
 def _window(node: Resolver, explains: Explains, history: History, at: int | None) -> Window:
-    given = ", ".join(f"{n}={v!r}" for n, v in node.parameters.items() if v is not None)
+    given = ", ".join(
+        f"{n}={_shown(n, v, show.calendar_of(history.run))}" for n, v in node.parameters.items() if v is not None
+    )
     spans: tuple[Wanted, ...] = ()
     refusal = ""
     try:
@@ -139,6 +141,10 @@ def _why(wanted: Wanted) -> str:
     if not wanted.superseded:
         return "the only version"
     return f"the newest version; it supersedes {', '.join(map(_edition, reversed(wanted.superseded)))}"
+
+
+def _shown(name: str, value: object, calendar: Calendar) -> str:
+    return calendar.label(value) if name in ("since", "at") and isinstance(value, int) else repr(value)
 
 
 def _edition(artifact: Artifact) -> str:

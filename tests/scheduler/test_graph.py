@@ -1,5 +1,5 @@
 import re
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -48,6 +48,17 @@ def test_an_edge_into_the_past_is_marked() -> None:
     assert [(e.source, e.target) for e in graph.edges(diamond()) if e.past] == [("Top", "Before")]
 
 
+def test_a_node_that_only_waits_is_drawn_below_what_it_waits_for() -> None:
+    """The edge has no key: nothing goes along it."""
+    first = Make(name="First")
+    pipeline = Pipeline("waiting", [first, Make(name="Then", after=[first])])
+
+    assert graph.edges(pipeline) == [graph.Edge("First", "Then", "", waits=True)]
+    assert graph.text(pipeline) == "First\n   Then  <- after First"
+    assert "n0 --> n1" in graph.mermaid(pipeline)
+    assert ">then</text>" in graph.svg(pipeline)
+
+
 def test_text_says_what_each_node_reads() -> None:
     """A node per line, indented by its layer."""
     lines = graph.text(diamond()).splitlines()
@@ -67,7 +78,7 @@ def test_mermaid_has_every_node_and_edge() -> None:
 
 
 def boxes(picture: str) -> dict[str, tuple[float, float, float, float]]:
-    root = ElementTree.fromstring(picture)
+    root = ET.fromstring(picture)
     rects = [r for r in root.iter(f"{SVG}rect") if "x" in r.attrib]
     names = [t for t in root.iter(f"{SVG}text") if t.get("font-size") == "13"]
     return {
@@ -80,7 +91,7 @@ def test_boxes_do_not_overlap_and_lie_in_the_picture() -> None:
     """Every node has room of its own."""
     picture = graph.svg(diamond())
     found = boxes(picture)
-    root = ElementTree.fromstring(picture)
+    root = ET.fromstring(picture)
 
     assert set(found) == set(diamond().order)
     for name, (x, y, width, height) in found.items():

@@ -92,9 +92,7 @@ def test_a_base_run_is_a_number_or_the_latest(typed: str | None, number: int | N
     assert launch.base_run(filled(), "flights", typed) == number
 
 
-@pytest.mark.parametrize(
-    ("typed", "error"), [("taxi/1", UsageError), ("last", UsageError), ("9", NotRecorded)]
-)
+@pytest.mark.parametrize(("typed", "error"), [("taxi/1", UsageError), ("last", UsageError), ("9", NotRecorded)])
 def test_a_base_run_that_is_none_is_refused(typed: str, error: type[Exception]) -> None:
     """Another pipeline's run cannot stand in."""
     with pytest.raises(error):

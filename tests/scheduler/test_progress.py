@@ -33,8 +33,9 @@ def event(what: Happening, node: str = "", message: str = "", **facts: object) -
         (event("run-started"), "Run flow/4 started: First, Second"),
         (event("node-started", "First"), "First started"),
         (event("node-started", "First", attempt=2), "First started (attempt 2)"),
-        (event("node-reused", "First", reason="same\ninputs"), "First reused: same inputs"),
+        (event("node-reused", "First", reason="same\ninputs", reused=3), "First reused: same inputs"),
         (event("node-completed", "First"), "First complete in 2.0 s"),
+        (event("node-reused", "First", reason="chose x/1"), "First chose x/1"),
         (event("node-failed", "First", "E: bad\n  File x"), "First failed after 2.0 s: E: bad"),
         (event("node-skipped", "Second"), "Second not reached: what it reads from was not made"),
         (event("run-stopping", message="SIGINT"), "Stopping, because of SIGINT"),
@@ -105,7 +106,7 @@ def test_warnings_of_the_program_are_among_the_lines() -> None:
 def test_the_table_shows_state_time_and_reason() -> None:
     """A running node has a spinner and its seconds so far; what a node says may hold brackets."""
     rows = {
-        "First": progress._row(event("node-reused", "First", reason="same [bold]inputs"), now=0.0),
+        "First": progress._row(event("node-reused", "First", reason="same [bold]inputs", reused=3), now=0.0),
         "Second": progress._row(event("node-started", "Second"), now=0.0),
     }
     console = Console(file=io.StringIO(), width=80)
@@ -121,7 +122,7 @@ def test_the_table_shows_state_time_and_reason() -> None:
 def test_every_event_has_a_row_or_a_line() -> None:
     """Whatever happens to a node, the table has a state for it."""
     states = {
-        what: progress._row(event(what, "First"), now=0.0).state
+        what: progress._row(event(what, "First", reused=3), now=0.0).state
         for what in ("node-started", "node-reused", "node-completed", "node-failed", "node-canceled", "node-skipped")
     }
 

@@ -122,10 +122,11 @@ def test_artifacts_are_a_table() -> None:
 )
 def test_the_end_of_a_run_is_one_line(states: list[State], skipped: tuple[str, ...], says: str) -> None:
     """It counts what was done, reused and not reached."""
-    run = Run(
-        pipeline="flights", number=7, span=DAY, calendar="day", state=State.COMPLETE, started=NOON, ended=NOON
-    )
-    executions = {str(i): Execution(pipeline="flights", run=7, node=str(i), state=s) for i, s in enumerate(states)}
+    run = Run(pipeline="flights", number=7, span=DAY, calendar="day", state=State.COMPLETE, started=NOON, ended=NOON)
+    executions = {
+        str(i): Execution(pipeline="flights", run=7, node=str(i), state=s, reused=1 if s is State.CACHED else None)
+        for i, s in enumerate(states)
+    }
 
     text = show.ended(replace(run, ended=NOON + timedelta(seconds=2)), executions, skipped)
 
