@@ -208,6 +208,9 @@ class Component(Node):
     prepared: ClassVar[tuple[str, ...]] = ()
     """Parameters of `run` that `prepare` provides, and that the pipeline does not."""
 
+    hints: ClassVar[tuple[str, ...]] = ()
+    """Prepared parameters that can change how fast the work is done, never its result: recorded, but not in the key."""
+
     libraries: ClassVar[tuple[str, ...]] = ()
     """Distributions whose version can change the result: it becomes part of the cache key."""
 
@@ -245,8 +248,8 @@ class Component(Node):
     def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:  # noqa: ARG002
         """What only the run can know, as values for the `prepared` parameters; reads, never writes.
 
-        Called in the controller before the cache is asked, so what it returns is part of the cache key: the values
-        are plain data. `history("examples")` is what this node has published as "examples" before.
+        Called in the controller before the cache is asked, so what it returns is part of the cache key, except for
+        `hints`: the values are plain data. `history("examples")` is what this node has published as "examples" before.
         """
         return {}
 

@@ -132,6 +132,7 @@ def _key(
             parameters={
                 n: fingerprint.of_value(v, who=f"parameter {n!r} of {node.name}")
                 for n, v in {**node.parameters, **prepared}.items()
+                if n not in node.hints
             },
             inputs={n: [_identity(a) for a in found] for n, found in inputs.items()},
             libraries=fingerprint.versions(node.libraries),
