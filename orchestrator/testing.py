@@ -1,0 +1,157 @@
+"""Testing: what a test needs to run a pipeline for real, with no more than a folder and no waiting.
+
+def test_the_window_slides(tmp_path):
+lake = Lake(tmp_path / "lake")
+trial = Trial(tmp_path / "root")
+lake.arrive(span=1), lake.arrive(span=2)
+
+trial.run(taxi(lake.pattern), span=1)
+second = trial.run(taxi(lake.pattern), span=2)
+
+assert second.states == {"ExampleGen": State.COMPLETE, "Trainer": State.COMPLETE}
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from orchestrator.artifact import Artifact
+from orchestrator.executor import Executor
+from orchestrator.lease import TTL_S, Clock
+from orchestrator.pipeline import Pipeline
+from orchestrator.run import Execution, Run, State
+from orchestrator.runner import Event, Outcome, Request, run
+from orchestrator.span import Calendar
+from orchestrator.store import MemoryStore, Store
+
+__all__ = ["FakeClock", "Lake", "MemoryStore", "Ran", "Trial"]
+
+_PATTERN = {
+    Calendar.NUMBER: "{SPAN}/v{VERSION}/*.csv",
+    Calendar.DAY: "{YYYY}-{MM}-{DD}/v{VERSION}/*.csv",
+}
+
+
+class FakeClock:
+    """A time that stands until it is moved; sleeping moves it. Calling it gives the current time, as stores ask."""
+
+    def __init__(self, start: datetime = datetime(2024, 1, 1, tzinfo=UTC)) -> None:
+        self._start = start
+        self._passed = timedelta()
+
+    def __call__(self) -> datetime:
+        return self.now()
+
+    def now(self) -> datetime:
+        return self._start + self._passed
+
+    def monotonic(self) -> float:
+        """Seconds since the start."""
+        return self._passed.total_seconds()
+
+    def sleep(self, seconds: float) -> None:
+        """Returns at once, that much later."""
+        self._passed += timedelta(seconds=seconds)
+
+    def forward(self, by: timedelta) -> datetime:
+        """Moves the time on, and gives it."""
+        self._passed += by
+        return self.now()
+
+    def lease(self, *, ttl_s: float = TTL_S) -> Clock:
+        """This time, as leases take it."""
+        return Clock(now=self.now, monotonic=self.monotonic, sleep=self.sleep, ttl_s=ttl_s)
+
+
+class Lake:
+    """A data lake in a folder: a CSV file for each version of each span, where `pattern` finds it."""
+
+    def __init__(self, folder: Path, calendar: Calendar = Calendar.NUMBER) -> None:
+        if calendar not in _PATTERN:
+            raise NotImplementedError(f"A Lake counts spans by NUMBER or DAY, not by {calendar.name}.")
+        self.folder = folder
+        self.calendar = calendar
+
+    @property
+    def pattern(self) -> str:
+        """What an ExampleGen is given to find the files."""
+        return f"{self.folder}/{_PATTERN[self.calendar]}"
+
+    def arrive(self, *, span: int | str, version: int = 1, rows: Sequence[Mapping[str, object]] = ()) -> Path:
+        """Writes one version of a span, and returns its file.
+
+        `span` is a number or what people write, such as "2013-01-08". Without `rows` there are ten, with the span in
+        them: `span`, `version`, `row`.
+        """
+        number = self.calendar.parse(span) if isinstance(span, str) else span
+        rows = rows or [{"span": number, "version": version, "row": row} for row in range(10)]
+        file = self.folder / self.calendar.label(number) / f"v{version}" / "rows.csv"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("w", encoding="utf-8", newline="") as opened:
+            writer = csv.DictWriter(opened, fieldnames=list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+        return file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What became of a run, and words to ask for it."""
+
+    outcome: Outcome
+    events: tuple[Event, ...]  #: what happened, in order
+
+    @property
+    def run(self) -> Run:
+        return self.outcome.run
+
+    @property
+    def states(self) -> dict[str, State]:
+        """The state of each node that was reached, by its name."""
+        return {name: execution.state for name, execution in self.outcome.executions.items()}
+
+    def __getitem__(self, node: str) -> Execution:
+        """The last execution of a node."""
+        return self.outcome.executions[node]
+
+    def artifacts(self, node: str, key: str) -> tuple[Artifact, ...]:
+        """What a node published under a key."""
+        return tuple(self[node].outputs.get(key, ()))
+
+    def artifact(self, node: str, key: str) -> Artifact:
+        """The only thing that a node published under a key."""
+        (only,) = self.artifacts(node, key)
+        return only
+
+    def log(self, node: str) -> str:
+        """Everything the last attempt at a node printed."""
+        return Path(self[node].log).read_text(encoding="utf-8", errors="replace")
+
+
+class Trial:
+    """A root folder and a store, for one run after the other; nodes run in processes of their own, as always."""
+
+    def __init__(self, root: Path, store: Store | None = None, clock: Clock | None = None) -> None:
+        self.root = root
+        self.store = MemoryStore() if store is None else store
+        self.clock = clock
+
+    def run(self, pipeline: Pipeline, request: Request | None = None, *, span: int | None = None) -> Ran:
+        """Runs the pipeline, or the part that `request` selects, and waits for it; raises what the runner raises."""
+        asked = request or Request()
+        events: list[Event] = []
+        with Executor(pipeline) as executor:
+            outcome = run(
+                pipeline,
+                executor=executor,
+                store=self.store,
+                root=self.root,
+                request=asked if span is None else replace(asked, span=span),
+                observe=events.append,
+                clock=self.clock,
+            )
+        return Ran(outcome=outcome, events=tuple(events))

@@ -1,0 +1,88 @@
+"""A run in a process of its own, for tests that kill and freeze it: `python -m tests.scenario.controller ROOT [key=value]`.
+
+It says on stdout what happens, one event a line, and at the end how the run ended, or which error it raised.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from orchestrator import Attempt, Component, Input, Output, Pipeline, Report, SpanwiseError, process
+from orchestrator.executor import Executor
+from orchestrator.lease import Clock
+from orchestrator.mlmd import open_store
+from orchestrator.runner import Request, run
+
+
+class Make(Component):
+    """Two outputs, so that half of them could be seen."""
+
+    def run(self, first: Output[Report], second: Output[Report], work_s: float) -> None:
+        for output in (first, second):
+            (output.path / "a").write_bytes(os.urandom(100_000))
+            time.sleep(work_s / 2)
+            (output.path / "b").write_bytes(os.urandom(100_000))
+
+
+class Copy(Component):
+    def run(self, source: Input[Report], report: Output[Report], work_s: float) -> None:
+        (report.path / "a").write_bytes((source.path / "a").read_bytes())
+        time.sleep(work_s)
+        (report.path / "b").write_bytes((source.path / "b").read_bytes())
+
+
+class Act(Component):
+    """An effect outside the store, behind the fence; waits for the file `go` first."""
+
+    cacheable = False
+
+    def run(self, source: Input[Report], report: Output[Report], attempt: Attempt, place: str) -> None:
+        Path(place, "waiting").write_text(str(os.getpid()))
+        while not Path(place, "go").exists():
+            time.sleep(0.01)
+        attempt.check_fence()
+        Path(place, f"acted-{attempt.run.number}").touch()
+
+
+def branching(work_s: float) -> Pipeline:
+    make = Make(work_s=work_s)
+    copies = [Copy(source=make[key], work_s=work_s, name=f"Copy{i}") for i, key in enumerate(["first", "second"] * 2)]
+    last = Copy(source=copies[0]["report"], work_s=work_s, name="Last")
+    return Pipeline("branching", [make, *copies, last])
+
+
+def acting(place: str) -> Pipeline:
+    make = Make(work_s=0.0)
+    return Pipeline("acting", [make, Act(source=make["first"], place=place)])
+
+
+def main(root: Path, work_s: float = 0.02, ttl_s: float = 15.0, act: bool = False, elsewhere: bool = False) -> str:
+    if elsewhere:  # as seen from another machine, where processes cannot be looked up
+        process.machine = lambda: "elsewhere/0/0"
+    pipeline = acting(str(root)) if act else branching(work_s)
+    with Executor(pipeline) as executor:
+        store = open_store(str(root / "metadata.db"))
+        try:
+            outcome = run(
+                pipeline,
+                executor=executor,
+                store=store,
+                root=root,
+                request=Request(cache=False, jobs=4, grace_s=1.0),
+                observe=lambda event: print(event.what, event.node, flush=True),
+                clock=Clock(ttl_s=ttl_s),
+            )
+        except SpanwiseError as error:
+            return type(error).__name__
+        finally:
+            store.close()
+    return outcome.run.state.value
+
+
+if __name__ == "__main__":
+    options = dict(word.split("=") for word in sys.argv[2:])
+    print(
+        "end",
+        main(Path(sys.argv[1]), **{k: float(v) if k.endswith("_s") else bool(int(v)) for k, v in options.items()}),
+    )

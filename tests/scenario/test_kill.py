@@ -1,0 +1,111 @@
+"""Law 6 and law 10: a run killed at any moment leaves nothing half done, and the next one goes through."""
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator import State, fingerprint
+from orchestrator.lease import current
+from orchestrator.mlmd import open_store
+from orchestrator.store import Address
+from tests.scenario.processes import Marked, kill
+
+KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "12"))  # the full form: 50
+SOON_S = 10.0  # on a machine that does other things too; alone it takes about one
+PLACES = [("Make", "first"), ("Make", "second"), *[(f"Copy{i}", "report") for i in range(4)], ("Last", "report")]
+
+
+def killed(root, dice):
+    """Starts a run and kills it at a random moment, in a random way; what was killed, and when."""
+    run = Marked("tests.scenario.controller", root)
+    try:
+        if dice.random() < 0.85:  # most of them after the imports, where the run does something
+            run.read_until("run-started")
+            moment = dice.uniform(0.0, 0.35)
+        else:
+            moment = dice.uniform(0.0, 0.6)
+        time.sleep(moment)
+        server, keeper = run.server, run.keeper
+        whom = dice.choice(["controller", "server", "keeper", "all"])
+        victims = {"controller": [run.pid], "server": [server], "keeper": [keeper], "all": [run.pid, server, keeper]}[
+            whom
+        ]
+        dice.shuffle(victims)
+        for pid in filter(None, victims):
+            kill(pid, signal.SIGKILL)
+        run.process.wait(timeout=SOON_S)
+        assert run.gone_within(SOON_S) == [], f"after killing {whom}"
+        return f"{whom} after {moment:.3f} s"
+    finally:
+        run.end()
+
+
+def succeed(root):
+    """Runs to the end, and says how long it took."""
+    start = time.monotonic()
+    run = Marked("tests.scenario.controller", root)
+    try:
+        said, _ = run.process.communicate(timeout=60)
+    finally:
+        run.end()
+    assert "end complete" in said, said
+    return time.monotonic() - start
+
+
+def check(root, store, what, *, after):
+    """Holds that every record since run `after` has ended, and that what is visible is whole."""
+    for run in store.runs("branching"):
+        if run.number <= after:
+            return
+        assert run.state.ended, f"{run.name} after {what}"
+        for execution in store.executions(run):
+            assert execution.state.ended, f"{execution.name} after {what}"
+            keys = {"first", "second"} if execution.node == "Make" else {"report"}
+            made = keys if execution.state is State.COMPLETE else set()
+            assert set(execution.outputs) == made, f"{execution.name} after {what}"
+            for (artifact,) in execution.outputs.values():
+                assert whole(artifact), f"{artifact} after {what}"
+
+
+def whole(artifact):
+    return fingerprint.of_tree(artifact.path).digest == artifact.content
+
+
+def visible(store):
+    """Everything that can be found at the addresses of the pipeline, by name."""
+    found = (a for node, key in PLACES for a in store.newest(Address("branching", node, key)))
+    return {artifact.name: artifact for artifact in found}
+
+
+def folders(root):
+    return {str(f) for node, key in PLACES for f in Path(root, "branching", node, key).glob("*")}
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_any_moment_leaves_nothing_half_done(tmp_path):
+    """Killed anywhere, in any of its processes: nothing runs on, nothing is half visible, and the next run succeeds."""
+    dice = random.Random(os.environ.get("SPANWISE_TEST_SEED", "spanwise"))
+    succeed(tmp_path)
+    seen, newest, slowest = {}, 0, 0.0
+
+    for _ in range(KILLS):
+        what = killed(tmp_path, dice)
+        slowest = max(slowest, succeed(tmp_path))
+        store = open_store(str(tmp_path / "metadata.db"))
+        check(tmp_path, store, what, after=newest)
+        newest = next(store.runs("branching")).number
+        now = visible(store)
+        assert folders(tmp_path) == {a.uri for a in now.values()}, what
+        assert {name: a.content for name, a in now.items() if name in seen} == seen, what
+        seen = {name: a.content for name, a in now.items()}
+        assert current(store, "branching").released, what
+        store.close()
+
+    assert slowest < SOON_S
+    store = open_store(str(tmp_path / "metadata.db"))
+    assert all(whole(artifact) for artifact in visible(store).values())
+    store.close()
