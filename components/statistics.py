@@ -426,8 +426,8 @@ def shown(value: float, type_: str) -> str:
     if name in ("date32", "date64", "timestamp", "time32", "time64", "duration"):
         return _shown_time(value, name, type_)
     if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e15):  # noqa: PLR2004  whole as a double
-        return f"{int(value):,}"
-    return f"{value:,.4g}" if 1e-3 <= abs(value) < 1e6 else f"{value:.3g}"  # noqa: PLR2004  else with an exponent
+        return f"{int(value):,}" if abs(value) >= 10_000 else str(int(value))  # noqa: PLR2004  years need no comma
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"  # noqa: PLR2004  no exponent while it is short
 
 
 def _shown_time(value: float, name: str, type_: str) -> str:

@@ -172,7 +172,8 @@ def _described(folder: Path) -> tuple[pa.Schema, list[tuple[str, int]]]:
             raise UnreadableInput(f"{path}: this Parquet file cannot be read ({error}).") from error
         if schema is not None and not found.equals(schema):
             raise UnreadableInput(
-                f"{path} has other columns than the files before it; a split has the same in all. Ingest the span again."
+                f"{path} has other columns than the files before it; all files of a split have the same. "
+                "Ingest the span again."
             )
         schema = found
     return schema if schema is not None else pa.schema([]), groups
