@@ -140,7 +140,11 @@ class Store(Protocol):
         """Every artifact published there for this span, of whatever version, oldest first."""
 
     def producer(self, artifact: Artifact) -> Execution:
-        """The execution that made it."""
+        """The execution that published it first.
+
+        Raises:
+            NotRecorded: none is known to have.
+        """
 
     def consumers(self, artifact: Artifact) -> list[Execution]:
         """The executions that read it, oldest first."""
@@ -179,6 +183,7 @@ class MemoryStore:
         self._artifacts: dict[str, Artifact] = {}
         self._at: dict[str, list[str]] = {}  # address, or address/span -> artifact names in order
         self._spans: dict[str, set[int]] = {}
+        self._producers: dict[int, int] = {}  # execution id by artifact id
         self._ids = itertools.count(1)
 
     def claim(self, *claims: Claim) -> None:
@@ -271,6 +276,7 @@ class MemoryStore:
             properties=artifact.properties,
         )
         names.append(published.name)
+        self._producers[published.id] = execution.id
         self._artifacts[published.name] = published
         if isinstance(span, int):
             self._spans.setdefault(str(address), set()).add(span)
@@ -308,11 +314,9 @@ class MemoryStore:
         return [self._artifacts[name] for name in self._at.get(f"{address}/{span}", [])]
 
     def producer(self, artifact: Artifact) -> Execution:
-        for execution in list(self._executions.values()):
-            made = execution.state is State.COMPLETE and itertools.chain(*execution.outputs.values())
-            if made and any(a.id == artifact.id for a in made):
-                return execution
-        raise NotRecorded(f"No execution is recorded as having made {artifact}.")
+        if artifact.id not in self._producers:
+            raise NotRecorded(f"No execution is recorded as having made {artifact}.")
+        return self._executions[self._producers[artifact.id]]
 
     def consumers(self, artifact: Artifact) -> list[Execution]:
         readers = (

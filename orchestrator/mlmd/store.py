@@ -219,7 +219,7 @@ class MlmdStore:
         found = self._connection.find("get_artifacts_by_id", [artifact.id])
         maker = layout.producer_of(found[0]) if found else 0
         message = self._execution_message(maker) if maker else None
-        if message is None or layout.state_of(message) is not State.COMPLETE:
+        if message is None:
             raise NotRecorded(f"No execution is recorded as having made {artifact}.")
         return self._with_artifacts([message])[0]
 

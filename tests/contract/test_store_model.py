@@ -1,5 +1,6 @@
 """The store against its double: after any history of writes, both answer every question alike."""
 
+import contextlib
 from dataclasses import dataclass, field, replace
 
 from hypothesis import HealthCheck, given, settings
@@ -133,13 +134,12 @@ START = [("begin_run", "a", ()), ("begin_run", "b", ()), ("begin", "a", 1, "Gen"
 )
 def test_the_store_answers_as_its_double_does(tmp_path, real, writes, reopened):
     """Whatever is written, also when the store is opened anew in between, both stores say the same to it and of it."""
-    place = Place(real.kind, tmp_path)
-    double, written = Written(MemoryStore(Clock())), Written(place.open())
+    with contextlib.closing(Place(real.kind, tmp_path)) as place:
+        double, written = Written(MemoryStore(Clock())), Written(place.open())
 
-    for number, (verb, *arguments) in enumerate(START + writes):
-        if number == reopened:
-            written.store = place.open()
-        assert written.apply(verb, *arguments) == double.apply(verb, *arguments)
+        for number, (verb, *arguments) in enumerate(START + writes):
+            if number == reopened:
+                written.store = place.open()
+            assert written.apply(verb, *arguments) == double.apply(verb, *arguments)
 
-    assert written.everything() == double.everything()
-    place.close()
+        assert written.everything() == double.everything()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from ml_metadata.metadata_store import MetadataStore
+from ml_metadata.metadata_store.pywrap import metadata_store_extension
 from ml_metadata.proto import metadata_store_pb2
 
 from orchestrator.artifact import Artifact
@@ -41,9 +42,14 @@ def store(url):
 @pytest.fixture
 def reader(store, url):
     """The same database as ML Metadata's own tools see it."""
+    return MetadataStore(config_of(url))
+
+
+def config_of(url):
     config = metadata_store_pb2.ConnectionConfig()
     config.sqlite.filename_uri = url
-    return MetadataStore(config)
+    config.sqlite.connection_mode = metadata_store_pb2.SqliteMetadataSourceConfig.READWRITE_OPENCREATE
+    return config
 
 
 def publish(store, node="ExampleGen", key="examples", *, span=None, inputs=None, claims=(), **fields):
@@ -164,9 +170,7 @@ def test_publishing_keeps_what_contexts_and_inputs_say(store, reader):
 
 def test_a_database_of_others_is_shared(url):
     """Types, pipelines and artifacts that another program has recorded are left alone and are in nobody's way."""
-    config = metadata_store_pb2.ConnectionConfig()
-    config.sqlite.filename_uri = url
-    other = MetadataStore(config)
+    other = MetadataStore(config_of(url))
     theirs = metadata_store_pb2.ArtifactType(name="Examples", properties={"span": 1, "state": 3})
     type_id = other.put_artifact_type(theirs)
     other.put_artifacts([metadata_store_pb2.Artifact(type_id=type_id, name="examples", uri="/x")])
@@ -316,9 +320,7 @@ def test_a_new_file_has_a_write_ahead_log_and_its_folders(tmp_path):
 
 def test_a_file_without_the_log_gets_it(tmp_path, url):
     """A database that another program has made is switched to the log when it is opened."""
-    config = metadata_store_pb2.ConnectionConfig()
-    config.sqlite.filename_uri = url
-    MetadataStore(config).get_contexts()
+    MetadataStore(config_of(url)).get_contexts()
 
     open_store(url).close()
 
@@ -426,13 +428,23 @@ def test_a_database_of_a_newer_library_is_too_new(url):
         open_store(url)
 
 
-def test_a_database_of_an_older_library_is_not_changed_unasked(url):
-    """A schema below the library's is refused with the command that migrates it."""
-    open_store(url).close()
-    sql(url, "UPDATE MLMDEnv SET schema_version = 9")
+def test_a_database_of_an_older_library_is_brought_up_to_date_when_asked(url):
+    """An older schema is refused with the command that migrates it, and migrated with everything in it by that."""
+    store = open_store(url)
+    store.claim(Claim("a", "b"))
+    store.close()
+    options = metadata_store_pb2.MigrationOptions(downgrade_to_schema_version=9)
+    with pytest.raises(RuntimeError, match="Downgrade migration was performed"):
+        metadata_store_extension.metadata_store.CreateMetadataStore(
+            config_of(url).SerializeToString(), options.SerializeToString()
+        )
 
     with pytest.raises(StoreError, match="spanwise doctor --migrate"):
         open_store(url)
+    migrated = open_store(url, migrate=True)
+
+    assert migrated.claimed("a", "b") is not None
+    migrated.close()
 
 
 @pytest.mark.parametrize("path", ["/proc/metadata.db", "/dev/null/metadata.db", "{folder}"])
