@@ -1,8 +1,9 @@
 """Whether our answer to a case is the reference's, differs on purpose, waits for something, or is wrong."""
 
+import dataclasses
 import json
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -11,6 +12,12 @@ from typing import Any, TypeAlias
 from orchestrator.errors import ResolutionError, SpanwiseError
 
 HERE = Path(__file__).parent
+
+NAMING = ("op", "fn", "strategy", "scenario", "change")
+"""Fields of `given` that say what is asked for."""
+
+STEPS = "per_step"
+"""The field of `expect` that has an expectation for each of several steps."""
 
 Answer: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """Answers a form of question: what a case gives -> what we find. Refuses with one of our errors, as a user would see."""
@@ -37,12 +44,20 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Differences:
-    """Where we are not the reference; each with the reason."""
+    """Where we are not the reference; each with the reason. A kind is named in `given`: see `kinds`."""
 
-    differs: Mapping[str, str]  #: by case id: another answer on purpose
-    fields: Mapping[str, Mapping[str, str]]  #: by api, then field: this one field is another on purpose
-    refusals: Mapping[str, str]  #: by a part of the reference's message: what it refuses and we answer on purpose
+    differs: Mapping[str, str]  #: by case id or `api/kind`: another answer on purpose
+    fields: Mapping[str, Mapping[str, str]]  #: by api or `api/kind`, then field: this one is another on purpose
+    answered: Mapping[str, str]  #: by a part of the reference's message: what it refuses and we answer on purpose
+    refused: Mapping[str, str]  #: by a part of our message: what we refuse on purpose and the reference answers
     not_yet: Mapping[str, str]  #: by case id, api, or `api/kind`: what it waits for
+
+
+@dataclass(frozen=True)
+class _Wrong:
+    field: str
+    told: str
+    excuse: str = ""  #: why it may be so
 
 
 class Outcome(Enum):
@@ -84,10 +99,16 @@ def load(file: Path) -> list[Case]:
 
 def read_differences(file: Path) -> Differences:
     found = tomllib.loads(file.read_text())
-    return Differences(**{table: found.get(table, {}) for table in ("differs", "fields", "refusals", "not_yet")})
+    return Differences(**{table.name: found.get(table.name, {}) for table in dataclasses.fields(Differences)})
 
 
 DIFFERENCES = read_differences(HERE / "differences.toml")
+
+
+def kinds(case: Case) -> tuple[str, ...]:
+    """What kind of its form a case is: `api/<operation>` for what is asked for, `api/<field>` for what is given."""
+    asked = [case.given[field] for field in NAMING if isinstance(case.given.get(field), str)]
+    return tuple(f"{case.api}/{kind}" for kind in (*asked, *(name for name, value in case.given.items() if value)))
 
 
 def judge(case: Case, differences: Differences, apis: Mapping[str, Answer]) -> Verdict:
@@ -96,47 +117,38 @@ def judge(case: Case, differences: Differences, apis: Mapping[str, Answer]) -> V
     if case.api not in apis:
         return _waiting(case, waits, f"nothing answers the form {case.api!r}")
     try:
-        wrong = _compare(case.expect, apis[case.api](case.given))
+        wrong = _compare(case.expect, apis[case.api](case.given), differences)
     except SpanwiseError as error:
-        wrong = _compare_refusal(case.expect, error)
+        wrong = _compare_refusal(case.expect, error, differences)
     except NotMapped as kind:
         waits = waits or differences.not_yet.get(f"{case.api}/{kind}")
         return _waiting(case, waits, f"nothing answers {kind} of the form {case.api!r}")
     except Exception as crash:  # noqa: BLE001  whatever is not ours is a failure, and the other cases still run
         said = f"crashed with {type(crash).__name__}: {crash}"
         return Verdict(case=case, outcome=Outcome.FAILED, reason=f"expected {_shown(case.expect)}, {said}")
-    return _weigh(case, wrong, differences, waits)
-
-
-def _weigh(case: Case, wrong: Mapping[str, str], differences: Differences, waits: str | None) -> Verdict:
-    outcome, reason = _weigh_case(case, wrong, differences, waits) or _weigh_fields(case, wrong, differences)
+    outcome, reason = _weigh(case, wrong, differences, waits)
     return Verdict(case=case, outcome=outcome, reason=reason)
 
 
-def _weigh_case(
-    case: Case, wrong: Mapping[str, str], differences: Differences, waits: str | None
-) -> tuple[Outcome, str] | None:
-    """When the case as a whole is listed, or its refusal is."""
-    differs = differences.differs.get(case.id)
-    if listed := differs or waits:
+def _weigh(case: Case, wrong: Sequence[_Wrong], differences: Differences, waits: str | None) -> tuple[Outcome, str]:
+    listed = [differences.differs[key] for key in (case.id, *kinds(case)) if key in differences.differs]
+    if excuse := (listed[0] if listed else waits):
         if not wrong:
-            return Outcome.FAILED, f"listed as different or not yet ({listed}), but it passes; take it off the list"
-        return (Outcome.DIFFERS if differs else Outcome.NOT_YET), listed
-    answered = [why for part, why in differences.refusals.items() if part in case.expect.get("error", "")]
-    return (Outcome.DIFFERS, answered[0]) if wrong and answered else None
-
-
-def _weigh_fields(case: Case, wrong: Mapping[str, str], differences: Differences) -> tuple[Outcome, str]:
-    apart = {field: why for field, why in differences.fields.get(case.api, {}).items() if field in case.expect}
-    if agreeing := sorted(apart.keys() - wrong.keys()):
-        return (
-            Outcome.FAILED,
-            f"{', '.join(agreeing)} is listed as a field that differs, but agrees; take it off the list",
-        )
-    if rest := [said for field, said in wrong.items() if field not in apart]:
+            return Outcome.FAILED, f"listed as different or not yet ({excuse}), but it passes; take it off the list"
+        return (Outcome.DIFFERS if listed else Outcome.NOT_YET), excuse
+    apart = {
+        field: why
+        for key in (case.api, *kinds(case))
+        for field, why in differences.fields.get(key, {}).items()
+        if field in case.expect
+    }
+    if agreeing := sorted(apart.keys() - {one.field for one in wrong}):
+        told = f"{', '.join(agreeing)} is listed as a field that differs, but agrees; take it off the list"
+        return Outcome.FAILED, told
+    if rest := [one.told for one in wrong if one.field not in apart and not one.excuse]:
         return Outcome.FAILED, "; ".join(rest)
-    told = "; ".join(f"{field}: {why}" for field, why in apart.items())
-    return (Outcome.DIFFERS if apart else Outcome.OK), told
+    excuses = [f"{field}: {why}" for field, why in apart.items()] + [one.excuse for one in wrong if one.excuse]
+    return (Outcome.DIFFERS if excuses else Outcome.OK), "; ".join(dict.fromkeys(excuses))
 
 
 def _waiting(case: Case, waits: str | None, problem: str) -> Verdict:
@@ -145,25 +157,55 @@ def _waiting(case: Case, waits: str | None, problem: str) -> Verdict:
     return Verdict(case=case, outcome=Outcome.FAILED, reason=problem)
 
 
-def _compare(expect: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, str]:
-    """What is wrong, by field."""
+def _compare(expect: Mapping[str, Any], found: Mapping[str, Any], differences: Differences) -> list[_Wrong]:
     plain = json.loads(json.dumps(found))
     if "error" in expect:
-        return {"error": f"expected to be refused ({expect['error']}), found {_shown(plain)}"}
-    return {
-        field: f"{field}: expected {_shown(wanted)}, found {_shown(plain[field]) if field in plain else 'nothing'}"
-        for field, wanted in expect.items()
-        if field not in plain or plain[field] != wanted
-    }
+        return [_answered(expect, plain, differences)]
+    wrong: list[_Wrong] = []
+    for field, wanted in expect.items():
+        if field == STEPS:
+            wrong += _compare_steps(wanted, plain[field], differences)
+        elif field not in plain or plain[field] != wanted:
+            said = _shown(plain[field]) if field in plain else "nothing"
+            wrong.append(_Wrong(field, f"{field}: expected {_shown(wanted)}, found {said}"))
+    return wrong
 
 
-def _compare_refusal(expect: Mapping[str, Any], error: SpanwiseError) -> dict[str, str]:
+def _compare_steps(
+    wanted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]], differences: Differences
+) -> Iterator[_Wrong]:
+    """Step by step; a step that we refused has our message as its `error`."""
+    for place, (step, ours) in enumerate(zip(wanted, found, strict=True)):
+        where = f"{STEPS}[{place}]"
+        if "error" in step and "error" not in ours:
+            yield _answered(step, ours, differences, where)
+        elif "error" in ours and "error" not in step:
+            said = f"{where}: expected {_shown(step)}, refused with {ours['error']}"
+            yield _Wrong(where, said, _part(differences.refused, ours["error"]))
+        elif "error" not in step and any(ours.get(name) != value for name, value in step.items()):
+            yield _Wrong(where, f"{where}: expected {_shown(step)}, found {_shown(ours)}")
+
+
+def _answered(
+    expect: Mapping[str, Any], found: Mapping[str, Any], differences: Differences, where: str = "error"
+) -> _Wrong:
+    said = f"{where}: expected to be refused ({expect['error']}), found {_shown(found)}"
+    return _Wrong(where, said, _part(differences.answered, expect["error"]))
+
+
+def _compare_refusal(expect: Mapping[str, Any], error: SpanwiseError, differences: Differences) -> list[_Wrong]:
     # Where the reference skips the rest of the pipeline, or resolves to nothing, our resolvers say what is missing.
     quietly = expect.get("skip") is True or expect.get("none") is True
     if "error" in expect or (quietly and isinstance(error, ResolutionError)):
-        return {}
+        return []
     said = f"refused with {type(error).__name__}: {error}"
-    return {field: f"{field}: expected {_shown(wanted)}, {said}" for field, wanted in expect.items()}
+    excuse = _part(differences.refused, said)
+    return [_Wrong(field, f"{field}: expected {_shown(wanted)}, {said}", excuse) for field, wanted in expect.items()]
+
+
+def _part(listed: Mapping[str, str], message: str) -> str:
+    """Why what has this message is listed; empty when it is not."""
+    return next((why for part, why in listed.items() if part in message), "")
 
 
 def _shown(value: object) -> str:

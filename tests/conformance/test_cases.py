@@ -1,11 +1,13 @@
 """Every case that comes with the project, and that the list of differences stays true."""
 
+import dataclasses
 import subprocess
 import sys
 
 import pytest
 
 from orchestrator.errors import ResolutionError, UsageError
+from tests.conformance import document
 from tests.conformance.apis import APIS
 from tests.conformance.judge import DIFFERENCES, HERE, Case, Differences, NotACase, NotMapped, Outcome, judge, load
 
@@ -22,10 +24,10 @@ def test_case(case):
     assert verdict.outcome is not Outcome.FAILED, str(verdict)
 
 
-def told(expect, answer, **listed):
+def told(expect, answer, given=None, **listed):
     """The outcome of one case of the form `form`, answered by `answer`."""
-    lists = {"differs": {}, "fields": {}, "refusals": {}, "not_yet": {}, **listed}
-    case = Case(id="x1", api="form", name="a case", given={}, expect=expect)
+    lists = {field.name: {} for field in dataclasses.fields(Differences)} | listed
+    case = Case(id="x1", api="form", name="a case", given=given or {}, expect=expect)
     return judge(case, Differences(**lists), {} if answer is None else {"form": answer}).outcome
 
 
@@ -97,7 +99,92 @@ def test_the_other_fields_of_a_listed_field_must_agree():
 )
 def test_a_listed_refusal_may_be_answered(answer, outcome):
     """What the reference refuses for a reason we do not share may get an answer, or our own refusal, but no crash."""
-    assert told({"error": "there is a stray: x"}, answer, refusals={"a stray": "why"}) is outcome
+    assert told({"error": "there is a stray: x"}, answer, answered={"a stray": "why"}) is outcome
+
+
+@pytest.mark.parametrize(
+    ("listed", "outcome"),
+    [
+        ({"differs": {"form/touch": "why"}}, Outcome.DIFFERS),
+        ({"differs": {"form/at_once": "why"}}, Outcome.DIFFERS),
+        ({"differs": {"form/later": "why"}}, Outcome.FAILED),
+        ({"differs": {"touch": "why"}}, Outcome.FAILED),
+        ({"fields": {"form/touch": {"a": "why"}}}, Outcome.DIFFERS),
+        ({"fields": {"form/later": {"a": "why"}}}, Outcome.FAILED),
+    ],
+)
+def test_a_difference_may_be_one_of_a_kind(listed, outcome):
+    """A kind is what is asked for, or something that is given; of fields that are given as nothing there is none."""
+    assert told({"a": 1}, found(a=2), {"change": "touch", "at_once": True, "later": None}, **listed) is outcome
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [(raising(UsageError("no part of it")), Outcome.DIFFERS), (raising(UsageError("other")), Outcome.FAILED)],
+)
+def test_a_listed_refusal_of_ours_is_a_difference(answer, outcome):
+    """What we refuse for a reason of our own is told apart by our message."""
+    assert told({"a": 1}, answer, refused={"no part": "why"}) is outcome
+
+
+@pytest.mark.parametrize(
+    ("steps", "outcome"),
+    [
+        ([{"a": 1, "more": 2}, {"error": "any words"}], Outcome.OK),
+        ([{"a": 2}, {"error": "any words"}], Outcome.FAILED),
+        ([{"error": "any words"}, {"error": "any words"}], Outcome.FAILED),
+        ([{"a": 1}, {"a": 1}], Outcome.DIFFERS),
+        ([{"a": 2}, {"a": 1}], Outcome.FAILED),
+    ],
+)
+def test_steps_are_judged_one_by_one(steps, outcome):
+    """Each step has its own expectation, and a listed answer in one of them excuses no other."""
+    expect = {"per_step": [{"a": 1}, {"error": "there is a stray"}]}
+
+    assert told(expect, found(per_step=steps), answered={"a stray": "why"}) is outcome
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ("executor_spec", False),
+        ("executor_class", False),
+        ("parameter_order", True),
+        ("module_path", True),
+        ("input_order", False),
+        ("input_artifact_order", False),
+        ("input_artifact_name", True),
+        ("input_artifact_timestamp", True),
+        ("input_artifact_custom_property", False),
+        ("output_key", False),
+        ("output_type", False),
+        ("output_uri", True),
+    ],
+)
+def test_what_else_may_change_has_an_answer(change, same):
+    """A cache key covers code, parameters, and inputs by order and content, not places, times or names (law 9)."""
+    assert APIS["cache_key"]({"change": change}) == {"same_key": same}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "states"),
+    [("nocache_then_cache", ["CACHED", "CACHED"]), ("cache_then_nocache", ["COMPLETE", "COMPLETE"])],
+)
+def test_a_cache_that_is_switched(scenario, states):
+    """What was made with the cache off is found when it is on; switched off, nothing is served from it."""
+    assert APIS["life"]({"scenario": scenario})["second_run_states"] == states
+
+
+def test_a_parameter_with_a_default():
+    """A pipeline function is called with its defaults."""
+    assert APIS["life"]({"scenario": "runtime_default"})["value"] == 3
+
+
+def test_the_page_shows_the_differences():
+    """docs/reference/conformance.md is up to date; if not: python -m tests.conformance.document"""
+    page = document.PAGE.read_text()
+
+    assert page == document.written(page, {case.id: case.name for case in CASES})
 
 
 @pytest.mark.parametrize("text", ["{", '[{"id": "x"}]', "[1]"])

@@ -2,7 +2,17 @@
 
 from collections.abc import Mapping
 
-from tests.conformance.apis import example_gen, resolver_ops, split_names, strategies
+from tests.conformance.apis import (
+    cache_key,
+    example_gen,
+    inputs,
+    life,
+    partial_runs,
+    resolver_ops,
+    split_names,
+    strategies,
+    verdicts,
+)
 from tests.conformance.judge import Answer
 
 APIS: Mapping[str, Answer] = {
@@ -10,4 +20,9 @@ APIS: Mapping[str, Answer] = {
     **split_names.APIS,
     **resolver_ops.APIS,
     **strategies.APIS,
+    **inputs.APIS,
+    **cache_key.APIS,
+    **partial_runs.APIS,
+    **life.APIS,
+    **verdicts.APIS,
 }

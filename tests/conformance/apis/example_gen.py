@@ -1,17 +1,21 @@
-"""Which span, version and files ExampleGen would ingest: `resolve`, `driver`, `processor`, `date`.
+"""Which span, version and files ExampleGen ingests: `resolve`, `driver`, `processor`, `date`, `artifact_props`.
 
 The files of a case are made on disk and listed by a real glob.
 """
 
 import glob
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from components import ExampleGen
+from components.ingest import fingerprint
 from components.splits import split_names
+from orchestrator import History, Run
 from orchestrator.errors import SpanNotFound
 from orchestrator.span import Calendar, SpanPattern, choose
+from tests.components.flow import Bench
 
 
 def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,10 +31,13 @@ def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
             return [path for path in found if (lake / path).is_file()]
 
         block = choose(patterns, listing, span)
+        files = {split: tuple(str(lake / path) for path in found) for split, found in block.files.items()}
+        digest = fingerprint(files)
     return {
         "span": block.span,
         "version": block.version,
         "patterns": [pattern.fill(block.files[name][0]) for name, pattern in patterns.items()],
+        "fingerprint": digest,
         "executor_files": sum(len(files) for files in block.files.values()),
     }
 
@@ -43,6 +50,25 @@ def process(given: Mapping[str, Any]) -> dict[str, Any]:
     except SpanNotFound:
         return {"ok": True}
     raise AssertionError("a block was chosen from no files")
+
+
+def record(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Ingests a block of this span and version; the fingerprint is as given. What is absent reads as None."""
+    span, version = given["span"], given.get("version")
+
+    class Ingest(ExampleGen):
+        def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:
+            return {**super().prepare(run, history), "fingerprint": given.get("fingerprint")}
+
+    with tempfile.TemporaryDirectory() as folder:
+        lake = Path(folder) / "lake"
+        _make(lake, {"path": f"{span}/v{version}/rows.csv", "content": "a,b\n1,2\n3,4\n"})
+        below = "*" if version is None else "v{VERSION}"
+        ran = Bench(Path(folder)).run(Ingest(pattern=f"{lake}/{{SPAN}}/{below}/*.csv"))
+        (made,) = ran.executions["Ingest"].outputs["examples"]
+    names = {"span": "span", "version": "version", "fingerprint": "input_fingerprint"}
+    recorded = {theirs: made.properties.get(ours) for ours, theirs in names.items()}
+    return {"custom_properties": {name: value for name, value in recorded.items() if value is not None}}
 
 
 def count_days(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,4 +104,4 @@ def _make(lake: Path, file: str | Mapping[str, Any]) -> None:
     path.write_text(file.get("content", "x" * file.get("bytes", 0)))
 
 
-APIS = {"resolve": resolve, "driver": resolve, "processor": process, "date": count_days}
+APIS = {"resolve": resolve, "driver": resolve, "processor": process, "date": count_days, "artifact_props": record}

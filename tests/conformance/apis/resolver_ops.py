@@ -1,4 +1,4 @@
-"""Operations on published artifacts, alone (`op`) and combined (`fn`).
+"""Operations on published artifacts, alone (`op`) and combined (`fn`, `span_driven_eval`).
 
 The reference's resolver functions are combinations; so are ours, written here as a user would write an own resolver.
 """
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from orchestrator.artifact import Artifact, Examples
+from orchestrator.artifact import Artifact, Examples, Model
 from orchestrator.errors import ParameterError
 from resolvers.spans import (
     all_spans,
@@ -219,4 +219,18 @@ def _order(keys: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
     return lambda artifact: tuple(read[key](artifact) for key in keys)
 
 
-APIS = {"op": operate, "fn": operate}
+def choose_to_evaluate(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The newest model that has not seen the newest spans, and those spans: as a resolver of one's own would choose."""
+    params, since = given["params"], given["params"].get("start_span_number", 0)
+    examples = latest_spans(_artifacts([{"id": n, "span": n} for n in given["example_spans"]], ""), None, since=since)
+    models = [Model("", id=m["model"], properties={"spans": m["trained_on_spans"]}) for m in given["models"]]
+    end = enough(examples)[-1].span - params.get("wait_spans_before_eval", 0)
+    start = end - params.get("additional_spans_per_eval", 0)
+    before = start - params.get("evaluation_training_offset", 0)
+    unseen = [model for model in models if max(model.spans) < before]
+    (model,) = enough(latest_created(unseen))
+    enough([artifact for artifact in examples if artifact.span <= start])
+    return {"model": model.id, "spans": [artifact.span for artifact in static_span_range(examples, start, end)]}
+
+
+APIS = {"op": operate, "fn": operate, "span_driven_eval": choose_to_evaluate}

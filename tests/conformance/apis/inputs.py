@@ -1,0 +1,33 @@
+"""How many artifacts an input takes: `min_count`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator import Component, Examples, Input, Output, Run
+from orchestrator.driver import drive
+from orchestrator.store import MemoryStore
+from resolvers.spans import enough
+
+
+class Lake(Component):
+    def run(self, *, examples: Output[Examples]) -> None: ...
+
+
+class ReadAny(Component):
+    def run(self, *, examples: Input[list[Examples] | None]) -> None: ...
+
+
+class ReadSome(Component):
+    def run(self, *, examples: Input[list[Examples]]) -> None: ...
+
+
+def count(given: Mapping[str, Any]) -> dict[str, Any]:
+    """None or one is said by the annotation; for more, the resolver of one's own that chooses them says so."""
+    artifacts = [Examples("", id=at + 1, properties={"span": at}) for at in range(given["artifacts"])]
+    reads = ReadSome if given["min_count"] else ReadAny
+    chosen = tuple(enough(artifacts, given["min_count"])) if given["min_count"] > 1 else tuple(artifacts)
+    drive(reads(examples=Lake()["examples"]), Run(pipeline="taxi"), MemoryStore(), {"examples": chosen}, (), cache=True)
+    return {"ok": True}
+
+
+APIS = {"min_count": count}
