@@ -3,6 +3,7 @@
 import contextlib
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,8 @@ from orchestrator.run import Execution, Run, State
 from orchestrator.store import Address, AlreadyClaimed, Claim, MemoryStore
 from tests.contract.conftest import Clock, Place
 from tests.contract.records import examples, model, without_ids
+
+pytestmark = pytest.mark.slow
 
 PIPELINES, NODES, KEYS = ("a", "b"), ("Gen", "Train"), ("examples", "model")
 NAMES = "pqrst"
