@@ -5,8 +5,9 @@
 
 `Input[X]` is exactly one artifact, `Input[list[X]]` one or more, `Input[X | None]` one or none.
 `Output[X]` is one draft to fill, `Outputs[X]` as many as the work turns out to make, `Output[X | None]` is
-published only when something was written. An argument annotated `Attempt` receives the facts of the run; every
-other argument is a parameter.
+published only when something was written. A trailing underscore is not part of an output's name, so that `run` can
+read `examples` and make `examples_`, which others read as `node["examples"]`. An argument annotated `Attempt`
+receives the facts of the run; every other argument is a parameter.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import (
@@ -99,6 +100,7 @@ class OutputSpec:
     kind: type[Artifact]
     many: bool = False  #: a list made with Outputs.new
     optional: bool = False  #: published only when something was written
+    argument: str | None = None  #: the argument of `run`, where it is not called as the output
 
 
 @dataclass(frozen=True)
@@ -378,10 +380,19 @@ def _signature(component: type[Component]) -> Signature:
         specs[argument.name] = _spec(f"{name}.run({argument.name})", argument, hints.get(argument.name))
     return Signature(
         inputs={n: s for n, s in specs.items() if isinstance(s, InputSpec)},
-        outputs={n: s for n, s in specs.items() if isinstance(s, OutputSpec)},
+        outputs=dict(_output(name, n, s, specs) for n, s in specs.items() if isinstance(s, OutputSpec)),
         parameters={n: s for n, s in specs.items() if isinstance(s, ParameterSpec)},
         attempt=next((n for n, s in specs.items() if s is Attempt), None),
     )
+
+
+def _output(component: str, argument: str, spec: OutputSpec, specs: Mapping[str, object]) -> tuple[str, OutputSpec]:
+    name = argument.removesuffix("_")
+    if name == argument:
+        return name, spec
+    if isinstance(specs.get(name), OutputSpec):
+        raise PipelineError(f"{component}.run({argument}) and ({name}) are both the output {name!r}; rename one.")
+    return name, replace(spec, argument=argument)
 
 
 _Spec: TypeAlias = InputSpec | OutputSpec | ParameterSpec | type[Attempt]

@@ -474,7 +474,8 @@ def _arguments(
     outputs: Mapping[str, object],
     line: Connection,
 ) -> dict[str, object]:
-    arguments: dict[str, object] = {**node.parameters, **job.prepared, **outputs}
+    made = {signature.outputs[name].argument or name: output for name, output in outputs.items()}
+    arguments: dict[str, object] = {**node.parameters, **job.prepared, **made}
     for name, wanted in signature.inputs.items():
         given = [a.as_kind(wanted.kind) for a in job.inputs.get(name, ())]
         arguments[name] = given if wanted.many else next(iter(given), None)
