@@ -6,6 +6,7 @@ It says on stdout what happens, one event a line, and at the end how the run end
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from orchestrator import Attempt, Component, Input, Output, Pipeline, Report, SpanwiseError, process
@@ -13,6 +14,8 @@ from orchestrator.executor import Executor
 from orchestrator.lease import Clock
 from orchestrator.mlmd import open_store
 from orchestrator.runner import Request, run
+
+say = partial(print, flush=True)
 
 
 class Make(Component):
@@ -70,7 +73,7 @@ def main(root: Path, work_s: float = 0.02, ttl_s: float = 15.0, act: bool = Fals
                 store=store,
                 root=root,
                 request=Request(cache=False, jobs=4, grace_s=1.0),
-                observe=lambda event: print(event.what, event.node, flush=True),
+                observe=lambda event: say(event.what, event.node),
                 clock=Clock(ttl_s=ttl_s),
             )
         except SpanwiseError as error:
@@ -82,7 +85,7 @@ def main(root: Path, work_s: float = 0.02, ttl_s: float = 15.0, act: bool = Fals
 
 if __name__ == "__main__":
     options = dict(word.split("=") for word in sys.argv[2:])
-    print(
+    say(
         "end",
         main(Path(sys.argv[1]), **{k: float(v) if k.endswith("_s") else bool(int(v)) for k, v in options.items()}),
     )

@@ -1,5 +1,6 @@
 """Processes as a test sees them from outside: started with a mark that all their descendants carry, and counted."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -43,7 +44,8 @@ class Marked:
 
     def alive(self):
         """Every process that carries the mark, zombies left out."""
-        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self.mark in environment(pid)]
+        pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        return [pid for pid in pids if self.mark in environment(pid)]
 
     def gone_within(self, seconds):
         """Waits until none carries the mark; the ones that do after so long."""
@@ -76,7 +78,5 @@ def children(pid):
 
 
 def kill(pid, number=9):
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass

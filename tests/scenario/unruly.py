@@ -10,12 +10,15 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from orchestrator import Component, Output, Pipeline, Report
 from orchestrator.executor import Executor
 from orchestrator.runner import Request, run
 from orchestrator.store import MemoryStore
+
+say = partial(print, flush=True)
 
 
 def ready(node, place, ending):
@@ -87,12 +90,12 @@ def main(root: Path, ending: str) -> None:
             store=MemoryStore(),
             root=root,
             request=Request(jobs=len(NODES), grace_s=0.3),
-            observe=lambda event: print(event.what, event.node, flush=True),
+            observe=lambda event: say(event.what, event.node),
         )
         (server,) = children(executor.session)
         left = children(server)
     states = {name: execution.state.value for name, execution in outcome.executions.items()}
-    print("end", json.dumps({"states": states, "left": left, "error": outcome.run.error}), flush=True)
+    say("end", json.dumps({"states": states, "left": left, "error": outcome.run.error}))
 
 
 def children(pid: int) -> list[int]:
