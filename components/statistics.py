@@ -159,7 +159,7 @@ class Feature:
         """About how many different values (HyperLogLog: 95 of 100 estimates within 3.3 %); None if not counted."""
         return None if self.distinct is None else min(self.distinct.estimate, self.present)
 
-    def top(self, most: int = 20) -> tuple[Occurrence, ...]:
+    def top(self, most: int | None = 20) -> tuple[Occurrence, ...]:
         """The most frequent values, most frequent first."""
         return () if self.frequent is None else self.frequent.top(most)
 
@@ -306,6 +306,10 @@ class Statistics:
             mine, theirs = self.splits.get(name), other.splits.get(name)
             splits[name] = mine.merge(theirs) if mine and theirs else cast("Split", mine or theirs)
         return replace(self, splits=splits)
+
+    def whole(self) -> Split:
+        """All splits as one."""
+        return functools.reduce(Split.merge, self.splits.values(), Split(name="", rows=0, features={}))
 
 
 def merge(statistics: Iterable[Statistics]) -> Statistics:

@@ -17,6 +17,7 @@ from orchestrator.artifact import Examples
 from orchestrator.artifact import Statistics as StatisticsArtifact
 from orchestrator.component import Attempt, Component, Input, Output
 from orchestrator.errors import UnreadableInput
+from orchestrator.span import Calendar
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from components.statistics import Feature, Split, Statistics
 
 log = logging.getLogger("spanwise.statistics_gen")
+
+PAGE = "statistics.html"
 
 BATCH_ROWS = 1 << 16
 """So many rows are in memory at once. A constant: the order in which batches are merged is part of the result."""
@@ -70,9 +73,11 @@ class StatisticsGen(Component):
             runner_options=beam_options or {},
         )
         found.write(statistics.path)
-        (statistics.path / "statistics.html").write_text(page(found, title=f"Span {examples.span}"), encoding="utf-8")
+        title = Calendar(examples.calendar or "number").label(examples.span)
+        (statistics.path / PAGE).write_text(page(found, title=title), encoding="utf-8")
         statistics.span = examples.span
         statistics.version = examples.version
+        statistics.calendar = examples.calendar
         statistics.split_names = list(found.splits)
 
 

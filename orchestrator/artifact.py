@@ -210,6 +210,7 @@ class Statistics(Artifact, kind="ExampleStatistics"):
     span: int
     version: int | None
     split_names: list[str]
+    calendar: str | None  #: how the span is shown: number, day or hour
 
 
 class Schema(Artifact):
@@ -222,7 +223,8 @@ class Anomalies(Artifact, kind="ExampleAnomalies"):
     span: int
     version: int | None
     found: int  #: how many anomalies
-    severity: str | None  #: the worst of them
+    severity: str | None  #: the worst of them: info, warning or error
+    calendar: str | None  #: how the span is shown: number, day or hour
 
 
 class TransformGraph(Artifact):

@@ -10,7 +10,7 @@ from components.report.page import escaped
 
 WIDTH = 460
 _ROW = 18  # height of one bar with its text, px
-_LETTER = 6.2  # about the width of a letter, px
+_LETTER = 7.4  # about the width of a capital letter, px
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def bars(
     step = max(_ROW, thick * groups + 6)
     height = step * len(labels) + 4
     shown = [label if len(label) <= cut else label[: cut - 1] + "…" for label in labels]
-    left = min(180, 12 + max((len(label) for label in shown), default=0) * _LETTER)
+    left = min(200, 12 + max((len(label) for label in shown), default=0) * _LETTER)
     room = WIDTH - left - 54
     most = max((v for s in series for v in s.values if math.isfinite(v)), default=0.0) or 1.0
     drawn = []

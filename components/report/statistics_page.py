@@ -32,21 +32,22 @@ def page(statistics: Statistics, *, title: str) -> str:
 def compare(left: Statistics, right: Statistics, *, names: tuple[str, str] = ("left", "right")) -> str:
     """Two spans, each with all of its splits together, side by side."""
     made = Page(f"Statistics: {names[0]} and {names[1]}")
-    _write(made, {name: _whole(name, s) for name, s in zip(names, (left, right), strict=True)})
+    _write(made, {name: s.whole() for name, s in zip(names, (left, right), strict=True)})
     return made.html()
-
-
-def _whole(name: str, statistics: Statistics) -> Split:
-    return functools.reduce(Split.merge, statistics.splits.values(), Split(name=name, rows=0, features={}))
 
 
 def _write(made: Page, splits: Mapping[str, Split]) -> None:
     names = list(dict.fromkeys(name for split in splits.values() for name in split.features))
     rows = ", ".join(f"{name} {split.rows:,} rows" for name, split in splits.items())
     made.paragraph(f"{rows}; {len(names):,} features. Heights are shares of the values that are there.")
-    made.legend(list(splits))
     if len(names) > _FEW:
         made.search()
+    write_features(made, splits, names)
+
+
+def write_features(made: Page, splits: Mapping[str, Split], names: Sequence[str]) -> None:
+    """Adds the features of these names, with a colour for each of the splits."""
+    made.legend(list(splits))
     for number, name in enumerate(names):
         found = {label: split.features.get(name) for label, split in splits.items()}
         some = next(f for f in found.values() if f is not None)
