@@ -3,6 +3,7 @@
 python -m tests.conformance.document    writes it
 """
 
+import json
 from collections.abc import Iterator, Mapping
 
 from tests.conformance.judge import DIFFERENCES, HERE, Differences
@@ -19,7 +20,9 @@ def tables(differences: Differences, names: Mapping[str, str]) -> str:
         return ((f"{key}: {names[key]}" if key in names else f"`{key}`", why) for key, why in listed.items())
 
     fields = (
-        (f"`{form}`, {field}", why) for form, listed in differences.fields.items() for field, why in listed.items()
+        (f"`{form}`, {field}", f"{apart.why}{'' if apart.ours is None else f' (ours: `{json.dumps(apart.ours)}`)'}")
+        for form, listed in differences.fields.items()
+        for field, apart in listed.items()
     )
     return "\n\n".join(
         [

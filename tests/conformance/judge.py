@@ -42,12 +42,20 @@ class Case:
     expect: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Apart:
+    """One field that is another on purpose."""
+
+    why: str
+    ours: object = None  #: what it has to be, or "refused"; None when that cannot be written down
+
+
 @dataclass(frozen=True, kw_only=True)
 class Differences:
     """Where we are not the reference; each with the reason. A kind is named in `given`: see `kinds`."""
 
     differs: Mapping[str, str]  #: by case id or `api/kind`: another answer on purpose
-    fields: Mapping[str, Mapping[str, str]]  #: by api or `api/kind`, then field: this one is another on purpose
+    fields: Mapping[str, Mapping[str, Apart]]  #: by api or `api/kind`, then field: this one is another on purpose
     answered: Mapping[str, str]  #: by a part of the reference's message: what it refuses and we answer on purpose
     refused: Mapping[str, str]  #: by a part of our message: what we refuse on purpose and the reference answers
     not_yet: Mapping[str, str]  #: by case id, api, or `api/kind`: what it waits for
@@ -58,6 +66,7 @@ class _Wrong:
     field: str
     told: str
     excuse: str = ""  #: why it may be so
+    found: object = None  #: ours; "refused" when there is no answer
 
 
 class Outcome(Enum):
@@ -99,6 +108,10 @@ def load(file: Path) -> list[Case]:
 
 def read_differences(file: Path) -> Differences:
     found = tomllib.loads(file.read_text())
+    found["fields"] = {
+        form: {name: Apart(apart) if isinstance(apart, str) else Apart(**apart) for name, apart in fields.items()}
+        for form, fields in found["fields"].items()
+    }
     return Differences(**{table.name: found.get(table.name, {}) for table in dataclasses.fields(Differences)})
 
 
@@ -137,18 +150,22 @@ def _weigh(case: Case, wrong: Sequence[_Wrong], differences: Differences, waits:
             return Outcome.FAILED, f"listed as different or not yet ({excuse}), but it passes; take it off the list"
         return (Outcome.DIFFERS if listed else Outcome.NOT_YET), excuse
     apart = {
-        field: why
+        field: found
         for key in (case.api, *kinds(case))
-        for field, why in differences.fields.get(key, {}).items()
+        for field, found in differences.fields.get(key, {}).items()
         if field in case.expect
     }
     if agreeing := sorted(apart.keys() - {one.field for one in wrong}):
         told = f"{', '.join(agreeing)} is listed as a field that differs, but agrees; take it off the list"
         return Outcome.FAILED, told
-    if rest := [one.told for one in wrong if one.field not in apart and not one.excuse]:
+    if rest := [one.told for one in wrong if not (one.excuse or _is_listed(one, apart.get(one.field)))]:
         return Outcome.FAILED, "; ".join(rest)
-    excuses = [f"{field}: {why}" for field, why in apart.items()] + [one.excuse for one in wrong if one.excuse]
+    excuses = [f"{field}: {found.why}" for field, found in apart.items()] + [one.excuse for one in wrong if one.excuse]
     return (Outcome.DIFFERS if excuses else Outcome.OK), "; ".join(dict.fromkeys(excuses))
+
+
+def _is_listed(wrong: _Wrong, apart: Apart | None) -> bool:
+    return apart is not None and apart.ours in (None, wrong.found)
 
 
 def _waiting(case: Case, waits: str | None, problem: str) -> Verdict:
@@ -167,7 +184,7 @@ def _compare(expect: Mapping[str, Any], found: Mapping[str, Any], differences: D
             wrong += _compare_steps(wanted, plain[field], differences)
         elif field not in plain or plain[field] != wanted:
             said = _shown(plain[field]) if field in plain else "nothing"
-            wrong.append(_Wrong(field, f"{field}: expected {_shown(wanted)}, found {said}"))
+            wrong.append(_Wrong(field, f"{field}: expected {_shown(wanted)}, found {said}", found=plain.get(field)))
     return wrong
 
 
@@ -200,7 +217,10 @@ def _compare_refusal(expect: Mapping[str, Any], error: SpanwiseError, difference
         return []
     said = f"refused with {type(error).__name__}: {error}"
     excuse = _part(differences.refused, said)
-    return [_Wrong(field, f"{field}: expected {_shown(wanted)}, {said}", excuse) for field, wanted in expect.items()]
+    return [
+        _Wrong(field, f"{field}: expected {_shown(wanted)}, {said}", excuse, "refused")
+        for field, wanted in expect.items()
+    ]
 
 
 def _part(listed: Mapping[str, str], message: str) -> str:

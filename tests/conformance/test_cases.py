@@ -9,7 +9,18 @@ import pytest
 from orchestrator.errors import ResolutionError, UsageError
 from tests.conformance import document
 from tests.conformance.apis import APIS
-from tests.conformance.judge import DIFFERENCES, HERE, Case, Differences, NotACase, NotMapped, Outcome, judge, load
+from tests.conformance.judge import (
+    DIFFERENCES,
+    HERE,
+    Apart,
+    Case,
+    Differences,
+    NotACase,
+    NotMapped,
+    Outcome,
+    judge,
+    load,
+)
 
 CASES = load(HERE / "cases" / "tfx.json")
 
@@ -77,9 +88,13 @@ def test_an_answer_is_judged_by_what_is_expected(expect, answer, outcome):
         (found(a=2), {"not_yet": {"x1": "a part"}}, Outcome.NOT_YET),
         (raising(NotMapped("kind")), {"not_yet": {"form/kind": "a part"}}, Outcome.NOT_YET),
         (None, {"not_yet": {"form": "a part"}}, Outcome.NOT_YET),
-        (found(a=2), {"fields": {"form": {"a": "why"}}}, Outcome.DIFFERS),
-        (found(a=1), {"fields": {"form": {"a": "why"}}}, Outcome.FAILED),
-        (found(a=1), {"fields": {"form": {"b": "why"}}}, Outcome.OK),
+        (found(a=2), {"fields": {"form": {"a": Apart("why")}}}, Outcome.DIFFERS),
+        (found(a=2), {"fields": {"form": {"a": Apart("why", 2)}}}, Outcome.DIFFERS),
+        (found(a=3), {"fields": {"form": {"a": Apart("why", 2)}}}, Outcome.FAILED),
+        (raising(UsageError("no")), {"fields": {"form": {"a": Apart("why", "refused")}}}, Outcome.DIFFERS),
+        (raising(UsageError("no")), {"fields": {"form": {"a": Apart("why", 2)}}}, Outcome.FAILED),
+        (found(a=1), {"fields": {"form": {"a": Apart("why")}}}, Outcome.FAILED),
+        (found(a=1), {"fields": {"form": {"b": Apart("why")}}}, Outcome.OK),
     ],
 )
 def test_a_listed_difference_must_be_one(answer, listed, outcome):
@@ -89,8 +104,8 @@ def test_a_listed_difference_must_be_one(answer, listed, outcome):
 
 def test_the_other_fields_of_a_listed_field_must_agree():
     """A field that differs on purpose excuses no other."""
-    assert told({"a": 1, "b": 2}, found(a=1, b=3), fields={"form": {"a": "why"}}) is Outcome.FAILED
-    assert told({"a": 1, "b": 2}, found(b=3), fields={"form": {"a": "why"}}) is Outcome.FAILED
+    assert told({"a": 1, "b": 2}, found(a=1, b=3), fields={"form": {"a": Apart("why")}}) is Outcome.FAILED
+    assert told({"a": 1, "b": 2}, found(b=3), fields={"form": {"a": Apart("why")}}) is Outcome.FAILED
 
 
 @pytest.mark.parametrize(
@@ -109,8 +124,8 @@ def test_a_listed_refusal_may_be_answered(answer, outcome):
         ({"differs": {"form/at_once": "why"}}, Outcome.DIFFERS),
         ({"differs": {"form/later": "why"}}, Outcome.FAILED),
         ({"differs": {"touch": "why"}}, Outcome.FAILED),
-        ({"fields": {"form/touch": {"a": "why"}}}, Outcome.DIFFERS),
-        ({"fields": {"form/later": {"a": "why"}}}, Outcome.FAILED),
+        ({"fields": {"form/touch": {"a": Apart("why")}}}, Outcome.DIFFERS),
+        ({"fields": {"form/later": {"a": Apart("why")}}}, Outcome.FAILED),
     ],
 )
 def test_a_difference_may_be_one_of_a_kind(listed, outcome):

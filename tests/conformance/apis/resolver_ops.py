@@ -24,6 +24,7 @@ from resolvers.spans import (
     sliding_windows,
     static_span_range,
     unnest,
+    window,
 )
 from tests.conformance.judge import NotMapped
 
@@ -225,12 +226,12 @@ def choose_to_evaluate(given: Mapping[str, Any]) -> dict[str, Any]:
     examples = latest_spans(_artifacts([{"id": n, "span": n} for n in given["example_spans"]], ""), None, since=since)
     models = [Model("", id=m["model"], properties={"spans": m["trained_on_spans"]}) for m in given["models"]]
     end = enough(examples)[-1].span - params.get("wait_spans_before_eval", 0)
-    start = end - params.get("additional_spans_per_eval", 0)
-    before = start - params.get("evaluation_training_offset", 0)
-    unseen = [model for model in models if max(model.spans) < before]
-    (model,) = enough(latest_created(unseen))
-    enough([artifact for artifact in examples if artifact.span <= start])
-    return {"model": model.id, "spans": [artifact.span for artifact in static_span_range(examples, start, end)]}
+    wanted = window((end,), 1 + params.get("additional_spans_per_eval", 0), end=end).wanted
+    enough([artifact for artifact in examples if artifact.span <= wanted[0]])
+    enough([artifact for artifact in examples if artifact.span >= end])
+    before = wanted[0] - params.get("evaluation_training_offset", 0)
+    (model,) = enough(latest_created([model for model in models if model.spans and max(model.spans) < before]))
+    return {"model": model.id, "spans": [artifact.span for artifact in static_span_range(examples, wanted[0], end)]}
 
 
 APIS = {"op": operate, "fn": operate, "span_driven_eval": choose_to_evaluate}
