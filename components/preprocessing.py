@@ -145,7 +145,7 @@ class Trace:
 
     def _stand_in(self, keys: tuple[bytes, ...]) -> pl.Expr:
         self.complete = False
-        name = f"\0not known yet: {len(self._stands_for)}"
+        name = f"\x1anot known yet: {len(self._stands_for)}"
         self._stands_for[name] = keys
         return pl.col(name)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -33,6 +33,9 @@ __all__ = ["PreprocessingError", "TransformGraph"]
 
 FORMAT = 1
 """Of the files. A later format is refused; earlier ones are read."""
+
+_ANYTHING = (Exception, pl.exceptions.PanicException)
+"""What an expression may raise: it may call the user's functions, and a panic of Polars is no Exception."""
 
 T = TypeVar("T", "pl.DataFrame", "pa.Table", "pa.RecordBatch")
 
@@ -80,7 +83,7 @@ class TransformGraph:
             unreadable=unreadable,
             values=dict(values),
             features=dict(trace.features),
-            outputs={name: type_of(each, inputs, f"feature {name!r}") for name, each in trace.features.items()},
+            outputs={name: type_of(each, inputs, feature(name)) for name, each in trace.features.items()},
         )
 
     @classmethod
@@ -155,7 +158,7 @@ class TransformGraph:
             chosen = [name for name in chosen if there.issuperset(self.features[name].meta.root_names())]
         self._refuse_missing(chosen, there)
         given = [self._conformed(frame[name]) for name in self.needs(chosen)]
-        conformed = pl.DataFrame(given) if given else pl.select(pl.repeat(0, len(frame)).alias("\0rows"))
+        conformed = pl.DataFrame(given) if given else pl.select(pl.repeat(0, len(frame)).alias("\x1arows"))
         features = {name: self.features[name] for name in chosen}
         return cast("T", _like(data, evaluate(features, conformed)))
 
@@ -225,8 +228,15 @@ def type_of(expression: pl.Expr, inputs: Mapping[str, pl.DataType], who: str) ->
         raise failure(who, expression, error) from error
 
 
-def evaluate(features: Mapping[str, pl.Expr], frame: pl.DataFrame) -> pl.DataFrame:
-    """Each expression over the rows of the frame.
+def feature(name: str) -> str:
+    """How an error calls a feature."""
+    return f"feature {name!r}"
+
+
+def evaluate(
+    features: Mapping[str, pl.Expr], frame: pl.DataFrame, called: Callable[[str], str] = feature
+) -> pl.DataFrame:
+    """Each expression over the rows of the frame. `called` says by the name of one what an error calls it.
 
     Raises:
         PreprocessingError: one fails; it is named.
@@ -237,16 +247,16 @@ def evaluate(features: Mapping[str, pl.Expr], frame: pl.DataFrame) -> pl.DataFra
     try:
         # with_columns, so that a constant is as long as the frame
         return frame.with_columns(named).select(list(features))
-    except Exception as error:  # an expression may call the user's functions, which may raise anything
+    except _ANYTHING as error:
         for name, each in features.items():
             try:
                 frame.with_columns(each.alias(name))
-            except Exception as its_own:  # noqa: BLE001  as above
-                raise failure(f"feature {name!r}", each, its_own) from error
+            except _ANYTHING as its_own:
+                raise failure(called(name), each, its_own) from error
         raise PreprocessingError(f"the features cannot be computed together: {error}") from error
 
 
-def failure(who: str, expression: pl.Expr, error: Exception) -> PreprocessingError:
+def failure(who: str, expression: pl.Expr, error: BaseException) -> PreprocessingError:
     """What is said of an expression that cannot be computed."""
     said = str(error).strip().splitlines() or [type(error).__name__]
     return PreprocessingError(f"{who} cannot be computed: {shown(expression)}: {said[0]}")
@@ -309,7 +319,7 @@ def _plain_schema(table: pa.Table) -> pa.Schema:
     return pa.schema([(field.name, _plain_type(field.type)) for field in table.schema])
 
 
-def _plain_type(type_: Any) -> pa.DataType:
+def _plain_type(type_: Any) -> Any:  # the stubs have a class for each type, and none for what they share
     import pyarrow as pa
 
     if pa.types.is_large_string(type_) or pa.types.is_dictionary(type_):
@@ -322,4 +332,4 @@ def _plain_type(type_: Any) -> pa.DataType:
         return pa.list_(_plain_type(type_.value_type), type_.list_size)
     if pa.types.is_struct(type_):
         return pa.struct([(child.name, _plain_type(child.type)) for child in type_])
-    return cast("pa.DataType", type_)
+    return type_
