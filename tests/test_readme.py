@@ -1,0 +1,52 @@
+"""The README's pipeline, run as it stands there."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A folder with the README's pipeline and four days of rides."""
+    folder = tmp_path_factory.mktemp("readme")
+    (pipeline,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    (folder / "tips.py").write_text(pipeline, encoding="utf-8")
+    for day in range(1, 5):
+        block = folder / "data" / f"2024-01-{day:02}" / "v1"
+        block.mkdir(parents=True)
+        rides = [f"{i % 17 + day},{i % 4 + 1},{(i % 17 + day) * 0.2 + i % 3}" for i in range(200)]
+        (block / "rides.csv").write_text("\n".join(["distance,passengers,tip", *rides]) + "\n")
+    return folder
+
+
+def spanwise(folder, *arguments):
+    command = [sys.executable, "-m", "scheduler", *arguments]
+    return subprocess.run(
+        command, cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+
+
+def test_the_pipeline_trains_day_after_day_and_pushes(project):
+    """The README's pipeline ingests a day, trains, and pushes its first model."""
+    for day in (1, 2):
+        done = spanwise(project, "run", "tips.py", "--span", f"2024-01-0{day}")
+
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert len([v for v in (project / "serving").iterdir() if v.name.isdigit()]) >= 1
+
+
+def test_the_other_commands_do_what_the_readme_says(project):
+    """After a run, the README's commands answer."""
+    spanwise(project, "run", "tips.py", "--span", "2024-01-01")
+
+    for arguments in (["runs"], ["show", "tips"], ["window", "tips.py"], ["run", "tips.py", "--from", "Trainer"]):
+        done = spanwise(project, *arguments)
+
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "tips" in done.stdout or "2024-01-01" in done.stdout
