@@ -1,0 +1,393 @@
+"""Leases: one holder at a time, and nothing lands of one that has lost its turn."""
+
+import threading
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from orchestrator import Fenced, Held, StoreError, process
+from orchestrator.errors import StoreUnavailable
+from orchestrator.lease import TTL_S, acquire, close, current, dead, held_message, left_open, read
+from orchestrator.process import Identity
+from orchestrator.store import AlreadyClaimed, Claim, MemoryStore
+from orchestrator.testing import FakeClock
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def store(clock):
+    return MemoryStore(clock)
+
+
+def take(store, clock, doing="a run"):
+    return acquire(store, "taxi", doing, clock=clock.lease())
+
+
+def from_elsewhere(store, lease):
+    """Makes the lease one of a process on another machine, which cannot be looked up."""
+    _rewrite(store, lease, machine="elsewhere/0/0")
+
+
+def from_the_dead(store, lease):
+    """Makes the lease one of a process of this machine that is gone."""
+    _rewrite(store, lease, started=1)
+
+
+def _rewrite(store, lease, **facts):
+    claim = store.claimed("lease", f"taxi#{lease.token}")
+    store.amend(Claim("lease", claim.name, {**claim.facts, **facts}))
+
+
+def write(store, lease, name):
+    """One write under the lease, of a claim that can be looked up."""
+    return lease.write(lambda place: store.claim(place, Claim("mark", name)))
+
+
+def test_the_first_holder_gets_token_one(store, clock):
+    """A pipeline that never ran is free."""
+    assert take(store, clock).token == 1
+
+
+def test_a_held_lease_is_refused_with_who_holds_it(store, clock):
+    """Whoever finds it held is told what is going on, since when, where, and what to type."""
+    take(store, clock, "run 7")
+
+    with pytest.raises(Held) as refused:
+        take(store, clock)
+
+    me = process.identity()
+    assert str(refused.value) == (
+        f"run 7 of 'taxi' is still going (started 2024-01-01 00:00 UTC on {me.host}, pid {me.pid}), "
+        "so nothing was started.\nWait for it, or stop it:  spanwise stop taxi"
+    )
+
+
+def test_a_lease_that_was_given_back_is_free(store, clock):
+    """Tokens count up, so that the older is always known."""
+    take(store, clock).release()
+
+    assert take(store, clock).token == 2
+
+
+def test_pipelines_do_not_disturb_each_other(store, clock):
+    """A lease is of one pipeline."""
+    take(store, clock)
+
+    assert acquire(store, "other", "a run", clock=clock.lease()).token == 1
+
+
+def test_a_dead_process_holds_nothing(store, clock):
+    """On one machine a holder is dead when its process is gone, however young its heartbeat."""
+    from_the_dead(store, take(store, clock))
+
+    assert take(store, clock).token == 2
+    assert clock.monotonic() == 0
+
+
+def test_a_young_heartbeat_from_elsewhere_holds(store, clock):
+    """A holder on another machine that has just been heard of is not even watched."""
+    from_elsewhere(store, take(store, clock))
+
+    with pytest.raises(Held):
+        take(store, clock)
+
+    assert clock.monotonic() == 0
+
+
+def test_an_old_heartbeat_is_watched_before_the_lease_is_taken(store, clock):
+    """A holder that cannot be seen counts as dead once its heartbeat stood still on the watcher's own clock."""
+    from_elsewhere(store, take(store, clock))
+    clock.forward(timedelta(hours=1))
+
+    assert take(store, clock).token == 2
+    assert clock.monotonic() >= 3600 + TTL_S
+
+
+def test_a_heartbeat_that_moves_keeps_the_lease(store, clock):
+    """One beat during the watch, and the holder lives, whatever its clock says."""
+    lease = take(store, clock)
+    from_elsewhere(store, lease)
+    clock.forward(timedelta(hours=1))
+    holder = current(store, "taxi")
+    watching = clock.lease()
+
+    def sleep(seconds):
+        clock.sleep(seconds)
+        _rewrite(store, lease, beat=holder.beat + 1)
+
+    assert dead(store, holder, replace(watching, sleep=sleep)) is False
+
+
+def test_a_holder_that_gives_back_while_it_is_watched_is_over(store, clock):
+    """Its last beat is the one that gives the lease back."""
+    lease = take(store, clock)
+    from_elsewhere(store, lease)
+    clock.forward(timedelta(hours=1))
+    holder = current(store, "taxi")
+
+    def sleep(seconds):
+        clock.sleep(seconds)
+        _rewrite(store, lease, beat=holder.beat + 1, released=True)
+
+    assert dead(store, holder, replace(clock.lease(), sleep=sleep)) is True
+
+
+def test_of_two_that_take_over_one_wins(store, clock, monkeypatch):
+    """The claim of the next token goes to exactly one; the other is told who was faster."""
+    from_the_dead(store, take(store, clock))
+    claim = store.claim
+
+    def overtaken(*claims):
+        monkeypatch.setattr(store, "claim", claim)
+        take(store, clock, "run 8")
+        claim(*claims)
+
+    monkeypatch.setattr(store, "claim", overtaken)
+
+    with pytest.raises(Held, match="run 8"):
+        take(store, clock)
+
+
+def test_every_write_takes_the_next_place(store, clock):
+    """The journal counts the writes of one lease."""
+    lease = take(store, clock)
+    write(store, lease, "a")
+    write(store, lease, "b")
+
+    assert store.claimed("journal", "taxi#1/2") is not None
+    assert store.claimed("journal", "taxi#1/3") is None
+
+
+def test_a_write_that_is_refused_for_another_reason_leaves_the_place(store, clock):
+    """A name of the write itself was taken: that is told, and the next write goes on from the same place."""
+    lease = take(store, clock)
+    write(store, lease, "a")
+    with pytest.raises(AlreadyClaimed):
+        write(store, lease, "a")
+    write(store, lease, "b")
+
+    assert store.claimed("journal", "taxi#1/2") is not None
+    assert not lease.lost
+
+
+def test_nothing_lands_after_the_journal_was_sealed(store, clock):
+    """Whoever takes over seals the journal: no write of the old holder lands, whatever it believes."""
+    old = take(store, clock)
+    write(store, old, "before")
+    from_the_dead(store, old)
+    new = take(store, clock)
+    left_open(store, new)
+
+    with pytest.raises(Fenced, match=r"has lost its lease \(token 1\)"):
+        write(store, old, "after")
+
+    assert store.claimed("mark", "before") is not None
+    assert store.claimed("mark", "after") is None
+    assert old.lost
+
+
+def test_a_write_between_the_takeover_and_the_seal_lands(store, clock):
+    """It was there before the new run looked, so it is one of the old run's; the seal takes the place after it."""
+    old = take(store, clock)
+    from_the_dead(store, old)
+    new = take(store, clock)
+    write(store, old, "late")
+    left_open(store, new)
+
+    assert store.claimed("journal", "taxi#1/2").facts["sealed"]
+
+
+def test_a_seal_that_meets_a_write_takes_the_place_after(store, clock, monkeypatch):
+    """The old holder may write at the very moment of the seal."""
+    old = take(store, clock)
+    from_the_dead(store, old)
+    new = take(store, clock)
+    claim = store.claim
+
+    def overtaken(*claims):
+        monkeypatch.setattr(store, "claim", claim)
+        write(store, old, "last")
+        claim(*claims)
+
+    monkeypatch.setattr(store, "claim", overtaken)
+    left_open(store, new)
+
+    with pytest.raises(Fenced):
+        write(store, old, "after")
+
+
+def test_checking_finds_a_lost_lease(store, clock):
+    """The fence is asked of the store; a lease with a successor is lost."""
+    old = take(store, clock)
+    old.check()
+    from_the_dead(store, old)
+    take(store, clock)
+
+    with pytest.raises(Fenced):
+        old.check()
+
+
+def test_a_lost_lease_is_not_given_back(store, clock):
+    """Giving back what another holds changes nothing."""
+    old = take(store, clock)
+    from_the_dead(store, old)
+    new = take(store, clock)
+    with pytest.raises(Fenced):
+        old.check()
+    old.release()
+
+    assert not read(store, "taxi", 1).released
+    assert not read(store, "taxi", new.token).released
+
+
+def test_a_write_that_landed_though_it_failed_ends_the_run(store, clock):
+    """When the store reports a failure of a write that it did, the holder stops; it does not think itself fenced."""
+    lease = take(store, clock)
+
+    def lands_and_fails(place):
+        store.claim(place)
+        raise StoreUnavailable("the connection broke")
+
+    with pytest.raises(StoreUnavailable):
+        lease.write(lands_and_fails)
+    with pytest.raises(StoreError, match="cannot tell which of its writes have landed") as found:
+        write(store, lease, "next")
+
+    assert not isinstance(found.value, Fenced)
+    assert not lease.lost
+
+
+def abandoned(store, clock, count):
+    """So many holders that died, one after the other, and the lease of who comes after them."""
+    for _ in range(count):
+        from_the_dead(store, take(store, clock))
+    return take(store, clock)
+
+
+def test_dead_holders_are_found_oldest_first(store, clock):
+    """All that were never closed, so that what one left cannot hide behind another."""
+    lease = abandoned(store, clock, 3)
+
+    assert [holder.token for holder in left_open(store, lease)] == [1, 2, 3]
+
+
+def test_a_closed_holder_ends_the_search(store, clock):
+    """Closing in order means that nothing before a closed one is open."""
+    lease = abandoned(store, clock, 3)
+    first, second, _ = left_open(store, lease)
+    close(store, first)
+    close(store, second)
+
+    assert [holder.token for holder in left_open(store, lease)] == [3]
+
+
+def test_closing_that_was_cut_short_is_taken_up(store, clock):
+    """Who dies after closing one of two leaves the other to be found."""
+    second = abandoned(store, clock, 2)
+    oldest, _ = left_open(store, second)
+    close(store, oldest)
+    from_the_dead(store, second)
+    third = take(store, clock)
+
+    assert [holder.token for holder in left_open(store, third)] == [2, 3]
+
+
+def test_a_lease_given_back_with_records_open_is_looked_at(store, clock):
+    """A run that could not record its end gives the lease back all the same; the next one closes what it left."""
+    lease = abandoned(store, clock, 1)
+    lease.release()
+    after = take(store, clock)
+
+    assert [holder.token for holder in left_open(store, after)] == [1, 2]
+
+
+def test_a_lease_given_back_closed_is_not_looked_at(store, clock):
+    """The usual way: one look-up, and nothing to put right."""
+    take(store, clock).release(closed=True)
+
+    assert left_open(store, take(store, clock)) == []
+
+
+def test_our_own_processes_are_not_ended(store, clock, monkeypatch):
+    """A holder of this process that never gave its lease back shares its workers with who comes after."""
+    ended = []
+    monkeypatch.setattr(process, "end_session", lambda session, **_: ended.append(session))
+    for session in (4711, 4712):
+        old = take(store, clock)
+        _rewrite(store, old, session=session, started=1)
+    new = take(store, clock)
+    new.keep(4712, lambda: None)
+    left_open(store, new)
+    new.release()
+
+    assert ended == [4711]
+
+
+def test_the_heart_beats_and_stops(store, clock):
+    """While it is kept the beat goes up; a lease that was given back beats no more."""
+    lease = acquire(store, "taxi", "a run", clock=clock.lease(ttl_s=0.05))
+    lease.keep(1, lambda: None)
+    before = current(store, "taxi").beat
+    moved = threading.Event()
+    amend = store.amend
+    store.amend = lambda claim: (amend(claim), moved.set() if claim.facts["beat"] > before + 2 else None)
+    assert moved.wait(10)
+    lease.release()
+
+    assert current(store, "taxi").released
+    assert not any(thread.name == "heartbeat" for thread in threading.enumerate())
+
+
+def test_the_heart_notices_a_lost_lease(store, clock):
+    """Whoever keeps a lease is told, once, that another has it."""
+    lease = acquire(store, "taxi", "a run", clock=clock.lease(ttl_s=0.05))
+    lost = threading.Event()
+    from_the_dead(store, lease)
+    take(store, clock)
+    lease.keep(1, lost.set)
+
+    assert lost.wait(10)
+    assert lease.lost
+    lease.release()
+
+
+def test_the_heart_outlives_a_store_that_is_away(store, clock, monkeypatch):
+    """An error of the store, or any other, costs a beat and not the lease."""
+    lease = acquire(store, "taxi", "a run", clock=clock.lease(ttl_s=0.05))
+    lease.keep(1, lambda: None)
+    failed, back = threading.Event(), threading.Event()
+    amend = store.amend
+
+    def away(claim):
+        if not failed.is_set():
+            failed.set()
+            raise OSError("out of descriptors")
+        amend(claim)
+        back.set()
+
+    monkeypatch.setattr(store, "amend", away)
+
+    assert failed.wait(10)
+    assert back.wait(10)
+    lease.release()
+
+
+def test_a_lease_says_what_it_is_held_for(store, clock):
+    """Once the run has its number, whoever is refused is told it."""
+    lease = take(store, clock)
+    lease.tell("run 42")
+
+    assert held_message(current(store, "taxi")).startswith("run 42 of 'taxi' is still going")
+
+
+def test_an_identity_survives_the_store(store, clock):
+    """Who holds a lease is read back as it was written."""
+    lease = take(store, clock)
+
+    assert current(store, "taxi").who == lease.who == process.identity()
+    assert isinstance(lease.who, Identity)
