@@ -1,1 +1,4 @@
-"""Kept small until its modules land."""
+"""When and why a run starts, and what happens if the last one has not ended; the command line.
+
+Nothing is imported here: `spanwise --help` passes by.
+"""

@@ -249,6 +249,7 @@ _STYLE = {
     "running": "bold",
     "retrying": "yellow",
 }
+_STATE_WIDTH, _TOOK_WIDTH = len("not reached"), len("59 min 59 s")
 _SPIN = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
@@ -257,10 +258,10 @@ def drawn(rows: dict[str, _Row], now: float) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
-    for name in ("NODE", "STATE", "TOOK"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=True)
+    for name, width in (("NODE", max(map(len, rows), default=0)), ("STATE", _STATE_WIDTH), ("TOOK", _TOOK_WIDTH)):
+        table.add_column(name, no_wrap=True, min_width=width)
+    table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)  # gets what the others leave
     for node, row in rows.items():
         spin = f"{_SPIN[int(now / TICK_S) % len(_SPIN)]} " if row.since is not None else ""
         took_s = now - row.since if row.since is not None else row.took_s
@@ -282,7 +283,7 @@ def _row(event: Event, now: float) -> _Row:
         case "skipped":
             return _Row("not reached")
         case _:
-            return _Row(state, took_s=took_s, said=event.message)
+            return _Row(state, took_s=took_s, said=event.message.partition("\n")[0])
 
 
 class _Warnings(logging.Handler):

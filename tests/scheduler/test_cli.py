@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import pty
 import re
 import signal
 import sqlite3
@@ -441,3 +443,53 @@ def test_the_doctor_finds_what_a_dead_run_has_left(project: Path, shell: Command
 
     assert "had died already" in shell("stop", "flow")[1]
     assert "warn" not in shell("doctor")[1]
+
+
+def test_on_a_terminal_a_table_is_drawn_and_the_cursor_comes_back(project: Path) -> None:
+    """The nodes with their states; above them what they print; below them the summary."""
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "scheduler", "run", "flow.py", "--param", "sleep_s=0.3"],
+        env={**environment(), "TERM": "xterm", "COLUMNS": "100"}, stdin=theirs, stdout=theirs, stderr=theirs,
+    )  # fmt: skip
+    os.close(theirs)
+    drawn = b""
+    with contextlib.suppress(OSError):  # how Linux says that the other end was closed
+        while new := os.read(ours, 65536):
+            drawn += new
+    os.close(ours)
+
+    assert child.wait() == 0
+    text = drawn.decode()
+    assert "First | first says hello" in text
+    assert re.search(r"Second +.*running", text)
+    assert re.search(r"Third +.*complete", text.rpartition("NODE")[2])
+    assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l")
+    assert "Run flow/1: complete in" in text.splitlines()[-1]
+
+
+def test_words_are_completed(folder: Path) -> None:
+    """What a shell asks when Tab is pressed."""
+    asked = {"_SPANWISE_COMPLETE": "complete_bash", "COMP_WORDS": "spanwise va", "COMP_CWORD": "1"}
+
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "scheduler"],
+        env={**environment(), **asked}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.stdout.split() == ["validate"]
+
+
+def test_a_file_given_by_a_path_runs_from_anywhere(project: Path, shell: Command) -> None:
+    """The root is where the command is typed; neighbours of the file are found."""
+    (project / "sizes.py").write_text("TEXT = 'from next door'\n")
+    (project / "flow.py").write_text(FLOW.replace('text: str = "hello"', "text: str = TEXT").replace(
+        "import time", "import time\nfrom sizes import TEXT"
+    ))  # fmt: skip
+    (project / "elsewhere").mkdir()
+
+    code, out, _ = shell("run", "../flow.py", "--to", "First", cwd=project / "elsewhere")
+
+    assert code == 0
+    assert "First | first says from next door" in out
+    assert [f.name for f in (project / "elsewhere").iterdir()] == [".spanwise"]
