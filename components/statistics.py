@@ -270,7 +270,7 @@ class Split:
                 if not isinstance(head, dict) or head.get("format") != FORMAT:
                     raise InputError(f"{file} is not '{FORMAT}'; run StatisticsGen again on its span.")
                 features = [Feature.of_state(json.loads(line)) for line in lines]
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{file}: these statistics cannot be read ({error}).") from error
         return cls(name=head["split"], rows=head["rows"], features={f.name: f for f in features})
 

@@ -34,7 +34,7 @@ class Distinct:
 
     @classmethod
     def of_texts(cls, values: Iterable[str]) -> Self:
-        return cls._of(values)
+        return cls._of(value or "\0" for value in values)  # the sketch takes no empty text
 
     @classmethod
     def of_numbers(cls, values: Numbers) -> Self:

@@ -190,6 +190,12 @@ def test_distinct_values_are_counted_within_the_error(count):
     assert found.estimate == pytest.approx(count, rel=0.05)
 
 
+def test_the_empty_text_is_a_value():
+    """An empty text counts as one of the distinct values, and as a frequent one."""
+    assert Distinct.accumulate(texts("", "a", "")).estimate == 2
+    assert Frequent.accumulate(texts("", "a", "")).top(1) == (Occurrence("", 2),)
+
+
 def test_equal_numbers_of_different_widths_are_one_value():
     """A value is counted once, whatever batch it comes in."""
     found = merged(Distinct, [pa.array([1, 2, 3]), pa.array([3, 2, 1])])
