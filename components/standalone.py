@@ -38,12 +38,12 @@ _OURS = Path(__file__).parent.parent
 
 
 def standalone(function: Callable[..., object]) -> str:
-    """The source of a module that defines the function under its own name.
+    """The source of a module that defines the function, or class, under its own name.
 
     Raises:
         PreprocessingError: something it uses cannot be written down; the message says what, and what to do.
     """
-    if not isinstance(function, types.FunctionType):
+    if not isinstance(function, types.FunctionType | type):
         raise PreprocessingError(f"{function!r} is not a function that has a source; write it with def.")
     if function.__name__ == "<lambda>":
         raise PreprocessingError(f"{_where(function)}: a lambda has no source of its own; write it with def.")

@@ -27,9 +27,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from components import rows, transform_work
-from components.analyzers import Plain, PreprocessingError
+from components.analyzers import Analyzer, Plain, PreprocessingError
 from components.preprocessing import Columns, Question, Trace, follow, shown
 from components.row_wise import refuse_unless_row_wise
+from components.standalone import standalone
 from components.transform_graph import TransformGraph, feature, loaded, to_arrow, type_of
 from components.transform_work import Accumulated, Analysis, Asking, Failed, Piece, Place, Writing, Written
 from orchestrator import fingerprint
@@ -353,7 +354,7 @@ def _state_key(question: Question, types: Mapping[str, pl.DataType]) -> str:
         EDITION,
         GROUPS,
         _versions(),
-        fingerprint.of_class(type(question.analyzer)),
+        _code(type(question.analyzer)),
         question.analyzer.state_label,
         len(roots),
         *roots,
@@ -363,10 +364,22 @@ def _state_key(question: Question, types: Mapping[str, pl.DataType]) -> str:
 
 @functools.cache
 def _versions() -> str:
-    """Of what writes expressions and computes them."""
-    from orchestrator import __version__
+    """Of what writes expressions and computes them: Polars, and each of our modules that has a part in it."""
+    here = Path(__file__).parent
+    modules = [*_MODULES, *(path for folder in _FOLDERS for path in sorted((here / folder).glob("*.py")))]
+    ours = fingerprint.digest("modules", *((here / module).read_bytes() for module in modules))
+    return f"{ours}, polars {importlib.metadata.version('polars')}"
 
-    return f"spanwise {__version__}, polars {importlib.metadata.version('polars')}"
+
+_MODULES = ("preprocessing.py", "row_hash.py", "transform_graph.py", "transform_work.py")
+_FOLDERS = ("accumulators", "analyzers")
+
+
+@functools.cache
+def _code(analyzer: type[Analyzer[object]]) -> str:
+    """A user's analyzer by its source and what that uses; ours are in `_versions`."""
+    ours = analyzer.__module__.partition(".")[0] == "components"
+    return analyzer.__qualname__ if ours else standalone(analyzer)
 
 
 def _kept(earlier: Iterable[str], content: str, split: str) -> dict[str, bytes]:
