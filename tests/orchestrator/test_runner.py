@@ -1,0 +1,524 @@
+"""The run loop: what it starts, in which order, what it records of every outcome, and that it leaves nothing open."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator import (
+    Attempt,
+    Component,
+    Fenced,
+    Held,
+    Input,
+    Model,
+    NodeFailed,
+    Output,
+    Pipeline,
+    Report,
+    Resolver,
+    Retry,
+    State,
+    UsageError,
+)
+from orchestrator.errors import StoreUnavailable
+from orchestrator.executor import Executor
+from orchestrator.lease import Clock, acquire, current
+from orchestrator.runner import Request, run
+from orchestrator.store import Address, Claim, MemoryStore
+from orchestrator.testing import Trial
+
+
+class Say(Component):
+    """Writes what it is told, after `wait_s`; notes its start and end in `notes`, if given."""
+
+    def run(
+        self,
+        before: Input[list[Report] | None],
+        report: Output[Report],
+        attempt: Attempt,
+        word: str = "",
+        wait_s: float = 0.0,
+        fails: int = 0,
+        until: str = "",
+    ) -> None:
+        (report.path / "started").write_text(str(time.monotonic()))
+        time.sleep(wait_s)
+        while until and not Path(until).exists():
+            time.sleep(0.01)
+        if attempt.number <= fails:
+            raise ValueError(f"try {attempt.number}")
+        (report.path / "word").write_text(word + "".join((b.path / "word").read_text() for b in before or []))
+        (report.path / "ended").write_text(str(time.monotonic()))
+
+
+class Train(Component):
+    """Makes a model without what its kind requires, or asks the controller before it acts."""
+
+    def run(self, model: Output[Model]) -> None:
+        (model.path / "weights").touch()
+
+
+class Newest(Resolver):
+    def __init__(self, source):
+        super().__init__(source, name="Newest", many=False, optional=True)
+
+    def resolve(self, history):
+        return list(history.newest())[:1]
+
+
+class Unprepared(Say):
+    """Fails before it starts."""
+
+    def prepare(self, run, history):
+        raise KeyError("no such table")
+
+
+@pytest.fixture
+def trial(tmp_path):
+    return Trial(tmp_path)
+
+
+def chain(**second):
+    first = Say(word="a", name="First")
+    return Pipeline("p", [first, Say(word="b", before=[first["report"]], name="Second", **second)])
+
+
+def word(ran, node):
+    return (ran.artifact(node, "report").path / "word").read_text()
+
+
+def states_of(store, number=1, pipeline="p"):
+    return {e.name: e.state for e in store.executions(store.run(pipeline, number))}
+
+
+def test_parents_come_first(trial):
+    """A node reads what its parents made in this run."""
+    ran = trial.run(chain())
+
+    assert ran.run.state is State.COMPLETE
+    assert word(ran, "Second") == "ba"
+
+
+def test_everything_is_told_in_order(trial):
+    """Observers hear of the run and of each node as it happens."""
+    ran = trial.run(chain())
+
+    assert [(e.what, e.node) for e in ran.events] == [
+        ("run-started", ""),
+        ("node-started", "First"),
+        ("node-completed", "First"),
+        ("node-started", "Second"),
+        ("node-completed", "Second"),
+        ("run-ended", ""),
+    ]
+
+
+def test_a_second_run_reuses_the_first(trial):
+    """What has not changed is not done again, and refers to what was made before."""
+    first = trial.run(chain())
+    second = trial.run(chain())
+
+    assert second.states == {"First": State.CACHED, "Second": State.CACHED}
+    assert second.artifact("Second", "report").id == first.artifact("Second", "report").id
+    assert second["Second"].reused == first["Second"].id
+
+
+def test_the_cache_can_be_left_aside(trial):
+    """`cache=False` does everything again, and publishes it anew."""
+    trial.run(chain())
+    ran = trial.run(chain(), Request(cache=False))
+
+    assert ran.states == {"First": State.COMPLETE, "Second": State.COMPLETE}
+    assert ran.artifact("First", "report").name == "p/First/report/2"
+
+
+def test_no_more_nodes_run_at_once_than_asked(trial):
+    """The limit holds, and up to it independent nodes run side by side."""
+    nodes = [Say(name=f"n{i}", wait_s=0.15) for i in range(4)]
+    ran = trial.run(Pipeline("p", nodes), Request(jobs=2))
+    spans = [
+        [float((ran.artifact(node.name, "report").path / what).read_text()) for what in ("started", "ended")]
+        for node in nodes
+    ]
+    at_once = [sum(begin <= moment <= end for begin, end in spans) for moment, _ in spans]
+
+    assert max(at_once) == 2
+
+
+def test_a_failure_skips_what_depends_on_it_and_nothing_else(trial):
+    """Branches that do not depend on a failed node go on to their end."""
+    bad = Say(name="Bad", fails=9)
+    good = Say(name="Good", word="g", wait_s=0.1)
+    nodes = [
+        bad,
+        good,
+        Say(name="AfterBad", before=[bad["report"]]),
+        Say(name="AfterThat", before=[bad["report"]]),
+        Say(name="AfterGood", before=[good["report"]]),
+        Say(name="AfterBoth", before=[good["report"], bad["report"]]),
+    ]
+    ran = trial.run(Pipeline("p", nodes))
+
+    assert ran.states == {"Bad": State.FAILED, "Good": State.COMPLETE, "AfterGood": State.COMPLETE}
+    assert ran.outcome.failed == ("Bad",)
+    assert set(ran.outcome.skipped) == {"AfterBad", "AfterThat", "AfterBoth"}
+    assert (ran.run.state, ran.run.error) == (State.FAILED, "Bad failed")
+
+
+def test_a_failed_node_publishes_nothing_and_leaves_no_files(trial):
+    """What it had written is taken away; the log stays."""
+    ran = trial.run(Pipeline("p", [Say(name="Bad", fails=9)]))
+
+    assert ran["Bad"].error.startswith("ValueError: try 1")
+    assert list((trial.root / "p" / "Bad" / "report").iterdir()) == []
+    assert list(trial.store.newest(Address("p", "Bad", "report"))) == []
+    assert "ValueError: try 1" in ran.log("Bad")
+
+
+def test_an_output_without_what_its_kind_requires_is_not_published(trial):
+    """A missing property is an error of the node that made it; nothing of it becomes visible."""
+
+    class Gauge(Report):
+        level: int
+
+    class Measure(Component):
+        def run(self, gauge: Output[Gauge], report: Output[Report]) -> None:
+            (report.path / "fine").touch()
+
+    ran = trial.run(Pipeline("p", [Measure()]))
+
+    assert "without level, which every Gauge must have" in ran["Measure"].error
+    assert list(trial.store.newest(Address("p", "Measure", "report"))) == []
+    assert list(trial.store.newest(Address("p", "Measure", "gauge"))) == []
+
+
+def test_a_failed_node_is_tried_again(trial):
+    """Retries are attempts of their own, each recorded, and the last one counts."""
+    ran = trial.run(Pipeline("p", [Say(name="Flaky", fails=2, retry=Retry(times=2, backoff_s=0.01))]))
+
+    assert ran.run.state is State.COMPLETE
+    assert states_of(trial.store) == {
+        "p/1/Flaky/1": State.FAILED,
+        "p/1/Flaky/2": State.FAILED,
+        "p/1/Flaky/3": State.COMPLETE,
+    }
+    assert [e.what for e in ran.events].count("node-retrying") == 2
+
+
+def test_retries_come_to_an_end(trial):
+    """After its retries a node has failed."""
+    ran = trial.run(Pipeline("p", [Say(name="Bad", fails=9, retry=Retry(times=1, backoff_s=0.01))]))
+
+    assert ran["Bad"].attempt == 2
+    assert ran.outcome.failed == ("Bad",)
+
+
+def test_the_back_off_is_kept(trial):
+    """The second try starts no sooner than the back-off says, and the wait costs no processor."""
+    used = time.process_time()
+    ran = trial.run(Pipeline("p", [Say(name="Flaky", fails=1, retry=Retry(times=1, backoff_s=0.5))]))
+    first, second = trial.store.executions(ran.run)
+
+    assert (second.started - first.ended).total_seconds() >= 0.5
+    assert time.process_time() - used < 0.25
+
+
+def test_a_retry_that_is_due_does_not_spin_while_all_places_are_taken(trial):
+    """With no place free, a node whose wait is over waits for a place, without asking all the time."""
+    flaky = Say(name="Flaky", fails=1, retry=Retry(times=1, backoff_s=0.0))
+    long = Say(name="Long", wait_s=0.6)
+    used = time.process_time()
+    ran = trial.run(Pipeline("p", [flaky, long, Say(name="Last")]), Request(jobs=1))
+
+    assert ran.run.state is State.COMPLETE
+    assert time.process_time() - used < 0.4
+
+
+def test_what_a_node_prepares_is_not_tried_again(trial):
+    """An error before the work starts is told at once; trying again would find the same."""
+    ran = trial.run(Pipeline("p", [Unprepared(name="Bad", retry=5), Say(name="Good")]))
+
+    assert ran["Bad"].attempt == 1
+    assert ran["Bad"].error == "KeyError: 'no such table'"
+    assert ran["Good"].state is State.COMPLETE
+
+
+def test_a_node_that_takes_too_long_fails(trial):
+    """After `timeout_s` it is stopped and has failed, and the run goes on."""
+    ran = trial.run(Pipeline("p", [Say(name="Slow", wait_s=60.0, timeout_s=0.2), Say(name="Good")]))
+
+    assert ran["Slow"].error == "It took longer than its limit of 0.2 s (timeout_s) and was stopped."
+    assert ran.states == {"Slow": State.FAILED, "Good": State.COMPLETE}
+
+
+def test_a_node_that_took_too_long_is_tried_again(trial):
+    """A timeout is a failure like any other."""
+    ran = trial.run(Pipeline("p", [Say(name="Slow", wait_s=60.0, timeout_s=0.1, retry=Retry(times=1, backoff_s=0.01))]))
+
+    assert [e.state for e in trial.store.executions(ran.run)] == [State.FAILED, State.FAILED]
+
+
+def stop_when(what, node, number):
+    """An observer that sends this process a signal when something happens."""
+
+    def observe(event):
+        if (event.what, event.node) == (what, node):
+            os.kill(os.getpid(), number)
+
+    return observe
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_cancels_the_run(trial, number):
+    """What runs is stopped and recorded as canceled, what has not begun is not begun, and the lease is given back."""
+    pipeline = Pipeline("p", [Say(name="Long", wait_s=60.0), Say(name="Never")])
+    with Executor(pipeline) as executor:
+        outcome = run(
+            pipeline,
+            executor=executor,
+            store=trial.store,
+            root=trial.root,
+            request=Request(jobs=1),
+            observe=stop_when("node-started", "Long", number),
+        )
+
+    assert outcome.run.state is State.CANCELED
+    assert outcome.run.error == f"stopped by {number.name}"
+    assert {n: e.state for n, e in outcome.executions.items()} == {"Long": State.CANCELED}
+    assert outcome.skipped == ("Never",)
+    assert current(trial.store, "p").closed
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_run_is_stopped_through_the_store(trial):
+    """A claim named like the run asks it to stop, from whatever machine."""
+
+    def observe(event):
+        if event.what == "node-started":
+            trial.store.claim(Claim("stop", event.run.name))
+
+    pipeline = Pipeline("p", [Say(name="Long", wait_s=60.0)])
+    with Executor(pipeline) as executor:
+        outcome = run(pipeline, executor=executor, store=trial.store, root=trial.root, observe=observe)
+
+    assert (outcome.run.state, outcome.run.error) == (State.CANCELED, "stopped by `spanwise stop`")
+
+
+def test_a_run_in_a_thread_leaves_signals_alone(trial):
+    """Only the main thread may take signals; elsewhere a run goes without."""
+    before = signal.getsignal(signal.SIGTERM)
+    ran = []
+    thread = threading.Thread(target=lambda: ran.append(trial.run(chain())))
+    thread.start()
+    thread.join()
+
+    assert ran[0].run.state is State.COMPLETE
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_one_run_at_a_time(trial):
+    """Whoever finds the pipeline held is refused, and nothing is recorded (law 1)."""
+    acquire(trial.store, "p", "a backfill")
+
+    with pytest.raises(Held, match="a backfill of 'p' is still going"):
+        trial.run(chain())
+
+    assert list(trial.store.runs("p")) == []
+
+
+def test_a_part_without_a_base_is_refused(trial):
+    """Nothing stands in for what is left out: nothing is recorded, and the lease is free again."""
+    with pytest.raises(UsageError, match="reads First, left out of it"):
+        trial.run(chain(), Request(selection=chain().select(first=["Second"])))
+
+    assert list(trial.store.runs("p")) == []
+    assert current(trial.store, "p").closed
+
+
+def test_a_part_reads_the_base_run(trial):
+    """The outputs of the base run stand in for the nodes left out, recorded as such."""
+    trial.run(chain())
+    pipeline = chain(cache=False)
+    ran = trial.run(pipeline, Request(selection=pipeline.select(first=["Second"])))
+
+    assert ran.states == {"First": State.CACHED, "Second": State.COMPLETE}
+    assert ran.run.base == 1
+    assert ran["First"].reason == "stands in from p/1/First/1"
+    assert word(ran, "Second") == "ba"
+
+
+def test_a_resolver_publishes_what_it_chose(trial):
+    """It makes nothing; its outputs are references, and an empty choice is an outcome too."""
+    train = Train(cache=False)
+    pipeline = Pipeline("p", [train, Newest(train["model"])])
+    first, second = trial.run(pipeline), trial.run(pipeline)
+
+    assert first.artifacts("Newest", "model") == ()
+    assert first["Newest"].state is State.CACHED
+    assert second.artifact("Newest", "model").id == first.artifact("Train", "model").id
+
+
+class Breaking:
+    """A MemoryStore that fails at one moment, once or for ever."""
+
+    def __init__(self, verb, at, error, lands=False):
+        self._store = MemoryStore()
+        self._verb, self._left, self._error, self._lands = verb, at, error, lands
+
+    def __getattr__(self, name):
+        method = getattr(self._store, name)
+        if name != self._verb:
+            return method
+
+        def fails_once(*arguments):
+            self._left -= 1
+            if self._left != 0:
+                return method(*arguments)
+            if self._lands:
+                method(*arguments)
+            raise self._error
+
+        return fails_once
+
+
+@pytest.mark.parametrize(
+    ("verb", "at"),
+    [("begin", 1), ("begin", 2), ("publish", 1), ("publish", 2), ("update_run", 1), ("begin_run", 1), ("cached", 2)],
+)
+@pytest.mark.parametrize("lands", [False, True], ids=["", "though it landed"])
+def test_a_store_that_fails_leaves_nothing_open_for_long(tmp_path, verb, at, lands):
+    """Whatever write fails, and whether or not it landed, the next run closes what is open and what is live is whole."""
+    store = Breaking(verb, at, StoreUnavailable("the disk is full"), lands=lands)
+    trial = Trial(tmp_path, store)
+    if verb == "update_run":
+        assert trial.run(chain()).run.state is State.COMPLETE
+    else:
+        with pytest.raises(StoreUnavailable):
+            trial.run(chain())
+    ran = trial.run(chain())
+
+    assert ran.run.state is State.COMPLETE
+    for number in range(1, ran.run.number + 1):
+        assert store.run("p", number).state.ended
+        assert all(state.ended for state in states_of(store, number).values())
+    for node in ("First", "Second"):
+        for artifact in store.newest(Address("p", node, "report")):
+            assert (artifact.path / "word").exists()
+
+
+def test_an_observer_that_fails_ends_the_run_in_order(trial):
+    """An error that is none of ours is raised, after all that ran was ended and recorded."""
+
+    def observe(event):
+        if (event.what, event.node) == ("node-started", "Second"):
+            raise BrokenPipeError("nobody reads")
+
+    pipeline = Pipeline("p", [Say(name="First", wait_s=60.0), Say(name="Second")])
+    executor = Executor(pipeline)
+    with pytest.raises(BrokenPipeError):
+        run(pipeline, executor=executor, store=trial.store, root=trial.root, request=Request(jobs=2), observe=observe)
+
+    assert not Path(f"/proc/{executor.session}").exists()
+    assert states_of(trial.store) == {"p/1/First/1": State.FAILED, "p/1/Second/1": State.FAILED}
+    assert trial.store.run("p", 1).error == "BrokenPipeError: nobody reads"
+    assert current(trial.store, "p").closed
+
+
+def test_a_server_that_was_killed_ends_the_run_in_order(trial):
+    """Every node that ran has failed, and so has the run; nothing stays RUNNING."""
+    pipeline = Pipeline("p", [Say(name="Long", wait_s=60.0)])
+    with Executor(pipeline) as executor:
+
+        def observe(event):
+            if event.what == "node-started":
+                threading.Timer(0.2, os.kill, (executor.session, signal.SIGKILL)).start()
+
+        with pytest.raises(NodeFailed, match="The process that starts the nodes died"):
+            run(pipeline, executor=executor, store=trial.store, root=trial.root, observe=observe)
+
+    assert states_of(trial.store) == {"p/1/Long/1": State.FAILED}
+    assert trial.store.run("p", 1).state is State.FAILED
+
+
+def test_a_run_that_lost_its_lease_stops(trial):
+    """Once another has the lease, nodes are ended, nothing more is written, and Fenced is raised."""
+    clock = Clock(ttl_s=0.2)
+    pipeline = Pipeline("p", [Say(name="Long", wait_s=60.0)])
+
+    def observe(event):
+        if event.what == "node-started":
+            token = current(trial.store, "p").token
+            trial.store.claim(Claim("lease", f"p#{token + 1}", trial.store.claimed("lease", f"p#{token}").facts))
+
+    executor = Executor(pipeline)
+    with pytest.raises(Fenced, match="has lost its lease"):
+        run(pipeline, executor=executor, store=trial.store, root=trial.root, observe=observe, clock=clock)
+
+    assert not Path(f"/proc/{executor.session}").exists()
+
+
+def test_what_a_dead_run_left_is_closed(trial):
+    """The next run records the dead one as failed, with its executions, and takes its files away."""
+    store = trial.store
+    lease = acquire(store, "p", "run 1")
+    died = lease.write(lambda place: store.begin_run(_run(lease), place))
+    execution = lease.write(lambda place: store.begin(_execution(died), place))
+    left = trial.root / "p" / "First" / "report" / str(execution.id)
+    left.mkdir(parents=True)
+    claim = store.claimed("lease", "p#1")
+    store.amend(Claim("lease", "p#1", {**claim.facts, "started": 1}))
+    ran = trial.run(chain())
+
+    assert ran.run.state is State.COMPLETE
+    assert store.run("p", 1).state is State.FAILED
+    assert store.run("p", 1).error == "abandoned: its controller died"
+    assert states_of(store, 1) == {"p/1/First/1": State.FAILED}
+    assert not left.exists()
+    assert [e.message for e in ran.events if e.what == "abandoned-run-closed"] == ["p/1"]
+
+
+def _run(lease):
+    from orchestrator import Run
+
+    return Run(pipeline="p", token=lease.token)
+
+
+def _execution(run_):
+    from orchestrator import Execution
+
+    return Execution(pipeline="p", run=run_.number, node="First")
+
+
+def test_an_executor_serves_one_run_after_the_other(trial):
+    """A backfill of many spans forks one server."""
+    pipeline = chain(cache=False)
+    with Executor(pipeline) as executor:
+        outcomes = [
+            run(pipeline, executor=executor, store=trial.store, root=trial.root, request=Request(span=span))
+            for span in (1, 2)
+        ]
+
+    assert [outcome.run.span for outcome in outcomes] == [1, 2]
+    assert all(outcome.succeeded for outcome in outcomes)
+
+
+def test_checkpoints_last_from_attempt_to_attempt(trial):
+    """What an attempt keeps is there for the next one, and gone once the node has succeeded."""
+    ran = trial.run(Pipeline("p", [Resuming(retry=Retry(times=1, backoff_s=0.01))]))
+
+    assert (ran.artifact("Resuming", "report").path / "seen").read_text() == "kept"
+    assert not (trial.root / "p" / ".runs" / "1" / "Resuming.checkpoints").exists()
+
+
+class Resuming(Component):
+    def run(self, report: Output[Report], attempt: Attempt) -> None:
+        attempt.checkpoints.mkdir(parents=True, exist_ok=True)
+        kept = attempt.checkpoints / "kept"
+        if not kept.exists():
+            kept.write_text("kept")
+            raise ValueError("again")
+        (report.path / "seen").write_text(kept.read_text())
