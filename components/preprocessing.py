@@ -9,9 +9,9 @@ orchestrator or Beam, since the same words are spoken where a model is served.
 from __future__ import annotations
 
 import difflib
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -167,7 +167,8 @@ class Trace:
         return name
 
 
-_TRACE: ContextVar[Trace | None] = ContextVar("trace", default=None)
+_FOLLOWED: dict[int, Trace] = {}
+"""The trace of the call that goes on, by thread. Not a context variable: a cache key could not cover one."""
 
 
 def follow(function: Preprocessing, trace: Trace) -> Trace:
@@ -177,7 +178,8 @@ def follow(function: Preprocessing, trace: Trace) -> Trace:
         PreprocessingError: the function fails, or returns something else than expressions by name.
     """
     name = getattr(function, "__name__", repr(function))
-    token = _TRACE.set(trace)
+    thread = threading.get_ident()
+    _FOLLOWED[thread] = trace
     try:
         found = function(trace.columns)
     except Exception as error:
@@ -188,7 +190,7 @@ def follow(function: Preprocessing, trace: Trace) -> Trace:
         said = str(error) if isinstance(error, PreprocessingError) else f"{type(error).__name__}: {error}"
         raise PreprocessingError(f"{name}, line {theirs.lineno}, `{theirs.line}`: {said}") from error
     finally:
-        _TRACE.reset(token)
+        del _FOLLOWED[thread]
     if not isinstance(found, Mapping) or not found:
         raise PreprocessingError(
             f"{name} returned {type(found).__name__}{'' if found else ', empty'}; it returns a dict of features: "
@@ -232,7 +234,7 @@ def analyze(analyzer: Analyzer[object], *inputs: pl.Expr, use: Use | None = None
 
         analyze(Terms(), columns["carrier"], use=lambda terms: columns["carrier"].is_in(terms))
     """
-    trace = _TRACE.get()
+    trace = _FOLLOWED.get(threading.get_ident())
     name = type(analyzer).__name__
     if trace is None:
         raise PreprocessingError(f"{name}: analyzers are asked inside of a preprocessing function, nowhere else.")

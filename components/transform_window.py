@@ -366,8 +366,8 @@ def _state_key(question: Question, types: Mapping[str, pl.DataType]) -> str:
 def _versions() -> str:
     """Of what writes expressions and computes them: Polars, and each of our modules that has a part in it."""
     here = Path(__file__).parent
-    modules = [*_MODULES, *(path for folder in _FOLDERS for path in sorted((here / folder).glob("*.py")))]
-    ours = fingerprint.digest("modules", *((here / module).read_bytes() for module in modules))
+    modules = [*(here / name for name in _MODULES), *(p for f in _FOLDERS for p in sorted((here / f).glob("*.py")))]
+    ours = fingerprint.digest("modules", *(module.read_bytes() for module in modules))
     return f"{ours}, polars {importlib.metadata.version('polars')}"
 
 
@@ -375,7 +375,6 @@ _MODULES = ("preprocessing.py", "row_hash.py", "transform_graph.py", "transform_
 _FOLDERS = ("accumulators", "analyzers")
 
 
-@functools.cache
 def _code(analyzer: type[Analyzer[object]]) -> str:
     """A user's analyzer by its source and what that uses; ours are in `_versions`."""
     ours = analyzer.__module__.partition(".")[0] == "components"
