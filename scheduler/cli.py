@@ -5,6 +5,7 @@ Nothing but typer is imported before a command is chosen, so that `spanwise --he
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable
@@ -56,7 +57,7 @@ Config: TypeAlias = Annotated[
 ]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else, on stdout.")]
 File: TypeAlias = Annotated[
-    str, typer.Argument(metavar="FILE[:NAME]", help="A Python file, and which pipeline in it when it has several.")
+    str, typer.Argument(metavar="FILE", help="A Python file; FILE:NAME picks a pipeline in it when it has several.")
 ]
 Run: TypeAlias = Annotated[
     str, typer.Argument(metavar="RUN", help="flights/42, flights (its newest), or 42 when only one pipeline is known.")
@@ -64,9 +65,7 @@ Run: TypeAlias = Annotated[
 Param: TypeAlias = Annotated[
     list[str], typer.Option(metavar="NAME=VALUE", help="An argument of the pipeline function. May be repeated.")
 ]
-SomePipeline: TypeAlias = Annotated[
-    str | None, typer.Argument(metavar="[PIPELINE]", help="Only those of this pipeline.")
-]
+SomePipeline: TypeAlias = Annotated[str | None, typer.Argument(metavar="PIPELINE", help="Only those of this pipeline.")]
 Limit: TypeAlias = Annotated[int, typer.Option(min=1, help="How many at most.")]
 AsOf: TypeAlias = Annotated[
     str | None,
@@ -149,10 +148,12 @@ def run(
         elsewhere=[word for name, value in words if value is not None for word in (name, str(value))],
     )
     outcome, loaded = launch.launch(wish, _settings(root, config), json=json)
-    if json:
-        _print_document(launch.document(outcome))
-    else:
-        typer.echo(launch.told(outcome, wish, loaded.pipeline))
+    with contextlib.suppress(BrokenPipeError):  # the exit code is the run's, whoever reads along
+        if json:
+            _print_document(launch.document(outcome))
+        else:
+            sys.stdout.write(launch.told(outcome, wish, loaded.pipeline) + "\n")
+            sys.stdout.flush()
     raise typer.Exit(launch.exit_code(outcome))
 
 
@@ -247,7 +248,7 @@ def show(run: Run, root: Root = None, config: Config = None, json: Json = False)
 @app.command()
 def logs(
     run: Run,
-    node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="Only what this node printed.")] = None,
+    node: Annotated[str | None, typer.Argument(metavar="NODE", help="Only what this node printed.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
     root: Root = None,
     config: Config = None,

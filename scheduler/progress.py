@@ -134,14 +134,19 @@ class Tail:
 
 
 class Lines:
-    """Each event and each printed line as a line of text."""
+    """Each event and each printed line as a line of text. When nobody reads them any more, the run goes on unseen."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        self._stream: TextIO | None = stream
 
     def line(self, text: str) -> None:
-        self._stream.write(f"{text}\n")
-        self._stream.flush()
+        if self._stream is None:
+            return
+        try:
+            self._stream.write(f"{text}\n")
+            self._stream.flush()
+        except OSError:  # the reader has gone, or the disk behind it is full; the logs and the record have it all
+            self._stream = None
 
     def changed(self, event: Event) -> None:
         text = told(event)

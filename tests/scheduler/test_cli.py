@@ -304,6 +304,20 @@ def test_a_reader_that_goes_away_is_no_error(project: Path, shell: Command) -> N
     child.wait()
 
 
+def test_a_run_goes_on_when_its_reader_goes_away(project: Path, shell: Command) -> None:
+    """`spanwise run … | head -1` ends the display, not the run."""
+    child = start("run", "flow.py", "--param", "sleep_s=0.5", cwd=project)
+    waiting_for(project, child, "second begins")
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.stdout.close()
+
+    assert child.wait(timeout=30) == 0
+    assert child.stderr.read() == ""
+    child.stderr.close()
+    assert json.loads(shell("show", "1", "--json")[1])["state"] == "complete"
+
+
 def test_a_full_disk_behind_stdout_is_told(project: Path) -> None:
     """What could not be printed is not lost in silence."""
     with Path("/dev/full").open("w") as full:
