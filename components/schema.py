@@ -145,6 +145,8 @@ class Schema(_Strict):
         if self.severity:
             yield "\n[severity]"
             yield from (f"{check.value} = {_toml(severity.value)}" for check, severity in self.severity.items())
+        if not self.features:
+            yield "\n[features]"
         for name, feature in self.features.items():
             yield f"\n[features.{_key(name)}]"
             for key, value in feature.model_dump(exclude_defaults=True).items():
