@@ -270,6 +270,8 @@ class Component(Node):
         channels = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
         for channel in channels:
             self._refuse_channel(name, spec, channel)
+        if not channels and not spec.optional:
+            raise PipelineError(f"{self.name} needs {name!r}, a channel of {wanted}; connect at least one.")
         if len(channels) != 1 and not spec.many:
             raise PipelineError(f"{self.name} takes one channel as {name!r}, not {len(channels)}.")
         return typing.cast("tuple[Channel, ...]", channels)

@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from orchestrator import process
-from orchestrator.errors import Fenced, Held, StoreError
+from orchestrator.errors import Fenced, Held, StoreError, StoreUnavailable
 from orchestrator.process import Identity
 from orchestrator.store import AlreadyClaimed, Claim, Store, last
 
@@ -125,6 +125,11 @@ class Lease:
                     f"{self._holder.doing} of {self.pipeline!r} cannot tell which of its writes have landed: the store "
                     f"reported a failure of one that it had done. Run again; the next run puts the records right."
                 ) from None
+            raise
+        except StoreUnavailable:
+            raise
+        except StoreError:
+            self.check()  # whoever took over has ended our executions, which the store tells before the journal does
             raise
         self._place += 1
         return result

@@ -1,0 +1,117 @@
+"""Base runs: whose outputs stand in for the nodes that a partial run leaves out."""
+
+import pytest
+
+from orchestrator import Component, Input, NotRecorded, Output, Pipeline, Report, UsageError
+from orchestrator.base_run import StandIns, stand_ins
+from orchestrator.runner import Request
+from orchestrator.testing import Trial
+
+
+class Node(Component):
+    def run(self, above: Input[list[Report] | None], report: Output[Report], fails: bool = False) -> None:
+        if fails:
+            raise ValueError("as told")
+        (report.path / "x").touch()
+
+
+def pipeline(fails=""):
+    """A -> b -> c, and x beside them."""
+    a = Node(name="a", fails="a" in fails)
+    b = Node(name="b", above=[a["report"]], fails="b" in fails)
+    c = Node(name="c", above=[b["report"]], fails="c" in fails)
+    return Pipeline("p", [a, b, c, Node(name="x", fails="x" in fails)])
+
+
+@pytest.fixture
+def trial(tmp_path):
+    return Trial(tmp_path)
+
+
+def standing_in(trial, base=None, **part):
+    whole = pipeline()
+    return stand_ins(trial.store, whole, whole.select(**part), base)
+
+
+def test_a_whole_run_needs_nobody(trial):
+    """Nothing is left out, so nothing stands in."""
+    assert standing_in(trial) == StandIns()
+
+
+def test_the_newest_run_that_has_it_all_stands_in(trial):
+    """For what is read, and for the rest where it has it."""
+    for _ in range(2):
+        trial.run(pipeline(), Request(cache=False))
+    found = standing_in(trial, first=["b"])
+
+    assert found.base == 2
+    assert {name: e.run for name, e in found.executions.items()} == {"a": 2, "x": 2}
+
+
+def test_a_run_that_lacks_it_is_passed_over(trial):
+    """One failed run does not block the next partial one."""
+    trial.run(pipeline())
+    trial.run(pipeline(fails="b"), Request(cache=False))
+    found = standing_in(trial, first=["c"])
+
+    assert found.base == 1
+    assert set(found.executions) == {"a", "b", "x"}
+
+
+def test_outputs_are_never_mixed_from_several_runs(trial):
+    """What the chosen run lacks and nobody reads is left out, not taken from another."""
+    trial.run(pipeline())
+    trial.run(pipeline(fails="x"), Request(cache=False))
+    found = standing_in(trial, first=["b"])
+
+    assert found.base == 2
+    assert set(found.executions) == {"a"}
+
+
+def test_a_base_run_can_be_named(trial):
+    """Whichever it is, as long as it has what is read."""
+    for _ in range(2):
+        trial.run(pipeline(), Request(cache=False))
+
+    assert standing_in(trial, base=1, first=["b"]).base == 1
+
+
+def test_a_named_base_run_that_lacks_something_is_refused(trial):
+    """The message says what it lacks, and which runs have it."""
+    trial.run(pipeline())
+    trial.run(pipeline(fails="b"), Request(cache=False))
+
+    with pytest.raises(
+        UsageError, match=r"Run 2 of 'p' has no finished b, which this part reads\. Runs that have it: 1\."
+    ):
+        standing_in(trial, base=2, first=["c"])
+
+
+def test_without_any_run_the_way_is_told(trial):
+    """Nothing has ever run: run the whole once."""
+    with pytest.raises(UsageError, match=r"reads a, left out of it\. None of its last 100 runs has it; run the whole"):
+        standing_in(trial, first=["b"])
+
+
+def test_a_part_that_reads_nothing_needs_no_base(trial):
+    """The first nodes can run alone in a fresh store."""
+    assert standing_in(trial, last=["a"]) == StandIns()
+
+
+def test_a_base_run_that_is_not_there_is_told(trial):
+    """A number that was never given to a run."""
+    trial.run(pipeline())
+
+    with pytest.raises(NotRecorded, match="has no run 7"):
+        standing_in(trial, base=7, first=["b"])
+
+
+def test_a_run_of_stand_ins_can_stand_in(trial):
+    """What was carried over counts as that run's own, so parts can follow each other."""
+    trial.run(pipeline())
+    whole = pipeline()
+    trial.run(whole, Request(selection=whole.select(first=["c"])))
+    found = standing_in(trial, first=["b"])
+
+    assert found.base == 2
+    assert found.executions["a"].outputs["report"][0].name == "p/a/report/1"

@@ -1,0 +1,281 @@
+"""Components: the signature of `run` is the specification, and mistakes are found when a node is made."""
+
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+
+import pytest
+
+from orchestrator import (
+    Attempt,
+    Component,
+    Examples,
+    Input,
+    Model,
+    Output,
+    Outputs,
+    ParameterError,
+    PipelineError,
+    Report,
+    Resolver,
+    Retry,
+    component,
+    past,
+)
+from orchestrator.component import InputSpec, OutputSpec, ParameterSpec, checked, parsed, shown, signature_of
+
+
+class Ingest(Component):
+    def run(self, examples: Output[Examples], extra: Output[Report | None], each: Outputs[Report]) -> None: ...
+
+
+class Train(Component):
+    def run(
+        self,
+        examples: Input[list[Examples]],
+        base: Input[Model | None],
+        model: Output[Model],
+        attempt: Attempt,
+        steps: int = 3,
+    ) -> None: ...
+
+
+class Count(Component):
+    def run(self, examples: Input[Examples], report: Output[Report], at_least: int) -> None: ...
+
+
+class Window(Resolver):
+    def __init__(self, source, **options):
+        super().__init__(source, many=True, **options)
+
+
+@component
+def tally(examples: Input[Examples], report: Output[Report], at_least: int = 1) -> None:
+    """Counts."""
+
+
+@pytest.fixture
+def ingest():
+    return Ingest()
+
+
+def test_the_signature_is_read(ingest):
+    """Inputs, outputs, parameters and the attempt, with how many of each."""
+    train, made = signature_of(Train), signature_of(Ingest)
+
+    assert train.inputs == {"examples": InputSpec(Examples, many=True), "base": InputSpec(Model, optional=True)}
+    assert train.outputs == {"model": OutputSpec(Model)}
+    assert train.parameters == {"steps": ParameterSpec(int, 3)}
+    assert train.attempt == "attempt"
+    assert made.outputs["extra"] == OutputSpec(Report, optional=True)
+    assert made.outputs["each"] == OutputSpec(Report, many=True)
+
+
+def test_a_function_is_a_component(ingest):
+    """A decorated function has the signature, name and docstring of its function."""
+    node = tally(examples=ingest["examples"])
+
+    assert node.name == "tally"
+    assert node.parameters == {"at_least": 1}
+    assert tally.__doc__ == "Counts."
+
+
+def test_a_node_is_named_after_its_class(ingest):
+    """Or as it is told."""
+    assert Ingest().name == "Ingest"
+    assert Ingest(name="Second").name == "Second"
+
+
+@pytest.mark.parametrize("name", ["1st", "a/b", "a b", "x" * 65, "näme", "a#b"])
+def test_a_name_that_would_break_a_path_is_refused(name):
+    """Names are parts of folders and of records."""
+    with pytest.raises(PipelineError, match="cannot name a node"):
+        Ingest(name=name)
+
+
+MISTAKES = {
+    "Train takes no 'exampels'; it takes: examples, base, steps.": lambda i: Train(exampels=i["examples"]),
+    "Train needs 'examples', a channel of Examples; connect one: examples=node['…'].": lambda i: Train(),
+    "Train was given the node Ingest as 'examples'; name the output: examples=ingest['examples'].": lambda i: Train(
+        examples=i
+    ),
+    "Train takes a channel of Examples as 'examples', not 3.": lambda i: Train(examples=3),
+    "Train takes Examples as 'examples'; Ingest['extra'] gives Report.": lambda i: Train(examples=i["extra"]),
+    "Count takes one channel as 'examples', not 2.": lambda i: Count(examples=[i["examples"]] * 2, at_least=1),
+    "Count needs the parameter 'at_least', int.": lambda i: Count(examples=i["examples"]),
+    "Count.at_least takes int, not str '3'.": lambda i: Count(examples=i["examples"], at_least="3"),
+    "Count takes 'at_least' as a parameter (int), not a channel.": lambda i: Count(
+        examples=i["examples"], at_least=i["examples"]
+    ),
+    "Ingest has no output 'exmaples'; it has: examples, extra, each.": lambda i: i["exmaples"],
+    "Window takes a channel, not Ingest(Ingest); name the output: node['…'].": Window,
+    "Window chooses from what a component made; Window['examples'] is a choice.": lambda i: Window(
+        Window(i["examples"])["examples"]
+    ),
+    "Train needs 'examples', a channel of Examples; connect at least one.": lambda i: Train(examples=[]),
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_a_mistake_in_the_wiring_says_what_was_wanted(ingest, message):
+    """Before anything runs, in words that name the node, the argument, and what to write."""
+    with pytest.raises((PipelineError, ParameterError)) as mistake:
+        MISTAKES[message](ingest)
+
+    assert str(mistake.value) == message
+
+
+def test_a_list_for_one_is_refused(ingest):
+    """A channel of many does not go where one is taken; the message says how to take them all."""
+    with pytest.raises(PipelineError, match=r"gives a list\. Annotate it Input\[list\[Examples\]\]"):
+        Count(examples=Window(ingest["examples"])["examples"], at_least=1)
+
+
+def test_a_perhaps_for_one_is_refused(ingest):
+    """A channel that may stay empty does not go where one is needed."""
+    latest = Window(ingest["examples"], optional=True)
+    latest.outputs["examples"].__dict__["many"] = False
+
+    with pytest.raises(PipelineError, match=r"may give nothing\. Annotate it Input\[Examples \| None\]"):
+        Count(examples=latest["examples"], at_least=1)
+
+
+def test_the_past_is_read_through_a_resolver():
+    """A channel of the past promises nothing of this run, so a resolver chooses from it."""
+    with pytest.raises(PipelineError, match="cannot read Train\\['model'\\] of the past directly"):
+        Train(examples=Ingest()["examples"], base=past("Train", "model", Model))
+
+    assert Window(past("Train", "model", Model))["model"].kind is Model
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        (lambda self, x: None, "Odd.run(x) has no annotation; say Input[…], Output[…] or the type of a parameter."),
+        (
+            lambda self, *x: None,
+            "Odd.run(x): every argument is passed by its name; '*', '**' and '/' have no place here.",
+        ),
+    ],
+)
+def test_a_signature_that_says_too_little_is_refused(run, message):
+    """Every argument has an annotation and a name."""
+    odd = type("Odd", (Component,), {"run": run})
+
+    with pytest.raises(PipelineError) as mistake:
+        odd()
+
+    assert str(mistake.value) == message
+
+
+def test_the_words_that_every_node_takes_are_reserved():
+    """A parameter cannot be called like an argument of all nodes."""
+
+    class Odd(Component):
+        def run(self, timeout_s: float) -> None: ...
+
+    with pytest.raises(PipelineError, match="every node takes 'timeout_s' already"):
+        Odd(timeout_s=1.0)
+
+
+def test_several_artifacts_are_asked_for_with_outputs():
+    """`Output[list[X]]` is written `Outputs[X]`."""
+
+    class Odd(Component):
+        def run(self, reports: Output[list[Report]]) -> None: ...
+
+    with pytest.raises(PipelineError, match=r"is written Outputs\[Report\]"):
+        Odd()
+
+
+def test_a_component_without_run_is_refused():
+    """There is nothing to read a specification from."""
+
+    class Odd(Component): ...
+
+    with pytest.raises(PipelineError, match="Odd has no `run`; define it"):
+        Odd()
+
+
+def test_a_name_that_was_not_imported_is_told():
+    """Annotations are read, so what they name must be there."""
+
+    class Odd(Component):
+        def run(self, model: "Output[Modle]") -> None: ...  # noqa: F821  that is the mistake
+
+    with pytest.raises(PipelineError, match="annotations are read, so import what they name"):
+        Odd()
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [(int, 3), (float, 3), (str, "x"), (bool, False), (list[int], [1]), (dict[str, int], {"a": 1}), (int | None, None),
+     (Colour, Colour.RED), (Path, Path("x")), (Callable[[int], int], abs), (object, 3)],
+)  # fmt: skip
+def test_a_parameter_of_its_type_is_taken(annotation, value):
+    """Nothing is converted but a whole number where a float is taken."""
+    assert checked("n.p", annotation, value) == value
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [(int, "3"), (int, 3.5), (int, True), (str, 3), (bool, 1), (list[int], ["1"]), (dict[str, int], {"a": "b"}), (Colour, "red"), (int, None)],
+)  # fmt: skip
+def test_a_parameter_of_another_type_is_refused(annotation, value):
+    """The message names the parameter, its type, and what was given."""
+    with pytest.raises(ParameterError, match=r"n\.p takes .* not "):
+        checked("n.p", annotation, value)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text", "value"),
+    [(int, "3", 3), (float, "0.5", 0.5), (str, "3", "3"), (bool, "true", True), (list[int], "[1, 2]", [1, 2]),
+     (dict[str, int], '{"a": 1}', {"a": 1}), (int | None, "3", 3), (Colour, "red", Colour.RED), (Path, "x/y", Path("x/y"))],
+)  # fmt: skip
+def test_a_value_from_the_command_line_is_read_as_its_type(annotation, text, value):
+    """What was typed is a text; lists and dicts are JSON."""
+    assert parsed("--param p", annotation, text) == value
+
+
+def test_a_value_from_the_command_line_that_cannot_be_read_is_refused():
+    """The message names the option, the type and the text."""
+    with pytest.raises(ParameterError, match="--param steps takes int, not str 'many'"):
+        parsed("--param steps", int, "many")
+
+
+@pytest.mark.parametrize(("failures", "wait_s"), [(1, 1.0), (2, 3.0), (3, 9.0), (4, 10.0), (50, 10.0)])
+def test_the_wait_between_tries_grows_to_its_limit(failures, wait_s):
+    """Each wait is `factor` times the one before, up to `limit_s`."""
+    assert Retry(times=9, backoff_s=1.0, factor=3.0, limit_s=10.0).wait_s(failures) == wait_s
+
+
+def test_the_arguments_of_every_node(ingest):
+    """`retry` is a number or a Retry; what has effects outside the store is never cached."""
+
+    class Push(Component):
+        cacheable = False
+
+        def run(self, examples: Input[Examples]) -> None: ...
+
+    assert Count(examples=ingest["examples"], at_least=1, retry=2, timeout_s=5.0).retry == Retry(times=2)
+    assert Count(examples=ingest["examples"], at_least=1, cache=False).cache is False
+    assert Push(examples=ingest["examples"]).cache is False
+
+
+def test_drafts_of_outputs_have_folders_of_their_own(tmp_path):
+    """Each draft that is asked for is one more empty folder."""
+    outputs = Outputs(Report, str(tmp_path / "reports"))
+    first, second = outputs.new(), outputs.new()
+
+    assert [first, second] == outputs.drafts
+    assert sorted(p.name for p in (tmp_path / "reports").iterdir()) == ["0", "1"]
+
+
+def test_annotations_are_shown_as_written():
+    """A type by its name, anything else as Python writes it."""
+    assert shown(int) == "int"
+    assert shown(int | None) == "int | None"

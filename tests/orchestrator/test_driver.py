@@ -1,0 +1,207 @@
+"""Drivers: what to do with a node in a run, decided from what is there; nothing is started or written."""
+
+import shutil
+from dataclasses import dataclass
+from enum import Enum
+
+import pytest
+
+from orchestrator import Component, Input, Output, Outputs, Report, ResolutionError, Resolver, Run
+from orchestrator.driver import Execute, Reuse, drive, on_disk, past_of, recorded
+from orchestrator.pipeline import Pipeline
+from orchestrator.runner import Request
+from orchestrator.testing import Trial
+
+RUN = Run(pipeline="p", number=9)
+
+
+class Make(Component):
+    libraries = ("pytest",)
+
+    def run(self, report: Output[Report], word: str) -> None:
+        (report.path / "word").write_text(word)
+
+
+class Push(Make):
+    cacheable = False
+
+    def run(self, report: Output[Report], word: str) -> None: ...
+
+
+class Read(Component):
+    def run(self, one: Input[Report], many: Input[list[Report]], none: Input[Report | None]) -> None: ...
+
+
+class Each(Component):
+    def run(self, reports: Outputs[Report]) -> None: ...
+
+
+class Dated(Component):
+    """What it does depends on the run's span and on what it has published before."""
+
+    prepared = ("today", "before")
+
+    def run(self, report: Output[Report], today: int, before: int) -> None: ...
+
+    def prepare(self, run, history):
+        return {"today": run.span, "before": len(list(history("report").newest()))}
+
+
+class All(Resolver):
+    def __init__(self, source):
+        super().__init__(source, many=True)
+
+    def resolve(self, history):
+        return list(history.newest())
+
+
+@pytest.fixture
+def trial(tmp_path):
+    """A store in which `Make(word="a")` was published once."""
+    trial = Trial(tmp_path)
+    trial.first = trial.run(Pipeline("p", [Make(word="a")]))
+    return trial
+
+
+def decide(trial, node, inputs=None, *, cache=True, mine=(), run=RUN):
+    return drive(node, run, trial.store, inputs or {}, mine, cache=cache)
+
+
+def test_what_was_done_before_is_reused(trial):
+    """The same component, parameters and code: the earlier outputs, and whose they are."""
+    plan = decide(trial, Make(word="a"))
+
+    assert isinstance(plan, Reuse)
+    assert plan.outputs["report"][0].id == trial.first.artifact("Make", "report").id
+    assert plan.execution == trial.first["Make"].id
+    assert plan.reason == "same inputs, parameters and code as p/1/Make/1"
+
+
+@pytest.mark.parametrize(
+    ("node", "options", "reason"),
+    [
+        (Make(word="b"), {}, "nothing like it was done before"),
+        (Make(word="a", name="Other"), {}, "nothing like it was done before"),
+        (Make(word="a"), {"cache": False}, "told not to use the cache"),
+        (Make(word="a", cache=False), {}, "its cache is switched off"),
+        (Push(word="a"), {}, "it has effects outside the store, so it is never served from the cache"),
+    ],
+)
+def test_work_is_done_for_a_reason(trial, node, options, reason):
+    """What has changed, or what keeps the cache from being used, is told."""
+    plan = decide(trial, node, **options)
+
+    assert isinstance(plan, Execute)
+    assert plan.reason == reason
+
+
+def test_a_hit_is_checked_against_the_disk(trial):
+    """Outputs that are gone, or of another size, are made again."""
+    report = trial.first.artifact("Make", "report")
+    (report.path / "word").write_text("longer")
+    damaged = decide(trial, Make(word="a"))
+    shutil.rmtree(report.path)
+    gone = decide(trial, Make(word="a"))
+
+    assert isinstance(damaged, Execute)
+    assert gone.reason == f"done before by p/1/Make/1, but {report.uri} is gone or damaged"
+
+
+def test_a_file_is_on_the_disk_with_its_size(trial):
+    """An artifact may be one file, or a folder of them."""
+    report = trial.first.artifact("Make", "report")
+    file = type(report)(str(report.path / "word"), size_bytes=1)
+
+    assert on_disk(report)
+    assert on_disk(file)
+    assert not on_disk(type(report)(str(report.path / "nothing")))
+
+
+def test_what_a_run_prepares_is_part_of_the_key(trial):
+    """The values that only the run knows can change the result, so they change the key, and are recorded."""
+    first = decide(trial, Dated(), run=Run(pipeline="p", number=9, span=1))
+    second = decide(trial, Dated(), run=Run(pipeline="p", number=9, span=2))
+
+    assert first.prepared == {"today": 1, "before": 0}
+    assert first.parameters == {"today": "1", "before": "0"}
+    assert first.key.digest != second.key.digest
+
+
+def test_an_input_changes_the_key_by_its_content(trial):
+    """Where an artifact lies does not matter, what is in it does."""
+    make = Make(word="a")
+    node = Read(one=make["report"], many=[make["report"]])
+    report = trial.first.artifact("Make", "report")
+
+    def key(artifact):
+        return decide(trial, node, {"one": (artifact,), "many": (artifact,)}).key.digest
+
+    moved = type(report)("/elsewhere", id=77, kind=report.kind, content=report.content)
+    other = type(report)(report.uri, id=report.id, kind=report.kind, content="other")
+
+    assert key(report) == key(moved) != key(other)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"one": 0, "many": 1}, r"Read needs 'one', and Make\['report'\] gave nothing in this run"),
+        ({"one": 1, "many": 0}, r"Read needs 'many', and Make\['report'\] gave nothing in this run"),
+        ({"one": 2, "many": 1}, r"Read takes one 'one', and 2 came; annotate it Input\[list\[…\]\]"),
+    ],
+)
+def test_inputs_are_as_many_as_the_signature_says(trial, inputs, message):
+    """Too few and too many are found before anything is started."""
+    make = Make(word="a")
+    node = Read(one=make["report"], many=[make["report"]])
+    report = trial.first.artifact("Make", "report")
+
+    with pytest.raises(ResolutionError, match=message):
+        decide(trial, node, {name: (report,) * count for name, count in inputs.items()})
+
+
+def test_a_resolver_reuses_what_it_chose(trial):
+    """It says which it chose, and never this run's own."""
+    make = Make(word="a")
+    report = trial.first.artifact("Make", "report")
+    found, nothing = decide(trial, All(make["report"])), decide(trial, All(make["report"]), mine=[report])
+
+    assert found.outputs["report"][0].id == report.id
+    assert found.reason == "chose p/Make/report/1"
+    assert nothing.outputs == {}
+    assert nothing.reason == "All found nothing to choose"
+
+
+def test_the_past_is_seen_as_of_the_run(trial):
+    """A history knows the run's pipeline, node and key, and what it may see."""
+    history = past_of(trial.store, RUN, Make(word="a")["report"])
+
+    assert str(history.address) == "p/Make/report"
+    assert history.latest().kind == "Report"
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@dataclass
+class Point:
+    x: int
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(3, "3"), ("ä", '"ä"'), ((1, 2), "[1, 2]"), ({2, 1}, "[1, 2]"), (Colour.RED, '"red"'), (Point(1), '{"x": 1}'),
+     (decide, f'"{__name__}:decide"'), ({"b": 1, "a": 2}, '{"a": 2, "b": 1}'), (None, "null")],
+)  # fmt: skip
+def test_parameters_are_recorded_as_json(value, text):
+    """Functions by name, records by their fields, sets in order."""
+    assert recorded(value) == text
+
+
+def test_many_outputs_are_reused_together(trial):
+    """All that an earlier execution made under a key."""
+    each = Each()
+    trial.run(Pipeline("p", [each]), Request())
+
+    assert decide(trial, each).outputs == {}

@@ -1,0 +1,93 @@
+"""The test kit: a time that is moved, a lake in a folder, and runs without more than a folder."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from orchestrator import Attempt, Calendar, Component, Output, Pipeline, Report, State
+from orchestrator.lease import TTL_S
+from orchestrator.runner import Request
+from orchestrator.span import SpanPattern
+from orchestrator.store import MemoryStore
+from orchestrator.testing import FakeClock, Lake, Trial
+
+
+class Say(Component):
+    def run(self, report: Output[Report], attempt: Attempt, word: str) -> None:
+        (report.path / "word").write_text(f"{word} {attempt.run.span}")
+        print("said", word)  # noqa: T201  it is the log that is tested
+
+
+def test_a_clock_stands_until_it_is_moved():
+    """Sleeping and forwarding move both its times together."""
+    clock = FakeClock(datetime(2024, 2, 3, tzinfo=UTC))
+    clock.sleep(1.5)
+    moved = clock.forward(timedelta(minutes=1))
+
+    assert moved == clock.now() == clock() == datetime(2024, 2, 3, 0, 1, 1, 500000, tzinfo=UTC)
+    assert clock.monotonic() == 61.5
+
+
+def test_a_clock_is_what_leases_take():
+    """With the usual time to live, or another."""
+    clock = FakeClock()
+    lease = clock.lease(ttl_s=2.0)
+    lease.sleep(1)
+
+    assert lease.monotonic() == 1
+    assert (lease.ttl_s, clock.lease().ttl_s) == (2.0, TTL_S)
+
+
+@pytest.mark.parametrize(
+    ("calendar", "span", "number", "folder"),
+    [
+        (Calendar.NUMBER, 5, 5, "5/v2"),
+        (Calendar.DAY, 15713, 15713, "2013-01-08/v2"),
+        (Calendar.DAY, "2013-01-08", 15713, "2013-01-08/v2"),
+    ],
+)
+def test_a_lake_writes_what_its_pattern_finds(tmp_path, calendar, span, number, folder):
+    """Spans by number or by day; the file lies where an ExampleGen looks."""
+    lake = Lake(tmp_path, calendar)
+    file = lake.arrive(span=span, version=2)
+
+    assert file == tmp_path / folder / "rows.csv"
+    assert SpanPattern.parse(lake.pattern).match(str(file)) == (number, 2)
+
+
+def test_a_lake_holds_the_rows_it_is_given(tmp_path):
+    """Or ten that say which span and version they are of."""
+    lake = Lake(tmp_path)
+
+    assert lake.arrive(span=1, rows=[{"a": 1, "b": "x"}]).read_text() == "a,b\n1,x\n"
+    assert len(lake.arrive(span=2).read_text().splitlines()) == 11
+
+
+def test_a_lake_has_no_hours(tmp_path):
+    """What it cannot do it says."""
+    with pytest.raises(NotImplementedError, match="by NUMBER or DAY, not by HOUR"):
+        Lake(tmp_path, Calendar.HOUR)
+
+
+def test_a_trial_runs_and_is_asked(tmp_path):
+    """States, artifacts, the log and the events of a run, in a word each."""
+    trial = Trial(tmp_path)
+    ran = trial.run(Pipeline("p", [Say(word="hello")]), span=3)
+
+    assert ran.states == {"Say": State.COMPLETE}
+    assert ran.run.span == 3
+    assert (ran.artifact("Say", "report").path / "word").read_text() == "hello 3"
+    assert ran.artifacts("Say", "nothing") == ()
+    assert ran.log("Say") == "said hello\n"
+    assert [event.what for event in ran.events][-1] == "run-ended"
+
+
+def test_a_trial_remembers(tmp_path):
+    """One run after the other sees what was published before."""
+    trial = Trial(tmp_path)
+    pipeline = Pipeline("p", [Say(word="hello")])
+    trial.run(pipeline)
+
+    assert trial.run(pipeline).states == {"Say": State.CACHED}
+    assert trial.run(pipeline, Request(cache=False)).states == {"Say": State.COMPLETE}
+    assert isinstance(trial.store, MemoryStore)
