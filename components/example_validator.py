@@ -89,8 +89,9 @@ class AnomalyGate(Component):
             return
         named = "\n".join(f"  {anomaly}" for anomaly in found[:_NAMED])
         more = f"\n  and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        count = "1 anomaly" if len(found) == 1 else f"{len(found)} anomalies"
         raise InputError(
-            f"span {_label(anomalies)} has {len(found)} anomalies of severity {stop_at} or worse:\n{named}{more}\n"
+            f"span {_label(anomalies)} has {count} of severity {stop_at} or worse:\n{named}{more}\n"
             f"Report: {anomalies.path / PAGE}\n"
             "Correct the data and ingest a new version of the span, or change the schema. To go on with the span as "
             "it is, run the pipeline from the node after this one (--from)."

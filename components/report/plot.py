@@ -78,7 +78,7 @@ def bars(
 ) -> str:
     """Horizontal bars, a group per label; every bar has its value beside it."""
     show = show or _percent
-    groups = len(series)
+    groups = max(1, len(series))
     thick = 12 if groups == 1 else max(5, 14 // groups + 3)
     step = max(_ROW, thick * groups + 6)
     height = step * len(labels) + 4
