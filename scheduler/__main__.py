@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -19,6 +20,9 @@ def main(arguments: list[str] | None = None) -> int:
     """
     if arguments is not None:
         return _answer(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a letter is no reason to fail
     code = _answer(sys.argv[1:])
     sys.stderr.flush()
     os._exit(code)

@@ -6,7 +6,6 @@ Nothing but typer is imported before a command is chosen, so that `spanwise --he
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -432,7 +431,9 @@ def _reading(root: Path | None, config: Path | None, act: Callable[[Store], None
 
 
 def _print_document(document: object) -> None:
-    sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+    from scheduler.show import json_text
+
+    sys.stdout.write(json_text(document) + "\n")
 
 
 def _now() -> datetime:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
@@ -242,6 +244,19 @@ def artifact_document(artifact: Artifact, calendar: Calendar) -> Document:
         "size_bytes": artifact.size_bytes,
         "properties": dict(artifact.properties),
     }
+
+
+def json_text(document: object) -> str:
+    """A document as JSON, in ASCII so that it passes any terminal. NaN and infinities, which JSON lacks, are null."""
+    return json.dumps(_sayable(document), indent=2, allow_nan=False)
+
+
+def _sayable(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {name: _sayable(part) for name, part in value.items()}
+    return [_sayable(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def span_document(span: int | None, calendar: Calendar) -> Document:

@@ -318,6 +318,28 @@ def test_a_run_goes_on_when_its_reader_goes_away(project: Path, shell: Command) 
     assert json.loads(shell("show", "1", "--json")[1])["state"] == "complete"
 
 
+def test_help_loads_nothing_that_it_does_not_need() -> None:
+    """Not even our own core: `spanwise --help` answers before a command has been chosen."""
+    program = "import sys, scheduler.cli; print(*{'orchestrator', 'pydantic', 'rich'} & {*sys.modules})"
+
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], env=environment(), capture_output=True, text=True, check=False
+    )
+
+    assert (done.stdout, done.stderr) == ("\n", "")
+
+
+def test_a_letter_that_cannot_be_shown_is_replaced(project: Path) -> None:
+    """A log on a machine without Unicode is no reason to fail."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "scheduler", "run", "flow.py", "--to", "First", "--param", "text=größer"],
+        env={**environment(), "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "First | first says gr??er" in done.stdout
+
+
 def test_a_full_disk_behind_stdout_is_told(project: Path) -> None:
     """What could not be printed is not lost in silence."""
     with Path("/dev/full").open("w") as full:

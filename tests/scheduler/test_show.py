@@ -93,6 +93,13 @@ def test_a_document_has_spans_as_number_and_label() -> None:
     assert json.loads(json.dumps(document)) == document
 
 
+def test_a_number_that_json_cannot_say_is_null() -> None:
+    """A metric may be NaN; a document with it can still be read by every program."""
+    document = {"metrics": {"auc": float("nan"), "mae": 1.5}, "list": [float("inf"), "ü"]}
+
+    assert json.loads(show.json_text(document)) == {"metrics": {"auc": None, "mae": 1.5}, "list": [None, "ü"]}
+
+
 def test_an_execution_document_holds_its_artifacts() -> None:
     """What was made can be found from the document alone."""
     store = filled()
