@@ -80,7 +80,7 @@ def test_a_page_is_whole(everything):
     read = Read(everything)
 
     assert read.open == []
-    assert read.tags.count("section") == 12
+    assert read.tags.count("section") == 11
 
 
 def test_names_and_values_are_text_never_markup(everything):
@@ -171,7 +171,5 @@ def test_a_page_is_written_from_top_to_bottom():
     made.table(("", "n"), [("row", Cell("5", "bad"))])
     made.plot(bars(["last"], [Series("s", (1.0,))]))
 
-    assert (
-        re.sub(r"\s+", " ", Read(made.html().split("</style>")[1]).text).strip()
-        == "Title First Then nrow5 lastlasts: 100%100%"
-    )
+    words = ["First", "Then", "row", "last"]
+    assert sorted(words, key=Read(made.html()).text.index) == words
