@@ -13,7 +13,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from orchestrator import Component, Output, Pipeline, Report
+from orchestrator import Component, Output, Pipeline, Report, process
 from orchestrator.executor import Executor
 from orchestrator.runner import Request, run
 from orchestrator.store import MemoryStore
@@ -93,7 +93,7 @@ def main(root: Path, ending: str) -> None:
             observe=lambda event: say(event.what, event.node),
         )
         (server,) = children(executor.session)
-        left = children(server)
+        left = process.descendants(server)  # the dead that it has yet to collect left out
     states = {name: execution.state.value for name, execution in outcome.executions.items()}
     say("end", json.dumps({"states": states, "left": left, "error": outcome.run.error}))
 
