@@ -1,6 +1,9 @@
 """The test kit: a time that is moved, a lake in a folder, and runs without more than a folder."""
 
+import importlib.util
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -91,3 +94,34 @@ def test_a_trial_remembers(tmp_path):
     assert trial.run(pipeline).states == {"Say": State.CACHED}
     assert trial.run(pipeline, Request(cache=False)).states == {"Say": State.COMPLETE}
     assert isinstance(trial.store, MemoryStore)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "testing.md"
+EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def shown_in(folder, number):
+    """The tests of one example of the page, imported from a file as a reader would have it."""
+    file = folder / f"example_{number}.py"
+    file.write_text(EXAMPLES[number])
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return {name: value for name, value in vars(module).items() if name.startswith("test_")}
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_the_examples_of_the_page_hold(tmp_path, number):
+    """Each test that docs/reference/testing.md shows is run as it is shown."""
+    found = shown_in(tmp_path, number)
+    for name, test in found.items():
+        test(tmp_path / name)
+
+    assert found
+
+
+def test_the_page_names_everything():
+    """Whatever the kit offers is described."""
+    from orchestrator import testing
+
+    assert [name for name in testing.__all__ if f"`{name}" not in PAGE.read_text()] == []
