@@ -1,0 +1,179 @@
+"""Standalone sources: a preprocessing function as a module of its own, with everything of the user's that it uses."""
+
+import datetime as dt
+import math
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial, wraps
+
+import numpy as np
+import polars as pl
+import pytest
+
+from components.analyzers import Analyzer, PreprocessingError
+from components.preprocessing import Columns, analyze
+from components.preprocessing import scale_to_z_score as z
+from components.standalone import load, standalone
+
+LIMIT = 15
+DAY = dt.date(2013, 1, 2)
+MOMENT = dt.datetime(2013, 1, 2, tzinfo=dt.UTC)
+CENTS = Decimal("0.10")
+TABLE = {"a": [1.5, float("inf")], "b": (None, True, b"\x00")}
+ONE = (1,)
+NOTHING: set[int] = set()
+WORDS = re.compile("[a-z]+", re.IGNORECASE)
+SMALL = pl.Int8
+ZONED = pl.Datetime("us", "UTC")
+OPEN = object()
+square = lambda x: x * x  # noqa: E731
+cube = {"cube": lambda x: x**3}["cube"]
+
+
+def even(n):
+    return n == 0 or odd(n - 1)
+
+
+def odd(n):
+    return n != 0 and even(n - 1)
+
+
+def doubled(function):
+    @wraps(function)
+    def inner(x):
+        return 2 * function(x)
+
+    return inner
+
+
+@doubled
+def decorated(x):
+    return x + 1
+
+
+class Base(Analyzer[int]):
+    def merge(self, states):
+        return max(states)
+
+
+@dataclass(frozen=True)
+class Longest(Base):
+    """The longest text."""
+
+    at_least: int = LIMIT
+
+    def accumulate(self, *values):
+        return max(self.at_least, values[0].str.len_chars().max() or 0)
+
+    def finish(self, state):
+        return state
+
+
+def run(function, *arguments):
+    """What the function gives when it is loaded from its source alone."""
+    return getattr(load(standalone(function)), function.__name__)(*arguments)
+
+
+def test_constants_come_with_their_values():
+    """Numbers, text, containers, dates, decimals, patterns and types of Polars are written down as they are."""
+
+    def used():
+        return [LIMIT, DAY, MOMENT, CENTS, TABLE, ONE, NOTHING, WORDS, SMALL, ZONED]
+
+    assert run(used) == used()
+
+
+def test_functions_classes_and_decorators_come_along():
+    """Whatever of the user's a function reaches comes with its source, though it be circular or decorated."""
+
+    def used(n):
+        return even(n), decorated(n), square(n), Longest().at_least, Longest().merge([1, 2])
+
+    assert run(used, 3) == (False, 8, 9, 15, 2)
+
+
+def test_libraries_are_imported_under_the_names_they_are_used_by():
+    """Modules and what was imported of them are imports in the module, aliases and all."""
+
+    def used():
+        return math.floor(np.float64(1.5)), z.__name__, analyze.__name__, dt.timedelta(1)
+
+    assert run(used) == (1, "scale_to_z_score", "analyze", dt.timedelta(1))
+
+
+def test_arguments_of_the_function_around_are_constants():
+    """A preprocessing function made inside of another keeps what that one was called with."""
+
+    def make(k):
+        def used(x):
+            return x * k
+
+        return used
+
+    assert run(make(3), 5) == 15
+
+
+def test_annotations_need_not_be_there():
+    """What only an annotation names is neither wanted nor imported."""
+
+    def used(columns: Columns) -> dict[str, pl.Expr]:
+        found: list[pl.Series] = []
+        return {**columns, "n": len(found)}
+
+    source = standalone(used)
+
+    assert "import" not in source.replace("from __future__ import annotations", "")
+    assert load(source).used({}) == {"n": 0}
+
+
+def test_the_source_is_the_same_each_time():
+    """The order of sets, of memory and of imports does not show in the source."""
+
+    def used():
+        return {1, 2, "b", "a"}, NOTHING, LIMIT, even(2)
+
+    assert standalone(used) == standalone(used)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: lambda columns: columns, "a lambda has no source of its own; write it with def"),
+        (lambda: partial(even), "is not a function that has a source; write it with def"),
+        (lambda: _uses_object, "-> OPEN is a object, which cannot be written down.*Make it inside the function"),
+        (lambda: _uses_cube, "'cube' is a lambda inside of a larger line"),
+        (lambda: _uses_unknown, "uses 'nowhere', which is not defined"),
+        (lambda: _uses_own_module, "flow.* of yours, which is not installed .*import what you use of it by name"),
+        (lambda: _imports_own_module, "line 2: it imports tests.published, a module of yours"),
+    ],
+)
+def test_what_cannot_stand_alone_is_refused_with_a_way_out(make, said):
+    """Live objects, lambdas in passing and modules of the user's are refused; the message says what to do."""
+    with pytest.raises(PreprocessingError, match=said):
+        standalone(make())
+
+
+def _uses_object(columns):
+    return OPEN
+
+
+def _uses_cube(columns):
+    return cube(columns)
+
+
+def _uses_unknown(columns):
+    return nowhere(columns)  # noqa: F821
+
+
+def _uses_own_module(columns):
+    return flow.written
+
+
+def _imports_own_module(columns):
+    from tests.published import Published
+
+    return Published
+
+
+from tests.components import flow  # noqa: E402  used above
