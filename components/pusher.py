@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from orchestrator import fingerprint
-from orchestrator.artifact import Blessing, Model, PushedModel
+from orchestrator.artifact import Blessing, InfraBlessing, Model, PushedModel
 from orchestrator.component import Attempt, Component, Input, Output
 from orchestrator.errors import Fenced, NodeFailed, ParameterError
 
@@ -69,6 +69,9 @@ class Pushed:
     record: Push | None  #: None when somebody else has put it there
 
 
+_WHY_NONE = {"blessing": ": an Evaluator without thresholds gives none"}
+
+
 def refusal(verdicts: Mapping[str, int | None]) -> str | None:
     """Why a model must not be pushed; None when it may. Pure.
 
@@ -77,7 +80,7 @@ def refusal(verdicts: Mapping[str, int | None]) -> str | None:
     """
     for name, verdict in verdicts.items():
         if verdict is None:
-            return f"there is no verdict from {name}: an Evaluator without thresholds gives none"
+            return f"there is no verdict from {name}{_WHY_NONE.get(name, '')}"
         if verdict != 1:
             return f"{name} says no"
     return None
@@ -109,9 +112,9 @@ def removable(versions: Iterable[Pushed], keep: int | None) -> list[Pushed]:
 
 
 class Pusher(Component):
-    """Puts a model into `destination/<version>/`, unless a connected `blessing` withholds it.
+    """Puts a model into `destination/<version>/`, unless a connected `blessing` or `infra_blessing` withholds it.
 
-    Without a `blessing` connected it pushes every model, and says so. The version is the time in unix seconds, or one
+    Without either connected it pushes every model, and says so. The version is the time in unix seconds, or one
     more than the highest there is. What is not pushed is reported: `pushed` 0 with the reason, and the run goes on.
     The same model is not pushed twice in a row. With `keep_versions`, older versions beyond that many are removed.
 
@@ -132,19 +135,23 @@ class Pusher(Component):
         *,
         model: Input[Model],
         blessing: Input[Blessing | None],
+        infra_blessing: Input[InfraBlessing | None],
         pushed_model: Output[PushedModel],
         attempt: Attempt,
         destination: str,
         keep_versions: int | None = None,
     ) -> None:
-        connected = {"blessing": blessing} if self.inputs["blessing"] else {}
+        given = {"blessing": blessing, "infra_blessing": infra_blessing}
+        connected = {name: verdict for name, verdict in given.items() if self.inputs[name]}
         why_not = refusal({name: b.blessed if b is not None else None for name, b in connected.items()})
         pushed_model.model = model.name
         pushed_model.pushed = 0 if why_not else 1
         found = None
         if why_not:
-            reasons = blessing.reasons if blessing is not None else None
-            pushed_model.reason = f"not pushed: {'; '.join([why_not, *(reasons or ())])}"
+            reasons = [
+                reason for verdict in connected.values() if verdict is not None for reason in verdict.reasons or ()
+            ]
+            pushed_model.reason = f"not pushed: {'; '.join([why_not, *reasons])}"
             log.warning("%s", pushed_model.reason)
         else:
             if not connected:

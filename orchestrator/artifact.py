@@ -263,6 +263,32 @@ class Blessing(Artifact, kind="ModelBlessing"):
         return (("blessed", self.current_model),) if self.blessed else ()
 
 
+class InfraBlessing(Artifact):
+    """Whether a model loads and predicts where it will be served."""
+
+    blessed: int  #: 1 or 0
+    model: str  #: artifact name of the model
+    reasons: list[str] | None  #: what went wrong
+
+
+class InferenceResult(Artifact):
+    """What a model says of the rows of one span, as Parquet files in one folder `Split-<name>` per split."""
+
+    span: int
+    version: int | None
+    split_names: list[str]
+    model: str  #: artifact name of the model
+    rows: dict[str, int] | None  #: by split
+    columns: dict[str, str] | None  #: Arrow type by column name
+    calendar: str | None  #: how the span is shown: number, day or hour
+
+    def split(self, name: str) -> Path:
+        """The folder of one split's Parquet files."""
+        if name not in self.split_names:
+            raise ParameterError(f"{self} has no split {name!r}; it has: {', '.join(self.split_names)}.")
+        return self.path / f"Split-{name}"
+
+
 class PushedModel(Artifact):
     """A model put where it is served: the names of its properties are those of TFX."""
 

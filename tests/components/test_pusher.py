@@ -16,7 +16,19 @@ from hypothesis import strategies as st
 
 from components import Importer, Pusher
 from components.pusher import RECORD, Push, Pushed, _told, already, next_version, push, refusal, removable, versions
-from orchestrator import Attempt, Blessing, Component, Fenced, Input, Model, NodeFailed, Output, ParameterError, Run
+from orchestrator import (
+    Attempt,
+    Blessing,
+    Component,
+    Fenced,
+    InfraBlessing,
+    Input,
+    Model,
+    NodeFailed,
+    Output,
+    ParameterError,
+    Run,
+)
 from orchestrator.fingerprint import of_tree
 from tests.components.flow import Bench, only
 
@@ -75,13 +87,25 @@ class Verdict(Component):
             blessing.reasons = ["auc is 0.5; at_least=0.6 was wanted"]
 
 
-def run_of(bench: Bench, tmp_path: Path, *, says: int | str | None = "unconnected", **arguments):
+class InfraVerdict(Component):
+    """Gives an infra blessing, or none."""
+
+    def run(self, *, model: Input[Model], blessing: Output[InfraBlessing | None], says: int | None) -> None:
+        if says is not None:
+            blessing.blessed, blessing.model = says, model.name
+            blessing.reasons = [] if says else ["it does not load: no module named 'torch'"]
+
+
+def run_of(bench: Bench, tmp_path: Path, *, says="unconnected", infra_says="unconnected", **arguments):
     """A run that imports a model, maybe judges it, and pushes it."""
     if not (tmp_path / "first").exists():
         model(tmp_path / "first")
     importer = Importer(uri=str(tmp_path / "first" / "model-1"), kind=Model)
     judges = [] if says == "unconnected" else [Verdict(model=importer["artifact"], says=says)]
     blessing = {"blessing": judges[0]["blessing"]} if judges else {}
+    if infra_says != "unconnected":
+        judges.append(InfraVerdict(model=importer["artifact"], says=infra_says))
+        blessing["infra_blessing"] = judges[-1]["blessing"]
     pusher = Pusher(
         model=importer["artifact"], destination=str(tmp_path / "serving"), name="Pusher", **blessing, **arguments
     )
@@ -105,6 +129,26 @@ def test_a_blessed_model_is_pushed(bench, tmp_path):
     assert properties["pushed_destination"] == str(version)
     assert properties["model"] == "p/Importer/artifact/1"
     assert json.loads((only(execution, "pushed_model").path / "push.json").read_text())["record"]["run"] == "p/1"
+
+
+@pytest.mark.parametrize(
+    ("says", "infra_says", "pushed", "reason"),
+    [
+        ("unconnected", 1, 1, None),
+        (1, 1, 1, None),
+        (1, 0, 0, "infra_blessing says no; it does not load: no module named 'torch'"),
+        (0, 1, 0, "blessing says no; auc is 0.5; at_least=0.6 was wanted"),
+        (1, None, 0, "there is no verdict from infra_blessing"),
+        ("unconnected", 0, 0, "infra_blessing says no; it does not load: no module named 'torch'"),
+    ],
+)
+def test_a_model_that_does_not_serve_is_not_pushed(bench, tmp_path, says, infra_says, pushed, reason):
+    """Every verdict that is connected must be a yes, and the reasons of a no are passed on."""
+    execution = run_of(bench, tmp_path, says=says, infra_says=infra_says)
+
+    assert only(execution, "pushed_model").properties["pushed"] == pushed
+    assert only(execution, "pushed_model").properties.get("reason") == (reason and f"not pushed: {reason}")
+    assert len(served(tmp_path / "serving")) == pushed
 
 
 def test_the_version_is_unix_seconds(bench, tmp_path):
