@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import partial
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 
 import polars as pl
 
@@ -85,6 +85,8 @@ class Columns(Mapping[str, pl.Expr]):
 
 
 Preprocessing: TypeAlias = "Callable[[Columns], Mapping[str, pl.Expr]]"
+
+S = TypeVar("S")
 
 Use: TypeAlias = "Callable[[Plain], pl.Expr]"
 
@@ -227,7 +229,7 @@ def shown(expression: pl.Expr) -> str:
     return text if len(text) <= 300 else f"{text[:297]}..."  # noqa: PLR2004  three lines of a terminal
 
 
-def analyze(analyzer: Analyzer[object], *inputs: pl.Expr, use: Use | None = None) -> pl.Expr:
+def analyze(analyzer: Analyzer[S], *inputs: pl.Expr, use: Use | None = None) -> pl.Expr:
     """What the analyzer learns from all rows of the window, as an expression.
 
     A single number, text or date becomes a literal; of anything else, `use` says what to make of it:
@@ -245,7 +247,7 @@ def analyze(analyzer: Analyzer[object], *inputs: pl.Expr, use: Use | None = None
             raise PreprocessingError(f"{name} analyzes expressions such as columns['distance'], not {each!r}.")
     if not inputs:
         raise PreprocessingError(f"{name} needs something to analyze: analyze({name}(…), columns['distance']).")
-    return trace.answer(analyzer, inputs, use or partial(_literal, name))
+    return trace.answer(cast("Analyzer[object]", analyzer), inputs, use or partial(_literal, name))
 
 
 _SCALARS = (bool, int, float, str, bytes, date, datetime, time, timedelta, Decimal)
@@ -264,7 +266,7 @@ def _literal(name: str, value: Plain) -> pl.Expr:
     return pl.lit(value, dtype=pl.Float64) if isinstance(value, float) else pl.lit(value)
 
 
-def _part(analyzer: Analyzer[object], name: str, expression: pl.Expr, type_: type[pl.DataType] | None) -> pl.Expr:
+def _part(analyzer: Analyzer[S], name: str, expression: pl.Expr, type_: type[pl.DataType] | None) -> pl.Expr:
     return analyze(analyzer, expression, use=lambda value: _typed(cast("dict[str, Plain]", value)[name], type_))
 
 
@@ -277,32 +279,32 @@ def _typed(value: Plain, type_: type[pl.DataType] | None) -> pl.Expr:
 
 def count(expression: pl.Expr) -> pl.Expr:
     """How many values are not null."""
-    return analyze(cast("Analyzer[object]", Count()), expression)
+    return analyze(Count(), expression)
 
 
 def mean(expression: pl.Expr) -> pl.Expr:
     """The mean, without nulls, NaN and infinities; null if there is nothing else."""
-    return _part(cast("Analyzer[object]", Moments()), "mean", expression, pl.Float64)
+    return _part(Moments(), "mean", expression, pl.Float64)
 
 
 def standard_deviation(expression: pl.Expr) -> pl.Expr:
     """That of the population, without nulls, NaN and infinities; null if there is nothing else."""
-    return _part(cast("Analyzer[object]", Moments()), "standard_deviation", expression, pl.Float64)
+    return _part(Moments(), "standard_deviation", expression, pl.Float64)
 
 
 def total(expression: pl.Expr) -> pl.Expr:
     """The sum, without nulls, NaN and infinities; of whole numbers it does not overflow."""
-    return analyze(cast("Analyzer[object]", Total()), expression)
+    return analyze(Total(), expression)
 
 
 def minimum(expression: pl.Expr) -> pl.Expr:
     """The smallest number, time or text."""
-    return _part(cast("Analyzer[object]", Extremes()), "minimum", expression, None)
+    return _part(Extremes(), "minimum", expression, None)
 
 
 def maximum(expression: pl.Expr) -> pl.Expr:
     """The largest number, time or text."""
-    return _part(cast("Analyzer[object]", Extremes()), "maximum", expression, None)
+    return _part(Extremes(), "maximum", expression, None)
 
 
 def quantile(expression: pl.Expr, at: float) -> pl.Expr:
@@ -310,7 +312,7 @@ def quantile(expression: pl.Expr, at: float) -> pl.Expr:
     if not 0 <= at <= 1:
         raise PreprocessingError(f"quantile: at is a share from 0 to 1, not {at!r}.")
     use = partial(_typed, type_=pl.Float64)
-    return analyze(cast("Analyzer[object]", Quantile(float(at))), expression, use=use)
+    return analyze(Quantile(float(at)), expression, use=use)
 
 
 # --- words made of these
@@ -327,7 +329,7 @@ def scale_to_z_score(expression: pl.Expr) -> pl.Expr:
         centred = expression.cast(pl.Float64) - _typed(found["mean"], pl.Float64)
         return centred / pl.lit(found["standard_deviation"] or 1.0, dtype=pl.Float64)
 
-    return analyze(cast("Analyzer[object]", Moments()), expression, use=use)
+    return analyze(Moments(), expression, use=use)
 
 
 def scale_to_0_1(expression: pl.Expr) -> pl.Expr:
@@ -344,7 +346,7 @@ def scale_to_0_1(expression: pl.Expr) -> pl.Expr:
         width = float(high) - float(low)
         return (expression.cast(pl.Float64) - pl.lit(float(low))) / pl.lit(width or 1.0)
 
-    return analyze(cast("Analyzer[object]", NumberRange()), expression, use=use)
+    return analyze(NumberRange(), expression, use=use)
 
 
 class NumberRange(Extremes):
@@ -368,7 +370,7 @@ def bucketize(expression: pl.Expr, buckets: int) -> pl.Expr:
         found = pl.lit(boundaries).search_sorted(number, side="right").cast(pl.Int32)
         return pl.when(number.is_nan() | number.is_null()).then(None).otherwise(found)
 
-    return analyze(cast("Analyzer[object]", Boundaries(buckets)), expression, use=use)
+    return analyze(Boundaries(buckets), expression, use=use)
 
 
 def vocabulary(
@@ -379,7 +381,7 @@ def vocabulary(
     What is not among the terms gets one of `out_of_vocabulary` numbers above theirs, chosen by hash; null if 0.
     """
     _check_vocabulary(top_k, min_count, out_of_vocabulary)
-    terms = cast("Analyzer[object]", Terms(top_k=top_k, min_count=min_count))
+    terms = Terms(top_k=top_k, min_count=min_count)
     return analyze(
         terms, expression, use=lambda found: _numbered(expression, cast("list[str]", found), out_of_vocabulary)
     )
@@ -397,7 +399,7 @@ def one_hot(
         width = max(1, len(terms) + out_of_vocabulary)
         return pl.concat_arr([(number == place).fill_null(value=False).cast(pl.UInt8) for place in range(width)])
 
-    return analyze(cast("Analyzer[object]", Terms(top_k=top_k, min_count=min_count)), expression, use=use)
+    return analyze(Terms(top_k=top_k, min_count=min_count), expression, use=use)
 
 
 def _texts(value: Plain) -> list[str]:
@@ -466,4 +468,4 @@ def impute_mean(expression: pl.Expr) -> pl.Expr:
         found = cast("dict[str, float | None]", value)["mean"]
         return expression.cast(pl.Float64).fill_nan(None).fill_null(_typed(found, pl.Float64))
 
-    return analyze(cast("Analyzer[object]", Moments()), expression, use=use)
+    return analyze(Moments(), expression, use=use)

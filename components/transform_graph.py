@@ -245,10 +245,10 @@ def evaluate(
         return frame.select()
     if len(frame) == 1:
         return evaluate(features, pl.DataFrame([pl.concat([c, c]) for c in frame.get_columns()]), called).head(1)
-    # Polars divides a constant by another, but multiplies a column by the inverse of a constant; and it takes a column
-    # of one row, or one that was made of a constant, for a constant. So there must be two rows, each a value of its
-    # own: else a row that is served would differ in its last bits from the row that was trained on.
-    frame = pl.DataFrame(frame.get_columns())
+    # Polars divides a constant by another, but multiplies a column by the inverse of a constant; and it takes a column,
+    # or a chunk, of one row, or one that was made of a constant, for a constant. So there must be two rows in one
+    # chunk, each a value of its own: else a row that is served would differ in its last bits from training.
+    frame = pl.DataFrame([column.rechunk() for column in frame.get_columns()])
     named = [each.alias(name) for name, each in features.items()]
     try:
         # with_columns, so that a constant is as long as the frame

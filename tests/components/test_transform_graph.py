@@ -250,13 +250,13 @@ def test_damage_and_later_formats_are_told(folder):
     source = folder / "preprocessing.py"
     text = source.read_text()
     source.write_text(text.replace("15", "16"))
-    with pytest.raises(PreprocessingError, match="not the file that graph.json was written with"):
+    with pytest.raises(PreprocessingError, match=r"not the file that graph\.json was written with"):
         TransformGraph.load(folder)
     source.write_text(text)
 
     kept = json.loads((folder / "graph.json").read_text())
     (folder / "graph.json").write_text(json.dumps({**kept, "format": 99}))
-    with pytest.raises(PreprocessingError, match="format 99 .* reads up to 1"):
+    with pytest.raises(PreprocessingError, match=r"format 99 .* reads up to 1"):
         TransformGraph.load(folder)
 
     with pytest.raises(PreprocessingError, match="holds no transform graph"):
