@@ -148,9 +148,8 @@ class Pusher(Component):
         pushed_model.pushed = 0 if why_not else 1
         found = None
         if why_not:
-            reasons = [
-                reason for verdict in connected.values() if verdict is not None for reason in verdict.reasons or ()
-            ]
+            refusals = [verdict for verdict in connected.values() if verdict is not None and verdict.blessed != 1]
+            reasons = [reason for verdict in refusals for reason in verdict.reasons or ()]
             pushed_model.reason = f"not pushed: {'; '.join([why_not, *reasons])}"
             log.warning("%s", pushed_model.reason)
         else:
