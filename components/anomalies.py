@@ -13,7 +13,7 @@ import numpy as np
 
 from components.schema import Check, Distance, FeatureSchema, Schema, Severity
 from components.statistics import Feature, Split, Statistics
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, ParameterError
 
 ENOUGH = 100
 """Distributions of fewer values are not compared: chance alone would set them apart."""
@@ -44,7 +44,11 @@ def worst(anomalies: Iterable[Anomaly]) -> Severity | None:
 
 
 def validate(statistics: Statistics, schema: Schema, previous: Statistics | None = None) -> tuple[Anomaly, ...]:
-    """Everything that is odd, the worst first, then in the order of the columns."""
+    """Everything that is odd, the worst first, then in the order of the columns.
+
+    Raises:
+        ParameterError: the schema says of a feature what cannot be told of its type, such as the range of texts.
+    """
     found = [*_splits(statistics, schema), *_skews(statistics, schema)]
     if previous is not None:
         found += _drifts(statistics, schema, previous)
@@ -108,6 +112,7 @@ def _feature(feature: Feature, wanted: FeatureSchema, split: Split, schema: Sche
     if wanted.type not in (feature.type, "null"):
         yield anomaly(Check.TYPE, f"it is {feature.type}; it should be {wanted.type}.", found=feature.type)
         return
+    _refuse_unfit(feature, wanted)
     if wanted.finite and (feature.nan or feature.infinite):
         message = f"it has {feature.nan:,} NaN and {feature.infinite:,} infinite values."
         yield anomaly(Check.NOT_FINITE, message, nan=feature.nan, infinite=feature.infinite)
@@ -122,6 +127,24 @@ def _feature(feature: Feature, wanted: FeatureSchema, split: Split, schema: Sche
         if wanted.max_length is not None and longest > wanted.max_length:
             message = f"the longest has length {longest}; {wanted.max_length} is the most."
             yield anomaly(Check.LENGTH, message, longest=longest, allowed=wanted.max_length)
+
+
+def _refuse_unfit(feature: Feature, wanted: FeatureSchema) -> None:
+    """A key that would check nothing is a mistake in the schema, not a feature that is as it should be."""
+    apart = [distance for distance in (wanted.drift, wanted.skew) if distance is not None]
+    unfit = {
+        "values": wanted.values is not None and feature.frequent is None,
+        "l_infinity": any(d.l_infinity is not None for d in apart) and feature.frequent is None,
+        "jensen_shannon": any(d.jensen_shannon is not None for d in apart) and feature.numbers is None,
+        "min and max": (wanted.min is not None or wanted.max is not None) and feature.numbers is None,
+        "min_length and max_length": bool(wanted.min_length or wanted.max_length) and feature.lengths is None,
+    }
+    for key, wrong in unfit.items():
+        if wrong:
+            raise ParameterError(
+                f"the schema has {key} for '{feature.name}', which is {feature.type}; such features have none. Remove "
+                "it from the schema: docs/reference/schema.md says which keys fit which types."
+            )
 
 
 def _outside(feature: Feature, wanted: FeatureSchema, anomaly: _Maker) -> Iterator[Anomaly]:

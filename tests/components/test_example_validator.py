@@ -20,7 +20,7 @@ from components.anomalies import (
 )
 from components.schema import Check, FeatureSchema, Schema, Severity
 from components.statistics import Split, Statistics, count_column
-from orchestrator import Component, Input, InputError, Output, Report, State, past
+from orchestrator import Component, Input, InputError, Output, ParameterError, Report, State, past
 from orchestrator import Examples as ExamplesArtifact
 from orchestrator import Schema as SchemaArtifact
 from resolvers import Latest, Previous
@@ -85,6 +85,22 @@ def test_each_departure_is_told(columns, features, check, told):
     assert others == []
     assert (found.check, found.severity) == (check, wanted.severity_of(check))
     assert re.search(told, found.message)
+
+
+@pytest.mark.parametrize(
+    ("values", "said", "key"),
+    [
+        ([0.5], {"type": "double", "values": ("0.5",)}, "values"),
+        ([0.5], {"type": "double", "drift": {"l_infinity": 0.1}}, "l_infinity"),
+        (["a"], {"type": "string", "skew": {"jensen_shannon": 0.1}}, "jensen_shannon"),
+        (["a"], {"type": "string", "max": 9}, "min and max"),
+        ([1], {"max_length": 9}, "min_length and max_length"),
+    ],
+)
+def test_a_key_that_would_check_nothing_is_refused(values, said, key):
+    """What a schema says of a feature must be something that can be told of its type."""
+    with pytest.raises(ParameterError, match=f"the schema has {key} for 'x'"):
+        validate(span(x=values), schema(x=said))
 
 
 def test_a_span_without_splits_is_empty():

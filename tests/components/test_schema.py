@@ -1,10 +1,13 @@
 """Schemas: a TOML file that people edit; what is wrong with it is told in its own words."""
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.schema import Check, Distance, FeatureSchema, Schema, Severity
+from components.schema import SEVERITY, Check, Distance, FeatureSchema, Schema, Severity
 from orchestrator.errors import ParameterError
 
 EVERYTHING = Schema(
@@ -132,6 +135,15 @@ def test_a_schema_that_is_not_there_is_named(tmp_path):
     """A path that leads nowhere is told."""
     with pytest.raises(ParameterError, match=r"gone\.toml: the schema cannot be read"):
         Schema.load(tmp_path / "gone.toml")
+
+
+def test_every_key_and_check_is_documented():
+    """The reference has a row for each key of a feature, and for each check with its severity."""
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "schema.md").read_text()
+    rows = [re.findall(r"`(\w+)`", row) for row in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)]
+
+    assert set(FeatureSchema.model_fields) | {check.value for check in Check} <= {name for row in rows for name in row}
+    assert all(f"| `{check.value}` | {severity.value} |" in text for check, severity in SEVERITY.items())
 
 
 def test_the_severity_of_a_check_can_be_changed():
