@@ -101,7 +101,7 @@ class Executor:
             [*(m for n in pipeline if isinstance(n, Component) for m in n.preload), *pipeline.preload]
         )
         mine, theirs = socket.socketpair()
-        for stream in (sys.stdout, sys.stderr):
+        for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()  # or the child writes it a second time
         controller = os.getpid()
         with process.holding_back(*_ASKING_TO_END), warnings.catch_warnings():
@@ -298,7 +298,7 @@ class _Server:
             self._settle(controller, keeper)
             while True:
                 self._step()
-        except EOFError:
+        except (EOFError, ConnectionError):
             pass  # the controller is gone, or done with us
         except BaseException:  # noqa: BLE001  nothing above us may run in this process
             traceback.print_exc()
@@ -367,7 +367,13 @@ class _Server:
         # Signals wait until the child has unlearnt to ignore them, or one that comes at once would be lost.
         with process.holding_back(*_ASKING_TO_END), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # threads of preloaded libraries; none holds our locks
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError as error:  # no memory, too many processes: the fate of one node, not of all
+                with Connection(line) as told:
+                    told.send(("failed", Failure(message=f"It could not be started: {error.strerror}.")))
+                self._control.send(("ended", job.id, 1, []))
+                return
             if not pid:
                 self._control.close()
                 self._selector.close()

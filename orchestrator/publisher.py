@@ -18,6 +18,9 @@ from orchestrator.store import AlreadyClaimed, Store, marks_of
 
 ABANDONED = "abandoned: its run died before it ended"
 
+LONGEST_ERROR = 20_000
+"""Characters of an error that are recorded, its beginning and its end; all of it is in the log."""
+
 
 def begin(store: Store, lease: Lease, execution: Execution) -> Execution:
     """Makes an execution known before anything of it can fail."""
@@ -65,9 +68,18 @@ def complete(
 
 def fail(store: Store, lease: Lease, root: Path, execution: Execution, state: State, error: str) -> Execution:
     """Publishes that an execution failed or was canceled, then takes away what it had written."""
-    failed = lease.write(lambda place: store.publish(replace(execution, state=state, error=error), place))
+    failed = replace(execution, state=state, error=shortened(error))
+    failed = lease.write(lambda place: store.publish(failed, place))
     clear(root, execution)  # now that nobody, not even a write whose answer was lost, can have made it visible
     return failed
+
+
+def shortened(error: str) -> str:
+    """The beginning and the end of an error that is too long to record."""
+    if len(error) <= LONGEST_ERROR:
+        return error
+    half, left_out = LONGEST_ERROR // 2, len(error) - LONGEST_ERROR
+    return f"{error[:half]}\n… {left_out} characters left out …\n{error[-half:]}"
 
 
 def described(execution: Execution, plan: Execute) -> Execution:

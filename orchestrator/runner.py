@@ -21,7 +21,7 @@ from orchestrator.artifact import Artifact
 from orchestrator.base_run import stand_ins
 from orchestrator.component import Component, Node, Resolver
 from orchestrator.driver import Artifacts, Execute, Reuse, drive
-from orchestrator.errors import Fenced, NodeFailed, SpanwiseError, StoreError
+from orchestrator.errors import Fenced, NodeFailed, SpanwiseError, StoreError, UsageError
 from orchestrator.executor import GRACE_S, Ended, Executor, FenceAsked, Job
 from orchestrator.lease import Clock, Lease, acquire
 from orchestrator.pipeline import Pipeline, Selection
@@ -99,11 +99,14 @@ def run(
 
     Raises:
         Held: another run has the pipeline; nothing was recorded.
-        UsageError: a node left out has no earlier outputs to stand in for it; nothing was recorded.
+        UsageError: no job at all may run, or a node left out has no earlier outputs to stand in for it; nothing was
+            recorded.
         Fenced: the lease was lost on the way; what was published before stays, nothing was published after.
         NodeFailed: the process that starts the nodes died.
     """
     request = request or Request()
+    if request.jobs < 1:
+        raise UsageError(f"A run needs at least one job at a time, not {request.jobs}: --jobs 1")
     selection = request.selection or pipeline.select()
     lease = acquire(store, pipeline.name, "a run", clock=clock)
     loop = _Loop(pipeline, executor, store, root.absolute(), request, observe, lease, selection)
@@ -158,6 +161,8 @@ class _Loop:
     def go(self) -> Outcome:
         self._lease.keep(self._executor.session, self._executor.wake)
         abandoned = publisher.put_right(self._store, self._lease, self._root)
+        for run in abandoned:
+            sweep(self._root, run)
         self._closed = True
         stands_in = stand_ins(self._store, self._pipeline, self._selection, self._request.base)
         self._closed = False
@@ -423,6 +428,7 @@ class _Loop:
         except (Fenced, StoreError) as unrecorded:
             log.warning("run-end-not-recorded", extra={"run": ended.name, "reason": str(unrecorded)})
         self._run = ended
+        sweep(self._root, ended)
         self._tell("run-ended", message=error or "")
 
     def _tell(self, what: Happening, node: str = "", execution: Execution | None = None, message: str = "") -> None:
@@ -453,3 +459,10 @@ class _Loop:
 def room(root: Path, run: Run) -> Path:
     """The folder of a run: its logs, scratch and checkpoints."""
     return root / run.pipeline / ".runs" / str(run.number)
+
+
+def sweep(root: Path, run: Run) -> None:
+    """Removes what only a run that goes on has a use for: scratch and checkpoints. The logs stay."""
+    for kind in ("scratch", "checkpoints"):
+        for folder in room(root, run).glob(f"*.{kind}"):
+            shutil.rmtree(folder, ignore_errors=True)

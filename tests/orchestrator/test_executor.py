@@ -325,6 +325,26 @@ def server_of(executor):
     raise AssertionError("the keeper has no server")
 
 
+def test_a_node_that_cannot_be_forked_fails_alone(bench, monkeypatch):
+    """Without memory for one more process that node has failed, and the server goes on."""
+    forks, fork = iter([True, True, False, True]), os.fork  # the keeper, the server, the two jobs
+
+    def short():
+        if not next(forks):
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return fork()
+
+    monkeypatch.setattr(os, "fork", short)
+    with Executor(bench.pipeline) as executor:
+        executor.start(bench.job())
+        first = until_ended(executor)
+        executor.start(bench.job())
+        second = until_ended(executor)
+
+    assert first.failure.message == "It could not be started: Resource temporarily unavailable."
+    assert second.failure is None
+
+
 def test_closing_ends_what_runs(bench):
     """Closing kills the jobs that run, and closing again does nothing."""
     executor = Executor(bench.pipeline)

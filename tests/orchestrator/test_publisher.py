@@ -5,7 +5,7 @@ import pytest
 from orchestrator import Blessing, Execution, Fenced, Model, Report, Run, State
 from orchestrator.driver import Execute, Reuse
 from orchestrator.lease import acquire
-from orchestrator.publisher import ABANDONED, begin, clear, complete, fail, place, put_right, reuse
+from orchestrator.publisher import ABANDONED, LONGEST_ERROR, begin, clear, complete, fail, place, put_right, reuse
 from orchestrator.store import Address, AlreadyClaimed, Claim, MemoryStore
 
 PLAN = Execute(reason="nothing like it was done before", prepared={}, parameters={"n": "3"}, key=None)
@@ -119,6 +119,15 @@ def test_a_failure_takes_the_files_away(store, lease, tmp_path):
     assert (failed.state, failed.error) == (State.FAILED, "too small")
     assert not mine.exists()
     assert theirs.exists()
+
+
+def test_a_long_error_is_shortened(store, lease, tmp_path):
+    """Its beginning and its end are recorded; databases do not take megabytes."""
+    failed = fail(store, lease, tmp_path, running(store, lease), State.FAILED, "a" * 10**6 + "z")
+
+    assert len(failed.error) < LONGEST_ERROR + 100
+    assert failed.error.startswith("aaa")
+    assert failed.error.endswith("az")
 
 
 def test_files_stay_when_the_failure_is_not_recorded(store, lease, tmp_path):

@@ -255,6 +255,21 @@ def test_a_node_that_takes_too_long_fails(trial):
     assert ran.states == {"Slow": State.FAILED, "Good": State.COMPLETE}
 
 
+def test_a_killed_node_leaves_no_scratch(trial):
+    """What was for the run alone is gone when it ends; the log stays."""
+    trial.run(Pipeline("p", [Say(name="Slow", wait_s=60.0, timeout_s=0.2)]))
+
+    assert [path.name for path in (trial.root / "p" / ".runs" / "1").iterdir()] == ["logs"]
+
+
+def test_a_run_without_jobs_is_refused(trial):
+    """Nothing could ever run; it is told instead of waited for."""
+    with pytest.raises(UsageError, match="at least one job at a time, not 0"):
+        trial.run(chain(), Request(jobs=0))
+
+    assert current(trial.store, "p") is None
+
+
 def test_a_node_that_took_too_long_is_tried_again(trial):
     """A timeout is a failure like any other."""
     ran = trial.run(Pipeline("p", [Say(name="Slow", wait_s=60.0, timeout_s=0.1, retry=Retry(times=1, backoff_s=0.01))]))
@@ -469,6 +484,8 @@ def test_what_a_dead_run_left_is_closed(trial):
     execution = lease.write(lambda place: store.begin(_execution(died), place))
     left = trial.root / "p" / "First" / "report" / str(execution.id)
     left.mkdir(parents=True)
+    scratch = trial.root / "p" / ".runs" / "1" / "First.scratch"
+    scratch.mkdir(parents=True)
     claim = store.claimed("lease", "p#1")
     store.amend(Claim("lease", "p#1", {**claim.facts, "started": 1}))
     ran = trial.run(chain())
@@ -478,6 +495,7 @@ def test_what_a_dead_run_left_is_closed(trial):
     assert store.run("p", 1).error == "abandoned: its controller died"
     assert states_of(store, 1) == {"p/1/First/1": State.FAILED}
     assert not left.exists()
+    assert not scratch.exists()
     assert [e.message for e in ran.events if e.what == "abandoned-run-closed"] == ["p/1"]
 
 
