@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from orchestrator.artifact import Examples, Model
+from orchestrator.artifact import Examples, Model, TransformGraph
 from orchestrator.component import Attempt, Component, Input, Output
-from orchestrator.errors import NodeFailed
+from orchestrator.errors import NodeFailed, ParameterError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,9 +34,24 @@ class TrainerTask:
     examples: tuple[Examples, ...]  #: oldest span first
     model_dir: Path  #: an empty folder; what is written here is the model, in whatever files
     checkpoints: Path  #: a folder that is kept from one attempt of this run to the next
+    graph: TransformGraph | None = None  #: how `examples` were made of the raw ones; a model is served with it
     base: Model | None = None  #: the model to start from; its files are below `base.path`
     parameters: Mapping[str, object] = field(default_factory=dict)  #: as given to Trainer
     attempt: int = 1  #: counts the tries of this run; above 1, `checkpoints` may hold something
+
+    def keep_graph(self) -> Path:
+        """Copies the transform graph into the model, as the folder `graph`, so that it is served raw examples.
+
+        There, `TransformGraph.load(model_dir / "graph").apply(table)` gives what the training saw.
+
+        Raises:
+            ParameterError: no graph is connected to the Trainer.
+        """
+        if self.graph is None:
+            raise ParameterError("the model cannot keep a transform graph: connect one: graph=transform['graph'].")
+        kept = self.model_dir / "graph"
+        shutil.copytree(self.graph.path, kept)
+        return kept
 
     @property
     def spans(self) -> tuple[int, ...]:
@@ -76,6 +92,7 @@ class Trainer(Component):
         self,
         *,
         examples: Input[list[Examples]],
+        graph: Input[TransformGraph | None],
         base: Input[Model | None],
         model: Output[Model],
         attempt: Attempt,
@@ -87,6 +104,7 @@ class Trainer(Component):
             examples=tuple(sorted(examples, key=lambda e: e.span)),  # stable: one span keeps the order it came in
             model_dir=model.path,
             checkpoints=attempt.checkpoints,
+            graph=graph,
             base=base,
             parameters=dict(parameters or {}),
             attempt=attempt.number,
