@@ -51,6 +51,9 @@ class SchemaGen(Component):
         (schema.path / FILE).write_text(infer(found, max_values=max_values).toml(), encoding="utf-8")
 
 
+IDENTIFIERS = 100
+"""So many whole numbers, 9 of 10 of them different, are taken for identifiers, which grow and never come back."""
+
 ENOUGH = 10
 """A list of values is inferred where each occurs so often on average: rarer ones will have unseen companions."""
 
@@ -69,10 +72,10 @@ def infer(statistics: Statistics, *, max_values: int = 100) -> Schema:
     - finite: unless there was NaN or an infinity.
     - values: of texts, where there are at most `max_values`, all are known and each occurs 10 times on average.
     - min, max: of numbers, as far again below and above as they lie apart, without crossing zero. A number that is
-      always the same has no range, since it is most likely the date or the edition.
+      always the same has no range, since it is most likely the date or the edition; nor has an identifier.
     - min_length, max_length: of lists; 1 where none is empty, and both where all are of one length.
     - drift, skew: 0.2 of any value's share for texts and booleans, 0.1 bits for numbers; none where all values are
-      the same, or where texts differ in half of the rows.
+      the same, for identifiers, and where texts differ in half of the rows.
     """
     from components.schema import Schema
 
@@ -113,13 +116,18 @@ def _range(feature: Feature) -> tuple[float | None, float | None]:
     if feature.kind != "number" or numbers is None or numbers.least is None or numbers.greatest is None:
         return None, None
     least, most = numbers.least, numbers.greatest
-    if least == most:
+    if least == most or _is_identifier(feature):
         return None, None
     low, high = least - (most - least), most + (most - least)
     low, high = (max(low, 0) if least >= 0 else low), (min(high, 0) if most <= 0 else high)
     if isinstance(least, int):
         return low, high
     return _rounded(low, math.floor), _rounded(high, math.ceil)
+
+
+def _is_identifier(feature: Feature) -> bool:
+    integer = feature.type.startswith(("int", "uint"))
+    return integer and feature.present >= IDENTIFIERS and (feature.unique or 0) > 0.9 * feature.present
 
 
 def _rounded(bound: float, towards: Callable[[float], int]) -> float | None:
@@ -143,7 +151,7 @@ def _distance(feature: Feature) -> Distance | None:
     from components.schema import Distance
 
     unique = feature.unique or 0
-    if unique <= 1:
+    if unique <= 1 or _is_identifier(feature):
         return None
     if feature.kind == "number":
         return Distance(jensen_shannon=APART)

@@ -255,7 +255,8 @@ class Split:
         lines: list[State] = [{"format": FORMAT, "split": self.name, "rows": self.rows}]
         lines += [feature.state() for feature in self.features.values()]
         with (folder / f"{self.name}.jsonl").open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines)
+            for line in lines:
+                file.write(json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n")
 
     @classmethod
     def read(cls, file: Path) -> Self:

@@ -29,7 +29,8 @@ A = TypeVar("A", bound=Accumulator)
 
 def to_bytes(accumulator: Accumulator) -> bytes:
     """Its state; the same bytes for the same state."""
-    return json.dumps(accumulator.state(), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    state = accumulator.state()
+    return json.dumps(state, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def from_bytes(kind: type[A], kept: bytes) -> A:

@@ -56,9 +56,11 @@ class Moments:
         return type(self)(count=count, mean=mean, m2=self.m2 + other.m2 + apart * (apart * (self.count * share)))
 
     def state(self) -> State:
-        return {"count": self.count, "mean": None if math.isnan(self.mean) else self.mean, "m2": self.m2}
+        mean, m2 = (value if math.isfinite(value) else None for value in (self.mean, self.m2))  # JSON has no others
+        return {"count": self.count, "mean": mean, "m2": m2}
 
     @classmethod
     def of_state(cls, state: State) -> Self:
         mean = math.nan if state["mean"] is None else number(state, "mean")
-        return cls(count=whole(state, "count"), mean=mean, m2=number(state, "m2"))
+        m2 = math.inf if state["m2"] is None else number(state, "m2")
+        return cls(count=whole(state, "count"), mean=mean, m2=m2)

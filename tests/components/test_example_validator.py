@@ -247,8 +247,8 @@ class Train(Component):
         (report.path / "trained").touch()
 
 
-GOOD = {"train": {"delay": list(range(200)), "carrier": ["AA", "DL"] * 100}}
-DRIFTED = {"train": {"delay": list(range(200)), "carrier": ["AA"] * 199 + ["DL"]}}
+GOOD = {"train": {"delay": list(range(100)) * 2, "carrier": ["AA", "DL"] * 100}}
+DRIFTED = {"train": {"delay": list(range(100)) * 2, "carrier": ["AA"] * 199 + ["DL"]}}
 BAD = {"train": {"delay": [10**6] * 200, "carrier": ["XX", "DL"] * 100}}
 ROWS = {3: GOOD, 4: GOOD, 5: DRIFTED, 6: BAD, 8: DRIFTED}
 

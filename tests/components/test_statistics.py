@@ -2,6 +2,7 @@
 
 import datetime as dt
 import decimal
+import json
 import math
 
 import numpy as np
@@ -219,6 +220,17 @@ def test_what_was_written_reads_back_the_same(tmp_path):
     Statistics.load(tmp_path / "a").write(tmp_path / "b")
 
     assert (tmp_path / "a/train.jsonl").read_bytes() == (tmp_path / "b/train.jsonl").read_bytes()
+
+
+def test_a_spread_beyond_doubles_is_kept(tmp_path):
+    """An infinite deviation is written and read, in a file that any JSON reader takes."""
+    statistics(x=pa.array([1.7e308, -1.7e308])).write(tmp_path)
+
+    text = (tmp_path / "train.jsonl").read_text()
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in text.strip().split("\n")]
+
+    assert len(lines) == 2
+    assert Statistics.load(tmp_path).splits["train"].features["x"].numbers.std == math.inf
 
 
 @pytest.mark.parametrize("content", ["", "{}\n", "no json\n", '{"format":"spanwise statistics 1"}\n{}\n'])
