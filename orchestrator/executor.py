@@ -267,13 +267,23 @@ def _keep(server: _Server, controller: int) -> NoReturn:
         if not pid:
             server.serve(controller, keeper)
         server.let_go()  # or the controller could not read that the server has ended
-        signal.signal(signal.SIGTERM, lambda *_: process.send([pid], signal.SIGKILL))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ASKING_TO_END)
-        while os.waitpid(-1, 0)[0] != pid:
-            pass
+        # Both stay blocked and are waited for: a handler would miss the one that comes just before a blocking waitpid.
+        awaited = (signal.SIGTERM, signal.SIGCHLD)
+        signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+        while not _collected(pid):
+            if signal.sigwait(awaited) is signal.SIGTERM:
+                process.send([pid], signal.SIGKILL)
     finally:
         process.end_below(limit_s=REAP_S)
         os._exit(0)
+
+
+def _collected(pid: int) -> bool:
+    """Whether this child has ended; collects all that have."""
+    while True:
+        found, _ = os.waitpid(-1, os.WNOHANG)
+        if found in (0, pid):
+            return found == pid
 
 
 @dataclass
