@@ -99,6 +99,8 @@ def put_right(store: Store, lease: Lease, root: Path) -> list[Run]:
     for holder in left_open(store, lease):
         for run in _runs_of(store, holder):
             for execution in store.executions(run):
+                if not execution.state.succeeded:
+                    clear(root, execution)  # also where its run recorded the failure, and died before it could clear
                 if not execution.state.ended:
                     fail(store, lease, root, execution, State.FAILED, ABANDONED)
             # The run comes last: until its end is written, it is found again.

@@ -177,6 +177,20 @@ def test_the_runs_of_all_dead_holders_are_closed(store, tmp_path):
     assert store.executions(store.run("p", 2))[0].error == "stopped"
 
 
+def test_the_files_of_a_recorded_failure_are_taken_away_too(store, tmp_path):
+    """A run may die between recording a failure and taking its files away."""
+    lease = acquire(store, "p", "a run")
+    execution = running(store, lease)
+    fail(store, lease, tmp_path, execution, State.FAILED, "too small")
+    left = place(tmp_path, execution, "report")
+    left.mkdir(parents=True)
+    dies(store, lease)
+    put_right(store, acquire(store, "p", "the next run"), tmp_path)
+
+    assert not left.exists()
+    assert store.execution(execution.id).error == "too small"
+
+
 def test_putting_right_can_be_cut_short_and_taken_up(store, tmp_path, monkeypatch):
     """It fails in the middle; the next one finishes it."""
     for _ in range(2):

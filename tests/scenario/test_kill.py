@@ -15,6 +15,7 @@ from orchestrator.store import Address
 from tests.scenario.processes import Marked, kill
 
 KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "12"))  # the full form: 50
+TWICE = 0.3
 SOON_S = 10.0  # on a machine that does other things too; alone it takes about one
 PLACES = [("Make", "first"), ("Make", "second"), *[(f"Copy{i}", "report") for i in range(4)], ("Last", "report")]
 
@@ -98,6 +99,8 @@ def test_a_run_killed_at_any_moment_leaves_nothing_half_done(tmp_path):
 
     for _ in range(KILLS):
         what = killed(tmp_path, dice, busy_s)
+        if dice.random() < TWICE:  # the second is killed while it puts right what the first has left
+            what += f", then {killed(tmp_path, dice, busy_s)}"
         took_s, busy_s = succeed(tmp_path)
         slowest_s = max(slowest_s, took_s)
         store = open_store(str(tmp_path / "metadata.db"))
