@@ -55,7 +55,7 @@ class ExampleValidator(Component):
         before = None if previous is None else Statistics.load(previous.path)
         found = validate(now, Schema.load(schema.path), before)
         for anomaly in found:
-            log.warning("anomaly", extra={"span": statistics.span, "anomaly": str(anomaly)})
+            log.warning("%s", anomaly, extra={"span": statistics.span, "check": anomaly.check.value})
         write(found, anomalies.path / FILE)
         titles = [_label(statistics), "" if previous is None else _label(previous)]
         html = page(found, now, before, title=titles[0], before=titles[1])
