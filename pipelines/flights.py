@@ -11,18 +11,36 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from components import Evaluator, ExampleGen, Pusher, Threshold, Trainer, TrainerTask
-from orchestrator import Component, Examples, Input, NodeFailed, Output, Pipeline, Report
-from resolvers import LatestBlessed, RollingWindow
+from components import (
+    AnomalyGate,
+    Columns,
+    Evaluator,
+    ExampleGen,
+    ExampleValidator,
+    Pusher,
+    SchemaGen,
+    StatisticsGen,
+    Threshold,
+    Trainer,
+    TrainerTask,
+    Transform,
+    TransformGraph,
+    bucketize,
+    scale_to_z_score,
+    vocabulary,
+)
+from orchestrator import Component, Examples, Input, NodeFailed, Output, Pipeline, Report, Schema, past
+from resolvers import Latest, LatestBlessed, Previous, RollingWindow
 
 if TYPE_CHECKING:
     import numpy as np
+    import polars as pl
     import pyarrow as pa
     from numpy.typing import NDArray
     from sklearn.pipeline import Pipeline as Fitted
 
-NUMBERS = ("sched_dep_time", "sched_arr_time", "distance", "month", "day")
-CATEGORIES = ("carrier", "origin", "dest")
+NUMBERS = ("distance",)
+CATEGORIES = ("departure", "arrival", "carrier", "origin", "dest")
 LATE_MINUTES = 15
 
 
@@ -36,58 +54,82 @@ class RowCount(Component):
             raise NodeFailed(f"{examples.name} has {rows} rows, and {at_least} is the least a day should have.")
 
 
-def late(table: pa.Table) -> NDArray[np.float64]:
+def preprocess(columns: Columns) -> dict[str, pl.Expr]:
+    """What a model may know of a flight before it departs, and whether it came late."""
+    return {
+        "departure": bucketize(columns["sched_dep_time"], 12),
+        "arrival": bucketize(columns["sched_arr_time"], 12),
+        "distance": scale_to_z_score(columns["distance"]),
+        "carrier": vocabulary(columns["carrier"]),
+        "origin": vocabulary(columns["origin"]),
+        "dest": vocabulary(columns["dest"], min_count=5),
+        "late": columns["arr_delay"] > LATE_MINUTES,
+    }
+
+
+def late(flights: pa.Table) -> NDArray[np.float64]:
     """1 for flights that arrived more than 15 minutes late; NaN for those that never did."""
     import numpy as np
 
-    delay = table["arr_delay"].to_numpy().astype(float)
+    delay = flights["arr_delay"].to_numpy().astype(float)
     return np.where(np.isnan(delay), np.nan, delay > LATE_MINUTES)
 
 
-def features(table: pa.Table) -> NDArray[np.object_]:
-    """What is known before departure, one column each, in the order of NUMBERS and CATEGORIES."""
+def matrix(features: pa.Table) -> NDArray[np.float64]:
+    """The features of some flights, one column each, in the order of NUMBERS and CATEGORIES."""
     import numpy as np
 
-    return np.column_stack([table[name].to_numpy().astype(object) for name in (*NUMBERS, *CATEGORIES)])
+    return np.column_stack([features[name].to_numpy().astype(float) for name in (*NUMBERS, *CATEGORIES)])
 
 
 def train(task: TrainerTask) -> None:
-    """Fits a logistic regression on the flights that arrived."""
+    """Fits a logistic regression on the flights that arrived, and keeps the transform graph with it."""
     import joblib
     from sklearn.compose import make_column_transformer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import OneHotEncoder, SplineTransformer
+    from sklearn.preprocessing import OneHotEncoder
 
-    flights = task.table("train", columns=[*NUMBERS, *CATEGORIES, "arr_delay"]).drop_null()
-    columns = make_column_transformer(
-        (SplineTransformer(n_knots=6), [0, 1, 2]),
-        (OneHotEncoder(handle_unknown="ignore", min_frequency=5), [5, 6, 7]),
-    )
+    flights = task.table("train").drop_null()
+    categories = [len(NUMBERS) + number for number in range(len(CATEGORIES))]
+    columns = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), categories), remainder="passthrough")
     model = make_pipeline(columns, LogisticRegression(C=0.1, max_iter=1000))
-    model.fit(features(flights), late(flights))
+    model.fit(matrix(flights), flights["late"].to_numpy())
     joblib.dump(model, task.model_dir / "model.joblib")
+    task.keep_graph()
 
 
-def predict(model: Path, table: pa.Table) -> NDArray[np.float64]:
-    """The chance of each flight to be late."""
-    chances: NDArray[np.float64] = _loaded(model).predict_proba(features(table))[:, 1]
+def predict(model: Path, flights: pa.Table) -> NDArray[np.float64]:
+    """The chance of each flight to be late, from the raw columns, as a server would ask for it."""
+    fitted, graph = _loaded(model)
+    chances: NDArray[np.float64] = fitted.predict_proba(matrix(graph.apply(flights, outputs=[*NUMBERS, *CATEGORIES])))[
+        :, 1
+    ]
     return chances
 
 
 @functools.cache
-def _loaded(model: Path) -> Fitted:
+def _loaded(model: Path) -> tuple[Fitted, TransformGraph]:
     import joblib
 
-    fitted: Fitted = joblib.load(model / "model.joblib")
-    return fitted
+    return joblib.load(model / "model.joblib"), TransformGraph.load(model / "graph")
 
 
 def flights(data: str, serving: str, window: int = 7, since: str = "2013-01-01") -> Pipeline:
     ingest = ExampleGen(pattern=f"{data}/{{YYYY}}-{{MM}}-{{DD}}/v{{VERSION}}/*.csv")
     count = RowCount(examples=ingest["examples"], at_least=100)
-    recent = RollingWindow(ingest["examples"], size=window, since=since, after=[count])
-    trainer = Trainer(examples=recent["examples"], run_fn=train)
+    statistics = StatisticsGen(examples=ingest["examples"])
+    known = Latest(past("SchemaGen", "schema", Schema), name="KnownSchema")
+    schema = SchemaGen(statistics=statistics["statistics"], curated=known["schema"])
+    before = Previous(statistics["statistics"])
+    validator = ExampleValidator(
+        statistics=statistics["statistics"], schema=schema["schema"], previous=before["statistics"]
+    )
+    gate = AnomalyGate(anomalies=validator["anomalies"])
+
+    recent = RollingWindow(ingest["examples"], size=window, since=since, after=[count, gate])
+    transform = Transform(examples=recent["examples"], preprocessing_fn=preprocess)
+    trainer = Trainer(examples=transform["examples"], graph=transform["graph"], run_fn=train)
     champion = LatestBlessed(trainer["model"])
     evaluator = Evaluator(
         examples=recent["examples"],
@@ -99,5 +141,8 @@ def flights(data: str, serving: str, window: int = 7, since: str = "2013-01-01")
         thresholds={"auc": Threshold(at_least=0.55, max_drop=0.0)},
     )
     pusher = Pusher(model=trainer["model"], blessing=evaluator["blessing"], destination=serving)
-    nodes = [ingest, count, recent, trainer, champion, evaluator, pusher]
-    return Pipeline("flights", nodes, preload=("sklearn.compose", "sklearn.linear_model", "sklearn.preprocessing"))
+
+    checks = [ingest, count, statistics, known, schema, before, validator, gate]
+    learning = [recent, transform, trainer, champion, evaluator, pusher]
+    libraries = ("sklearn.compose", "sklearn.linear_model", "sklearn.preprocessing")
+    return Pipeline("flights", [*checks, *learning], preload=libraries)
