@@ -6,9 +6,11 @@ import sys
 
 import pytest
 
+from components.evaluator import Threshold
 from orchestrator.errors import ResolutionError, UsageError
 from tests.conformance import document
 from tests.conformance.apis import APIS
+from tests.conformance.apis.verdicts import threshold_of
 from tests.conformance.judge import (
     DIFFERENCES,
     HERE,
@@ -193,6 +195,21 @@ def test_a_cache_that_is_switched(scenario, states):
 def test_a_parameter_with_a_default():
     """A pipeline function is called with its defaults."""
     assert APIS["life"]({"scenario": "runtime_default"})["value"] == 3
+
+
+@pytest.mark.parametrize(
+    ("metric", "threshold"),
+    [
+        ({"value": {"lower": 0.5, "upper": 0.9}}, Threshold(at_least=0.5, at_most=0.9)),
+        ({"change": {"absolute": -0.1, "direction": "HIGHER_IS_BETTER"}}, Threshold(max_drop=0.1)),
+        ({"change": {"absolute": 0.1, "direction": "LOWER_IS_BETTER"}}, Threshold(max_rise=0.1)),
+        ({"change": {"relative": 0.1, "direction": "HIGHER_IS_BETTER"}}, Threshold(max_drop_ratio=-0.1)),
+        ({"change": {"relative": 0.1, "direction": "LOWER_IS_BETTER"}}, Threshold(max_rise_ratio=0.1)),
+    ],
+)
+def test_a_threshold_means_the_same(metric, threshold):
+    """The reference bounds the change from below where more is better, and from above where less is."""
+    assert threshold_of(metric) == threshold
 
 
 def test_the_page_shows_the_differences():

@@ -68,7 +68,7 @@ class Setting:
     pipeline: str = "taxi"
     node: str = "Train"
     run: int = 1
-    parameters: Mapping[str, object] = field(default_factory=lambda: {"steps": 100, "rate": 0.1})
+    parameters: Mapping[str, Any] = field(default_factory=lambda: {"steps": 100, "rate": 0.1})
     module: str = "def run_fn():\n    return 1\n"  #: source of the user's code
     file: str = "taxi_module.py"  #: where that lies
     inputs: Mapping[str, tuple[Examples, ...]] = field(
@@ -85,7 +85,8 @@ class Setting:
             name=self.node,
             run_fn=space["run_fn"],
             **self.parameters,
-            **dict.fromkeys(self.inputs, made["examples"]),
+            examples=made["examples"] if "examples" in self.inputs else None,
+            others=made["examples"] if "others" in self.inputs else None,
         )
         Pipeline(self.pipeline, [made, node])
         plan = drive(node, Run(pipeline=self.pipeline, number=self.run), MemoryStore(), self.inputs, (), cache=True)

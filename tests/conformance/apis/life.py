@@ -87,7 +87,7 @@ class Alone(Component):
 
 
 class CsvExampleGen(ExampleGen):
-    preload: ClassVar = ()  # it does not come to an ingest, so nothing heavy is needed
+    preload: ClassVar[Any] = ()  # it does not come to an ingest, so nothing heavy is needed
 
 
 @dataclass
@@ -101,7 +101,7 @@ class Stage:
         self.calls = self.bench.root / "calls"
         self.calls.touch()
 
-    def run(self, *nodes: Node, **request: object) -> Outcome:
+    def run(self, *nodes: Node, **request: Any) -> Outcome:
         return self.bench.run(*nodes, **request)
 
     def load(self, kind: type[Component] = Load) -> Component:

@@ -209,7 +209,7 @@ def _all_if_not_positive(n: int) -> int | None:
 def _order(keys: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
     if not keys:
         return by_version
-    read = {
+    read: Mapping[str, Callable[[Any], Any]] = {
         "mlmd_artifact.create_time_since_epoch": lambda artifact: by_creation(artifact)[:-1],
         "id": lambda artifact: artifact.id,
         "span": lambda artifact: artifact.span,

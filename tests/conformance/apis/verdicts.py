@@ -58,22 +58,21 @@ def predict(_model: Path, table: pa.Table) -> np.ndarray:
 
 def evaluate(given: Given) -> dict[str, Any]:
     """Evaluates a model beside one that is equal to it, as far as there is a baseline."""
-    thresholds = {_metric(m): _threshold(m) for m in given["metrics"] if m.get("value") or m.get("change")}
+    thresholds = {_metric(m): threshold_of(m) for m in given["metrics"] if m.get("value") or m.get("change")}
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder))
         old = _publish_blessed(bench.store, Path(folder)) if given["baseline_given"] else None
         lake = Lake(rows={1: ROWS}, splits=["eval"])
         train = Train()
         champion = LatestBlessed(train["model"])
-        compared = {"baseline": champion["model"]} if given["baseline_configured"] else {}
         evaluator = Evaluator(
             examples=lake["examples"],
             model=train["model"],
+            baseline=champion["model"] if given["baseline_configured"] else None,
             label="label",
             predict_fn=predict,
             metrics=[_metric(metric) for metric in given["metrics"]],
             thresholds=thresholds,
-            **compared,
         )
         made = bench.run(lake, train, champion, evaluator).executions
         ids = {made["Train"].outputs["model"][0].id: CURRENT, **({old.id: BASELINE} if old is not None else {})}
@@ -95,7 +94,7 @@ def _metric(metric: Given) -> str:
     return METRICS[metric["name"]]
 
 
-def _threshold(metric: Given) -> Threshold:
+def threshold_of(metric: Given) -> Threshold:
     """The reference's change is a least one where more is better, so a drop with the sign turned."""
     value, change = metric.get("value") or {}, metric.get("change") or {}
     bounds: dict[str, float | None] = {"at_least": value.get("lower"), "at_most": value.get("upper")}
@@ -153,10 +152,11 @@ def push(given: Given) -> dict[str, Any]:
             (serving / str(version)).mkdir(parents=True)
         train = Train()
         judge = Judge(model=train["model"], blessed=None if verdict == "unset" else verdict)
-        connected = {} if verdict is None else {"blessing": judge["blessing"]}
-        if given.get("model", True):
-            connected["model"] = train["model"]
-        pusher = Pusher(destination=str(serving), **connected)
+        pusher = Pusher(
+            model=train["model"] if given.get("model", True) else None,
+            blessing=None if verdict is None else judge["blessing"],
+            destination=str(serving),
+        )
         made = Bench(Path(folder)).run(train, judge, pusher).executions["Pusher"]
         versions = [path for path in serving.glob("[0-9]*") if (path / "model").is_file()]
         (pushed,) = made.outputs["pushed_model"]
