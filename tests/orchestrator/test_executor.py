@@ -128,6 +128,12 @@ def forks_one_that_fails(tally, attempt):
     os.wait()
 
 
+def only_its_copy_comes_back(tally, attempt):
+    if os.fork():
+        os.wait()
+        os._exit(3)
+
+
 def asks(tally, attempt):
     attempt.check_fence()
 
@@ -258,6 +264,14 @@ def test_a_copy_that_the_work_forked_says_nothing(bench, how):
 
     assert ended.failure is None
     assert len(ended.outputs["tally"]) == 1
+
+
+def test_a_copy_does_not_do_the_nodes_work(bench):
+    """What comes back from `run` in a forked copy alone was not made."""
+    ended = done(bench, "only_its_copy_comes_back")
+
+    assert ended.outputs is None
+    assert ended.failure.message == "It ended with exit status 3 before its work was done."
 
 
 def test_the_fence_is_asked_of_the_controller(bench):
