@@ -100,7 +100,9 @@ def typed(commands, folder):
     for name, words in (("python", ""), ("spanwise", "-P -m scheduler "), ("pytest", "-m pytest -p no:cacheprovider ")):
         (tools / name).write_text(f'#!/bin/sh\n{python} {words}"$@"\n', encoding="ascii")
         (tools / name).chmod(0o755)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPANWISE_", "PYTEST_"))}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("SPANWISE_", "PYTEST_", "PYTHON"))
+    }
     script = folder.parent / "script"
     script.write_text(
         "".join(f"{command}\n__code=$?; printf '{END}%d\\n' $__code; (exit $__code)\n" for command in commands)
@@ -109,7 +111,7 @@ def typed(commands, folder):
         ["bash", str(script)], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         timeout=280, check=False,
         env={**kept, "PATH": f"{tools}:{kept['PATH']}", "TZ": "UTC", "LC_ALL": "C.UTF-8",
-             "HOME": str(folder), "COLUMNS": "200", "PYTHONDONTWRITEBYTECODE": "1"},
+             "HOME": str(folder), "COLUMNS": "200"},
     )  # fmt: skip
     pieces = re.findall(rf"(.*?){END}(\d+)\n", told.stdout, re.DOTALL)
     assert len(pieces) == len(commands), f"the shell ended before its time: {told.stdout[-2000:]}"
