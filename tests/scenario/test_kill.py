@@ -97,7 +97,9 @@ def test_a_run_killed_at_any_moment_leaves_nothing_half_done(tmp_path):
     _, busy_s = succeed(tmp_path)
     seen, newest, slowest_s, hits = {}, 0, 0.0, 0
 
-    for _ in range(KILLS):
+    for kills in range(3 * KILLS):
+        if kills >= KILLS and hits > KILLS / 2:
+            break  # on a busy machine more of them miss the run: then there are more of them
         what = killed(tmp_path, dice, busy_s)
         if dice.random() < TWICE:  # the second is killed while it puts right what the first has left
             what += f", then {killed(tmp_path, dice, busy_s)}"
