@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
@@ -120,6 +121,7 @@ class Trace:
     features: dict[str, pl.Expr] = field(default_factory=dict)
     complete: bool = True  #: nothing is unknown
     _stands_for: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+    _alike: Counter[str] = field(default_factory=Counter)
 
     def answer(self, analyzer: Analyzer[object], inputs: tuple[pl.Expr, ...], use: Use) -> pl.Expr:
         """The expression that `use` makes of the answer, or a column that stands for it."""
@@ -137,13 +139,14 @@ class Trace:
         self.open[key] = question
         return self._stand_in((key,))
 
-    def features_of(self, key: bytes) -> list[str]:
-        """The features that need this answer."""
-        return [
-            name
-            for name, expression in self.features.items()
-            if any(key in self._stands_for.get(root, ()) for root in expression.meta.root_names())
-        ]
+    def waiting(self) -> dict[bytes, list[str]]:
+        """The features that need an answer, by the key of the open question."""
+        found: dict[bytes, list[str]] = {key: [] for key in self.open}
+        for name, expression in self.features.items():
+            for root in expression.meta.root_names():
+                for key in self._stands_for.get(root, ()):
+                    found[key].append(name)
+        return {key: list(dict.fromkeys(names)) for key, names in found.items()}
 
     def _stand_in(self, keys: tuple[bytes, ...]) -> pl.Expr:
         self.complete = False
@@ -155,8 +158,8 @@ class Trace:
         """How the answer is called on disk: that must not depend on how a version of Polars writes expressions."""
         if question.key not in self.names:
             stem = f"{question.analyzer.label} of {', '.join(question.roots) or 'a constant'}"
-            alike = sum(name == stem or name.startswith(f"{stem} #") for name in self.names.values())
-            self.names[question.key] = f"{stem} #{alike + 1}" if alike else stem
+            self._alike[stem] += 1
+            self.names[question.key] = stem if self._alike[stem] == 1 else f"{stem} #{self._alike[stem]}"
         return self.names[question.key]
 
     def _found(self, question: Question, kept: Mapping[str, Plain]) -> str:
@@ -359,7 +362,8 @@ class NumberRange(Extremes):
 def bucketize(expression: pl.Expr, buckets: int) -> pl.Expr:
     """The number of the group, from 0, when the values are cut into `buckets` groups of equal size (Int32).
 
-    Fewer groups where many values are equal. Null and NaN become null.
+    A value on a boundary belongs to the group below it. Fewer groups where many values are equal. Null and NaN become
+    null.
     """
     if buckets < 2:  # noqa: PLR2004
         raise PreprocessingError(f"bucketize: there are at least 2 buckets, not {buckets!r}.")
@@ -367,7 +371,7 @@ def bucketize(expression: pl.Expr, buckets: int) -> pl.Expr:
     def use(value: Plain) -> pl.Expr:
         boundaries = pl.Series(cast("list[float]", value), dtype=pl.Float64)
         number = expression.cast(pl.Float64)
-        found = pl.lit(boundaries).search_sorted(number, side="right").cast(pl.Int32)
+        found = pl.lit(boundaries).search_sorted(number, side="left").cast(pl.Int32)
         return pl.when(number.is_nan() | number.is_null()).then(None).otherwise(found)
 
     return analyze(Boundaries(buckets), expression, use=use)

@@ -52,8 +52,8 @@ def probe(named: Mapping[str, pl.Expr], frame: pl.DataFrame, called: Callable[[s
         return
     whole = evaluate(named, frame, called)
     parts = pl.concat([evaluate(named, piece, called) for piece in (frame.head(half), frame.tail(len(frame) - half))])
-    for name in named:
-        if not whole[name].equals(parts[name], null_equal=True):
+    for name, one, other in zip(named, whole.get_columns(), parts.get_columns(), strict=True):
+        if not one.equals(other, null_equal=True):
             raise PreprocessingError(
                 f"{called(name)} has other values when its rows come in two parts: {shown(named[name])}. {_INSTEAD}"
             )

@@ -73,7 +73,7 @@ class TransformGraph:
         unreadable = dict(unreadable or {})
         trace = Trace(columns=Columns(inputs, unreadable), kept=values)
         follow(loaded(source, function), trace)
-        unused = [name for name in values if name not in trace.names.values()]
+        unused = sorted(values.keys() - trace.names.values())
         if unused:
             raise PreprocessingError(f"the graph answers '{unused[0]}', which {function} does not ask.")
         return cls(

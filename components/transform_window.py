@@ -235,12 +235,13 @@ def _analyzed(window: _Window) -> TransformGraph:
         if trace.complete:
             break
         questions = list(trace.open.values())
+        waiting = {key: ", ".join(map(feature, names)) for key, names in trace.waiting().items()}
         for question in questions:
-            _refuse_unanalyzable(question, trace, window.types)
+            _refuse_unanalyzable(question, f"{waiting[question.key]}: {question.text}", window.types)
         try:
             answers = states.answers(questions)
         except PreprocessingError as error:
-            raise _with_features(error, questions, trace) from error
+            raise _with_features(error, questions, waiting) from error
         known.update(answers)
         phase += 1
         log.info("phase-analyzed", extra={"phase": phase, "questions": len(questions)})
@@ -249,8 +250,7 @@ def _analyzed(window: _Window) -> TransformGraph:
     return TransformGraph.of(plan.source, plan.function, window.types, values, window.unreadable)
 
 
-def _refuse_unanalyzable(question: Question, trace: Trace, types: Mapping[str, pl.DataType]) -> None:
-    who = f"{', '.join(map(feature, trace.features_of(question.key)))}: {question.text}"
+def _refuse_unanalyzable(question: Question, who: str, types: Mapping[str, pl.DataType]) -> None:
     for each in question.inputs:
         refuse_unless_row_wise(who, each)
     found = [type_of(each, types, who) for each in question.inputs]
@@ -259,11 +259,13 @@ def _refuse_unanalyzable(question: Question, trace: Trace, types: Mapping[str, p
         raise PreprocessingError(f"{who}: {why}.")
 
 
-def _with_features(error: PreprocessingError, questions: Sequence[Question], trace: Trace) -> PreprocessingError:
+def _with_features(
+    error: PreprocessingError, questions: Sequence[Question], waiting: Mapping[bytes, str]
+) -> PreprocessingError:
     """The error with the names of the features that needed what failed."""
     for question in questions:
         if str(error).startswith(question.text):
-            return PreprocessingError(f"{', '.join(map(feature, trace.features_of(question.key)))}: {error}")
+            return PreprocessingError(f"{waiting[question.key]}: {error}")
     return error
 
 

@@ -226,15 +226,17 @@ def read_group(path: str, group: int, columns: Sequence[str], types: Types) -> p
     """
     try:
         with pq.ParquetFile(path) as file:
-            there = [name for name in columns if name in file.schema_arrow.names]
+            known = set(file.schema_arrow.names)
+            there = [name for name in columns if name in known]
             table = file.read_row_group(group, columns=there)
     except (pa.ArrowException, OSError) as error:
         raise UnreadableInput(f"{path}: row group {group} cannot be read ({error}). Ingest its span again.") from error
     frame = (
         cast("pl.DataFrame", pl.from_arrow(table)) if there else pl.select(pl.repeat(0, table.num_rows).alias("\x1a"))
     )
+    found = frame.schema
     return frame.with_columns(
-        (pl.col(name) if name in frame.columns else pl.lit(None)).cast(types[name]).alias(name)
+        (pl.col(name) if name in found else pl.lit(None)).cast(types[name]).alias(name)
         for name in columns
-        if name not in frame.columns or frame.schema[name] != types[name]
+        if found.get(name) != types[name]
     )

@@ -168,7 +168,7 @@ def test_a_nested_question_waits_for_the_inner_one():
     assert then.analyzer == Boundaries(4)
     assert "2.0" in then.text
     assert "4.0" in then.text
-    assert first.features_of(key) == ["bucket"]
+    assert first.waiting() == {key: ["bucket"]}
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_features_are_what_the_words_promise(graph):
     assert known["carrier"].to_list()[:3] == [0, 1, 0]
     assert known["carrier"][3] is None
     assert known["carrier"][4] in (2, 3, 4)
-    assert known["hour"].to_list() == [0, 1, None, 2, 2]
+    assert known["hour"].to_list() == [0, 0, None, 1, 2]
     assert known["distance"][2] is None
     assert known["filled"][2] == pytest.approx((1.5 + 2 + 4.25 + 9) / 4)
     assert known["late"].to_list() == [0, 1, None, 1, 0]
