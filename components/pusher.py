@@ -116,7 +116,8 @@ class Pusher(Component):
 
     Without either connected it pushes every model, and says so. The version is the time in unix seconds, or one
     more than the highest there is. What is not pushed is reported: `pushed` 0 with the reason, and the run goes on.
-    The same model is not pushed twice in a row. With `keep_versions`, older versions beyond that many are removed.
+    The same model is not pushed twice in a row, and a run as of an earlier time pushes nothing. With `keep_versions`,
+    older versions beyond that many are removed.
 
     It is never served from the cache (law 7). The output holds `push.json`, not a second copy of the model.
     """
@@ -144,6 +145,8 @@ class Pusher(Component):
         given = {"blessing": blessing, "infra_blessing": infra_blessing}
         connected = {name: verdict for name, verdict in given.items() if self.inputs[name]}
         why_not = refusal({name: b.blessed if b is not None else None for name, b in connected.items()})
+        if attempt.run.as_of is not None:
+            why_not = f"the run looks back to {attempt.run.as_of:%Y-%m-%d %H:%M} UTC, and what it learned then is old"
         pushed_model.model = model.name
         pushed_model.pushed = 0 if why_not else 1
         found = None

@@ -17,6 +17,7 @@ from orchestrator.errors import ResolutionError, UsageError
 from orchestrator.fingerprint import CacheKey
 from orchestrator.history import History
 from orchestrator.run import Run
+from orchestrator.span import Calendar
 from orchestrator.store import Address, Store
 
 log = logging.getLogger("spanwise.driver")
@@ -67,22 +68,21 @@ def drive(node: Node, run: Run, store: Store, inputs: Artifacts, mine: Sequence[
     prepared = dict(node.prepare(run, lambda key: past_of(store, run, node[key])))
     parameters = {n: recorded(v) for n, v in {**node.parameters, **prepared}.items()}
     key, why_not = _key(node, run, inputs, prepared)
-    if key is None or not cache:
-        return Execute(reason=why_not or "told not to use the cache", prepared=prepared, parameters=parameters, key=key)
-    earlier = store.cached(key.digest)
-    if earlier is None:
-        return Execute(reason="nothing like it was done before", prepared=prepared, parameters=parameters, key=key)
-    gone = next((a for found in earlier.outputs.values() for a in found if not on_disk(a)), None)
-    if gone is not None:
+    earlier = store.cached(key.digest) if key is not None and cache else None
+    gone = next((a for found in earlier.outputs.values() for a in found if not on_disk(a)), None) if earlier else None
+    if earlier is not None and gone is None:
+        return Reuse(
+            outputs=earlier.outputs,
+            reason=f"same inputs, parameters and code as {earlier.name}",
+            execution=earlier.id,
+            key=key,
+            parameters=parameters,
+        )
+    _refuse_gone(node, run, inputs)
+    reason = why_not or ("nothing like it was done before" if cache else "told not to use the cache")
+    if earlier is not None and gone is not None:
         reason = f"done before by {earlier.name}, but {gone.uri} is gone or damaged"
-        return Execute(reason=reason, prepared=prepared, parameters=parameters, key=key)
-    return Reuse(
-        outputs=earlier.outputs,
-        reason=f"same inputs, parameters and code as {earlier.name}",
-        execution=earlier.id,
-        key=key,
-        parameters=parameters,
-    )
+    return Execute(reason=reason, prepared=prepared, parameters=parameters, key=key)
 
 
 def past_of(store: Store, run: Run, channel: Channel, mine: Sequence[Artifact] = ()) -> History:
@@ -155,6 +155,19 @@ def _refuse_empty(node: Component, inputs: Artifacts) -> None:
             raise ResolutionError(f"{node.name} needs {name!r}, and {channels} gave nothing in this run.")
         if found > 1 and not spec.many:
             raise ResolutionError(f"{node.name} takes one {name!r}, and {found} came; annotate it Input[list[…]].")
+
+
+def _refuse_gone(node: Component, run: Run, inputs: Artifacts) -> None:
+    """Work on inputs whose files were removed or cut short would be wrong without a word: an empty day of examples."""
+    for artifact in (a for found in inputs.values() for a in found):
+        if not on_disk(artifact):
+            maker = artifact.name.split("/")[1]
+            span = artifact.properties.get("span")
+            named = f" --span {Calendar(run.calendar).label(span)}" if isinstance(span, int) else ""
+            raise ResolutionError(
+                f"{node.name} was to read {artifact.name}, but its files are gone or damaged: {artifact.uri}\n"
+                f"Make them again:  spanwise run {run.source or run.pipeline + '.py'}{named} --to {maker}"
+            )
 
 
 def _choice(chosen: Sequence[Artifact], node: Node) -> str:

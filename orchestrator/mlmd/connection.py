@@ -261,7 +261,8 @@ def _file_error(text: str, detail: str, where: SqliteFile) -> StoreError:
     if re.search("not a database|malformed|no such (table|column)", text):
         return StoreCorrupt(
             f"{where} is no metadata database, or a damaged one ({detail}). "
-            f"Put back a copy of it, or start anew: mv {where.path} {where.path}.damaged"
+            "Put back a copy of it. To start anew, move it away with the artifacts that only it knew: "
+            f"mv {folder} {folder}.damaged"
         )
     if "disk is full" in text:
         return StoreUnavailable(f"The disk of the metadata {where} is full. Make room: df -h {folder}")

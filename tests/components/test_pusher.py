@@ -8,6 +8,7 @@ import signal
 import time
 import warnings
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,21 @@ def test_without_a_blessing_connected_everything_is_pushed_with_a_warning(bench,
 
     assert len(served(tmp_path / "serving")) == 1
     assert "no blessing is connected" in Path(execution.log).read_text()
+
+
+def test_a_run_that_looks_back_pushes_nothing(bench, tmp_path):
+    """With --as-of, a model of old data never becomes the newest version."""
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "weights").write_text("1")
+    model = Importer(uri=str(tmp_path / "m"), kind=Model)
+    pusher = Pusher(model=model["artifact"], destination=str(tmp_path / "serving"))
+
+    outcome = bench.run(model, pusher, as_of=datetime(2024, 1, 2, tzinfo=UTC))
+
+    told = only(outcome.executions["Pusher"], "pushed_model")
+    assert told.properties["pushed"] == 0
+    assert "looks back to 2024-01-02" in told.properties["reason"]
+    assert not (tmp_path / "serving").exists()
 
 
 def test_a_push_is_never_served_from_the_cache(bench, tmp_path):

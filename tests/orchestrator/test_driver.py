@@ -32,6 +32,10 @@ class Read(Component):
     def run(self, one: Input[Report], many: Input[list[Report]], none: Input[Report | None]) -> None: ...
 
 
+class Take(Component):
+    def run(self, one: Input[Report]) -> None: ...
+
+
 class Each(Component):
     def run(self, reports: Outputs[Report]) -> None: ...
 
@@ -107,6 +111,22 @@ def test_a_hit_is_checked_against_the_disk(trial):
     assert gone.reason == f"done before by p/1/Make/1, but {report.uri} is gone or damaged"
 
 
+@pytest.mark.parametrize("loss", ["gone", "cut short"])
+def test_work_is_not_done_on_inputs_that_are_gone(trial, loss):
+    """A node does not run on what is left of its inputs: the message names the artifact and makes it again."""
+    report = trial.first.artifact("Make", "report")
+    if loss == "gone":
+        shutil.rmtree(report.path)
+    else:
+        (report.path / "word").write_text("")
+
+    with pytest.raises(ResolutionError, match="gone or damaged") as refused:
+        decide(trial, Take(one=Make(word="a")["report"]), {"one": (report,)})
+
+    assert "p/Make/report/1" in str(refused.value)
+    assert "spanwise run p.py --to Make" in str(refused.value)
+
+
 def test_a_file_is_on_the_disk_with_its_size(trial):
     """An artifact may be one file, or a folder of them."""
     report = trial.first.artifact("Make", "report")
@@ -136,8 +156,10 @@ def test_an_input_changes_the_key_by_its_content(trial):
     def key(artifact):
         return decide(trial, node, {"one": (artifact,), "many": (artifact,)}).key.digest
 
-    moved = type(report)("/elsewhere", id=77, kind=report.kind, content=report.content)
-    other = type(report)(report.uri, id=report.id, kind=report.kind, content="other")
+    size = {"kind": report.kind, "size_bytes": report.size_bytes}
+    elsewhere = shutil.copytree(report.path, trial.root / "elsewhere")
+    moved = type(report)(str(elsewhere), id=77, content=report.content, **size)
+    other = type(report)(report.uri, id=report.id, content="other", **size)
 
     assert key(report) == key(moved) != key(other)
 

@@ -1,8 +1,10 @@
 """What changes the key that the driver gives a node: `cache_key`."""
 
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from orchestrator import Component, Examples, Input, Model, Output, Pipeline, Run, TransformGraph
@@ -89,7 +91,9 @@ class Setting:
             others=made["examples"] if "others" in self.inputs else None,
         )
         Pipeline(self.pipeline, [made, node])
-        plan = drive(node, Run(pipeline=self.pipeline, number=self.run), MemoryStore(), self.inputs, (), cache=True)
+        with tempfile.TemporaryDirectory() as root:
+            inputs = {name: tuple(_laid_out(root, each) for each in found) for name, found in self.inputs.items()}
+            plan = drive(node, Run(pipeline=self.pipeline, number=self.run), MemoryStore(), inputs, (), cache=True)
         assert plan.key is not None, plan.reason
         return plan.key.digest
 
@@ -110,6 +114,15 @@ def _examples(**facts: Any) -> Examples:
         content=known["content"],
         properties={"span": known["span"], "split_names": ["train"], **known.get("properties", {})},
     )
+
+
+def _laid_out(root: str, examples: Examples) -> Examples:
+    """The same below `root`, where its folder is: a driver refuses inputs that are not there."""
+    folder = Path(f"{root}/{examples.uri}")
+    folder.mkdir(parents=True, exist_ok=True)
+    there = examples.as_kind(Examples)
+    there.__dict__["uri"] = str(folder)
+    return there
 
 
 def _other_first(**facts: Any) -> Callable[[Setting], Setting]:
