@@ -7,11 +7,14 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from orchestrator.artifact import Examples, Model, TransformGraph
 from orchestrator.component import Attempt, Component, Input, Output
 from orchestrator.errors import NodeFailed, ParameterError
+from orchestrator.history import History
+from orchestrator.run import Run, Trigger
+from orchestrator.store import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,7 +31,8 @@ class TrainerTask:
             ...
             joblib.dump(fitted, task.model_dir / "model.joblib")
 
-    A warm start reads `base`, the model that was connected as such; the first run of a pipeline may have none.
+    A warm start reads `base`, the model that was connected as such; the first run of a pipeline may have none, and a
+    backfill has none.
     """
 
     examples: tuple[Examples, ...]  #: oldest span first
@@ -84,9 +88,18 @@ class Trainer(Component):
     `parameters` are passed on as `task.parameters`; they and the code of `run_fn` are part of the cache key. Connect
     `base` for a warm start: `base=Latest(past("Trainer", "model", Model))["model"]`. The model records the spans it
     learned from and the name of its base.
+
+    A backfill corrects data that a base may have learned from, so it trains from scratch, and so does a run that
+    resumes one; `warm_start="always"` has them start from the base like any other run, for when `base` names a model
+    known to be good.
     """
 
     preload: ClassVar = ("pyarrow", "pyarrow.parquet", "components.rows")
+    prepared: ClassVar = ("from_base",)
+
+    def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:
+        always = self.parameters["warm_start"] == "always"
+        return {"from_base": bool(self.inputs["base"]) and (always or not _backfills(run, history("model").store))}
 
     def run(
         self,
@@ -96,9 +109,14 @@ class Trainer(Component):
         base: Input[Model | None],
         model: Output[Model],
         attempt: Attempt,
+        from_base: bool,
         run_fn: Callable[[TrainerTask], None],
         parameters: Mapping[str, object] | None = None,
+        warm_start: Literal["except_backfill", "always"] = "except_backfill",  # noqa: ARG002 -- `prepare` reads it
     ) -> None:
+        if base is not None and not from_base:
+            log.info("training from scratch, not from %s: this run is a backfill", base.name)
+            base = None
         attempt.checkpoints.mkdir(parents=True, exist_ok=True)
         task = TrainerTask(
             examples=tuple(sorted(examples, key=lambda e: e.span)),  # stable: one span keeps the order it came in
@@ -119,3 +137,10 @@ class Trainer(Component):
             )
         model.spans = list(task.spans)
         model.base = base.name if base is not None else None
+
+
+def _backfills(run: Run, store: Store) -> bool:
+    """Whether a run is a backfill, or goes on where one stopped."""
+    while run.trigger is Trigger.RESUME and run.base is not None:
+        run = store.run(run.pipeline, run.base)
+    return run.trigger is Trigger.BACKFILL

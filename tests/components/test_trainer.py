@@ -5,7 +5,7 @@ import json
 import pytest
 
 from components import Trainer
-from orchestrator import Model, Retry, past
+from orchestrator import Component, Model, Output, Pipeline, Retry, State, Trigger, past
 from resolvers import Latest
 from tests.components.flow import Bench, Lake, only
 
@@ -37,6 +37,13 @@ def fail_once(task):
         kept.write_text("7")
         raise RuntimeError("lost the machine")
     (task.model_dir / "step").write_text(kept.read_text())
+
+
+class Base(Component):
+    """Makes the same model in every run."""
+
+    def run(self, *, model: Output[Model]) -> None:
+        (model.path / "notes.json").write_text('{"parameters": {}}')
 
 
 def trainer(run_fn=note, *, warm=False, **arguments):
@@ -83,6 +90,63 @@ def test_a_warm_start_reads_the_base_and_records_it(trained):
     """The second model starts from the first and says so."""
     assert notes(trained[1])["base"] == {"depth": 3}
     assert only(trained[1], "model").properties["base"] == only(trained[0], "model").name
+
+
+def backfilled(bench, **arguments):
+    """A routine run, then a backfill of the same window; what the Trainer of the second did."""
+    bench.run(*trainer(warm=True))
+    return bench.run(*trainer(warm=True, **arguments), trigger=Trigger.BACKFILL).executions["Trainer"]
+
+
+def test_a_backfill_trains_from_scratch(tmp_path):
+    """RFC: "Warmstarting can propagate this damage forward in an unpredictable way." The base is there, and unread."""
+    execution = backfilled(Bench(tmp_path))
+
+    assert len(execution.inputs["base"]) == 1
+    assert notes(execution)["base"] is None
+    assert only(execution, "model").properties.get("base") is None
+
+
+def test_a_backfill_starts_from_its_base_when_told_to(tmp_path):
+    """`warm_start="always"` is for a base that is known to be good."""
+    execution = backfilled(Bench(tmp_path), warm_start="always")
+
+    assert notes(execution)["base"] == {}
+    assert only(execution, "model").properties["base"] == execution.inputs["base"][0].name
+
+
+def test_what_resumes_a_backfill_trains_from_scratch_too(tmp_path):
+    """The damage would go on just the same."""
+    bench = Bench(tmp_path)
+    bench.run(*trainer(warm=True))
+    first = bench.run(*trainer(nothing, warm=True), trigger=Trigger.BACKFILL)
+    nodes = trainer(warm=True)
+    rest = Pipeline("p", nodes).select(first=first.failed)
+
+    second = bench.run(*nodes, trigger=Trigger.RESUME, base=first.run.number, selection=rest)
+
+    assert notes(second.executions["Trainer"])["base"] is None
+
+
+def test_from_scratch_and_from_a_base_are_not_the_same_in_the_cache(tmp_path):
+    """A backfill is not served the model that a routine run warm-started on the same window, nor the other way."""
+    bench, base = Bench(tmp_path), Base()
+    nodes = [lake := Lake(rows=ROWS, splits=["train"]), base]
+    nodes.append(Trainer(examples=lake["examples"], base=base["model"], run_fn=note))
+
+    outcomes = [bench.run(*nodes, trigger=trigger) for trigger in (Trigger.MANUAL, Trigger.BACKFILL, Trigger.MANUAL)]
+
+    assert [o.executions["Trainer"].state for o in outcomes] == [State.COMPLETE, State.COMPLETE, State.CACHED]
+
+
+def test_without_a_base_a_backfill_is_served_from_the_cache(tmp_path):
+    """There is nothing to start from, so why the run was started changes nothing."""
+    bench = Bench(tmp_path)
+    bench.run(*trainer())
+
+    again = bench.run(*trainer(), trigger=Trigger.BACKFILL)
+
+    assert again.executions["Trainer"].state is State.CACHED
 
 
 def test_a_function_that_writes_nothing_is_an_error_that_says_so(tmp_path):
