@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from components.readers.custom import FunctionReader, RowReader
 from components.readers.descriptor import Dialect, Format
 from components.splits import HashSplit, output_splits, split_names
 from orchestrator.artifact import Examples, Rejects
@@ -43,6 +44,9 @@ class ExampleGen(Component):
     read stops the run; with `bad_rows="keep"` it is set aside and counted in the output `rejects`. The same files of
     the same span and version are served from the cache, whenever and in whatever order they are ingested again.
 
+    Files in no format that is known here are read by a `reader`, a function from the path of a file to its rows, as
+    `pyarrow.Table` or `pyarrow.RecordBatch`; its code is part of the cache key.
+
     `beam_runner` and `beam_options` send the work to a Beam cluster that sees the same storage.
     """
 
@@ -63,6 +67,11 @@ class ExampleGen(Component):
         given: dict[str, object] = dict(self.parameters)
         self._patterns = _parsed(self.name, given["pattern"], given["patterns"])
         _divided(self._patterns, given["ratios"])
+        if given["reader"] is not None and given["format"] is not None:
+            raise ParameterError(
+                f"{self.name} takes a format or a reader of your own, one of the two, not format={given['format']!r} "
+                "beside reader=…."
+            )
         #: how spans are counted and shown
         self.calendar: Calendar = next(iter(self._patterns.values())).calendar
 
@@ -113,6 +122,7 @@ class ExampleGen(Component):
         ratios: Mapping[str, int] | None = None,
         split_key: Sequence[str] = (),
         format: Format | None = None,  # noqa: A002  the field's word
+        reader: RowReader | None = None,
         types: Mapping[str, str] | None = None,
         bad_rows: Literal["stop", "keep"] = "stop",
         dialect: Dialect = _DIALECT,
@@ -132,6 +142,7 @@ class ExampleGen(Component):
             previous=tuple(previous.items()) if previous is not None else None,
             types=dict(types or {}),
             format=format,
+            reader=None if reader is None else FunctionReader(reader),
             dialect=dialect,
             runner=beam_runner,
             runner_options=dict(beam_options or {}),

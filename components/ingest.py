@@ -23,13 +23,13 @@ import logging
 import pickle
 import shutil
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from components.readers.descriptor import Dialect, FileLayout, Format, Rejected, format_of
+from components.readers.descriptor import Dialect, FileLayout, Format, ReadAs, Rejected, format_of
 from orchestrator.errors import ColumnsChanged, ParameterError, UnreadableInput
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from components.parts import Part, Written, WrittenFile
+    from components.readers import Reader
     from components.readers.columns import Column, Misfit
 
 __all__ = ["IngestPlan", "IngestReport", "fingerprint", "ingest"]
@@ -62,6 +63,7 @@ class IngestPlan:
     previous: Sequence[tuple[str, str]] | None = None  #: columns and types of the previous span, as its report has them
     types: Mapping[str, str] = field(default_factory=dict)  #: columns whose types are pinned
     format: Format | None = None  #: None: by the endings of the files' names
+    reader: Reader | None = None  #: of the user's own; instead of a format
     dialect: Dialect = field(default_factory=Dialect)  #: how text files are written, and the sizes of blocks and parts
     runner: str | None = None  #: a Beam runner by name; None: the embedded one
     runner_options: Mapping[str, str | int | float | bool] = field(default_factory=dict)  #: Beam pipeline options
@@ -165,24 +167,45 @@ def _describe(plan: IngestPlan) -> dict[str, list[FileLayout]]:
     from components.readers import reader_of
 
     layouts: dict[str, list[FileLayout]] = {}
-    first: tuple[str, Format, FileLayout] | None = None
+    first: tuple[str, ReadAs, FileLayout] | None = None
     for split, paths in plan.files.items():
         layouts[split] = []
         for path in paths:
-            fmt = plan.format or format_of(path)
-            layout = reader_of(fmt).describe(path, fmt, plan.dialect)
+            fmt: ReadAs = "custom" if plan.reader is not None else plan.format or format_of(path)
+            # a reader of the user's own takes any name for its format
+            layout = reader_of(fmt, plan.reader).describe(path, cast("Format", fmt), plan.dialect)
             layouts[split].append(layout)
             if first is None:
                 first = (path, fmt, layout)
             if fmt != first[1]:
                 raise UnreadableInput(f"{path} is {fmt} and {first[0]} is {first[1]}; a span has files of one format.")
-            odd = sorted(set(layout.names) ^ set(first[2].names))
-            if odd:
-                has, lacks = (path, first[0]) if odd[0] in layout.names else (first[0], path)
-                raise UnreadableInput(
-                    f"the files of one span must have the same columns: '{odd[0]}' is in {has} and not in {lacks}."
-                )
-    return layouts
+    return _completed(layouts)
+
+
+def _completed(layouts: dict[str, list[FileLayout]]) -> dict[str, list[FileLayout]]:
+    """The same with the columns that a file may lack, since the schema of another file has a default for them (Avro).
+
+    Raises:
+        UnreadableInput: a file lacks a column for which there is no default.
+    """
+    every = [layout for described in layouts.values() for layout in described]
+    first = every[0]
+    defaults = {name: default for layout in every for name, default in layout.defaults}
+    for layout in every:
+        odd = sorted(set(layout.names).symmetric_difference(first.names) - defaults.keys())
+        if odd:
+            has, lacks = (layout, first) if odd[0] in layout.names else (first, layout)
+            raise UnreadableInput(
+                f"the files of one span must have the same columns: '{odd[0]}' is in {has.descriptors[0].path} and not "
+                f"in {lacks.descriptors[0].path}."
+            )
+    names = {name for layout in every for name in layout.names}
+
+    def completed(layout: FileLayout) -> FileLayout:
+        absent = tuple((name, defaults[name]) for name in sorted(names - set(layout.names)))
+        return replace(layout, descriptors=tuple(replace(piece, absent=absent) for piece in layout.descriptors))
+
+    return {split: [completed(layout) for layout in described] for split, described in layouts.items()}
 
 
 def _write(
@@ -202,6 +225,7 @@ def _write(
             rejects=plan.rejects,
             ratios=tuple((plan.ratios or {}).items()),
             split_key=plan.split_key,
+            reader=plan.reader,
         )
         written = _on_beam(plan, "Write", parts, partial(write_part, writing=writing))
         misfits = {w.misfit.column for w in written if w.misfit is not None and w.misfit.where is None}
@@ -246,7 +270,7 @@ def _found_types(
     from components.readers.columns import storable, unify
 
     head = next(descriptor for part in parts for descriptor in part.descriptors)
-    if head.format in ("parquet", "arrow"):
+    if layouts[0].types is not None:
         types: dict[str, pa.DataType | None] = {}
         for layout in layouts:
             assert layout.types is not None
@@ -265,6 +289,12 @@ def _found_types(
     if head.format == "jsonl":
         surveyed = _survey(plan, parts, _known(plan, pins))
         return {name: None if type_ is None else storable(type_) for name, type_ in surveyed.items()}, True
+    if head.format == "tfrecord":
+        sampled = _plain(plan, reader_of(head.format).infer(head, plan.dialect, frozenset(), 1))
+        enough = sampled and not any(pa.types.is_null(type_) for type_ in sampled.values())
+        if enough and not {*dict(plan.previous or ()), *pins} - sampled.keys():
+            return dict(sampled), False
+        return _survey(plan, parts, frozenset()), True
     known = _known(plan, pins)
     sample = reader_of(head.format).infer(head, plan.dialect, known, 1)
     if any(pa.types.is_null(type_) for type_ in sample.values()):
@@ -277,14 +307,27 @@ def _survey(plan: IngestPlan, parts: Sequence[Part], known: frozenset[str]) -> d
     from components.parts import Survey, survey_part
     from components.readers.columns import join_all
 
-    survey = Survey(dialect=plan.dialect, known=known)
+    survey = Survey(dialect=plan.dialect, known=known, reader=plan.reader)
     types: dict[str, pa.DataType] = {}
     for found in _on_beam(plan, "Survey", parts, partial(survey_part, survey=survey)):
         if found.error is not None:
             raise found.error
         types = join_all(types, found.types)
+    types = _plain(plan, types)
     names = next((d.names for part in parts for d in part.descriptors), ())
     return {name: types.get(name) for name in names or types}
+
+
+def _plain(plan: IngestPlan, types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+    """The types without the survey's distinction of lists that have one value at most, which only TFRecord makes."""
+    from components.readers.columns import is_single
+
+    if not any(is_single(type_) for type_ in types.values()):
+        return dict(types)
+    from components.readers.tf_record import settled
+
+    previous = dict(plan.previous or ())
+    return {name: settled(type_, previous.get(name)) for name, type_ in types.items()}
 
 
 def _known(plan: IngestPlan, pins: Mapping[str, pa.DataType]) -> frozenset[str]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from components.readers import Descriptor, Dialect, Rejected
+    from components.readers import Descriptor, Dialect, Reader, Rejected
     from components.readers.columns import Column
 
 #: Rows in a row group: large enough for fast columns, small enough to be held for every split at once.
@@ -51,6 +51,7 @@ class Survey:
 
     dialect: Dialect  #: how text is written
     known: frozenset[str]  #: columns whose types are settled
+    reader: Reader | None = None  #: of the user's own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,7 @@ class Writing:
     rejects: str | None  #: the folder of the rejected rows; None: such a row is an error
     ratios: tuple[tuple[str, int], ...]  #: output splits and weights; empty: the output split is the input split
     split_key: tuple[str, ...]  #: columns that choose the output split; empty: the whole row
+    reader: Reader | None = None  #: of the user's own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +103,8 @@ def survey_part(part: Part, survey: Survey) -> Found:
     types: dict[str, pa.DataType] = {}
     try:
         for descriptor in part.descriptors:
-            found = reader_of(descriptor.format).infer(descriptor, survey.dialect, survey.known, None)
+            reader = reader_of(descriptor.format, survey.reader)
+            found = reader.infer(descriptor, survey.dialect, survey.known, None)
             types = join_all(types, found)
     except SpanwiseError as error:
         return Found(part=part, error=error)
@@ -149,7 +152,7 @@ def rejects_name(part: Part) -> str:
 
 def _read(part: Part, writing: Writing, rejects: _Rejects) -> Iterator[pa.RecordBatch]:
     for descriptor in part.descriptors:
-        reader = reader_of(descriptor.format)
+        reader = reader_of(descriptor.format, writing.reader)
         yield from reader.read(descriptor, writing.dialect, writing.columns, rejects.add)
 
 

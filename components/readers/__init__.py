@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
-from components.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected, format_of
+from components.readers.descriptor import Descriptor, Dialect, FileLayout, Format, ReadAs, Rejected, format_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from components.readers.columns import Column
 
-__all__ = ["Descriptor", "Dialect", "FileLayout", "Format", "Reader", "Rejected", "format_of", "reader_of"]
+__all__ = ["Descriptor", "Dialect", "FileLayout", "Format", "ReadAs", "Reader", "Rejected", "format_of", "reader_of"]
 
 _MODULES: dict[Format, str] = {
     "csv": "components.readers.delimited",
@@ -26,6 +26,8 @@ _MODULES: dict[Format, str] = {
     "jsonl": "components.readers.json_lines",
     "parquet": "components.readers.parquet",
     "arrow": "components.readers.arrow_ipc",
+    "avro": "components.readers.avro",
+    "tfrecord": "components.readers.tf_record",
 }
 
 
@@ -50,6 +52,9 @@ class Reader(Protocol):
         """The rows of the piece in input order, as `columns`. A row that cannot be read goes to `reject`."""
 
 
-def reader_of(fmt: Format) -> Reader:
-    """The module that reads a format; imported only when a file of that format is read."""
+def reader_of(fmt: ReadAs, own: Reader | None = None) -> Reader:
+    """The module that reads a format, imported only when a file of that format is read; `own` is the user's reader."""
+    if fmt == "custom":
+        assert own is not None, "only a plan with a reader of its own makes such pieces"
+        return own
     return cast("Reader", import_module(_MODULES[fmt]))

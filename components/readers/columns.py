@@ -22,6 +22,9 @@ EXACT_DOUBLE = float(2**53)
 
 _JOINS: dict[frozenset[pa.DataType], pa.DataType] = {
     frozenset((pa.int64(), pa.float64())): pa.float64(),
+    frozenset((pa.int64(), pa.float32())): pa.float64(),
+    frozenset((pa.float32(), pa.float64())): pa.float64(),
+    frozenset((pa.string(), pa.binary())): pa.binary(),
     frozenset((pa.date32(), pa.timestamp("us"))): pa.timestamp("us"),
 }
 
@@ -100,7 +103,8 @@ def join(one: pa.DataType, other: pa.DataType) -> pa.DataType:
         null < date32 < timestamp[us] (no zone)    < string
         null < timestamp[us, tz=UTC], time32[ms]   < string
 
-    Structs join field by field and lists by their elements (JSON); whatever else differs meets in string.
+    Structs join field by field and lists by their elements (JSON). Of TFRecord, text and bytes meet in bytes, float
+    and int64 in double, and a `single` and a list in a list. Whatever else differs meets in string.
     """
     if one == other or pa.types.is_null(other):
         return one
@@ -112,9 +116,25 @@ def join(one: pa.DataType, other: pa.DataType) -> pa.DataType:
             fields[field.name] = join(fields.get(field.name, pa.null()), field.type)
         # sorted, so that the order in which blocks are joined does not show
         return pa.struct(sorted(fields.items()))
-    if pa.types.is_list(one) and pa.types.is_list(other):
-        return pa.list_(join(one.value_type, other.value_type))
+    if is_single(one) and is_single(other):
+        return single(join(element_type(one), element_type(other)))
+    if (pa.types.is_list(one) or is_single(one)) and (pa.types.is_list(other) or is_single(other)):
+        return pa.list_(join(element_type(one), element_type(other)))
     return _JOINS.get(frozenset((one, other)), pa.string())
+
+
+def single(type_: pa.DataType) -> pa.DataType:
+    """What a survey calls a list that has had one value at most; it becomes a column of plain values in the end."""
+    return pa.list_(type_, 1)
+
+
+def element_type(type_: pa.DataType) -> pa.DataType:
+    """The type of what is in a list or `single`."""
+    return cast("pa.ListType[pa.DataType]", type_).value_type
+
+
+def is_single(type_: pa.DataType) -> bool:
+    return pa.types.is_fixed_size_list(type_) and type_.list_size == 1
 
 
 def join_all(one: Mapping[str, pa.DataType], other: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:

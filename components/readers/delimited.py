@@ -14,7 +14,7 @@ import pyarrow.csv
 
 from components.readers import records, text
 from components.readers.columns import EXACT_DOUBLE, Column, Misfit, join_all
-from components.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
+from components.readers.descriptor import Descriptor, Dialect, FileLayout, Format, ReadAs, Rejected
 from orchestrator.errors import ParameterError, UnreadableInput
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ def _rejected(descriptor: Descriptor, row: _Row, reason: str) -> Rejected:
     return Rejected(path=descriptor.path, line=row.line, reason=reason, text=text_)
 
 
-def _delimiter(fmt: Format, dialect: Dialect) -> str:
+def _delimiter(fmt: ReadAs, dialect: Dialect) -> str:
     delimiter = dialect.delimiter or ("\t" if fmt == "tsv" else ",")
     if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
         raise ParameterError(f"delimiter: one ASCII character other than a quote or newline, not {delimiter!r}.")

@@ -1,0 +1,498 @@
+"""tf.Example: many serialized records at once become one column of values for each feature, by NumPy alone.
+
+The messages, field numbers in brackets: Example is features [1]; Features is a map, that is entries [1] of key [1]
+and value [2]; Feature is one of bytes_list [1], float_list [2], int64_list [3]; each list has value [1], the numbers
+packed. A record is read here in the one form that every library writes. One that is put down otherwise, as the wire
+format allows (fields in another order, unpacked, in several pieces, or unknown), is read on its own by `_slow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Bytes = NDArray[np.uint8]
+    Flags = NDArray[np.bool_]
+
+_ONE, _TWO = 0x0A, 0x12  # field 1 or 2, of a length that follows
+_BYTES, _FLOATS, _INTS = 1, 2, 3  # the fields of Feature
+_KINDS = {_BYTES: pa.binary(), _FLOATS: pa.float32(), _INTS: pa.int64()}
+_PAD = 16  # bytes after the last record, so that looking ahead needs no check
+_MORE = 0x80
+_VARINT_BYTES = 10
+#: The mask that keeps so many bytes of a word.
+_KEEP = np.array([(1 << 8 * count) - 1 for count in range(9)], dtype=np.uint64)
+#: Beyond this a value is copied on its own; gathering costs eight bytes of index for each byte.
+_LONG_BYTES = 96
+
+Value: TypeAlias = "tuple[int, list[bytes] | list[float] | list[int]]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Records:
+    """Serialized records in one buffer."""
+
+    data: Bytes  #: padded at the end
+    starts: Ints
+    ends: Ints
+
+    @classmethod
+    def of(cls, records: Sequence[bytes]) -> Self:
+        """Puts records after one another."""
+        ends = np.cumsum([len(record) for record in records], dtype=np.int64)
+        starts = np.concatenate(([0], ends[:-1])).astype(np.int64)
+        data = np.frombuffer(b"".join((*records, bytes(_PAD))), dtype=np.uint8)
+        return cls(data=data, starts=starts, ends=ends)
+
+    @property
+    def count(self) -> int:
+        return len(self.starts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feature:
+    """One feature in those records that have it."""
+
+    name: str
+    rows: Ints  #: the records that have it, ascending
+    counts: Ints  #: how many values in each
+    values: pa.Array[Any]  #: of all of them: binary, float or int64
+
+    @property
+    def at_most_one(self) -> bool:
+        return bool((self.counts <= 1).all())
+
+
+def features(records: Records) -> tuple[list[Feature], list[int]]:
+    """The features of the records by name, and the records that are no tf.Example, ascending.
+
+    A feature that never has a value of any kind is a feature of nulls. Where a feature is of two kinds, int64 and
+    float meet in double; bytes and numbers are given as text, which no other feature is.
+    """
+    odd = np.zeros(records.count, dtype=bool)
+    entries = _entries(records, odd)
+    found: dict[str, list[_Run]] = {}
+    for name, run in _by_name(records.data, entries, odd):
+        found.setdefault(name, []).append(run)
+    found = {name: [kept for run in runs if (kept := run.without(odd))] for name, runs in found.items()}
+    bad = _read_slowly(records, odd, found)
+    whole = [_joined(name, runs) for name, runs in sorted(found.items()) if runs]
+    return whole, bad
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Entries:
+    """Features of records: where the name is and where the values are."""
+
+    row: Ints
+    key: Ints  #: where the name begins
+    key_size: Ints
+    kind: Ints  #: the field of Feature; 0: none
+    start: Ints  #: of the list
+    end: Ints
+
+    def select(self, which: Flags | Ints) -> _Entries:
+        return _Entries(
+            row=self.row[which],
+            key=self.key[which],
+            key_size=self.key_size[which],
+            kind=self.kind[which],
+            start=self.start[which],
+            end=self.end[which],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """Values of one feature and kind."""
+
+    kind: int
+    rows: Ints
+    counts: Ints
+    values: pa.Array[Any]
+
+    def without(self, odd: Flags) -> _Run | None:
+        """The run without the records that are odd; None when none is left."""
+        drop = odd[self.rows]
+        if not drop.any():
+            return self
+        if drop.all():
+            return None
+        kept = pa.array(np.repeat(~drop, self.counts))
+        return _Run(kind=self.kind, rows=self.rows[~drop], counts=self.counts[~drop], values=self.values.filter(kept))
+
+
+def _entries(records: Records, odd: Flags) -> _Entries:
+    """Every entry of every map, found for all records side by side; marks the records that are put down otherwise."""
+    data = records.data
+    active = np.flatnonzero(records.starts < records.ends)
+    at, end = records.starts[active], records.ends[active]
+    size, at, right = _message(data, at, _ONE)
+    right &= at + size == end
+    odd[active[~right]] = True
+    active, at, end = active[right], at[right], end[right]
+    rows, starts, ends = [], [], []
+    while active.size:
+        going = at < end
+        active, at, end = active[going], at[going], end[going]
+        size, begin, right = _message(data, at, _ONE)
+        stop = begin + size
+        right &= stop <= end
+        odd[active[~right]] = True
+        active, end, begin, stop = active[right], end[right], begin[right], stop[right]
+        rows.append(active)
+        starts.append(begin)
+        ends.append(stop)
+        at = stop
+    none = np.zeros(0, dtype=np.int64)
+    return _split(
+        data, np.concatenate([none, *rows]), np.concatenate([none, *starts]), np.concatenate([none, *ends]), odd
+    )
+
+
+def _split(data: Bytes, row: Ints, start: Ints, end: Ints, odd: Flags) -> _Entries:
+    """Entries into names and lists."""
+    key_size, key, right = _message(data, start, _ONE)
+    after = np.minimum(key + key_size, end)
+    size, value, tagged = _message(data, after, _TWO)
+    right &= tagged & (value + size == end)
+    value = np.minimum(value, end)
+    tag = data[value].astype(np.int64)
+    kind = np.where(size > 0, tag >> 3, 0)
+    list_size, begin, _ = _message(data, value, None)
+    right &= (size == 0) | ((tag & 7 == 2) & (kind >= _BYTES) & (kind <= _INTS) & (begin + list_size == end))  # noqa: PLR2004
+    begin = np.where(size > 0, np.minimum(begin, end), end)
+    odd[row[~right]] = True
+    return _Entries(row=row, key=key, key_size=key_size, kind=kind, start=begin, end=end).select(right)
+
+
+def _message(data: Bytes, at: Ints, tag: int | None) -> tuple[Ints, Ints, Flags]:
+    """Size and start of the field that begins at each place, and whether it has this tag and a size that can be."""
+    right = np.ones(len(at), dtype=bool) if tag is None else data[at] == tag
+    first = data[at + 1].astype(np.int64)
+    size, begin = first & 0x7F, at + 2
+    longer = np.flatnonzero(first & _MORE)
+    place = 1
+    while longer.size:
+        byte = data[np.minimum(begin[longer], len(data) - 1)].astype(np.int64)
+        size[longer] |= (byte & 0x7F) << (7 * place)
+        begin[longer] += 1
+        longer = longer[byte & _MORE != 0]
+        place += 1
+        if place > 4:  # noqa: PLR2004 -- 2**35 bytes are more than any record has
+            right[longer] = False
+            break
+    begin = np.minimum(begin, len(data) - _PAD)
+    return size, begin, right
+
+
+# --- by name
+
+
+def _by_name(data: Bytes, entries: _Entries, odd: Flags) -> list[tuple[str, _Run]]:
+    if not entries.row.size:
+        return []
+    names, ids = _named(data, entries, odd)
+    # by name, then by record: a radix sort, as the numbers are small
+    order = np.lexsort((entries.row, ids))
+    entries, ids = entries.select(order), ids[order]
+    twice = (ids[1:] == ids[:-1]) & (entries.row[1:] == entries.row[:-1])
+    odd[entries.row[1:][twice]] = True  # of a key that stands twice the last counts
+    bounds = np.searchsorted(ids, np.arange(len(names) + 1))
+    runs = []
+    for number, name in enumerate(names):
+        mine = entries.select(np.arange(bounds[number], bounds[number + 1]))
+        kinds = np.unique(mine.kind).tolist()
+        runs += [(name, _run(data, mine.select(mine.kind == kind), kind, odd)) for kind in kinds]
+    return runs
+
+
+def _named(data: Bytes, entries: _Entries, odd: Flags) -> tuple[list[str], Ints]:
+    """The names, and for each entry the number of its own. Names are compared eight bytes at a time."""
+    words = np.ndarray(shape=(len(data) - 7,), dtype="<u8", buffer=data.data, strides=(1,))
+    mixed = entries.key_size.astype(np.uint64)
+    rest = entries.key_size.copy()
+    at = entries.key.copy()
+    for _ in range(int(-(-entries.key_size.max() // 8))):
+        word = words[np.minimum(at, len(words) - 1)]
+        keep = np.clip(rest, 0, 8)
+        mixed = np.where(keep > 0, _mix(mixed ^ (word & _KEEP[keep])), mixed)
+        rest, at = rest - 8, at + 8
+    _, first, ids = np.unique(mixed, return_index=True, return_inverse=True)
+    names = []
+    for index in first:
+        raw = data[entries.key[index] : entries.key[index] + entries.key_size[index]].tobytes()
+        try:
+            names.append(raw.decode())
+        except UnicodeDecodeError:  # proto3 has no such text: these are no tf.Examples
+            names.append("")
+            odd[entries.row[ids == len(names) - 1]] = True
+    return names, ids.astype(np.int64)
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finalizer of splitmix64 (Steele, Lea & Flood 2014)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+# --- values
+
+
+def _run(data: Bytes, entries: _Entries, kind: int, odd: Flags) -> _Run:
+    if kind == 0:
+        none = np.zeros(len(entries.row), dtype=np.int64)
+        return _Run(kind=kind, rows=entries.row, counts=none, values=pa.array([], pa.null()))
+    counts, values = {_BYTES: _bytes, _FLOATS: _floats, _INTS: _whole}[kind](data, entries, odd)
+    return _Run(kind=kind, rows=entries.row, counts=counts, values=values)
+
+
+def _packed(data: Bytes, entries: _Entries, odd: Flags) -> tuple[Ints, Ints]:
+    """Start and size of the packed numbers of each list."""
+    filled = entries.start < entries.end
+    size, start, right = _message(data, entries.start, _ONE)
+    right = ~filled | (right & (start + size == entries.end))
+    odd[entries.row[~right]] = True
+    good = filled & right
+    return np.where(good, start, 0), np.where(good, size, 0)
+
+
+def _floats(data: Bytes, entries: _Entries, odd: Flags) -> tuple[Ints, pa.Array[Any]]:
+    start, size = _packed(data, entries, odd)
+    odd[entries.row[size % 4 != 0]] = True
+    counts = size // 4
+    floats = np.ndarray(shape=(len(data) - 3,), dtype="<f4", buffer=data.data, strides=(1,))
+    return counts, pa.array(floats[_places(start, counts, step=4)])
+
+
+def _whole(data: Bytes, entries: _Entries, odd: Flags) -> tuple[Ints, pa.Array[Any]]:
+    start, size = _packed(data, entries, odd)
+    unfinished = (size > 0) & (data[start + size - 1] >= _MORE)  # it would run into the next list
+    odd[entries.row[unfinished]] = True
+    size = np.where(unfinished, 0, size)
+    raw = data[_places(start, size)]
+    last = raw < _MORE
+    stops = np.cumsum(size)
+    done = np.concatenate(([0], np.cumsum(last)))
+    counts = done[stops] - done[stops - size]
+    ends = np.flatnonzero(last)
+    begins = np.concatenate(([0], ends + 1))[: len(ends)]
+    lengths = ends - begins + 1
+    values = raw[begins].astype(np.uint64) & np.uint64(0x7F)
+    which = np.flatnonzero(lengths > 1)
+    for place in range(1, _VARINT_BYTES):
+        values[which] |= (raw[begins[which] + place].astype(np.uint64) & np.uint64(0x7F)) << np.uint64(7 * place)
+        which = which[lengths[which] > place + 1]
+        if not which.size:
+            break
+    odd[entries.row[np.searchsorted(stops, begins[which], side="right")]] = True  # longer than a number can be
+    return counts, pa.array(values.view(np.int64))
+
+
+def _bytes(data: Bytes, entries: _Entries, odd: Flags) -> tuple[Ints, pa.Array[Any]]:
+    counts = np.zeros(len(entries.row), dtype=np.int64)
+    active = np.arange(len(entries.row))
+    at = entries.start
+    owners, starts, sizes = [], [], []
+    while True:
+        going = at < entries.end[active]
+        active, at = active[going], at[going]
+        if not active.size:
+            break
+        size, begin, right = _message(data, at, _ONE)
+        right &= begin + size <= entries.end[active]
+        odd[entries.row[active[~right]]] = True
+        active, begin, size = active[right], begin[right], size[right]
+        counts[active] += 1
+        owners.append(active)
+        starts.append(begin)
+        sizes.append(size)
+        at = begin + size
+    none = np.zeros(0, dtype=np.int64)
+    owner, start, size = (np.concatenate([none, *each]) for each in (owners, starts, sizes))
+    if len(owners) > 1:
+        order = np.argsort(owner, kind="stable")
+        start, size = start[order], size[order]
+    return counts, _binary(data, start, size)
+
+
+def _binary(data: Bytes, start: Ints, size: Ints) -> pa.Array[Any]:
+    total = int(size.sum())
+    if total > _LONG_BYTES * len(size):
+        view = data.data
+        return pa.array([bytes(view[s : s + n]) for s, n in zip(start, size, strict=True)], pa.binary())
+    offsets = np.concatenate(([0], np.cumsum(size))).astype(np.int32)
+    content = data[_places(start, size)]
+    buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(content.tobytes())]
+    return pa.Array.from_buffers(pa.binary(), len(size), buffers)
+
+
+def _places(start: Ints, count: Ints, step: int = 1) -> Ints:
+    """`start`, `start + step`, ... , `count` of them, for each."""
+    if len(count) and (count == 1).all():
+        return start
+    within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+    return cast("Ints", np.repeat(start, count) + within * step)
+
+
+# --- one record at a time
+
+
+class _NoExample(Exception):
+    """The bytes are no tf.Example."""
+
+
+def _read_slowly(records: Records, odd: Flags, found: dict[str, list[_Run]]) -> list[int]:
+    """Adds the records that were put down otherwise; returns those that are no tf.Example."""
+    bad = []
+    slow: dict[tuple[str, int], list[tuple[int, list[Any]]]] = {}
+    for row in np.flatnonzero(odd).tolist():
+        try:
+            example = _slow(records.data[records.starts[row] : records.ends[row]].tobytes())
+        except (_NoExample, UnicodeDecodeError, IndexError):
+            bad.append(row)
+            continue
+        for name, (kind, values) in example.items():
+            slow.setdefault((name, kind), []).append((row, list(values)))
+    for (name, kind), rows in slow.items():
+        type_ = _KINDS.get(kind, pa.null())
+        run = _Run(
+            kind=kind,
+            rows=np.array([row for row, _ in rows], dtype=np.int64),
+            counts=np.array([len(values) for _, values in rows], dtype=np.int64),
+            values=pa.array([value for _, values in rows for value in values], type=type_),
+        )
+        found.setdefault(name, []).append(run)
+    return bad
+
+
+def _slow(data: bytes) -> dict[str, Value]:
+    example: dict[str, Value] = {}
+    for number, features_ in _fields(data):
+        for inner, entry in _fields(features_) if number == 1 and isinstance(features_, bytes) else ():
+            if inner == 1 and isinstance(entry, bytes):
+                name, value = b"", b""
+                for field, content in _fields(entry):
+                    if isinstance(content, bytes) and field in (1, 2):
+                        # the pieces of a message are merged, which is the same as reading them after one another
+                        name, value = (content, value) if field == 1 else (name, value + content)
+                example[name.decode()] = _slow_feature(value)
+    return example
+
+
+def _slow_feature(data: bytes) -> Value:
+    kind = 0
+    content = b""
+    for number, value in _fields(data):
+        if number in _KINDS and isinstance(value, bytes):
+            content = content + value if number == kind else value
+            kind = number
+    values: list[Any] = []
+    for number, value in _fields(content, floats=kind == _FLOATS):
+        if number == 1:
+            values += _slow_values(kind, value)
+    return kind, values
+
+
+def _slow_values(kind: int, value: bytes | float) -> list[Any]:
+    """The values that stand there; none if they are written as those of another kind, which counts as unknown."""
+    if kind == _BYTES:
+        return [value] if isinstance(value, bytes) else []
+    if kind == _FLOATS and isinstance(value, bytes):
+        if len(value) % 4:
+            raise _NoExample
+        return list(np.frombuffer(value, "<f4").tolist())
+    if kind == _FLOATS:
+        return [value] if isinstance(value, float) else []
+    if isinstance(value, bytes):
+        numbers, at = [], 0
+        while at < len(value):
+            number, at = _varint(value, at)
+            numbers.append(_signed(number))
+        return numbers
+    return [_signed(value)] if isinstance(value, int) else []
+
+
+def _fields(data: bytes, *, floats: bool = False) -> list[tuple[int, bytes | int | float]]:
+    """Number and content of each field of a message; of a fixed-size number only if it is a float."""
+    found: list[tuple[int, bytes | int | float]] = []
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        number, wire = tag >> 3, tag & 7
+        if number == 0:
+            raise _NoExample
+        if wire == 0:
+            value, at = _varint(data, at)
+            found.append((number, value))
+        elif wire == 2:  # noqa: PLR2004 -- a length follows
+            size, at = _varint(data, at)
+            found.append((number, data[at : at + size]))
+            at += size
+        elif wire in (1, 5):
+            size = 8 if wire == 1 else 4
+            if floats and wire == 5:  # noqa: PLR2004 -- four bytes
+                found.append((number, float(np.frombuffer(data[at : at + size].ljust(4, b"\0"), "<f4")[0])))
+            at += size
+        else:
+            raise _NoExample
+        if at > len(data):
+            raise _NoExample
+    return found
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for place in range(_VARINT_BYTES):
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << (7 * place)
+        if byte < _MORE:
+            return value & 0xFFFFFFFFFFFFFFFF, at
+    raise _NoExample
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+# --- together
+
+
+def _joined(name: str, runs: Sequence[_Run]) -> Feature:
+    """The runs of a feature as one, in the order of the records."""
+    rows = np.concatenate([run.rows for run in runs])
+    counts = np.concatenate([run.counts for run in runs])
+    type_ = _common_type({run.values.type for run in runs if len(run.values)} or {run.values.type for run in runs})
+    parts = [_as(run.values, type_) for run in runs]
+    values = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+    if len(runs) > 1:
+        begins = np.cumsum(counts) - counts
+        order = np.argsort(rows, kind="stable")
+        rows, counts = rows[order], counts[order]
+        values = values.take(_places(begins[order], counts))
+    return Feature(name=name, rows=rows, counts=counts, values=values)
+
+
+def _common_type(types: set[pa.DataType]) -> pa.DataType:
+    types = types - {pa.null()} or types
+    if len(types) == 1:
+        return types.pop()
+    return pa.string() if pa.binary() in types else pa.float64()
+
+
+def _as(values: pa.Array[Any], type_: pa.DataType) -> pa.Array[Any]:
+    if not len(values):
+        return pa.array([], type_)
+    if pa.types.is_string(type_):
+        return pa.array([str(value) for value in values.to_pylist()], pa.string())
+    return values.cast(type_, safe=False)  # of floats, which have 24 bits, only some are whole numbers that are longer
