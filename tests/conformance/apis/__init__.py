@@ -11,6 +11,7 @@ from tests.conformance.apis import (
     resolver_ops,
     split_names,
     strategies,
+    transform,
     verdicts,
 )
 from tests.conformance.judge import Answer
@@ -24,5 +25,6 @@ APIS: Mapping[str, Answer] = {
     **cache_key.APIS,
     **partial_runs.APIS,
     **life.APIS,
+    **transform.APIS,
     **verdicts.APIS,
 }
