@@ -251,8 +251,9 @@ def evaluate(
     frame = pl.DataFrame([column.rechunk() for column in frame.get_columns()])
     named = [each.alias(name) for name, each in features.items()]
     try:
-        # with_columns, so that a constant is as long as the frame
-        return frame.with_columns(named).select(list(features))
+        found = frame.select(named)
+        # constants alone have one row; with_columns makes them as long as the frame
+        return found if len(found) == len(frame) else frame.with_columns(named).select(list(features))
     except _ANYTHING as error:
         for name, each in features.items():
             try:

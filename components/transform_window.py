@@ -32,7 +32,7 @@ from components.preprocessing import Columns, Question, Trace, follow, shown
 from components.row_wise import refuse_unless_row_wise
 from components.standalone import standalone
 from components.transform_graph import TransformGraph, feature, loaded, to_arrow, type_of
-from components.transform_work import Accumulated, Analysis, Asking, Failed, Piece, Place, Writing, Written
+from components.transform_work import Accumulated, Analysis, Asking, Copying, Failed, Piece, Place, Writing, Written
 from orchestrator import fingerprint
 from orchestrator.artifact import Examples
 from orchestrator.errors import ColumnsChanged, NodeFailed, UnreadableInput
@@ -139,6 +139,10 @@ class _Window:
     def places(self) -> list[Place]:
         """What is analyzed, in the order in which it is merged."""
         return [(number, split) for number in range(len(self.contents)) for split in self.plan.analyze]
+
+    def is_newest(self, place: Place) -> bool:
+        """Each span is the newest once: what is looked at once for each expression is looked at there."""
+        return place[0] == len(self.contents) - 1
 
     def files(self, place: Place) -> list[Path]:
         number, split = place
@@ -274,9 +278,11 @@ class _States:
 
     def __init__(self, window: _Window) -> None:
         self._window = window
-        self._kept: dict[Place, dict[str, bytes]] = {
-            place: _kept(window.plan.earlier, window.contents[place[0]], place[1]) for place in window.places
-        }
+        self._kept: dict[Place, dict[str, bytes]] = {}
+        self._files: dict[Place, dict[frozenset[str], Path]] = {}  # what is kept already, by its keys
+        for place in window.places:
+            number, split = place
+            self._kept[place], self._files[place] = _kept(window.plan.earlier, window.contents[number], split)
         self._used: dict[Place, dict[str, tuple[str, bytes]]] = {place: {} for place in window.places}
 
     def answers(self, questions: Sequence[Question]) -> dict[bytes, Plain]:
@@ -300,7 +306,11 @@ class _States:
         self, questions: Sequence[Question], keys: Sequence[str], lacking: Mapping[Place, tuple[int, ...]]
     ) -> None:
         window = self._window
-        asked = [Asking(piece, numbers) for place, numbers in lacking.items() for piece in _pieces(window, place)]
+        asked = [
+            Asking(piece, numbers, window.is_newest(place))
+            for place, numbers in lacking.items()
+            for piece in _pieces(window, place)
+        ]
         work = Analysis.of(window.plan.source, questions, window.types)
         made: dict[Place, list[Accumulated]] = {place: [] for place in lacking}
         for asking, result in zip(asked, window.parallel(work, asked), strict=True):
@@ -322,6 +332,10 @@ class _States:
         for (number, split), states in self._used.items():
             path = _states_file(self._window.plan.cache, self._window.contents[number], split)
             path.parent.mkdir(parents=True, exist_ok=True)
+            same = self._files[number, split].get(frozenset(states))
+            if same is not None:
+                _link(same, path)
+                continue
             ordered = sorted(states)
             columns = {
                 "key": pa.array(ordered, pa.string()),
@@ -383,9 +397,13 @@ def _code(analyzer: type[Analyzer[object]]) -> str:
     return analyzer.__qualname__ if ours else standalone(analyzer)
 
 
-def _kept(earlier: Iterable[str], content: str, split: str) -> dict[str, bytes]:
-    """What earlier runs accumulated over a split; nothing if it is gone or damaged, since it can be made again."""
-    found: dict[str, bytes] = {}
+def _kept(earlier: Iterable[str], content: str, split: str) -> tuple[dict[str, bytes], dict[frozenset[str], Path]]:
+    """The states that earlier runs have of a split, and their files by the keys of the states in them.
+
+    What is gone or damaged counts as never made: it can be made again.
+    """
+    states: dict[str, bytes] = {}
+    files: dict[frozenset[str], Path] = {}
     for folder in earlier:
         path = _states_file(folder, content, split)
         if not path.is_file():
@@ -395,8 +413,9 @@ def _kept(earlier: Iterable[str], content: str, split: str) -> dict[str, bytes]:
         except (OSError, pa.ArrowException) as error:
             log.warning("kept-states-unreadable", extra={"file": str(path), "reason": str(error)})
             continue
-        found = {**dict(zip(table["key"], table["state"], strict=True)), **found}
-    return found
+        states = {**dict(zip(table["key"], table["state"], strict=True)), **states}
+        files.setdefault(frozenset(table["key"]), path)
+    return states, files
 
 
 def _states_file(folder: str, content: str, split: str) -> Path:
@@ -435,7 +454,7 @@ def _transformed(window: _Window, graph: TransformGraph) -> WindowReport:
     digest = fingerprint.digest("transform", EDITION, _versions(), fingerprint.of_tree(plan.graph).digest)
     known = _known(plan.earlier)
     made: dict[int, _Made] = {}
-    copies: list[tuple[Piece, str]] = []
+    copies: list[Copying] = []
     for number, content in enumerate(window.contents):
         found = known.get((content, digest, plan.transform))
         if found is not None and _linked(found, Path(plan.destinations[number])):
@@ -444,9 +463,9 @@ def _transformed(window: _Window, graph: TransformGraph) -> WindowReport:
             continue
         for split in plan.transform:
             copies += _copies(window, graph, (number, split))
-    for (piece, _), result in zip(copies, window.parallel(Writing.of(graph), copies), strict=True):
+    for copying, result in zip(copies, window.parallel(Writing.of(graph), copies), strict=True):
         assert isinstance(result, Written)
-        reads = window.reads[piece.place[0]]
+        reads = window.reads[copying.piece.place[0]]
         reads.transformed_files += 1
         reads.transformed_rows += result.rows
     counts = [_counts(folder, plan.transform) for folder in map(Path, plan.destinations)]
@@ -457,14 +476,19 @@ def _transformed(window: _Window, graph: TransformGraph) -> WindowReport:
     )
 
 
-def _copies(window: _Window, graph: TransformGraph, place: Place) -> list[tuple[Piece, str]]:
+def _copies(window: _Window, graph: TransformGraph, place: Place) -> list[Copying]:
     number, split = place
     folder = Path(window.plan.destinations[number], f"Split-{split}")
     folder.mkdir(parents=True, exist_ok=True)
     files = window.files(place)
     if not files:  # a split without rows has its columns all the same
         pq.write_table(to_arrow(pl.DataFrame(schema=dict(graph.outputs))), folder / "part-00000.parquet")
-    return [(Piece(place, str(path), tuple(range(_row_groups(path)))), str(folder / path.name)) for path in files]
+    return [
+        Copying(
+            Piece(place, str(path), tuple(range(_row_groups(path)))), str(folder / path.name), window.is_newest(place)
+        )
+        for path in files
+    ]
 
 
 def _counts(folder: Path, splits: Iterable[str]) -> dict[str, int]:
@@ -476,7 +500,7 @@ def _counts(folder: Path, splits: Iterable[str]) -> dict[str, int]:
 
 
 def _linked(made: _Made, destination: Path) -> bool:
-    """Puts the files of an earlier run here too, if they are there with their sizes. Artifacts never change."""
+    """Puts the files of an earlier run here too, if they are there with their sizes."""
     source = Path(made.folder)
     files = {name: source / name for name in made.sizes}
     if not all(path.is_file() and path.stat().st_size == made.sizes[name] for name, path in files.items()):
@@ -484,11 +508,16 @@ def _linked(made: _Made, destination: Path) -> bool:
     for name, path in files.items():
         target = destination / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(path, target)
-        except OSError:  # another file system, or one without links
-            shutil.copyfile(path, target)
+        _link(path, target)
     return True
+
+
+def _link(source: Path, target: Path) -> None:
+    """One file under two names; artifacts never change, so neither can the other."""
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, target)
 
 
 def _remember(window: _Window, digest: str, counts: Sequence[dict[str, int]]) -> None:

@@ -25,7 +25,10 @@ from components.transform_graph import TransformGraph, evaluate, to_arrow
 from orchestrator.errors import UnreadableInput
 
 PROBED = 64
-"""So many rows of each file are computed a second time, in two parts, to find expressions that are not row-wise."""
+"""So many rows of a file are computed a second time, in two parts, to find expressions that are not row-wise."""
+
+_FEW = 10_000
+"""Rows that are read faster than threads are woken for them."""
 
 Types: TypeAlias = Mapping[str, pl.DataType]
 Place: TypeAlias = tuple[int, str]
@@ -72,6 +75,16 @@ class Asking:
 
     piece: Piece
     open: tuple[int, ...]
+    probed: bool  #: whether to look for expressions that are not row-wise
+
+
+@dataclass(frozen=True)
+class Copying:
+    """A file and where its features go."""
+
+    piece: Piece
+    target: str
+    probed: bool  #: as above
 
 
 @dataclass(frozen=True)
@@ -98,7 +111,7 @@ class Analysis:
             for place, group in enumerate(asking.piece.groups):
                 frame = read_group(asking.piece.path, group, roots, self.types)
                 rows += len(frame)
-                if not place:
+                if asking.probed and not place:
                     probe(inputs.named, frame.head(PROBED), inputs.called)
                 values = evaluate(inputs.named, frame, inputs.called)
                 for number, question in asked:
@@ -183,12 +196,12 @@ class Writing:
     def of(cls, graph: TransformGraph) -> Writing:
         return cls(graph.source, graph.function, pickle.dumps((graph.inputs, graph.values, graph.unreadable)))
 
-    def __call__(self, copy: tuple[Piece, str]) -> Written | Failed:
+    def __call__(self, copying: Copying) -> Written | Failed:
         """Writes the features of a whole file, row group by row group, to a file that appears when it is whole."""
-        piece, target = copy
+        piece = copying.piece
         graph = _graph(self.source, self.function, self.payload)
         schema = to_arrow(pl.DataFrame(schema=dict(graph.outputs))).schema
-        final = Path(target)
+        final = Path(copying.target)
         final.parent.mkdir(parents=True, exist_ok=True)
         draft = final.with_name(final.name + ".tmp")
         columns = graph.needs() or tuple(graph.inputs)[:1]  # of constants too there is one for each row
@@ -197,7 +210,7 @@ class Writing:
             with pq.ParquetWriter(draft, schema, compression="zstd") as writer:
                 for place, group in enumerate(piece.groups):
                     frame = read_group(piece.path, group, columns, graph.inputs)
-                    if not place:
+                    if copying.probed and not place:
                         probe(graph.features, frame.head(PROBED))
                     found = to_arrow(evaluate(graph.features, frame)).cast(schema).combine_chunks()
                     rows += found.num_rows
@@ -228,7 +241,8 @@ def read_group(path: str, group: int, columns: Sequence[str], types: Types) -> p
         with pq.ParquetFile(path) as file:
             known = set(file.schema_arrow.names)
             there = [name for name in columns if name in known]
-            table = file.read_row_group(group, columns=there)
+            many = file.metadata.row_group(group).num_rows > _FEW
+            table = file.read_row_group(group, columns=there, use_threads=many)
     except (pa.ArrowException, OSError) as error:
         raise UnreadableInput(f"{path}: row group {group} cannot be read ({error}). Ingest its span again.") from error
     frame = (
