@@ -6,26 +6,24 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
 
+from components.metric import KNOWN, USUAL, Metric, suits
 from orchestrator.artifact import Blessing, Evaluation, Examples, Model
-from orchestrator.component import Component, Input, Output
+from orchestrator.component import Attempt, Component, Input, Output
 from orchestrator.errors import ParameterError, UnreadableInput
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
+    from components.bootstrap import Method
+    from components.measurement import Measured
 
 log = logging.getLogger("spanwise.evaluator")
 
-MetricName: TypeAlias = Literal[
-    "count", "auc", "log_loss", "accuracy", "calibration", "precision", "recall", "mae", "rmse", "r2"
-]
+PAGE = "report.html"
 
-MOST_SLICES = 1000
-"""Of one slicing, the slices with the most rows that are reported."""
+EXACT_ROWS = 2_000_000
+"""Up to so many rows of the split, the areas under curves are exact; they take about 100 MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +41,10 @@ class Threshold:
     max_rise: float | None = None  #: above it, for metrics of which less is better
     max_drop_ratio: float | None = None  #: below it, as a share of the baseline's: 0.05 is five per cent
     max_rise_ratio: float | None = None
+    by: str | tuple[str, ...] | None = None  #: in `slice_thresholds`: of slices by these columns only
 
     def __post_init__(self) -> None:
-        bounds = [b for b in vars(self).values() if b is not None]
+        bounds = [b for name, b in vars(self).items() if name != "by" and b is not None]
         if not bounds or any(math.isnan(b) for b in bounds):
             raise ParameterError(f"{self} bounds nothing; give it a number, for example Threshold(at_least=0.6).")
         if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
@@ -66,23 +65,30 @@ class Finding:
     limit: float  #: what it was set to
     value: float
     baseline: float | None  #: the baseline's value; None for bounds that compare with nothing
-    passed: bool | None  #: None: not applied, because there is no baseline
+    passed: bool | None  #: None: not applied, because there is no baseline, or in a slice where it is undefined
+    slice: Mapping[str, object] | None = None  #: the values of its columns; None: of all rows
 
     @property
     def reason(self) -> str:
         """For people: what was found and what was wanted."""
+        metric = self.metric if self.slice is None else f"{self.metric} of {slice_name(self.slice)}"
         if math.isnan(self.value):
-            return f"{self.metric} is undefined on these examples; {self.bound}={self.limit:g} was wanted"
+            return f"{metric} is undefined on these examples; {self.bound}={self.limit:g} was wanted"
         if self.baseline is None:
-            return f"{self.metric} is {self.value:.6g}; {self.bound}={self.limit:g} was wanted"
+            return f"{metric} is {self.value:.6g}; {self.bound}={self.limit:g} was wanted"
         return (
-            f"{self.metric} is {self.value:.6g} and the baseline's is {self.baseline:.6g}; "
+            f"{metric} is {self.value:.6g} and the baseline's is {self.baseline:.6g}; "
             f"{self.bound}={self.limit:g} was wanted"
         )
 
 
+def slice_name(values: Mapping[str, object]) -> str:
+    """A slice as people write it: origin=JFK, carrier=UA."""
+    return ", ".join(f"{name}={'null' if value is None else value}" for name, value in values.items())
+
+
 def judge(
-    thresholds: Mapping[MetricName, Threshold], metrics: Mapping[str, float], baseline: Mapping[str, float] | None
+    thresholds: Mapping[str, Threshold], metrics: Mapping[str, float], baseline: Mapping[str, float] | None
 ) -> tuple[Finding, ...]:
     """Holds metrics against thresholds. Pure; the model is blessed when no finding has `passed` False."""
     return tuple(
@@ -124,10 +130,18 @@ class Evaluator(Component):
 
     `predict_fn(model_dir, table)` gives one score for each row; it is called batch by batch, so it does well to keep
     the model it has loaded (`functools.cache`). `label` is a column, or a function that makes the labels of a table.
-    Rows whose label is null or NaN are left out and counted. `slices` are columns, or groups of columns.
+    Rows whose label is null or NaN are left out and counted. `slices` are columns, or groups of columns. With
+    `classes`, labels are one of them and `predict_fn` gives a score for each, in their order.
 
-    With thresholds there is a `blessing`, 1 when every threshold is met. Without any there is no verdict and so no
-    blessing, as in TFX; a Pusher that is connected to it then does not push. A refused model does not fail the run.
+    Every figure, and its difference to the baseline's on the same rows, has a 95 % interval from `replicates` of a
+    Poisson bootstrap. `evaluation` holds them in `metrics.json`, and `report.html` shows them.
+
+    With thresholds there is a `blessing`, 1 when every threshold is met; `slice_thresholds` hold for every slice of at
+    least `small_slice_rows`. Without any there is no verdict and so no blessing, as in TFX; a Pusher that is connected
+    to it then does not push. A refused model does not fail the run.
+
+    `beam_runner` and `beam_options` send the work to a Beam cluster that sees the same storage. Up to a million rows
+    are measured in this process when no runner is named; the figures are the same.
     """
 
     preload: ClassVar = (
@@ -135,18 +149,23 @@ class Evaluator(Component):
         "pyarrow",
         "pyarrow.compute",
         "pyarrow.parquet",
-        "components.metrics",
-        "components.rows",
+        "components.measurement",
+        "components.evaluation_report",
     )
+    libraries: ClassVar = ("numpy", "pyarrow")
 
     def check(self) -> None:
-        thresholds = self.parameters["thresholds"]
-        for metric, threshold in thresholds.items() if isinstance(thresholds, Mapping) else ():
-            if threshold.compares and not self.inputs["baseline"]:
-                raise ParameterError(
-                    f"{self.name}: the threshold of {metric!r} compares with a baseline, and none is connected; "
-                    f"connect one: baseline=LatestBlessed(trainer['model'])['model']."
-                )
+        for which in ("thresholds", "slice_thresholds"):
+            thresholds = self.parameters[which]
+            for metric, threshold in thresholds.items() if isinstance(thresholds, Mapping) else ():
+                if threshold.compares and not self.inputs["baseline"]:
+                    raise ParameterError(
+                        f"{self.name}: the threshold of {metric!r} compares with a baseline, and none is connected; "
+                        f"connect one: baseline=LatestBlessed(trainer['model'])['model']."
+                    )
+        _check_metrics(self.name, self.parameters)
+        _check_numbers(self.name, self.parameters)
+        _check_slices(self.name, self.parameters["slices"], self.parameters["slice_thresholds"])
 
     def run(
         self,
@@ -156,54 +175,239 @@ class Evaluator(Component):
         baseline: Input[Model | None],
         evaluation: Output[Evaluation],
         blessing: Output[Blessing | None],
+        attempt: Attempt,
         label: str | Callable[..., object],
         predict_fn: Callable[..., object],
         split: str = "eval",
-        metrics: Sequence[MetricName] = ("auc", "log_loss", "accuracy", "calibration"),
+        metrics: Sequence[str | Metric] | None = None,
         slices: Sequence[str | Sequence[str]] = (),
-        thresholds: Mapping[MetricName, Threshold] | None = None,
+        thresholds: Mapping[str, Threshold] | None = None,
+        slice_thresholds: Mapping[str, Threshold] | None = None,
         small_slice_rows: int = 100,
+        classes: Sequence[str | int] = (),
+        replicates: int = 40,
+        intervals: Literal["bootstrap", "jackknife"] = "bootstrap",
+        exact_rows: int = EXACT_ROWS,
         batch_size: int = 1 << 16,
+        beam_runner: str | None = None,
+        beam_options: dict[str, str | int | float | bool] | None = None,
     ) -> None:
-        from components.metrics import measure
+        from components import rows
+        from components.evaluation_report import page
+        from components.measurement import Question, measured
 
-        specs = [(spec,) if isinstance(spec, str) else tuple(spec) for spec in slices]
-        names = tuple(dict.fromkeys(("count", *metrics, *(thresholds or {}))))
+        ordered = sorted(examples, key=lambda e: e.span)
+        slicings = tuple(dict.fromkeys(map(_slicing, slices)))
+        schema = rows.columns_of(ordered, split)
+        rows.chosen(schema, [name for s in slicings for name in s] + ([label] if isinstance(label, str) else []))
         rival = None if baseline is None or baseline.name == model.name else baseline
-        seen = _read(examples, split, label, predict_fn, [m for m in (model, rival) if m], specs, batch_size)
-        _refuse_unsuitable(names, seen, examples, split)
-
-        scores = seen.scores[model.name]
-        old_scores = None if baseline is None else seen.scores[baseline.name]
-        overall = measure(names, seen.labels, scores)
-        old = None if old_scores is None else measure(names, seen.labels, old_scores)
-        findings = judge(thresholds or {}, overall, old)
-        refusals = [f.reason for f in findings if f.passed is False]
-        blessed = None if not findings else not refusals
-
-        report = {
+        names, own = _wanted(metrics, {**(thresholds or {}), **(slice_thresholds or {})}, classes=bool(classes))
+        question = Question(
+            schema=schema,
+            label=label,
+            predict_fn=predict_fn,
+            models={m.name: m.path for m in (model, rival) if m is not None},
+            names=names,
+            own=own,
+            slicings=slicings,
+            classes=tuple(classes),
+            replicates=replicates,
+            method=intervals,
+            small_rows=small_slice_rows,
+            batch_rows=batch_size,
+        )
+        found = measured(
+            question,
+            rows.parts(ordered, split),
+            exact_rows=exact_rows,
+            runner=beam_runner,
+            options=beam_options or {},
+            scratch=attempt.scratch,
+        )
+        _tell(found, ordered, split)
+        judged, refusals = _judged(
+            found,
+            intervals,
+            model=model.name,
+            baseline=None if baseline is None else baseline.name,
+            small_rows=small_slice_rows,
+            thresholds=thresholds or {},
+            slice_thresholds=slice_thresholds or {},
+        )
+        report: dict[str, object] = {
             "model": model.name,
-            "baseline": baseline.name if baseline is not None else None,
+            "baseline": None if baseline is None else baseline.name,
             "split": split,
             "spans": sorted({e.span for e in examples}),
             "label": label if isinstance(label, str) else _name_of(label),
             "predict_fn": _name_of(predict_fn),
-            "rows_without_label": seen.unlabelled,
-            "blessed": blessed,
-            "reasons": refusals,
-            "thresholds": [{**vars(f), "value": _plain(f.value), "baseline": _plain(f.baseline)} for f in findings],
-            "overall": _plain_all(overall),
-            "baseline_overall": None if old is None else _plain_all(old),
-            "slices": [s for spec in specs for s in _slices(spec, seen, names, scores, old_scores, small_slice_rows)],
+            "classes": list(classes) or None,
+            "replicates": replicates,
+            "interval_method": intervals,
+            **judged,
         }
-        (evaluation.path / "metrics.json").write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-        evaluation.metrics = _defined(overall)
-        if old is not None:
-            evaluation.baseline_metrics = _defined(old)
-        log.info("%s: %s", model.name, ", ".join(f"{n} {v:.6g}" for n, v in overall.items()))
-        if blessed is not None:
+        curves = {name: asdict(each) for name, each in found.curves.items()}
+        for name, content in (("metrics.json", report), ("curves.json", curves)):
+            text = json.dumps(content, indent=2 if content is report else None, ensure_ascii=False)
+            (evaluation.path / name).write_text(text + "\n", encoding="utf-8")
+        (evaluation.path / PAGE).write_text(page(report, found.curves), encoding="utf-8")
+        _describe(evaluation, report)
+        if refusals is not None:
             assert blessing is not None, "an output is always given"
             _bless(blessing, model, baseline, refusals)
+
+
+# --- checks -------------------------------------------------------------------------------------------------------
+
+
+def _check_metrics(node: str, parameters: Mapping[str, object]) -> None:
+    metrics, classes = parameters["metrics"], bool(parameters["classes"])
+    asked = list(metrics) if isinstance(metrics, Sequence) else []
+    own = {metric.name for metric in asked if isinstance(metric, Metric)}
+    for which in ("thresholds", "slice_thresholds"):
+        thresholds = parameters[which]
+        asked += [name for name in thresholds if name not in own] if isinstance(thresholds, Mapping) else []
+    for name in (name for name in asked if isinstance(name, str)):
+        try:
+            suitable = suits(name, classes=classes)
+        except ValueError as error:
+            raise ParameterError(f"{node}: {error}.") from None
+        if not suitable:
+            able = ", ".join(n for n in KNOWN if suits(n, classes=classes))
+            raise ParameterError(
+                f"{node}: {name} cannot be measured {'with' if classes else 'without'} classes; these can: {able}."
+            )
+    if own and classes:
+        raise ParameterError(
+            f"{node}: a metric of one's own ({min(own)}) takes one score a row, and classes have more."
+        )
+    if taken := own & set(KNOWN):
+        raise ParameterError(f"{node}: there is a metric {min(taken)!r} already; call yours otherwise.")
+
+
+def _check_numbers(node: str, parameters: Mapping[str, object]) -> None:
+    for name, least in (("replicates", 0), ("small_slice_rows", 0), ("batch_size", 1), ("exact_rows", 0)):
+        value = parameters[name]
+        if isinstance(value, int) and value < least:
+            raise ParameterError(f"{node}.{name} is {value}; it is {least} or more.")
+
+
+def _check_slices(node: str, slices: object, thresholds: object) -> None:
+    given = {_slicing(spec) for spec in slices} if isinstance(slices, Sequence) else set()
+    for metric, threshold in thresholds.items() if isinstance(thresholds, Mapping) else ():
+        if not given:
+            raise ParameterError(f"{node}: slice_thresholds are of slices, and there are none; name some: slices=(…).")
+        if threshold.by is not None and _slicing(threshold.by) not in given:
+            raise ParameterError(
+                f"{node}: the threshold of {metric!r} is of slices by {threshold.by!r}, which `slices` does not have."
+            )
+
+
+def _slicing(spec: str | Sequence[str]) -> tuple[str, ...]:
+    return (spec,) if isinstance(spec, str) else tuple(spec)
+
+
+def _wanted(
+    metrics: Sequence[str | Metric] | None, thresholds: Mapping[str, Threshold], *, classes: bool
+) -> tuple[tuple[str, ...], tuple[Metric, ...]]:
+    """The metrics to compute: by name, with those that have a threshold, and the user's own."""
+    asked = USUAL["classes" if classes else "binary"] if metrics is None else metrics
+    own = tuple(m for m in asked if isinstance(m, Metric))
+    named = [m for m in asked if isinstance(m, str)] + [t for t in thresholds if t not in {m.name for m in own}]
+    return tuple(dict.fromkeys(("count", *named))), own
+
+
+# --- the report ---------------------------------------------------------------------------------------------------
+
+
+def _tell(found: Measured, examples: Sequence[Examples], split: str) -> None:
+    """Says what was not measured.
+
+    Raises:
+        UnreadableInput: there is nothing to measure.
+    """
+    if not found.rows:
+        raise UnreadableInput(
+            f"the split {split!r} of spans {', '.join(str(e.span) for e in examples)} has no rows"
+            f"{f' with a label ({found.unlabelled} without)' if found.unlabelled else ''}, "
+            "so there is nothing to evaluate."
+        )
+    if found.unlabelled:
+        log.warning("%d rows have no label and are left out", found.unlabelled)
+    for model, count in found.unscored.items():
+        if count:
+            log.warning("%s gave no finite score for %d of %d rows", model, count, found.rows)
+    for slices in found.slices:
+        if slices.occurring > len(slices.sizes):
+            by, count = ", ".join(slices.by), len(slices.sizes)
+            log.warning("%d slices by %s; the %d largest are reported", slices.occurring, by, count)
+    for slicing in found.left_out:
+        log.warning("too many slices by %s to be measured among %d rows", ", ".join(slicing), found.rows)
+
+
+def _judged(
+    found: Measured,
+    method: Method,
+    *,
+    model: str,
+    baseline: str | None,
+    small_rows: int,
+    thresholds: Mapping[str, Threshold],
+    slice_thresholds: Mapping[str, Threshold],
+) -> tuple[dict[str, object], list[str] | None]:
+    """The figures and the verdict, as `metrics.json` has them; and why the model is refused, None: not judged."""
+    from components.evaluation import figures, plain
+
+    overall = figures(found.overall, 0, model=model, baseline=baseline, method=method)
+    findings = list(judge(thresholds, overall.metrics, overall.baseline_metrics))
+    slices: list[dict[str, object]] = []
+    for group in found.slices:
+        mine = {m: t for m, t in slice_thresholds.items() if t.by is None or _slicing(t.by) == group.by}
+        for place, (values, size) in enumerate(zip(group.groups, group.sizes, strict=True)):
+            small = size < small_rows
+            each = figures(group.figures, place, model=model, baseline=baseline, method=method, intervals=not small)
+            slices.append({"slice": plain(values), "small": small, **each.plain()})
+            if not small:
+                findings += _of_slice(judge(mine, each.metrics, each.baseline_metrics), values, found.unscored[model])
+    refusals = [f.reason for f in findings if f.passed is False] if findings else None
+    described = overall.plain()
+    report = {
+        "rows": found.rows,
+        "rows_without_label": found.unlabelled,
+        "rows_without_score": dict(found.unscored),
+        "exact": found.exact,
+        "auc_error": dict(found.auc_error) or None,
+        "blessed": None if refusals is None else not refusals,
+        "reasons": refusals or [],
+        "thresholds": [plain(vars(f)) for f in findings],
+        "overall": described.pop("metrics"),
+        "baseline_overall": described.pop("baseline_metrics"),
+        **described,
+        "confusion": {m: counts.tolist() for m, counts in found.confusion.items()} or None,
+        "slicings": [
+            *({"by": list(s.by), "occurring": s.occurring, "reported": len(s.sizes)} for s in found.slices),
+            *({"by": list(by), "occurring": None, "reported": 0} for by in found.left_out),
+        ],
+        "slices": slices,
+    }
+    return report, refusals
+
+
+def _of_slice(findings: Sequence[Finding], values: Mapping[str, object], unscored: int) -> Iterator[Finding]:
+    """The findings as those of a slice; a metric that its labels leave undefined is not judged there."""
+    for finding in findings:
+        unjudged = math.isnan(finding.value) and not unscored
+        yield replace(finding, slice=values, passed=None if unjudged else finding.passed)
+
+
+def _describe(evaluation: Evaluation, report: Mapping[str, object]) -> None:
+    """Sets the properties: what can be asked of the metadata needs no file."""
+    overall, old = report["overall"], report["baseline_overall"]
+    assert isinstance(overall, Mapping), "as judged"
+    evaluation.metrics = {name: value for name, value in overall.items() if value is not None}
+    if isinstance(old, Mapping):
+        evaluation.baseline_metrics = {name: value for name, value in old.items() if value is not None}
+    log.info("%s: %s", report["model"], ", ".join(f"{n} {v:.6g}" for n, v in overall.items() if v is not None))
 
 
 def _bless(blessing: Blessing, model: Model, baseline: Model | None, refusals: Sequence[str]) -> None:
@@ -215,199 +419,6 @@ def _bless(blessing: Blessing, model: Model, baseline: Model | None, refusals: S
         blessing.reasons = list(refusals)
         log.warning("not blessed: %s", "; ".join(refusals))
     (blessing.path / ("NOT_BLESSED" if refusals else "BLESSED")).touch()
-
-
-# --- reading ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(kw_only=True)
-class _Column:
-    """The values of one sliced column, as numbers that are given out as values are met."""
-
-    values: list[object] = field(default_factory=list)  #: by number
-    numbers: dict[object, int] = field(default_factory=dict)
-    of_rows: list[NDArray[np.int32]] = field(default_factory=list)  #: batch by batch
-
-    def add(self, column: pa.Array[pa.Scalar[pa.DataType]]) -> None:
-        """Notes the values of a batch."""
-        import numpy as np
-        import pyarrow as pa
-
-        encoded = column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode("encode")
-        assert isinstance(encoded, pa.DictionaryArray)
-        values = encoded.dictionary.to_pylist()
-        if encoded.indices.null_count:
-            values.append(None)
-        numbers = [self._number(value) for value in values]
-        indices = encoded.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False)
-        self.of_rows.append(np.array(numbers, dtype=np.int32)[indices])
-
-    def _number(self, value: object) -> int:
-        key = json.dumps(value, default=str, sort_keys=True)  # a list is no key of a dict, and NaN is not itself
-        if key not in self.numbers:
-            self.numbers[key] = len(self.values)
-            self.values.append(value)
-        return self.numbers[key]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Seen:
-    """What is kept of the rows: a few numbers for each."""
-
-    labels: NDArray[np.float64]
-    scores: Mapping[str, NDArray[np.float64]]  #: by model
-    columns: Mapping[str, _Column]  #: those that slices are made of
-    unlabelled: int
-
-
-def _read(
-    examples: Sequence[Examples],
-    split: str,
-    label: str | Callable[..., object],
-    predict_fn: Callable[..., object],
-    models: Sequence[Model],
-    slices: Sequence[tuple[str, ...]],
-    batch_size: int,
-) -> _Seen:
-    import numpy as np
-    import pyarrow as pa
-
-    from components import rows
-
-    ordered = sorted(examples, key=lambda e: e.span)
-    columns = {name: _Column() for spec in slices for name in spec}
-    rows.chosen(rows.columns_of(ordered, split), [*columns, *([label] if isinstance(label, str) else [])])
-    labels: list[NDArray[np.float64]] = []
-    scores: dict[str, list[NDArray[np.float64]]] = {model.name: [] for model in models}
-    unlabelled = 0
-    for batch in rows.batches(ordered, split, batch_size=batch_size):
-        table = pa.Table.from_batches([batch])
-        found = _labels(label, table)
-        known = ~np.isnan(found)
-        if not known.all():
-            unlabelled += int((~known).sum())
-            table, found = table.filter(pa.array(known)), found[known]
-        if not len(found):
-            continue
-        labels.append(found)
-        for model in models:
-            scores[model.name].append(_vector("predict_fn", predict_fn(model.path, table), len(found)))
-        for name, column in columns.items():
-            column.add(table.column(name).combine_chunks())
-    if unlabelled:
-        log.warning("%d rows have no label and are left out", unlabelled)
-    if not labels:
-        raise UnreadableInput(
-            f"the split {split!r} of spans {', '.join(str(e.span) for e in ordered)} has no rows"
-            f"{f' with a label ({unlabelled} without)' if unlabelled else ''}, so there is nothing to evaluate."
-        )
-    return _Seen(
-        labels=np.concatenate(labels),
-        scores={name: np.concatenate(parts) for name, parts in scores.items()},
-        columns=columns,
-        unlabelled=unlabelled,
-    )
-
-
-def _labels(label: str | Callable[..., object], table: pa.Table) -> NDArray[np.float64]:
-    """The labels as numbers, NaN where there is none."""
-    if not isinstance(label, str):
-        return _vector("label", label(table), len(table))
-    return _vector(f"label {label!r}", table.column(label), len(table))
-
-
-def _vector(what: str, values: object, rows: int) -> NDArray[np.float64]:
-    """What a user's function gave, as one float for each row; nulls are NaN."""
-    import numpy as np
-    import pyarrow as pa
-
-    if isinstance(values, pa.ChunkedArray | pa.Array):
-        values = values.cast(pa.float64()) if _is_number(values.type) else values
-        values = values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values.to_numpy()
-    array = np.asarray(values)
-    if array.shape == (rows, 1):
-        array = array[:, 0]
-    if array.shape != (rows,):
-        raise ParameterError(
-            f"{what} gave an array of shape {array.shape} for {rows} rows; one number for each row is wanted, "
-            "for example model.predict_proba(x)[:, 1]."
-        )
-    try:
-        return array.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise ParameterError(
-            f"{what} gave {array.dtype} values such as {array[0]!r}; numbers are wanted. "
-            "Give label a function that makes them."
-        ) from error
-
-
-def _is_number(type_: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    return pa.types.is_boolean(type_) or pa.types.is_integer(type_) or pa.types.is_null(type_)
-
-
-def _refuse_unsuitable(names: Sequence[str], seen: _Seen, examples: Sequence[Examples], split: str) -> None:
-    from components.metrics import unsuitable
-
-    for model, scores in seen.scores.items():
-        why = unsuitable(names, seen.labels, scores)
-        if why is not None:
-            raise ParameterError(f"{model} on split {split!r} of {len(examples)} spans: {why}.")
-
-
-# --- slicing ------------------------------------------------------------------------------------------------------
-
-
-def _slices(
-    spec: tuple[str, ...],
-    seen: _Seen,
-    names: Sequence[str],
-    scores: NDArray[np.float64],
-    old_scores: NDArray[np.float64] | None,
-    small_slice_rows: int,
-) -> Iterator[dict[str, object]]:
-    """The metrics of every group of rows that agree in the columns, the largest groups first."""
-    import numpy as np
-
-    from components.metrics import measure
-
-    numbers = {name: np.concatenate(seen.columns[name].of_rows) for name in spec}
-    of_rows = np.zeros(len(seen.labels), dtype=np.int64)
-    for name in spec:  # numbering the combinations anew each time keeps them below rows times values
-        _, of_rows = np.unique(of_rows * len(seen.columns[name].values) + numbers[name], return_inverse=True)
-    sizes = np.bincount(of_rows)
-    order = np.argsort(of_rows, kind="stable")
-    ends = np.cumsum(sizes)
-    largest = np.argsort(-sizes, kind="stable")
-    if len(largest) > MOST_SLICES:
-        log.warning("%d slices by %s; the %d largest are reported", len(largest), ", ".join(spec), MOST_SLICES)
-    for group in largest[:MOST_SLICES]:
-        rows = order[ends[group] - sizes[group] : ends[group]]
-        values = {name: seen.columns[name].values[numbers[name][rows[0]]] for name in spec}
-        yield {
-            "slice": {name: _plain(value) for name, value in values.items()},
-            "small": bool(sizes[group] < small_slice_rows),
-            "metrics": _plain_all(measure(names, seen.labels[rows], scores[rows])),
-            "baseline_metrics": (
-                None if old_scores is None else _plain_all(measure(names, seen.labels[rows], old_scores[rows]))
-            ),
-        }
-
-
-def _plain(value: object) -> object:
-    """What JSON can say; a number that is none is null."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
-def _plain_all(metrics: Mapping[str, float]) -> dict[str, object]:
-    return {name: _plain(value) for name, value in metrics.items()}
-
-
-def _defined(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
 def _name_of(function: Callable[..., object]) -> str:

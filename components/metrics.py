@@ -1,18 +1,42 @@
-"""Metrics: how good scores are, given the labels. A metric that has no answer is NaN, which no threshold lets pass."""
+"""Metrics: how good scores are, given the labels. A metric that has no answer is NaN, which no threshold lets pass.
+
+Nearly all of them are made of sums over rows (`Sums`), which merge by addition. The areas under curves need the rows in
+the order of their scores: exactly, from the rows themselves, or from how many rows of each class fall between edges.
+Everything is computed for many groups of rows and many replicates at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-Floats: TypeAlias = NDArray[np.float64]
+from components.metric import known, parsed
 
-_DECIDE = 0.5  # a score above it is a prediction of the positive class
-_BINARY = frozenset({"auc", "log_loss", "accuracy", "calibration", "precision", "recall"})
-_PROBABILITY = frozenset({"log_loss"})
+Floats: TypeAlias = NDArray[np.float64]
+Whole: TypeAlias = NDArray[np.int64]
+Sums: TypeAlias = dict[str, Floats]
+"""By term: what the rows of each group come to in each replicate, shape `(groups, replicates)` or with more after."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Rows in groups, those of a group together; in the order of their scores where ranks are asked for."""
+
+    labels: Floats  #: 0 and 1, or a number, or the index of a class
+    scores: Floats  #: with classes, the score of the class that the label names; 0 where there was none
+    unscored: NDArray[np.bool_]  #: where the model gave no finite score
+    starts: Whole  #: where each group begins; none is empty
+    chosen: NDArray[np.int32] | None = None  #: the class with the greatest score
+    classes: int = 0  #: how many there are; 0: labels are no classes
+
+    @property
+    def groups(self) -> Whole:
+        """The group of each row."""
+        return np.repeat(np.arange(len(self.starts)), np.diff(np.append(self.starts, len(self.labels))))
 
 
 def measure(names: Iterable[str], labels: Floats, scores: Floats) -> dict[str, float]:
@@ -20,104 +44,217 @@ def measure(names: Iterable[str], labels: Floats, scores: Floats) -> dict[str, f
 
     Without rows, or with a score that is not a finite number, all but `count` are NaN.
     """
-    answered = bool(len(scores)) and bool(np.isfinite(scores).all())
-    return {
-        name: METRICS[name](labels, scores) if answered or name == "count" else float("nan")
-        for name in dict.fromkeys(names)
-    }
+    wanted = list(dict.fromkeys(names))
+    if not len(labels):
+        return {name: 0.0 if name == "count" else float("nan") for name in wanted}
+    order = np.argsort(scores)
+    labels, scores = labels[order], scores[order]
+    unscored = ~np.isfinite(scores)
+    rows = Rows(
+        labels=labels,
+        scores=np.where(unscored, 0.0, scores),
+        unscored=unscored,
+        starts=np.zeros(1, dtype=np.int64),
+    )
+    once = np.ones((1, len(labels)))
+    found = finished(wanted, summed(wanted, rows, once), ranked(wanted, rows, once, levels(rows)))
+    return {name: float(found[name][0, 0]) for name in wanted}
 
 
 def unsuitable(names: Iterable[str], labels: Floats, scores: Floats) -> str | None:
     """Why these metrics make no sense for these labels and scores; None when they do."""
-    wanted = set(names)
-    if wanted & _BINARY and (odd := labels[(labels != 0) & (labels != 1)]).size:
+    kinds = {name: known(name) for name in names}
+    binary = sorted(name for name, metric in kinds.items() if metric.of == "binary")
+    if binary and (odd := labels[(labels != 0) & (labels != 1)]).size:
         return (
-            f"{', '.join(sorted(wanted & _BINARY))} want labels 0 and 1, and there is a label {odd[0]:g}; "
-            "map the labels to 0 and 1 with label=<function>, or use mae, rmse, r2"
+            f"{', '.join(binary)} want labels 0 and 1, and there is a label {odd[0]:g}; "
+            "map the labels to 0 and 1 with label=<function>, name classes=(…), or use mae, rmse, r2"
         )
-    if wanted & _PROBABILITY and (odd := scores[(scores < 0) | (scores > 1)]).size:
+    if "log_loss" in kinds and (odd := scores[(scores < 0) | (scores > 1)]).size:
         return (
-            f"{', '.join(sorted(wanted & _PROBABILITY))} wants probabilities, and there is a score {odd[0]:g}; "
+            f"log_loss wants probabilities, and there is a score {odd[0]:g}; "
             "return probabilities from predict_fn, or leave the metric out"
         )
     return None
 
 
-def count(labels: Floats, _scores: Floats) -> float:
-    """How many rows."""
-    return float(len(labels))
+# --- sums ---------------------------------------------------------------------------------------------------------
 
 
-def auc(labels: Floats, scores: Floats) -> float:
-    """The chance that a positive row scores higher than a negative one, ties counting half (Mann-Whitney U).
+def summed(names: Iterable[str], rows: Rows, weights: Floats, pivot: float | None = None) -> Sums:
+    """What the named metrics need to know of the rows, by group and replicate; `weights` is `(replicates, rows)`.
 
-    NaN when all rows are of one class.
+    Sums of squared labels are taken around `pivot`, which must be the same for all that are to be added up; without
+    one, around the first label of each group.
     """
-    positive = labels == 1
-    low, high = np.sort(scores[~positive]), np.sort(scores[positive])  # several times faster than ranks by argsort
-    beaten = np.searchsorted(low, high, "left").sum() + np.searchsorted(low, high, "right").sum()
-    return _ratio(float(beaten) / 2, float(len(low)) * len(high))
+    terms = dict.fromkeys(["rows", "unscored", *(t for name in names for t in _terms(name))])
+    return {term: _sum(term, rows, weights, pivot) for term in terms}
 
 
-def log_loss(labels: Floats, scores: Floats) -> float:
-    """Mean negative log likelihood; a score of 0 or 1 counts as the nearest number between them."""
+def _terms(name: str) -> list[str]:
+    metric, at = parsed(name)
+    return [term.replace("@", f"@{at:g}") for term in FORMULAS[metric][0]] if metric in FORMULAS else []
+
+
+def _sum(term: str, rows: Rows, weights: Floats, pivot: float | None) -> Floats:
+    if term in ("actual", "predicted", "both"):
+        return _by_class(term, rows, weights)
+    if term != "rows":
+        kind, _, at = term.partition("@")
+        centre = rows.labels[rows.starts][rows.groups] if pivot is None and kind.startswith("away") else pivot
+        weights = weights * _PER_ROW[kind](rows, float(at or 0), 0.0 if centre is None else centre)
+    sums: Floats = np.add.reduceat(weights, rows.starts, axis=1).T
+    return sums
+
+
+def _loss(rows: Rows, _at: float, _pivot: Floats | float) -> Floats:
     least = np.finfo(np.float64).eps
-    likely = np.clip(np.where(labels == 1, scores, 1 - scores), least, 1 - least)
-    return float(-np.log(likely).mean())
+    likely = rows.scores if rows.classes else np.where(rows.labels == 1, rows.scores, 1 - rows.scores)
+    loss: Floats = -np.log(np.clip(likely, least, 1 - least))
+    return loss
 
 
-def accuracy(labels: Floats, scores: Floats) -> float:
-    """The share of rows that are on the right side of 0.5."""
-    return float(((scores > _DECIDE) == (labels == 1)).mean())
+def _right(rows: Rows, at: float, _pivot: Floats | float) -> NDArray[np.bool_]:
+    right: NDArray[np.bool_]
+    right = rows.labels == rows.chosen if rows.classes else (rows.scores > at) == (rows.labels == 1)
+    return right
 
 
-def calibration(labels: Floats, scores: Floats) -> float:
-    """Mean score over mean label: above 1 the model promises too much. NaN without positive rows."""
-    return _ratio(float(scores.mean()), float(labels.mean()))
-
-
-def precision(labels: Floats, scores: Floats) -> float:
-    """The share of positive rows among those with a score above 0.5; NaN when there are none."""
-    chosen = scores > _DECIDE
-    return _ratio(float((labels[chosen] == 1).sum()), float(chosen.sum()))
-
-
-def recall(labels: Floats, scores: Floats) -> float:
-    """The share of rows with a score above 0.5 among the positive ones; NaN when there are none."""
-    positive = labels == 1
-    return _ratio(float((scores[positive] > _DECIDE).sum()), float(positive.sum()))
-
-
-def mae(labels: Floats, scores: Floats) -> float:
-    """Mean absolute error."""
-    return float(np.abs(labels - scores).mean())
-
-
-def rmse(labels: Floats, scores: Floats) -> float:
-    """Root of the mean squared error."""
-    return float(np.sqrt(np.square(labels - scores).mean()))
-
-
-def r2(labels: Floats, scores: Floats) -> float:
-    """The share of the labels' variance that the scores explain; NaN when the labels do not vary."""
-    spread = float(np.square(labels - labels.mean()).sum())
-    return 1 - _ratio(float(np.square(labels - scores).sum()), spread)
-
-
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else float("nan")
-
-
-METRICS: Mapping[str, Callable[[Floats, Floats], float]] = {
-    "count": count,
-    "auc": auc,
-    "log_loss": log_loss,
-    "accuracy": accuracy,
-    "calibration": calibration,
-    "precision": precision,
-    "recall": recall,
-    "mae": mae,
-    "rmse": rmse,
-    "r2": r2,
+_PER_ROW: Mapping[str, Callable[[Rows, float, Floats | float], Floats | NDArray[np.bool_]]] = {
+    "unscored": lambda rows, _at, _pivot: rows.unscored,
+    "label": lambda rows, _at, _pivot: rows.labels,
+    "score": lambda rows, _at, _pivot: rows.scores,
+    "loss": _loss,
+    "above": lambda rows, at, _pivot: rows.scores > at,
+    "hit": lambda rows, at, _pivot: (rows.scores > at) & (rows.labels == 1),
+    "right": _right,
+    "error": lambda rows, _at, _pivot: np.abs(rows.labels - rows.scores),
+    "error2": lambda rows, _at, _pivot: np.square(rows.labels - rows.scores),
+    "away": lambda rows, _at, pivot: rows.labels - pivot,
+    "away2": lambda rows, _at, pivot: np.square(rows.labels - pivot),
 }
-"""By the name that thresholds and reports use."""
+"""What a row adds to the sum of a term."""
+
+
+def _by_class(term: str, rows: Rows, weights: Floats) -> Floats:
+    """Rows by class, shape `(groups, replicates, classes)`: that have it, that were said to, or both."""
+    assert rows.chosen is not None, "there are classes"
+    found = rows.chosen if term == "predicted" else rows.labels.astype(np.int64)
+    cells = rows.groups * rows.classes + found
+    counting = (rows.labels == rows.chosen).astype(np.float64) if term == "both" else 1.0
+    size = len(rows.starts) * rows.classes
+    counts = [np.bincount(cells, weights=weight * counting, minlength=size) for weight in weights]
+    return np.stack([c.reshape(len(rows.starts), rows.classes) for c in counts], axis=1)
+
+
+# --- ranks --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Runs of rows of one group and one score, ascending within each group."""
+
+    starts: Whole  #: where each begins
+    groups: Whole  #: the first level of each group
+
+
+def levels(rows: Rows) -> Levels:
+    """The levels of rows that stand in the order of their scores within each group."""
+    fresh = np.empty(len(rows.scores), dtype=bool)
+    fresh[0] = True
+    np.not_equal(rows.scores[1:], rows.scores[:-1], out=fresh[1:])
+    fresh[rows.starts] = True
+    starts = np.flatnonzero(fresh)
+    return Levels(starts, np.searchsorted(starts, rows.starts))
+
+
+def ranked(names: Iterable[str], rows: Rows, weights: Floats, levels: Levels) -> Sums:
+    """The areas under curves among the named metrics, exactly, by group and replicate."""
+    wanted = [name for name in names if name in AREAS]
+    if not wanted:
+        return {}
+    positive = np.add.reduceat(weights * (rows.labels == 1), levels.starts, axis=1)
+    every = np.add.reduceat(weights, levels.starts, axis=1)
+    return areas(wanted, positive, every - positive, levels.groups)
+
+
+def areas(names: Iterable[str], positive: Floats, negative: Floats, starts: Whole) -> Sums:
+    """Areas from how many rows of each class are at each level of score, ascending, `(replicates, levels)`.
+
+    `starts` are the first levels of the groups; rows of one level count as ties.
+    """
+    sizes = np.diff(np.append(starts, positive.shape[1]))
+    below = _below(positive, starts, sizes), _below(negative, starts, sizes)
+    total = np.add.reduceat(positive, starts, axis=1), np.add.reduceat(negative, starts, axis=1)
+    found = {}
+    for name in names:
+        if name == "auc":
+            beaten = np.add.reduceat(positive * (below[1] + negative / 2), starts, axis=1)
+            found[name] = ratio(beaten, total[0] * total[1]).T
+        else:
+            hits = np.repeat(total[0], sizes, axis=1) - below[0]
+            chosen = hits + np.repeat(total[1], sizes, axis=1) - below[1]
+            share = np.divide(hits, chosen, out=np.zeros_like(hits), where=chosen > 0)
+            found[name] = ratio(np.add.reduceat(positive * share, starts, axis=1), total[0]).T
+    return found
+
+
+def _below(counts: Floats, starts: Whole, sizes: Whole) -> Floats:
+    """Rows of the same group at lower levels."""
+    up_to = np.cumsum(counts, axis=1) - counts
+    return up_to - np.repeat(up_to[:, starts], sizes, axis=1)
+
+
+# --- results ------------------------------------------------------------------------------------------------------
+
+
+def finished(names: Iterable[str], sums: Sums, ranks: Sums) -> Sums:
+    """The named metrics by group and replicate; NaN in a group with a score that is no finite number."""
+    broken = sums["unscored"] > 0
+    found = {}
+    for name in names:
+        if name == "count":
+            found[name] = sums["rows"]
+        elif name in AREAS:
+            found[name] = np.where(broken, np.nan, ranks[name])
+        else:
+            _, finish = FORMULAS[parsed(name)[0]]
+            found[name] = np.where(broken, np.nan, finish(sums["rows"], *(sums[term] for term in _terms(name))))
+    return found
+
+
+def ratio(part: Floats, whole: Floats) -> Floats:
+    """A share, NaN where there is nothing to divide by."""
+    share: Floats = np.divide(part, whole, out=np.full(np.broadcast(part, whole).shape, np.nan), where=whole != 0)
+    return share
+
+
+def _r2(rows: Floats, error2: Floats, away: Floats, away2: Floats) -> Floats:
+    spread = away2 - np.square(away) / np.where(rows > 0, rows, 1)
+    return 1 - ratio(error2, np.where(spread > 0, spread, 0))
+
+
+def _macro_f1(_rows: Floats, actual: Floats, predicted: Floats, both: Floats) -> Floats:
+    """Classes that neither occur nor are predicted are left out (scikit-learn)."""
+    scores = ratio(2 * both, actual + predicted)
+    there = np.isfinite(scores)
+    return ratio(np.where(there, scores, 0).sum(axis=2), there.sum(axis=2).astype(np.float64))
+
+
+AREAS = ("auc", "pr_auc")
+"""The metrics that need rows in the order of their scores."""
+
+FORMULAS: Mapping[str, tuple[tuple[str, ...], Callable[..., Floats]]] = {
+    "log_loss": (("loss",), lambda rows, loss: ratio(loss, rows)),
+    "accuracy": (("right@",), lambda rows, right: ratio(right, rows)),
+    "calibration": (("score", "label"), lambda _rows, score, label: ratio(score, label)),
+    "precision": (("hit@", "above@"), lambda _rows, hit, above: ratio(hit, above)),
+    "recall": (("hit@", "label"), lambda _rows, hit, label: ratio(hit, label)),
+    "f1": (("hit@", "above@", "label"), lambda _rows, hit, above, label: ratio(2 * hit, above + label)),
+    "macro_f1": (("actual", "predicted", "both"), _macro_f1),
+    "micro_f1": (("right@",), lambda rows, right: ratio(right, rows)),
+    "mae": (("error",), lambda rows, error: ratio(error, rows)),
+    "rmse": (("error2",), lambda rows, error2: np.sqrt(ratio(error2, rows))),
+    "r2": (("error2", "away", "away2"), _r2),
+}
+"""The sums that a metric is made of, and how, after the number of rows; "@" stands for the score of `f1@0.3`."""

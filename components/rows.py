@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +13,16 @@ from orchestrator.errors import ColumnsChanged, ParameterError, UnreadableInput
 from orchestrator.span import Calendar
 
 _TABLE_ROWS = 1 << 20  # read at once where the whole table is wanted anyway
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A row group of one of the files: what one worker reads at a time."""
+
+    path: str
+    group: int
+    rows: int
+    place: str  #: names it whatever folder it lies in: artifact, file, number
 
 
 def columns_of(examples: Sequence[Examples], split: str) -> pa.Schema:
@@ -56,6 +67,42 @@ def batches(
                     yield _conformed(batch, schema)
             except (pa.ArrowException, OSError) as error:
                 raise UnreadableInput(f"{path}: damaged ({error}). Ingest its span again.") from error
+
+
+def parts(examples: Sequence[Examples], split: str) -> list[Part]:
+    """The row groups of a split that have rows, in the order of the artifacts and, within each, of its files.
+
+    Raises:
+        ParameterError: no span has such a split.
+        UnreadableInput: a file is missing or damaged.
+    """
+    found = []
+    for artifact in examples:
+        for path in _files(artifact, split):
+            with _opened(path) as file:
+                sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+            name = path.rpartition("/")[2]
+            found += [
+                Part(path=path, group=group, rows=rows, place=f"{artifact.span}/{artifact.version}/{name}/{group}")
+                for group, rows in enumerate(sizes)
+                if rows
+            ]
+    return found
+
+
+def of_part(part: Part, schema: pa.Schema, batch_size: int = 1 << 16) -> Iterator[pa.RecordBatch]:
+    """The rows of a part with the columns and types of `schema`; what the file lacks is null.
+
+    Raises:
+        UnreadableInput: the file is damaged.
+    """
+    with _opened(part.path) as file:
+        there = [name for name in schema.names if name in file.schema_arrow.names]
+        try:
+            for batch in file.iter_batches(batch_size, row_groups=[part.group], columns=there):
+                yield _conformed(batch, schema)
+        except (pa.ArrowException, OSError) as error:
+            raise UnreadableInput(f"{part.path}: damaged ({error}). Ingest its span again.") from error
 
 
 def table(examples: Sequence[Examples], split: str, columns: Sequence[str] | None = None) -> pa.Table:

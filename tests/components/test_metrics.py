@@ -1,17 +1,22 @@
 """Metrics: held against scikit-learn where it has an answer, and NaN where there is none."""
 
-from typing import get_args
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as reference
 
-from components.evaluator import MetricName
-from components.metrics import METRICS, measure, unsuitable
+from components.metric import KNOWN, parsed, suits
+from components.metrics import measure, unsuitable
 
-BINARY = ("auc", "log_loss", "accuracy", "precision", "recall")
+BINARY = ("auc", "pr_auc", "log_loss", "accuracy", "precision", "recall", "f1", "f1@0.3")
+
+
+ANY = [name for name in KNOWN if suits(name, classes=False)]
+
+
+def one(name, labels, scores):
+    return measure([name], labels, scores)[name]
 
 
 @st.composite
@@ -34,6 +39,9 @@ def test_classification_agrees_with_scikit_learn(rows):
 
     chosen = scores > 0.5
     assert ours["auc"] == pytest.approx(reference.roc_auc_score(labels, scores))
+    assert ours["pr_auc"] == pytest.approx(reference.average_precision_score(labels, scores))
+    assert ours["f1"] == pytest.approx(reference.f1_score(labels, chosen))
+    assert ours["f1@0.3"] == pytest.approx(reference.f1_score(labels, scores > 0.3))
     assert ours["log_loss"] == pytest.approx(reference.log_loss(labels, scores, labels=[0, 1]))
     assert ours["accuracy"] == pytest.approx(reference.accuracy_score(labels, chosen))
     assert ours["recall"] == pytest.approx(reference.recall_score(labels, chosen))
@@ -64,40 +72,40 @@ def test_the_order_of_rows_does_not_matter(rows, order):
     labels, scores = rows
     order = [place for place in order if place < len(labels)]
 
-    assert METRICS["auc"](labels[order], scores[order]) == pytest.approx(METRICS["auc"](labels, scores))
+    assert one("auc", labels[order], scores[order]) == pytest.approx(one("auc", labels, scores))
 
 
 @pytest.mark.parametrize("label", [0.0, 1.0])
 def test_auc_of_one_class_is_undefined(label):
     """Without rows of both classes there is nothing to tell apart."""
-    assert np.isnan(METRICS["auc"](np.full(5, label), np.linspace(0, 1, 5)))
+    assert np.isnan(one("auc", np.full(5, label), np.linspace(0, 1, 5)))
 
 
 def test_all_scores_equal_is_a_coin_toss():
     """A model that always says the same has an AUC of one half."""
-    assert METRICS["auc"](np.array([0.0, 1.0, 1.0]), np.full(3, 0.7)) == 0.5
+    assert one("auc", np.array([0.0, 1.0, 1.0]), np.full(3, 0.7)) == 0.5
 
 
 def test_calibration_is_predicted_over_actual():
     """A model that promises twice as many positive rows as there are has calibration 2."""
-    assert METRICS["calibration"](np.array([0.0, 0.0, 0.0, 1.0]), np.full(4, 0.5)) == 2.0
+    assert one("calibration", np.array([0.0, 0.0, 0.0, 1.0]), np.full(4, 0.5)) == 2.0
 
 
 @pytest.mark.parametrize("name", ["calibration", "recall"])
 def test_without_positive_rows_what_divides_by_them_is_undefined(name):
     """Calibration and recall divide by the positive rows."""
-    assert np.isnan(METRICS[name](np.zeros(3), np.full(3, 0.4)))
+    assert np.isnan(one(name, np.zeros(3), np.full(3, 0.4)))
 
 
 def test_r2_of_labels_that_do_not_vary_is_undefined():
     """There is no variance to explain."""
-    assert np.isnan(METRICS["r2"](np.full(3, 2.0), np.array([1.0, 2.0, 3.0])))
+    assert np.isnan(one("r2", np.full(3, 2.0), np.array([1.0, 2.0, 3.0])))
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
 def test_a_score_that_is_no_number_spoils_every_metric_but_count(odd):
     """One NaN must not vanish in a mean or be sorted to the end."""
-    found = measure(METRICS, np.array([0.0, 1.0, 1.0]), np.array([0.2, odd, 0.8]))
+    found = measure(ANY, np.array([0.0, 1.0, 1.0]), np.array([0.2, odd, 0.8]))
 
     assert found.pop("count") == 3
     assert all(np.isnan(value) for value in found.values())
@@ -105,15 +113,34 @@ def test_a_score_that_is_no_number_spoils_every_metric_but_count(odd):
 
 def test_no_rows_give_no_answer():
     """An empty slice has a count and nothing else."""
-    found = measure(METRICS, np.empty(0), np.empty(0))
+    found = measure(ANY, np.empty(0), np.empty(0))
 
     assert found.pop("count") == 0
     assert all(np.isnan(value) for value in found.values())
 
 
-def test_every_name_that_a_pipeline_may_write_is_measured():
-    """The names that Evaluator takes are those that are defined."""
-    assert get_args(MetricName) == tuple(METRICS)
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("auc", ("auc", 0.5)),
+        ("precision@0.25", ("precision", 0.25)),
+        ("f1@.9", ("f1", 0.9)),
+        ("recall@1", ("recall", 1)),
+    ],
+)
+def test_a_name_may_say_from_which_score_on_a_row_is_positive(name, found):
+    """Half, if it says nothing."""
+    assert parsed(name) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("acu", "no metric 'acu'; there are: count, auc"), ("auc@0.3", "only accuracy, precision"), ("f1@2", "no metric")],
+)
+def test_a_name_that_is_none_is_told(name, said):
+    """With the names that there are."""
+    with pytest.raises(ValueError, match=said):
+        parsed(name)
 
 
 @pytest.mark.parametrize(

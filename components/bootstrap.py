@@ -1,0 +1,90 @@
+"""Bootstrap: how far a figure would be off on other rows like these, from replicates that weigh every row anew.
+
+The weights of a row follow from its number and that of the replicate, and from nothing else: they are the same in
+every process, whatever the batches, and the same for two models, so that the difference of the two has an interval of
+its own. In a Poisson bootstrap each row counts 0, 1, 2 … times, once on average (Hanley & MacGibbon 2006; it needs no
+total, so it merges). In a jackknife each replicate leaves out one of as many groups of rows.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+Ids: TypeAlias = NDArray[np.uint64]
+Method: TypeAlias = Literal["bootstrap", "jackknife"]
+
+CONFIDENCE = 0.95
+
+_Z = 1.959963984540054  # the normal quantile of 0.975
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_LANES = 4  # weights drawn from one hash, 16 bits each
+
+
+def row_ids(place: str, first: int, count: int) -> Ids:
+    """The numbers of `count` rows of a place (a file's row group), from its row `first` on."""
+    seed = np.uint64(int.from_bytes(hashlib.blake2b(place.encode(), digest_size=8).digest(), "little"))
+    return _mix(seed + np.arange(first, first + count, dtype=np.uint64) * _GOLDEN)
+
+
+def weights(ids: Ids, method: Method, replicates: int, first: int, last: int) -> Floats:
+    """How often each row counts in the replicates from `first` up to `last`, shape `(last - first, rows)`."""
+    if method == "jackknife":
+        group = _mix(ids) % np.uint64(replicates)
+        kept: Floats = (group != np.arange(first, last, dtype=np.uint64)[:, None]).astype(np.float64)
+        return kept
+    drawn = np.empty((last - first, len(ids)))
+    for word in range(first // _LANES, (last - 1) // _LANES + 1):
+        lanes = _mix(ids ^ _mix(np.array([word + 1], dtype=np.uint64))).view(np.uint16).reshape(-1, _LANES)
+        for replicate in range(max(first, word * _LANES), min(last, (word + 1) * _LANES)):
+            drawn[replicate - first] = _poisson()[lanes[:, replicate % _LANES]]
+    return drawn
+
+
+def interval(values: Floats, method: Method) -> tuple[Floats, Floats]:
+    """The ends of the 95 % intervals of figures, of which the first of the last axis is the value itself.
+
+    They stand a Student quantile of standard errors on both sides. NaN where the value, or more than a tenth of its
+    replicates, is undefined: too few rows, or rows of one class.
+    """
+    value, drawn = values[..., 0], values[..., 1:]
+    defined = np.isfinite(drawn)
+    count = defined.sum(axis=-1)
+    enough = np.isfinite(value) & (count >= 0.9 * drawn.shape[-1]) & (count > 1)
+    counted = np.maximum(count, 2)
+    mean = np.where(defined, drawn, 0).sum(axis=-1) / counted
+    squares = np.where(defined, np.square(drawn - mean[..., None]), 0).sum(axis=-1)
+    variance = squares * (counted - 1) / counted if method == "jackknife" else squares / (counted - 1)
+    reach = np.where(enough, student(drawn.shape[-1] - 1) * np.sqrt(variance), np.nan)
+    return value - reach, value + reach
+
+
+def student(freedom: int) -> float:
+    """The 0.975 quantile of Student's distribution, within 0.2 % from 5 degrees of freedom on (Cornish & Fisher)."""
+    z, v = _Z, max(freedom, 1)
+    return (
+        z
+        + (z**3 + z) / (4 * v)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+    )
+
+
+@functools.cache
+def _poisson() -> Floats:
+    """How often a row counts, for each of 2**16 equally likely draws; 1 on average, each share within 2**-16."""
+    shares = np.cumsum([math.exp(-1) / math.factorial(k) for k in range(12)])
+    return np.searchsorted(shares, (np.arange(1 << 16) + 0.5) / (1 << 16)).astype(np.float64)
+
+
+def _mix(x: Ids) -> Ids:
+    """The finalizer of splitmix64."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

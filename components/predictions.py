@@ -1,0 +1,134 @@
+"""Predictions: what a user's functions say of the rows of a table, as numbers, one or more for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from orchestrator.errors import ParameterError
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+def scores(values: object, rows: int) -> Floats:
+    """What `predict_fn` gave, as one number for each row; nulls are NaN.
+
+    Raises:
+        ParameterError: it gave another number of values, or something else than numbers.
+    """
+    return _vector("predict_fn", values, rows)
+
+
+def labels(label: str | Callable[..., object], table: pa.Table) -> Floats:
+    """The labels of a table as numbers, NaN where there is none; `label` is a column, or makes them of the table.
+
+    Raises:
+        ParameterError: there is not one number for each row.
+    """
+    if not isinstance(label, str):
+        return _vector("label", label(table), len(table))
+    return _vector(f"label {label!r}", table.column(label), len(table))
+
+
+def classes(label: str | Callable[..., object], table: pa.Table, names: Sequence[str | int]) -> Floats:
+    """The labels of a table as indices of classes, NaN where there is none.
+
+    Raises:
+        ParameterError: a label is none of the classes.
+    """
+    made = table.column(label) if isinstance(label, str) else label(table)
+    found = made.to_pylist() if isinstance(made, pa.ChunkedArray | pa.Array) else np.asarray(made).tolist()
+    if not isinstance(found, list) or len(found) != len(table):
+        raise ParameterError(f"label gave {found!r:.60} for {len(table)} rows; one class for each row is wanted.")
+    places: dict[object, float] = {name: float(place) for place, name in enumerate(names)}
+    indices = np.full(len(found), np.nan)
+    for row, value in enumerate(found):
+        if value is None or value != value:  # noqa: PLR0124  NaN
+            continue
+        if value not in places:
+            raise ParameterError(f"the label {value!r} is none of the classes: {', '.join(map(repr, names))}.")
+        indices[row] = places[value]
+    return indices
+
+
+def chances(values: object, rows: int, classes: int) -> Floats:
+    """What `predict_fn` gave, as one number for each row and class.
+
+    Raises:
+        ParameterError: it gave another number of values, or something else than numbers.
+    """
+    array = np.asarray(values)
+    if array.shape != (rows, classes):
+        raise ParameterError(
+            f"predict_fn gave an array of shape {array.shape} for {rows} rows and {classes} classes; one number for "
+            "each row and class is wanted, for example model.predict_proba(x), in the order of classes."
+        )
+    return _floats("predict_fn", array)
+
+
+def columns(values: object, rows: int, name: str) -> dict[str, pa.Array[pa.Scalar[pa.DataType]]]:
+    """What `predict_fn` gave, as columns: an array is `name`; a mapping or a table has names of its own.
+
+    An array of several numbers for each row is a column of lists.
+
+    Raises:
+        ParameterError: it gave another number of values.
+    """
+    if isinstance(values, pa.RecordBatch | pa.Table):
+        named: Mapping[object, object] = dict(zip(values.schema.names, values.columns, strict=True))
+    else:
+        named = values if isinstance(values, Mapping) else {name: values}
+    return {str(key): _column(str(key), value, rows) for key, value in named.items()}
+
+
+def _column(name: str, values: object, rows: int) -> pa.Array[pa.Scalar[pa.DataType]]:
+    if isinstance(values, pa.ChunkedArray):
+        array: pa.Array[pa.Scalar[pa.DataType]] = values.combine_chunks()
+    elif isinstance(values, pa.Array):
+        array = values
+    else:
+        found = np.asarray(values)
+        if found.shape == (rows, 1):
+            found = found[:, 0]
+        try:
+            array = pa.array(found if found.ndim == 1 else list(found))
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise ParameterError(f"predict_fn gave {name!r} as {values!r:.80}, which is no column: {error}.") from error
+    if len(array) != rows:
+        raise ParameterError(
+            f"predict_fn gave {len(array)} values of {name!r} for {rows} rows; one for each is wanted."
+        )
+    return array
+
+
+def _vector(what: str, values: object, rows: int) -> Floats:
+    if isinstance(values, pa.ChunkedArray | pa.Array):
+        values = values.cast(pa.float64()) if _is_number(values.type) else values
+        values = values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values.to_numpy()
+    array = np.asarray(values)
+    if array.shape == (rows, 1):
+        array = array[:, 0]
+    if array.shape != (rows,):
+        raise ParameterError(
+            f"{what} gave an array of shape {array.shape} for {rows} rows; one number for each row is wanted, "
+            "for example model.predict_proba(x)[:, 1]."
+        )
+    return _floats(what, array)
+
+
+def _floats(what: str, array: NDArray[np.generic]) -> Floats:
+    try:
+        return array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ParameterError(
+            f"{what} gave {array.dtype} values such as {array.flat[0]!r}; numbers are wanted. "
+            "Give label a function that makes them, or name classes=(…)."
+        ) from error
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return pa.types.is_boolean(type_) or pa.types.is_integer(type_) or pa.types.is_null(type_)
