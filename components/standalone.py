@@ -246,9 +246,10 @@ def _library_folders() -> Iterator[Path]:
 def _scope(value: types.FunctionType | type) -> Mapping[str, object]:
     """What the names in its source mean: those around a nested function, then those of its module."""
     if isinstance(value, type):
-        inner = [m for m in vars(value).values() if isinstance(m, types.FunctionType)]
         found: dict[str, object] = dict(vars(sys.modules.get(value.__module__, builtins)))
-        for method in inner:
+        for method in _methods(value):
+            # its module need not be known to Python by name: a pipeline file is loaded by its path
+            found.update(method.__globals__)
             found.update({k: v for k, v in inspect.getclosurevars(method).nonlocals.items() if k != "__class__"})
         return found
     plain_function = inspect.unwrap(value)
@@ -261,10 +262,33 @@ def _scope(value: types.FunctionType | type) -> Mapping[str, object]:
     return {**plain_function.__globals__, **nonlocals}
 
 
+def _methods(value: type) -> list[types.FunctionType]:
+    found = [m for m in vars(value).values() if isinstance(m, types.FunctionType)]
+    return [method for method in found if method.__module__ == value.__module__ and _is_written(method)]
+
+
+def _is_written(method: types.FunctionType) -> bool:
+    """Whether somebody wrote it, and not a decorator such as `dataclass`, which compiles its methods from a string."""
+    return method.__code__.co_filename != "<string>"
+
+
+def _text_of(value: types.FunctionType | type) -> str:
+    if isinstance(value, type) and value.__module__ not in sys.modules:
+        for method in _methods(value):
+            code = method.__code__
+            text = "".join(linecache.getlines(code.co_filename))
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.ClassDef) and node.name == value.__name__:
+                    first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+                    if first <= code.co_firstlineno <= (node.end_lineno or first):
+                        return "".join(text.splitlines(keepends=True)[first - 1 : node.end_lineno])
+    return inspect.getsource(value)
+
+
 def _source(value: types.FunctionType | type, name: str, way: str) -> tuple[str, str]:
     """Its source without indentation, and the name that it defines."""
     try:
-        source = textwrap.dedent(inspect.getsource(value)).rstrip()
+        source = textwrap.dedent(_text_of(value)).rstrip()
         tree = ast.parse(source)
     except (OSError, TypeError, SyntaxError) as error:
         raise PreprocessingError(

@@ -110,15 +110,15 @@ def transform_window(plan: WindowPlan) -> WindowReport:
     except PreprocessingError as error:
         raise NodeFailed(str(error)) from error
     for reads in report.reads:
+        # as text: the log of a node shows no fields
         log.info(
-            "span-read",
-            extra={
-                "span": reads.span,
-                "analyzed_files": reads.analyzed_files,
-                "analyzed_rows": reads.analyzed_rows,
-                "transformed_files": reads.transformed_files,
-                "transformed_rows": reads.transformed_rows,
-            },
+            "span %d: analyzed %d rows of %d files, transformed %d rows of %d files%s",
+            reads.span,
+            reads.analyzed_rows,
+            reads.analyzed_files,
+            reads.transformed_rows,
+            reads.transformed_files,
+            f", linked from {reads.reused}" if reads.reused else "",
         )
     return report
 
@@ -248,7 +248,7 @@ def _analyzed(window: _Window) -> TransformGraph:
             raise _with_features(error, questions, waiting) from error
         known.update(answers)
         phase += 1
-        log.info("phase-analyzed", extra={"phase": phase, "questions": len(questions)})
+        log.info("phase %d: %d analyzers", phase, len(questions))
     states.save()
     values = {name: known[key] for key, name in trace.names.items()}
     return TransformGraph.of(plan.source, plan.function, window.types, values, window.unreadable)

@@ -177,3 +177,16 @@ def _imports_own_module(columns):
 
 
 from tests.components import flow  # noqa: E402  used above
+
+
+def test_a_class_of_a_file_loaded_by_path_comes_along(tmp_path):
+    """A pipeline file that Python does not know by name gives its classes' sources all the same."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from dataclasses import dataclass\nSTEP = 2\n\n@dataclass(frozen=True)\nclass Half:\n    by: int = STEP\n\n"
+        "    def of(self, n):\n        return n / self.by\n\n\ndef used(n):\n    return Half().of(n)\n"
+    )
+    namespace = {"__name__": "never_imported"}
+    exec(compile(file.read_text(), str(file), "exec"), namespace)  # as a loader by path does
+
+    assert run(namespace["used"], 3) == 1.5
