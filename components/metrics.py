@@ -21,6 +21,9 @@ Whole: TypeAlias = NDArray[np.int64]
 Sums: TypeAlias = dict[str, Floats]
 """By term: what the rows of each group come to in each replicate, shape `(groups, replicates)` or with more after."""
 
+Terms: TypeAlias = "dict[str, Floats | NDArray[np.bool_] | None]"
+"""By term: what each row adds to its sum; None: 1, or what cannot be said row by row."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
@@ -57,7 +60,7 @@ def measure(names: Iterable[str], labels: Floats, scores: Floats) -> dict[str, f
         starts=np.zeros(1, dtype=np.int64),
     )
     once = np.ones((1, len(labels)))
-    found = finished(wanted, summed(wanted, rows, once), ranked(wanted, rows, once, levels(rows)))
+    found = finished(wanted, summed(terms(wanted, rows), rows, once), ranked(wanted, rows, once, levels(rows)))
     return {name: float(found[name][0, 0]) for name in wanted}
 
 
@@ -81,14 +84,26 @@ def unsuitable(names: Iterable[str], labels: Floats, scores: Floats) -> str | No
 # --- sums ---------------------------------------------------------------------------------------------------------
 
 
-def summed(names: Iterable[str], rows: Rows, weights: Floats, pivot: float | None = None) -> Sums:
-    """What the named metrics need to know of the rows, by group and replicate; `weights` is `(replicates, rows)`.
+def terms(names: Iterable[str], rows: Rows, pivot: float | None = None) -> Terms:
+    """What each row adds to the sums that the named metrics are made of.
 
-    Sums of squared labels are taken around `pivot`, which must be the same for all that are to be added up; without
-    one, around the first label of each group.
+    Squares of labels are taken around `pivot`, which must be the same for all that are to be added up; without one,
+    around the first label of each group.
     """
-    terms = dict.fromkeys(["rows", "unscored", *(t for name in names for t in _terms(name))])
-    return {term: _sum(term, rows, weights, pivot) for term in terms}
+    found: Terms = {"rows": None}
+    for term in ("unscored", *(t for name in names for t in _terms(name))):
+        kind, _, at = term.partition("@")
+        if term not in found and kind in _PER_ROW:
+            centre = rows.labels[rows.starts][rows.groups] if pivot is None and kind.startswith("away") else pivot
+            found[term] = _PER_ROW[kind](rows, float(at or 0), 0.0 if centre is None else centre)
+        elif term not in found:
+            found[term] = None
+    return found
+
+
+def summed(terms: Terms, rows: Rows, weights: Floats) -> Sums:
+    """The sums by group and replicate; `weights` is `(replicates, rows)`."""
+    return {term: _sum(term, values, rows, weights) for term, values in terms.items()}
 
 
 def _terms(name: str) -> list[str]:
@@ -96,14 +111,10 @@ def _terms(name: str) -> list[str]:
     return [term.replace("@", f"@{at:g}") for term in FORMULAS[metric][0]] if metric in FORMULAS else []
 
 
-def _sum(term: str, rows: Rows, weights: Floats, pivot: float | None) -> Floats:
+def _sum(term: str, values: Floats | NDArray[np.bool_] | None, rows: Rows, weights: Floats) -> Floats:
     if term in ("actual", "predicted", "both"):
         return _by_class(term, rows, weights)
-    if term != "rows":
-        kind, _, at = term.partition("@")
-        centre = rows.labels[rows.starts][rows.groups] if pivot is None and kind.startswith("away") else pivot
-        weights = weights * _PER_ROW[kind](rows, float(at or 0), 0.0 if centre is None else centre)
-    sums: Floats = np.add.reduceat(weights, rows.starts, axis=1).T
+    sums: Floats = np.add.reduceat(weights if values is None else weights * values, rows.starts, axis=1).T
     return sums
 
 
@@ -166,6 +177,15 @@ def levels(rows: Rows) -> Levels:
     fresh[rows.starts] = True
     starts = np.flatnonzero(fresh)
     return Levels(starts, np.searchsorted(starts, rows.starts))
+
+
+def coarser(levels: Levels, rows: int, most: int) -> Levels:
+    """About `most` levels at most, each of neighbours; enough to tell how far an area varies."""
+    step = max(1, rows // most)
+    kept = np.diff(levels.starts // step, prepend=-1) > 0
+    kept[levels.groups] = True
+    starts = levels.starts[kept]
+    return Levels(starts, np.searchsorted(starts, levels.starts[levels.groups]))
 
 
 def ranked(names: Iterable[str], rows: Rows, weights: Floats, levels: Levels) -> Sums:
