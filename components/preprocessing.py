@@ -207,8 +207,8 @@ def follow(function: Preprocessing, trace: Trace) -> Trace:
 
 
 def _feature(function: str, feature: object, expression: object) -> str:
-    if not isinstance(feature, str) or not feature:
-        raise PreprocessingError(f"{function}: a feature's name is a text, not {feature!r}.")
+    if not isinstance(feature, str) or not feature or "\0" in feature:
+        raise PreprocessingError(f"{function}: a feature's name is a text without NUL, not {feature!r}.")
     if not isinstance(expression, pl.Expr):
         raise PreprocessingError(
             f"{function}: feature {feature!r} is {type(expression).__name__} {expression!r:.100}; "

@@ -326,7 +326,7 @@ def _plain_schema(table: pa.Table) -> pa.Schema:
     return pa.schema([(field.name, _plain_type(field.type)) for field in table.schema])
 
 
-def _plain_type(type_: Any) -> Any:  # the stubs have a class for each type, and none for what they share
+def _plain_type(type_: Any) -> Any:  # noqa: PLR0911  one line per type; the stubs have a class for each type, and none for what they share
     import pyarrow as pa
 
     if pa.types.is_large_string(type_) or pa.types.is_dictionary(type_):
@@ -337,6 +337,8 @@ def _plain_type(type_: Any) -> Any:  # the stubs have a class for each type, and
         return pa.list_(_plain_type(type_.value_type))
     if pa.types.is_fixed_size_list(type_):
         return pa.list_(_plain_type(type_.value_type), type_.list_size)
+    if pa.types.is_map(type_):
+        return pa.map_(_plain_type(type_.key_type), _plain_type(type_.item_type))
     if pa.types.is_struct(type_):
         return pa.struct([(child.name, _plain_type(child.type)) for child in type_])
     return type_

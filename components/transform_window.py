@@ -130,6 +130,8 @@ class _Window:
         self.plan = plan
         self.contents = [each.content or fingerprint.of_tree(each.path).digest for each in plan.examples]
         self.types, self.unreadable = _types(_schema(plan))
+        for name, why in self.unreadable.items():
+            log.warning("column %r is left out, since Polars cannot read it: %s", name, why)
         self.reads = tuple(
             Reads(span=each.span, version=each.version, content=content)
             for each, content in zip(plan.examples, self.contents, strict=True)
@@ -331,6 +333,8 @@ class _States:
         """Keeps what this window used, for later runs."""
         for (number, split), states in self._used.items():
             path = _states_file(self._window.plan.cache, self._window.contents[number], split)
+            if path.exists():
+                continue  # two spans of the same content
             path.parent.mkdir(parents=True, exist_ok=True)
             same = self._files[number, split].get(frozenset(states))
             if same is not None:

@@ -111,6 +111,8 @@ class Extremes(Analyzer["list[Plain]"]):
 
     def refusal(self, *types: pl.DataType) -> str | None:
         (type_,) = types
+        if getattr(type_, "time_unit", None) == "ns":
+            return f"values are kept to the microsecond, and it is {type_}; cast it first: .dt.cast_time_unit('us')"
         if is_number(type_) or type_ in (pl.Date, pl.String) or type_.is_temporal():
             return None
         return f"smallest and largest are of numbers, times or texts, not of {type_}; cast it first"

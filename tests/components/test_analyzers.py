@@ -178,6 +178,7 @@ def test_a_nested_question_waits_for_the_inner_one():
         (lambda columns: {"y": 3}, "feature 'y' is int 3"),
         (lambda columns: {}, "returned dict, empty"),
         (lambda columns: {"": columns["x"]}, "name is a text"),
+        (lambda columns: {"x\0": columns["x"]}, "name is a text without NUL"),
         (lambda columns: {"y": pl.all()}, "several columns"),
         (lambda columns: {"y": scale_to_z_score("x")}, "analyzes expressions such as columns"),
         (lambda columns: {"y": bucketize(columns["x"], 1)}, "at least 2 buckets"),

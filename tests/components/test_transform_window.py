@@ -266,6 +266,18 @@ def test_what_was_kept_and_is_damaged_is_made_again(windows):
     assert result(second)[0] == result(first)[0]
 
 
+def test_two_spans_of_the_same_content_are_no_trouble(windows):
+    """Days that are equal to the byte are told apart by their spans alone, also when their states are kept."""
+    days = [windows.span(span, day(1)) for span in (1, 2)]
+    first = windows.plan(days)
+    transform_window(first)
+
+    report = transform_window(windows.plan(days, earlier=[first]))
+
+    assert analyzed(report) == {1: 0, 2: 0}
+    assert [reads.reused for reads in report.reads] == [first.destinations[0]] * 2
+
+
 def test_splits_that_are_not_transformed_are_not_there(windows):
     """Only the splits that were asked for are written."""
     plan = windows.plan([windows.span(1)], transform=["eval"])
@@ -437,6 +449,16 @@ def breaks(columns):
     return {"broken": analyze(Breaks(), columns["hour"])}
 
 
+def differs_each_time(columns):
+    import random
+
+    return {"noise": columns["hour"] * random.random()}
+
+
+def names_no_column(columns):
+    return {"x": pl.col("elsewhere")}
+
+
 def changes_type(columns):
     return {"sum": columns["carrier"] + 1}
 
@@ -458,6 +480,8 @@ def changes_type(columns):
         (misspells, r"misspells, line \d+, `return .*`: .* no column 'distanse'; .* Did you mean 'distance'\?"),
         (breaks, r"^feature 'broken': Breaks of col\(\"hour\"\) fails: OSError: no such luck"),
         (changes_type, r"^feature 'sum' cannot be computed: "),
+        (names_no_column, r"^feature 'x' cannot be computed: col\(\"elsewhere\"\): .*column \"elsewhere\""),
+        (differs_each_time, r"^feature 'noise' reads back .*: differs_each_time must give the same each time"),
     ],
 )
 def test_what_fails_is_named_with_its_expression(windows, function, said):
