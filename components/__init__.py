@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         vocabulary,
     )
     from components.pusher import Pusher
+    from components.query_example_gen import QueryExampleGen
     from components.readers.descriptor import Dialect
     from components.schema_gen import SchemaGen
     from components.statistics_gen import StatisticsGen
@@ -40,6 +41,7 @@ __all__ = [
     "Finding",
     "Importer",
     "Pusher",
+    "QueryExampleGen",
     "SchemaGen",
     "StatisticsGen",
     "Threshold",
@@ -79,6 +81,7 @@ _HOMES = {
         "vocabulary",
     ),
     "components.pusher": ("Pusher",),
+    "components.query_example_gen": ("QueryExampleGen",),
     "components.readers.descriptor": ("Dialect",),
     "components.schema_gen": ("SchemaGen",),
     "components.statistics_gen": ("StatisticsGen",),

@@ -7,7 +7,7 @@ import itertools
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -17,10 +17,10 @@ from components.readers.descriptor import Dialect, Format
 from components.splits import HashSplit, output_splits, split_names
 from orchestrator.artifact import Examples, Rejects
 from orchestrator.component import Component, Output
-from orchestrator.errors import ParameterError
+from orchestrator.errors import ParameterError, SpanNotFound
 from orchestrator.history import History
 from orchestrator.run import Run
-from orchestrator.span import Block, Calendar, SpanPattern, blocks, choose
+from orchestrator.span import Calendar, SpanPattern, blocks, choose
 
 if TYPE_CHECKING:
     from components.ingest import IngestPlan, IngestReport
@@ -66,7 +66,7 @@ class ExampleGen(Component):
     def check(self) -> None:
         given: dict[str, object] = dict(self.parameters)
         self._patterns = _parsed(self.name, given["pattern"], given["patterns"])
-        _divided(self._patterns, given["ratios"])
+        divided(tuple(self._patterns), given["ratios"])
         if given["reader"] is not None and given["format"] is not None:
             raise ParameterError(
                 f"{self.name} takes a format or a reader of your own, one of the two, not format={given['format']!r} "
@@ -78,7 +78,10 @@ class ExampleGen(Component):
     def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:
         from components.ingest import fingerprint
 
-        block = choose(self._patterns, _listing, run.span)
+        try:
+            block = choose(self._patterns, _listing, run.span)
+        except SpanNotFound as error:
+            raise SpanNotFound(f"{error}{_counted_from(self._patterns)}") from error
         label = block.calendar.label(block.span)
         if block.strays:
             log.warning(
@@ -103,7 +106,7 @@ class ExampleGen(Component):
             "span": block.span,
             "version": block.version,
             "fingerprint": digest,
-            **_compared(past, block, digest),
+            **compared(past, block.span, block.version, digest),
         }
 
     def run(
@@ -132,7 +135,7 @@ class ExampleGen(Component):
         from components.ingest import IngestPlan
 
         assert rejects is not None, "an output is always given"
-        splits = _divided(self._patterns, ratios)
+        splits = divided(tuple(self._patterns), ratios)
         plan = IngestPlan(
             files={split: tuple(paths) for split, paths in files.items()},
             destination=str(examples.path),
@@ -147,7 +150,7 @@ class ExampleGen(Component):
             runner=beam_runner,
             runner_options=dict(beam_options or {}),
         )
-        report = _ingested(plan, compare)
+        report = ingested(plan, compare)
         examples.span = span
         examples.version = version
         examples.split_names = list(report.rows)
@@ -180,35 +183,41 @@ def _at_home(text: str) -> str:
     return str(Path(text).expanduser()) if text.startswith("~") else text
 
 
-def _divided(patterns: Mapping[str, SpanPattern], ratios: object) -> tuple[HashSplit, ...]:
+def divided(inputs: tuple[str, ...], ratios: object) -> tuple[HashSplit, ...]:
     """What the rows are divided into; nothing when the input's own splits stay."""
-    inputs = tuple(patterns)
     if isinstance(ratios, Mapping):
         return output_splits(inputs, [HashSplit(str(name), weight) for name, weight in ratios.items()])
     return output_splits(inputs) if inputs == (_INPUT,) else ()
 
 
-def _listing(pattern: str) -> Iterable[str]:
+def _counted_from(patterns: Mapping[str, SpanPattern]) -> str:
+    """Where patterns begin that are relative, for the message that nothing matches them."""
+    relative = [pattern.text for pattern in patterns.values() if not Path(pattern.text).is_absolute()]
+    return f" {relative[0]!r} is looked for from {Path.cwd()}." if relative else ""
+
+
+def _listing(pattern: str) -> Sequence[str]:
     found = glob.iglob(pattern, recursive=True)  # noqa: PTH207  keeps the spelling of the pattern, `./` and all
     return [path for path in found if Path(path).is_file()]
 
 
-def _compared(past: History, block: Block, digest: str) -> dict[str, object]:
+def compared(past: History, span: int, version: int | None, digest: str | None) -> dict[str, object]:
     """The columns that the block's are compared with, and whether it must have all of them or agree on those it has.
 
     They are those of the span before. The oldest span is compared with the one after it, of which it may lack
     columns that came later. What was ingested before is compared with what it was compared with then: else the
-    arrival of other spans would make unchanged files a new artifact, or an error.
+    arrival of other spans would make unchanged files a new artifact, or an error. `digest` is that of the input; None
+    where it is not known beforehand, and then the version alone tells.
     """
-    for known in reversed(past.of_span(block.span)):
-        if (known.properties.get("version"), known.properties.get("fingerprint")) == (block.version, digest):
+    for known in reversed(past.of_span(span)):
+        if known.properties.get("version") == version and digest in (None, known.properties.get("fingerprint")):
             then = past.store.producer(known).parameters
             if "previous" in then and "compare" in then:
                 return {"previous": json.loads(then["previous"]), "compare": json.loads(then["compare"])}
-    below = next(past.spans(below=block.span), None)
+    below = next(past.spans(below=span), None)
     if below is not None:
         return {"previous": _columns(past, below), "compare": "all"}
-    above = min(itertools.takewhile(lambda span: span > block.span, past.spans()), default=None)
+    above = min(itertools.takewhile(lambda other: other > span, past.spans()), default=None)
     return {"previous": None if above is None else _columns(past, above), "compare": "shared"}
 
 
@@ -218,9 +227,11 @@ def _columns(past: History, span: int) -> object:
     return artifact.properties.get("columns")
 
 
-def _ingested(plan: IngestPlan, compare: Literal["all", "shared"]) -> IngestReport:
+def ingested(plan: IngestPlan, compare: Literal["all", "shared"]) -> IngestReport:
+    """Ingests, compared with the columns of another span: all of them, or those that both have."""
     from components.ingest import ingest
 
+    logging.getLogger("apache_beam").setLevel(logging.WARNING)  # it tells of each cache and worker that it makes
     if compare == "all" or plan.previous is None:
         return ingest(plan)
     report = ingest(replace(plan, previous=None))

@@ -8,6 +8,7 @@ from tests.conformance.apis import (
     inputs,
     life,
     partial_runs,
+    query,
     resolver_ops,
     split_names,
     strategies,
@@ -18,6 +19,7 @@ from tests.conformance.judge import Answer
 
 APIS: Mapping[str, Answer] = {
     **example_gen.APIS,
+    **query.APIS,
     **split_names.APIS,
     **resolver_ops.APIS,
     **strategies.APIS,
