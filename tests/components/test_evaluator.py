@@ -36,7 +36,7 @@ def nodes(tmp_path, column="x", *, rival=None, rows=ROWS, **arguments):
     models = []
     for role, named in (("model", column), ("baseline", rival)):
         if named is not None:
-            (tmp_path / role).mkdir(exist_ok=True)
+            (tmp_path / role).mkdir(parents=True, exist_ok=True)
             (tmp_path / role / "column").write_text(named)
             models.append(Importer(uri=str(tmp_path / role), kind=Model, name=role))
     given = {m.name: m["artifact"] for m in models}
@@ -216,7 +216,16 @@ def test_a_window_without_rows_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"metrics": ("acu",)}, "acu"),
+        ({"metrics": ("acu",)}, "no metric 'acu'; there are: count, auc"),
+        ({"metrics": ("auc@0.3",)}, "only accuracy, precision, recall, f1"),
+        ({"metrics": ("macro_f1",)}, "macro_f1 cannot be measured without classes"),
+        ({"metrics": ("auc",), "classes": ("a", "b")}, "auc cannot be measured with classes"),
+        ({"slice_thresholds": {"auc": Threshold(at_least=0.5)}}, "there are none; name some"),
+        (
+            {"slices": ("origin",), "slice_thresholds": {"auc": Threshold(at_least=0.5, by="x")}},
+            "which `slices` does not have",
+        ),
+        ({"replicates": -1}, "replicates is -1; it is 0 or more"),
         ({"thresholds": {"acu": Threshold(at_least=1)}}, "acu"),
         ({"thresholds": {"auc": 0.6}}, "Threshold"),
         ({"slices": "origin"}, "slices"),
@@ -270,3 +279,192 @@ def test_nan_never_passes(value, baseline, limit):
 
         if math.isnan(value) or (finding.baseline is not None and math.isnan(baseline)):
             assert finding.passed is False
+
+
+# --- slices, intervals, classes, the page -------------------------------------------------------------------------
+
+MANY = {
+    7: {
+        "x": [0.9, 0.8, 0.3, 0.2, 0.1] * 60 + [0.1, 0.9] * 60,
+        "w": [0.9, 0.4, 0.6, 0.2, 0.1] * 60 + [0.9, 0.1] * 60,
+        "y": [1, 1, 0, 0, 0] * 60 + [1, 0] * 60,
+        "origin": ["JFK"] * 300 + ["Łódź <b>"] * 120,
+    }
+}
+
+
+def test_a_slice_that_is_worse_than_the_baseline_refuses_the_model(tmp_path):
+    """Overall it is better; in one slice it is not, and the reason names the slice."""
+    execution = evaluated(
+        tmp_path,
+        rival="w",
+        rows=MANY,
+        slices=("origin",),
+        thresholds={"auc": Threshold(at_least=0.5)},
+        slice_thresholds={"auc": Threshold(max_drop=0.1)},
+    )
+
+    assert only(execution, "blessing").properties["reasons"] == [
+        "auc of origin=Łódź <b> is 0 and the baseline's is 1; max_drop=0.1 was wanted"
+    ]
+    assert [(t["slice"], t["passed"]) for t in report(execution)["thresholds"]] == [
+        (None, True),
+        ({"origin": "JFK"}, True),
+        ({"origin": "Łódź <b>"}, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "small", "judged"),
+    [(MANY, 121, ["JFK"]), ({1: {**MANY[7], "y": MANY[7]["y"][:300] + [1] * 120}}, 100, ["JFK"])],
+    ids=["small", "of one class"],
+)
+def test_a_slice_that_tells_nothing_is_not_judged(tmp_path, rows, small, judged):
+    """One with few rows, or one whose labels leave the metric undefined, refuses no model."""
+    execution = evaluated(
+        tmp_path,
+        rows=rows,
+        slices=("origin",),
+        small_slice_rows=small,
+        slice_thresholds={"auc": Threshold(at_least=0.9)},
+    )
+
+    passed = [t["slice"]["origin"] for t in report(execution)["thresholds"] if t["passed"] is not None]
+    assert passed == judged
+    assert only(execution, "blessing").properties["blessed"] == 1
+
+
+def test_scores_that_are_no_numbers_refuse_the_model_in_slices_too(tmp_path):
+    """A model that says nothing of some rows is undefined there, and undefined by its own fault."""
+    rows = {1: {**MANY[7], "x": [math.nan, *MANY[7]["x"][1:]]}}
+
+    execution = evaluated(
+        tmp_path,
+        rows=rows,
+        predict_fn=lambda _, table: table["x"].to_numpy(),
+        slices=("origin",),
+        slice_thresholds={"accuracy": Threshold(at_least=0.0)},
+    )
+
+    assert only(execution, "blessing").properties["blessed"] == 0
+    assert report(execution)["rows_without_score"] == {"p/model/artifact/1": 1}
+
+
+def test_every_figure_has_an_interval_and_so_has_the_difference(tmp_path):
+    """The interval holds the figure; that of the difference is of the same rows; without replicates there is none."""
+    with_them = report(evaluated(tmp_path / "a", rival="w", rows=MANY, slices=("origin",)))
+    without = report(evaluated(tmp_path / "b", rival="w", rows=MANY, replicates=0))
+
+    low, high = with_them["intervals"]["auc"]
+    assert low < with_them["overall"]["auc"] < high <= 1
+    low, high = with_them["change_intervals"]["auc"]
+    assert low < with_them["change"]["auc"] < high
+    assert with_them["change"]["auc"] == with_them["overall"]["auc"] - with_them["baseline_overall"]["auc"]
+    assert with_them["slices"][0]["change_intervals"]["auc"][0] is not None
+    assert without["intervals"] == {}
+
+
+def test_a_second_evaluation_gives_the_same_intervals(tmp_path):
+    """Nothing is drawn at random."""
+    one, other = (report(evaluated(tmp_path / name, rival="w", rows=MANY)) for name in ("a", "b"))
+
+    assert one == other
+
+
+def test_an_unchanged_model_does_not_differ_from_itself(tmp_path):
+    """Where model and baseline say the same, the difference is nothing, for certain."""
+    found = report(evaluated(tmp_path, rival="x", rows=MANY))
+
+    assert found["change"]["auc"] == 0
+    assert found["change_intervals"]["auc"] == [0, 0]
+
+
+def test_classes_are_judged_by_their_own_metrics(tmp_path):
+    """Labels may be words; the confusion matrix is in the report, and on the page."""
+    execution = evaluated(
+        tmp_path,
+        rows=MANY,
+        label="origin",
+        classes=("JFK", "Łódź <b>"),
+        predict_fn=lambda _, table: np.column_stack([table["x"].to_numpy(), 1 - table["x"].to_numpy()]),
+        thresholds={"macro_f1": Threshold(at_least=0.1)},
+    )
+
+    assert report(execution)["confusion"]["p/model/artifact/1"] == [[120, 180], [60, 60]]
+    assert only(execution, "blessing").properties["blessed"] == 1
+    assert "said Łódź &lt;b&gt;" in page(execution)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"classes": ("JFK",)}, "the label 'Łódź <b>' is none of the classes: 'JFK'"),
+        ({"classes": ("JFK", "Łódź <b>")}, "shape (420,) for 420 rows and 2 classes"),
+    ],
+)
+def test_classes_that_do_not_fit_are_told(tmp_path, arguments, said):
+    """A label that is no class, and scores that are not one for each."""
+    assert said in evaluated(tmp_path, rows=MANY, label="origin", **arguments).error
+
+
+def test_on_a_runner_that_is_named_an_error_reads_the_same(tmp_path):
+    """What a worker refuses is told without Beam around it."""
+    error = evaluated(tmp_path, label="origin", beam_runner="FnApiRunner").error
+
+    assert "numbers are wanted" in error
+    assert "Beam" not in error
+
+
+def test_a_runner_gives_the_same_report(tmp_path):
+    """Figures and intervals are those of this process."""
+    here, beam = (
+        report(evaluated(tmp_path / name, rival="w", rows=MANY, slices=("origin",), **given))
+        for name, given in (("here", {}), ("beam", {"beam_runner": "FnApiRunner"}))
+    )
+
+    assert beam == here
+
+
+def page(execution):
+    return (only(execution, "evaluation").path / "report.html").read_text()
+
+
+def test_the_page_stands_alone_and_says_why(tmp_path):
+    """It loads nothing, shows the verdict with its reasons, and lists slices with the worst first, whatever their names."""
+    execution = evaluated(
+        tmp_path,
+        rival="w",
+        rows=MANY,
+        slices=("origin",),
+        slice_thresholds={"auc": Threshold(max_drop=0.1)},
+    )
+
+    found = page(execution)
+    assert "http" not in found.replace("http-equiv", "")
+    assert "<script src" not in found
+    assert "Not blessed" in found
+    assert "Łódź &lt;b&gt;" in found
+    assert "<b>is" not in found
+    assert found.index("origin=Łódź &lt;b&gt; <span") < found.index("origin=JFK")
+    for plot in ("ROC", "Precision and recall", "Calibration", "Scores of the model"):
+        assert f"<h3>{plot}" in found
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"rows": {1: {"x": [0.5], "y": [1]}}},
+        {"rows": {1: {"x": [0.5, 0.5], "y": [1, 1]}}, "rival": "x"},
+        {"rows": MANY, "metrics": ("rmse", "r2")},
+        {"rows": MANY, "metrics": ("count",), "slices": ("origin",)},
+        {"rows": MANY, "metrics": ("auc",), "slices": ("x",), "small_slice_rows": 10**6, "replicates": 1},
+        {"rows": MANY, "exact_rows": 1, "rival": "w", "slices": ("origin",)},
+        {"rows": MANY, "intervals": "jackknife", "rival": "w"},
+    ],
+)
+def test_there_is_a_page_whatever_there_is_to_show(tmp_path, arguments):
+    """One row, one class, numbers instead of classes, nothing but the count, only small slices, and so on."""
+    execution = evaluated(tmp_path, **arguments)
+
+    assert execution.error is None
+    assert "No verdict" in page(execution)
