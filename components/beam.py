@@ -23,6 +23,7 @@ try:
     _options = import_module("apache_beam.options.pipeline_options")
 finally:
     _root.removeHandler(_quiet)
+logging.getLogger("apache_beam").setLevel(logging.WARNING)  # it tells of each cache and worker that it makes
 
 #: The runner inside this process. `DirectRunner` would first try to download and start a program.
 EMBEDDED_RUNNER = "FnApiRunner"

@@ -191,9 +191,11 @@ def divided(inputs: tuple[str, ...], ratios: object) -> tuple[HashSplit, ...]:
 
 
 def _counted_from(patterns: Mapping[str, SpanPattern]) -> str:
-    """Where patterns begin that are relative, for the message that nothing matches them."""
+    """Where patterns begin that are relative, for the message that nothing matches them; empty when others match."""
     relative = [pattern.text for pattern in patterns.values() if not Path(pattern.text).is_absolute()]
-    return f" {relative[0]!r} is looked for from {Path.cwd()}." if relative else ""
+    if not relative or any(any(_listing(pattern.glob())) for pattern in patterns.values()):
+        return ""  # where there are other spans, the folder is right
+    return f" {relative[0]!r} is looked for from {Path.cwd()}."
 
 
 def _listing(pattern: str) -> Sequence[str]:

@@ -146,7 +146,8 @@ class Pusher(Component):
         connected = {name: verdict for name, verdict in given.items() if self.inputs[name]}
         why_not = refusal({name: b.blessed if b is not None else None for name, b in connected.items()})
         if attempt.run.as_of is not None:
-            why_not = f"the run looks back to {attempt.run.as_of:%Y-%m-%d %H:%M} UTC, and what it learned then is old"
+            then = f"{attempt.run.as_of.astimezone():%Y-%m-%d %H:%M %Z}"
+            why_not = f"the run looks back to {then}, and what it learned then is old"
         pushed_model.model = model.name
         pushed_model.pushed = 0 if why_not else 1
         found = None

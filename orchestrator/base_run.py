@@ -24,11 +24,13 @@ class StandIns:
     executions: Mapping[str, Execution] = field(default_factory=dict)
 
 
-def stand_ins(store: Store, pipeline: Pipeline, selection: Selection, base: int | None) -> StandIns:
+def stand_ins(
+    store: Store, pipeline: Pipeline, selection: Selection, base: int | None, *, source: str = ""
+) -> StandIns:
     """What stands in for the nodes left out: of run `base`, or of the newest run that has all that is read.
 
     TFX takes the newest run whatever became of it, so that one failed run blocks the next partial one; here the
-    newest run that can serve does.
+    newest run that can serve does. `source` is what the pipeline was loaded from, for messages.
 
     Raises:
         UsageError: the base run lacks what a node reads; the message names runs that have it.
@@ -45,7 +47,7 @@ def stand_ins(store: Store, pipeline: Pipeline, selection: Selection, base: int 
             able = [r.number for r in _recent(store, pipeline.name) if needed <= set(_outputs(store, r))][:5]
             raise UsageError(
                 f"Run {base} of {pipeline.name!r} has no finished {', '.join(lacking)}, which this part reads. "
-                + (f"Runs that have it: {', '.join(map(str, able))}." if able else _none(pipeline.name))
+                + (f"Runs that have it: {', '.join(map(str, able))}." if able else _none(store, pipeline.name, source))
             )
         return StandIns(base, {n: e for n, e in chosen.items() if n in left_out})
     for run in _recent(store, pipeline.name):
@@ -54,7 +56,8 @@ def stand_ins(store: Store, pipeline: Pipeline, selection: Selection, base: int 
             return StandIns(run.number, {n: e for n, e in chosen.items() if n in left_out})
     if needed:
         raise UsageError(
-            f"This part of {pipeline.name!r} reads {', '.join(sorted(needed))}, left out of it. {_none(pipeline.name)}"
+            f"This part of {pipeline.name!r} begins at {', '.join(_first(pipeline, selection))} and reads what it "
+            f"leaves out: {', '.join(n for n in pipeline.order if n in needed)}. {_none(store, pipeline.name, source)}"
         )
     return StandIns()
 
@@ -72,5 +75,11 @@ def _outputs(store: Store, run: Run) -> dict[str, Execution]:
     return {e.node: e for e in store.executions(run) if e.state.succeeded}
 
 
-def _none(pipeline: str) -> str:
-    return f"None of its last {LOOK_BACK} runs has it; run the whole pipeline once: spanwise run {pipeline}.py"
+def _first(pipeline: Pipeline, selection: Selection) -> list[str]:
+    return [n for n in selection.run if not pipeline.ancestors(n) & set(selection.run)]
+
+
+def _none(store: Store, pipeline: str, source: str) -> str:
+    ran = next(iter(store.runs(pipeline)), None) is not None
+    why = f"None of its last {LOOK_BACK} runs has finished that" if ran else "No run of it is recorded here yet"
+    return f"{why}.\nRun the whole pipeline once:  spanwise run {source or f'{pipeline}.py'}"

@@ -350,6 +350,22 @@ class Resolver(Node):
         raise NotImplementedError
 
 
+def defaulted(node: Node) -> tuple[str, ...]:
+    """The parameters of a node that are what they are when nothing is said."""
+    if isinstance(node, Component):
+        defaults = {n: s.default for n, s in signature_of(type(node)).parameters.items()}
+    else:
+        defaults = {n: p.default for n, p in inspect.signature(type(node).__init__).parameters.items()}
+    return tuple(n for n, value in node.parameters.items() if n in defaults and _same(value, defaults[n]))
+
+
+def _same(value: object, other: object) -> bool:
+    try:
+        return value is other or bool(value == other)
+    except Exception:  # noqa: BLE001  a user's type may compare in its own way, as arrays do
+        return False
+
+
 def component(function: Callable[..., None]) -> type[Component]:
     """A component from a function: `@component def count(examples: Input[Examples], …): ...`."""
     body = {"run": staticmethod(function), "__doc__": function.__doc__, "__module__": function.__module__}

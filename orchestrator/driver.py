@@ -17,7 +17,7 @@ from orchestrator.errors import ResolutionError, UsageError
 from orchestrator.fingerprint import CacheKey
 from orchestrator.history import History
 from orchestrator.run import Run
-from orchestrator.span import Calendar
+from orchestrator.span import Calendar, ranges
 from orchestrator.store import Address, Store
 
 log = logging.getLogger("spanwise.driver")
@@ -60,7 +60,7 @@ def drive(node: Node, run: Run, store: Store, inputs: Artifacts, mine: Sequence[
         chosen = tuple(node.resolve(past_of(store, run, node.source, mine)))
         return Reuse(
             outputs={node.source.key: chosen} if chosen else {},
-            reason=_choice(chosen, node),
+            reason=_choice(chosen, run),
             parameters={n: recorded(v) for n, v in node.parameters.items()},
         )
     assert isinstance(node, Component)
@@ -170,5 +170,12 @@ def _refuse_gone(node: Component, run: Run, inputs: Artifacts) -> None:
             )
 
 
-def _choice(chosen: Sequence[Artifact], node: Node) -> str:
-    return f"chose {', '.join(a.name for a in chosen)}" if chosen else f"{node.name} found nothing to choose"
+def _choice(chosen: Sequence[Artifact], run: Run) -> str:
+    """What a resolver chose: spans and versions as people write them; names, where artifacts have no span."""
+    editions = [(a.properties.get("span"), a.properties.get("version")) for a in chosen]
+    spans = [(s, v if isinstance(v, int) else None) for s, v in editions if isinstance(s, int)]
+    if not chosen:
+        return "found nothing to choose"
+    if len(spans) < len(chosen):
+        return f"chose {', '.join(a.name for a in chosen)}"
+    return f"chose {ranges(spans, Calendar.called(chosen[0].properties.get('calendar') or run.calendar))}"

@@ -438,7 +438,7 @@ def _child(pipeline: Pipeline, job: Job, line: Connection, parent: int) -> NoRet
         if os.getpid() == me:
             with contextlib.suppress(OSError):
                 line.send(("failed", _failure(error)))
-        traceback.print_exc()
+        _print_error(error)
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
@@ -477,10 +477,17 @@ def _work(pipeline: Pipeline, job: Job, line: Connection) -> dict[str, tuple[Art
         node.run(**_arguments(node, signature, job, outputs, line))
     finally:
         shutil.rmtree(job.scratch, ignore_errors=True)
-    return {
-        name: tuple(_sealed(node.name, name, draft) for draft in _drafts(signature, name, output))
-        for name, output in outputs.items()
-    }
+    made = {name: _drafts(signature, name, output) for name, output in outputs.items()}
+    for name in [name for name, drafts in made.items() if not drafts]:
+        _remove_empty(Path(job.outputs[name]))
+    return {name: tuple(_sealed(node.name, name, draft) for draft in drafts) for name, drafts in made.items()}
+
+
+def _remove_empty(place: Path) -> None:
+    """Removes the place of an output that was not made, and the folder of such places when it is the only one."""
+    with contextlib.suppress(OSError):
+        place.rmdir()
+        place.parent.rmdir()
 
 
 def _arguments(
@@ -548,7 +555,29 @@ def _failure(error: BaseException) -> Failure:
 
 def _user_lines(error: BaseException) -> str:
     """The traceback without our own frames around the user's code."""
-    here = str(Path(__file__).parent)
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = list(itertools.dropwhile(lambda f: f.filename.startswith(here), frames))
-    return "".join(traceback.format_list(theirs)).rstrip()
+    return "".join(traceback.format_list(_theirs(traceback.extract_tb(error.__traceback__)))).rstrip()
+
+
+def _print_error(error: BaseException) -> None:
+    """Into the log of the node: what is expected as its message, all else as Python shows it, from their lines on."""
+    try:
+        told = traceback.TracebackException.from_exception(error)
+        theirs = _theirs(told.stack)
+        if isinstance(error, RunError) or (isinstance(error, SpanwiseError) and not theirs):
+            sys.stderr.write(f"{error}\n")
+            return
+        told.stack = traceback.StackSummary.from_list(theirs) if theirs else told.stack  # only ours: a mistake of ours
+        sys.stderr.write("".join(told.format()))
+    except Exception:  # noqa: BLE001  an exception of the user's may do anything
+        traceback.print_exc()
+
+
+_HOME = Path(__file__).resolve().parents[1]
+_OURS = tuple(
+    f"{_HOME / name}{os.sep}" for name in ("orchestrator", "components", "resolvers", "scheduler", "pipelines/input")
+)
+
+
+def _theirs(frames: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """From the first frame on that is not ours; a pipeline is its author's, wherever it lies."""
+    return list(itertools.dropwhile(lambda frame: frame.filename.startswith(_OURS), frames))

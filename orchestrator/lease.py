@@ -290,8 +290,9 @@ def dead(store: Store, holder: Holder, clock: Clock) -> bool:
 
 def held_message(holder: Holder) -> str:
     """What to tell whoever finds the pipeline held."""
+    began = f"{holder.began.astimezone():%Y-%m-%d %H:%M %Z}"  # as the reader's clock has it
     return (
-        f"{holder.doing} of {holder.pipeline!r} is still going (started {holder.began:%Y-%m-%d %H:%M} UTC on "
+        f"{holder.doing} of {holder.pipeline!r} is still going (started {began} on "
         f"{holder.who.host}, pid {holder.who.pid}), so nothing was started.\n"
         f"Wait for it, or stop it:  spanwise stop {holder.pipeline}"
     )

@@ -79,6 +79,7 @@ class Execution:
     component: str = ""  #: class name of the node
     state: State = State.RUNNING
     parameters: Mapping[str, str] = field(default_factory=dict)  #: as recorded, JSON text by name
+    defaults: tuple[str, ...] = ()  #: those of its parameters that are what they are when nothing is said
     key: str = ""  #: the cache key; empty when the node is not cached
     key_parts: Mapping[str, str] = field(default_factory=dict)  #: what the key was made of, digest by name
     inputs: Mapping[str, tuple[Artifact, ...]] = field(default_factory=dict)
@@ -94,3 +95,8 @@ class Execution:
     def name(self) -> str:
         """`pipeline/run/node/attempt`, unique."""
         return f"{self.pipeline}/{self.run}/{self.node}/{self.attempt}"
+
+    @property
+    def chosen(self) -> bool:
+        """Whether its outputs were chosen, by a resolver, and not made in this run or in one before."""
+        return self.state is State.CACHED and self.reused is None

@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 from orchestrator import publisher
 from orchestrator.artifact import Artifact
 from orchestrator.base_run import stand_ins
-from orchestrator.component import Component, Node, Resolver
+from orchestrator.component import Component, Node, Resolver, defaulted
 from orchestrator.driver import Artifacts, Execute, Reuse, drive
 from orchestrator.errors import Fenced, NodeFailed, SpanwiseError, StoreError, UsageError
 from orchestrator.executor import GRACE_S, Ended, Executor, FenceAsked, Job
@@ -164,7 +164,9 @@ class _Loop:
         for run in abandoned:
             sweep(self._root, run)
         self._closed = True
-        stands_in = stand_ins(self._store, self._pipeline, self._selection, self._request.base)
+        stands_in = stand_ins(
+            self._store, self._pipeline, self._selection, self._request.base, source=self._request.source
+        )
         self._closed = False
         self._run = self._begin(base=stands_in.base)
         try:
@@ -356,8 +358,8 @@ class _Loop:
                 started.deadline = None
         if self._lease.lost:
             self._lease.check()
-        if not self._asked and self._store.claimed("stop", self._run.name) is not None:
-            self._asked = "`spanwise stop`"
+        if not self._stopping and self._store.claimed("stop", self._run.name) is not None:
+            self._asked = "`spanwise stop`"  # also where its signal was quicker than this look
         if self._asked and not self._stopping:
             self._stopping = self._asked
             self._tell("run-stopping", message=self._stopping)
@@ -389,6 +391,7 @@ class _Loop:
             node=node,
             attempt=attempt,
             component=type(self._pipeline.nodes[node]).__name__,
+            defaults=defaulted(self._pipeline.nodes[node]),
             log=str(self._room() / "logs" / f"{node}.{attempt}.log"),
         )
 

@@ -44,6 +44,11 @@ class Calendar(Enum):
     DAY = "day"  #: days since 1970-01-01; earlier days are negative
     HOUR = "hour"  #: hours since 1970-01-01T00
 
+    @classmethod
+    def called(cls, name: object) -> Calendar:
+        """The calendar of that name; NUMBER when none has it."""
+        return next((calendar for calendar in cls if calendar.value == name), cls.NUMBER)
+
     def label(self, span: int) -> str:
         """The span as people write it: `7`, `2013-01-05`, `2013-01-05T13`.
 
@@ -562,6 +567,26 @@ def _check_one_spelling(name: str, pattern: SpanPattern, paths: Sequence[str], l
             f"split {name!r}: the same version of span {label} stands in several places: "
             f"{', '.join(map(repr, spellings))}; reading all could read the same rows twice. Move all but one away."
         )
+
+
+def ranges(editions: Iterable[tuple[int, Version]], calendar: Calendar) -> str:
+    """Spans with their versions, neighbours of one version summed up: `2013-01-02 v2, 2013-01-03 to 2013-01-05 v1`."""
+    groups: list[list[tuple[int, Version]]] = []
+    for span, version in editions:
+        if groups and groups[-1][-1] == (span - 1, version):
+            groups[-1].append((span, version))
+        else:
+            groups.append([(span, version)])
+    if len(groups) > _MANY:
+        spans = [span for group in groups for span, _ in group]
+        return f"{len(spans)} spans, {calendar.label(min(spans))} to {calendar.label(max(spans))}"
+    return ", ".join(_range(group, calendar) for group in groups)
+
+
+def _range(group: Sequence[tuple[int, Version]], calendar: Calendar) -> str:
+    (first, version), (last, _) = group[0], group[-1]
+    edition = "" if version is None else f" v{version}"
+    return f"{calendar.label(first)}{f' to {calendar.label(last)}' if last != first else ''}{edition}"
 
 
 # --- saying what is there -----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator import Artifact, Channel, History, Node, ParameterError, ResolutionError, Resolver, WindowIncomplete
-from resolvers.rolling_window import calendar_of
+from resolvers.rolling_window import calendar_of, written
 
 
 class Fixed(Resolver):
@@ -31,7 +31,11 @@ class Fixed(Resolver):
         self.first = self.calendar.parse(first) if isinstance(first, str) else first
         self.last = self.calendar.parse(last) if isinstance(last, str) else last
         self.artifact = artifact
-        self.parameters = {"first": self.first, "last": self.last, "artifact": artifact}
+        self.parameters = {
+            "first": written(self.calendar, self.first),
+            "last": written(self.calendar, self.last),
+            "artifact": artifact,
+        }
 
     def resolve(self, history: History) -> Sequence[Artifact]:
         if self.artifact is not None:

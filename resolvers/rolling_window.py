@@ -53,15 +53,28 @@ class RollingWindow(Resolver):
         self.size, self.step, self.missing = size, step, missing
         self.since = _span(self.calendar, since)
         self.at = _span(self.calendar, at)
-        self.parameters = {"size": size, "since": self.since, "step": step, "missing": missing, "at": self.at}
+        self.parameters = {
+            "size": size,
+            "since": written(self.calendar, self.since),
+            "step": step,
+            "missing": missing,
+            "at": written(self.calendar, self.at),
+        }
 
     def resolve(self, history: History) -> Sequence[Artifact]:
         found = self.explain(history)
+        self.refuse(history, found)
+        return [s.chosen for s in found if s.chosen is not None]
+
+    def refuse(self, history: History, found: Sequence[WindowSpan]) -> None:
+        """Refuses a window that lacks more than may be missing.
+
+        Raises:
+            WindowIncomplete: the message names what is missing and what mends it.
+        """
         absent = [s for s in found if s.chosen is None]
-        chosen = [s.chosen for s in found if s.chosen is not None]
-        if len(absent) > self.missing or not chosen:
+        if len(absent) > self.missing or len(absent) == len(found):
             raise WindowIncomplete(self._incomplete(history, found, absent))
-        return chosen
 
     def explain(self, history: History, at: int | None = None) -> tuple[WindowSpan, ...]:
         """Every span the window wants, oldest first, with what it would read and what that replaces.
@@ -75,7 +88,11 @@ class RollingWindow(Resolver):
         if end is None:
             raise WindowIncomplete(
                 f"{self.name} has nothing to choose from: no span of {self.source!r} was published"
-                + (f" by {history.as_of:%Y-%m-%d %H:%M} UTC." if history.as_of else " yet; run its pipeline first.")
+                + (
+                    f" by {history.as_of.astimezone():%Y-%m-%d %H:%M %Z}."
+                    if history.as_of
+                    else " yet; run its pipeline first."
+                )
             )
         wanted = spans.window((end,), self.size, end=end, since=self.since, step=self.step).wanted
         return tuple(explained(history, self.calendar, span) for span in wanted)
@@ -105,10 +122,18 @@ class LatestSpans(Resolver):
         self.parameters = {"n": n}
 
     def resolve(self, history: History) -> Sequence[Artifact]:
-        found = [s.chosen for s in self.explain(history) if s.chosen is not None]
+        found = self.explain(history)
+        self.refuse(history, found)
+        return [s.chosen for s in found if s.chosen is not None]
+
+    def refuse(self, history: History, found: Sequence[WindowSpan]) -> None:  # noqa: ARG002  as RollingWindow
+        """Refuses to read nothing.
+
+        Raises:
+            WindowIncomplete: no span is there.
+        """
         if not found:
             raise WindowIncomplete(f"{self.name} found no span of {self.source!r}; run its pipeline first.")
-        return found
 
     def explain(self, history: History, at: int | None = None) -> tuple[WindowSpan, ...]:
         """The spans it reads, oldest first, with what each replaces; `at` has them end there."""
@@ -129,6 +154,11 @@ def calendar_of(source: Channel) -> Calendar:
     calendar = getattr(source.producer, "calendar", Calendar.NUMBER)
     assert isinstance(calendar, Calendar)
     return calendar
+
+
+def written(calendar: Calendar, span: int | None) -> int | str | None:
+    """A span as its author would write it: a date, or a number where spans are numbers."""
+    return span if span is None or calendar is Calendar.NUMBER else calendar.label(span)
 
 
 def _span(calendar: Calendar, given: int | str | None) -> int | None:

@@ -66,6 +66,7 @@ Param: TypeAlias = Annotated[
 ]
 SomePipeline: TypeAlias = Annotated[str | None, typer.Argument(metavar="PIPELINE", help="Only those of this pipeline.")]
 Limit: TypeAlias = Annotated[int, typer.Option(min=1, help="How many at most.")]
+All: TypeAlias = Annotated[bool, typer.Option("--all", help="Also what is left at its default; cut nothing short.")]
 AsOf: TypeAlias = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="Choose among what was published by then, such as 2013-01-08T03:00Z."),
@@ -157,7 +158,14 @@ def run(
 
 
 @app.command()
-def validate(file: File, param: Param = [], root: Root = None, config: Config = None, json: Json = False) -> None:  # noqa: B006
+def validate(
+    file: File,
+    param: Param = [],  # noqa: B006
+    whole: All = False,
+    root: Root = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
     """Show a pipeline's nodes, running nothing.
 
     It is built, so that every mistake in its wiring is found.
@@ -170,7 +178,7 @@ def validate(file: File, param: Param = [], root: Root = None, config: Config = 
     if json:
         _print_document(show.pipeline_document(loaded.pipeline, loaded.parameters))
     else:
-        typer.echo(show.pipeline(loaded.pipeline, loaded.parameters))
+        typer.echo(show.pipeline(loaded.pipeline, loaded.parameters, whole=whole))
 
 
 @app.command()
@@ -221,10 +229,10 @@ def runs(
 
 
 @app.command()
-def show(run: Run, root: Root = None, config: Config = None, json: Json = False) -> None:
+def show(run: Run, whole: All = False, root: Root = None, config: Config = None, json: Json = False) -> None:
     """Show a run and its nodes.
 
-    For each: what it read, made and took, how long it took, and why it was reused.
+    For each: why it was done, what it took, read and made, and what that tells.
 
     Example: spanwise show flights/42
     """
@@ -239,7 +247,7 @@ def show(run: Run, root: Root = None, config: Config = None, json: Json = False)
             nodes = [rendering.execution_document(e, calendar) for e in executions]
             _print_document({**rendering.run_document(found), "executions": nodes})
         else:
-            typer.echo(rendering.run(found, executions, now=_now()))
+            typer.echo(rendering.run(found, executions, now=_now(), whole=whole))
 
     _reading(root, config, shown)
 
@@ -299,7 +307,7 @@ def artifacts(
         if json:
             _print_document([rendering.artifact_document(a, calendars[a.name.partition("/")[0]]) for a in found])
         else:
-            typer.echo(rendering.artifacts(found, calendars) if found else "Nothing like that was published here.")
+            typer.echo(rendering.artifacts(found, calendars) if found else find.nothing(store, pipeline, type))
 
     _reading(root, config, listed)
 
@@ -351,17 +359,17 @@ def window(
 ) -> None:
     """Show what the next run would learn from.
 
-    Which spans and versions, which are missing or superseded, and why.
+    Which spans and versions, which are missing or superseded, and why. Exit code 1 when a run would fail there.
 
     Example: spanwise window flights.py --at 2013-01-08
     """
     from scheduler import load
     from scheduler import window as windows
-    from scheduler.launch import moment
+    from scheduler.launch import moment, span_typed
 
     settings = _settings(root, config)
     loaded = load.load(file, typed=param, settings=settings.params)
-    end = None if at is None else loaded.calendar.parse(at)
+    end = None if at is None else span_typed(at, loaded.calendar)
     then = None if as_of is None else moment(as_of)
 
     def told(store: Store) -> None:
@@ -369,7 +377,10 @@ def window(
         if json:
             _print_document([windows.document(w, loaded.calendar) for w in found])
         else:
+            if loaded.pipeline.name not in store.pipelines():
+                typer.echo(f"No run of {loaded.pipeline.name!r} is recorded in {settings.root}.")
             typer.echo("\n\n".join(windows.told(w, loaded.calendar) for w in found))
+        raise typer.Exit(1 if any(w.refusal for w in found) else 0)
 
     _reading(root, config, told)
 

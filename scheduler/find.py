@@ -16,6 +16,8 @@ from scheduler.show import calendar_of
 LOOK_BACK = 20
 """How many runs of a pipeline are looked through for the channels it publishes on."""
 
+_KINDS_AMONG = 200  # artifacts of a pipeline whose types are told
+
 
 def run(store: Store, reference: str) -> Run:
     """The run that a reference names.
@@ -67,6 +69,17 @@ def published(
     else:
         found = [a for name in names for a in itertools.islice(_made(store, name, kind), limit)]
     return sorted(found, key=lambda a: a.id, reverse=True)[:limit], calendars
+
+
+def nothing(store: Store, pipeline: str | None, kind: str | None) -> str:
+    """What to say when nothing was found: what was meant, perhaps, and which types the last runs have published."""
+    names = store.pipelines() if pipeline is None else [pipeline]
+    kinds = sorted({a.kind for name in names for a in itertools.islice(_made(store, name, None), _KINDS_AMONG)})
+    if kind is None or kind in kinds or not kinds:
+        return "Nothing like that was published here."
+    near = difflib.get_close_matches(kind, kinds, n=1) or [k for k in kinds if kind.lower() in k.lower()]
+    meant = f" Did you mean {near[0]}?" if near else ""
+    return f"No {kind} was published here.{meant} There are: {', '.join(kinds)}."
 
 
 def latest(store: Store, pipeline: str) -> Run | None:

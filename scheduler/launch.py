@@ -16,14 +16,18 @@ from orchestrator.pipeline import Pipeline, Selection
 from orchestrator.run import State
 from orchestrator.runner import Outcome, Request
 from orchestrator.runner import run as run_pipeline
+from orchestrator.span import Calendar
 from orchestrator.store import Store
-from scheduler import find, root, show
+from scheduler import find, root, show, telling
 from scheduler.load import Loaded, load
 from scheduler.progress import Display, Lines, Live, shown
 from scheduler.settings import Settings
 
 if TYPE_CHECKING:
     from scheduler.show import Document
+
+
+_NO_DATA_BEFORE = 1980  # a year; a smaller date that is typed as a number is a mistake
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +57,7 @@ def launch(wish: Wish, settings: Settings, *, json: bool) -> tuple[Outcome, Load
     """
     loaded = load(wish.reference, typed=wish.params, settings=settings.params)
     selection = selected(loaded.pipeline, wish)
-    span = None if wish.span is None else loaded.calendar.parse(wish.span)
+    span = None if wish.span is None else span_typed(wish.span, loaded.calendar)
     as_of = None if wish.as_of is None else moment(wish.as_of)
     # Before the metadata is opened: the server that is forked here imports what the nodes need meanwhile.
     executor = Executor(loaded.pipeline)
@@ -114,6 +118,22 @@ def selected(pipeline: Pipeline, wish: Wish) -> Selection | None:
     return None
 
 
+def span_typed(text: str, calendar: Calendar) -> int:
+    """The span that was typed.
+
+    Raises:
+        UsageError: it is none; or, where spans are dates, a small number: `5` is 1970-01-06, which nobody means.
+    """
+    span = calendar.parse(text)
+    label = calendar.label(span)
+    if calendar is not Calendar.NUMBER and label < str(_NO_DATA_BEFORE) and label != text.strip():
+        raise UsageError(
+            f"{text} is {label} here, since a number counts the {calendar.value}s from 1970-01-01. {calendar.hint}\n"
+            f"If that is what you mean, write it so: {label}"
+        )
+    return span
+
+
 def moment(text: str) -> datetime:
     """A point in time as it is typed: ISO 8601; without a zone it is local time.
 
@@ -149,8 +169,10 @@ def base_run(store: Store, pipeline: str, typed: str | None) -> int | None:
 
 
 def told(outcome: Outcome, wish: Wish, pipeline: Pipeline) -> str:
-    """What to say at the end of a run: one line; after a failure, each error, its log, and the way on."""
-    parts = [show.ended(outcome.run, outcome.executions, outcome.skipped)]
+    """What to say at the end of a run: verdict and one line; after a failure each error, its log, and the way on."""
+    verdict = telling.verdict(outcome.run, outcome.executions.values())
+    parts = [f"{verdict[0].upper()}{verdict[1:]}."] if verdict else []
+    parts.append(show.ended(outcome.run, outcome.executions, outcome.skipped))
     for node in outcome.failed:
         failed = outcome.executions[node]
         parts.append(f"\n{node} failed: {show.uncontrolled(failed.error or '').strip()}")

@@ -172,7 +172,7 @@ def told(event: Event) -> str:
         "run-started": f"Run {event.run.name} started: {', '.join(event.run.nodes)}",
         "abandoned-run-closed": f"Run {event.message} was abandoned; it is closed now",
         "node-started": f"{node} started{_attempt(execution)}",
-        "node-reused": f"{node} {'reused: ' * _is_work(execution)}{_reason(execution)}",
+        "node-reused": f"{node} {'reused: ' * (not _chosen(execution))}{_reason(execution)}",
         "node-completed": f"{node} complete in {length}",
         "node-failed": f"{node} failed after {length}: {reason}",
         "node-retrying": f"{node} failed after {length}, and is tried again: {reason}",
@@ -183,9 +183,8 @@ def told(event: Event) -> str:
     return words.get(event.what, "")
 
 
-def _is_work(execution: Execution | None) -> bool:
-    """Whether what is reused was work once; a resolver only chooses."""
-    return execution is None or execution.reused is not None
+def _chosen(execution: Execution | None) -> bool:
+    return execution is not None and execution.chosen
 
 
 def _attempt(execution: Execution | None) -> str:
@@ -282,7 +281,7 @@ def _row(event: Event, now: float) -> _Row:
         case "started":
             return _Row("running", since=now)
         case "reused":
-            return _Row(state if _is_work(event.execution) else "chosen", took_s=took_s, said=_reason(event.execution))
+            return _Row("chosen" if _chosen(event.execution) else state, took_s=took_s, said=_reason(event.execution))
         case "completed":
             return _Row("complete", took_s=took_s)
         case "skipped":

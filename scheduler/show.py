@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -10,15 +11,18 @@ from datetime import UTC, datetime, tzinfo
 from typing import TypeAlias
 
 from orchestrator.artifact import Artifact, Value
-from orchestrator.component import Channel, Component, Node, Resolver, shown
+from orchestrator.component import Channel, Component, Node, Resolver, defaulted, shown
 from orchestrator.pipeline import Pipeline
 from orchestrator.run import Execution, Run
-from orchestrator.span import Calendar
+from orchestrator.span import Calendar, ranges
+from scheduler import telling
 
 Document: TypeAlias = dict[str, Value]
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.|[\x00-\x08\x0b-\x1f\x7f]")
 _ERROR_WIDTH = 60
+_VALUE_WIDTH = 90  # of a parameter, an artifact's words, a list of artifacts
+_MANY_PARTS = 6  # of what an artifact tells
 _MINUTE_S, _HOUR_S = 60, 3600
 _KILO = 1000
 
@@ -82,7 +86,7 @@ def size(size_bytes: int) -> str:
 
 def calendar_of(run: Run) -> Calendar:
     """How the spans of a run are shown."""
-    return Calendar(run.calendar) if run.calendar in {c.value for c in Calendar} else Calendar.NUMBER
+    return Calendar.called(run.calendar)
 
 
 def label(span: object, calendar: Calendar) -> str:
@@ -99,9 +103,40 @@ def artifact_label(artifact: Artifact, calendar: Calendar) -> str:
     return f"{label(span, _own(artifact, calendar))}{edition} ({artifact.name})"
 
 
+def artifacts_label(found: Sequence[Artifact], calendar: Calendar, *, whole: bool = False) -> str:
+    """What several artifacts are: each by its span, version and name, or many of them, but for `whole`, by span."""
+    editions = [(a.properties.get("span"), a.properties.get("version")) for a in found]
+    spans = [(s, v if isinstance(v, int) else None) for s, v in editions if isinstance(s, int)]
+    if whole or len(found) <= 1 or len(spans) < len(found):
+        return ", ".join(artifact_label(a, calendar) for a in found) or "nothing"
+    return ranges(spans, _own(found[0], calendar))
+
+
+def recorded_text(name: str, text: str, calendar: Calendar, *, whole: bool = False) -> str:
+    """A recorded parameter; unless `whole`, without what is null in it, and cut short."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return plain(text)
+    if name == "span" and isinstance(value, int):
+        return calendar.label(value)
+    return plain(text) if whole else _cut(plain(json.dumps(_told(value), ensure_ascii=False)))
+
+
+def _told(value: object) -> object:
+    """A value without the parts that say nothing."""
+    if isinstance(value, Mapping):
+        return {name: _told(part) for name, part in value.items() if part is not None}
+    return [_told(part) for part in value] if isinstance(value, list) else value
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _VALUE_WIDTH else f"{text[: _VALUE_WIDTH - 1]}…"
+
+
 def _own(artifact: Artifact, otherwise: Calendar) -> Calendar:
     said = artifact.properties.get("calendar")
-    return Calendar(said) if said in {c.value for c in Calendar} else otherwise
+    return otherwise if said is None else Calendar.called(said)
 
 
 # Runs
@@ -124,12 +159,15 @@ def runs(found: Sequence[Run], *, now: datetime, zone: tzinfo | None = None) -> 
     return table(("RUN", "SPAN", "TRIGGER", "STATE", "STARTED", "TOOK", "ERROR"), rows)
 
 
-def run(record: Run, executions: Sequence[Execution], *, now: datetime, zone: tzinfo | None = None) -> str:
-    """One run with all that is known of it."""
+def run(
+    record: Run, executions: Sequence[Execution], *, now: datetime, zone: tzinfo | None = None, whole: bool = False
+) -> str:
+    """One run and its nodes; `whole` with all that is known of them: defaults too, and nothing cut short."""
     calendar = calendar_of(record)
     facts = {
         "run": record.name,
         "state": record.state.value + (f": {record.error}" if record.error else ""),
+        **({"verdict": said} if (said := telling.verdict(record, executions)) else {}),
         "span": label(record.span, calendar) if record.span is not None else "none asked for",
         "trigger": record.trigger.value,
         "started": at(record.started, zone),
@@ -145,21 +183,39 @@ def run(record: Run, executions: Sequence[Execution], *, now: datetime, zone: tz
     facts["controller"] = f"pid {record.pid} on {record.host}"
     width = max(map(len, facts))
     head = "\n".join(f"{name.ljust(width)}  {value}" for name, value in facts.items())
-    return "\n\n".join([head, *(execution(e, calendar, now=now) for e in executions)])
+    return "\n\n".join([head, *(execution(e, calendar, now=now, whole=whole) for e in executions)])
 
 
-def execution(record: Execution, calendar: Calendar, *, now: datetime) -> str:
-    """One execution with all that is known of it."""
+def execution(record: Execution, calendar: Calendar, *, now: datetime, whole: bool = False) -> str:
+    """One execution: why it was done, what it took, read and made, and what that tells."""
+    kind = "" if record.component in ("", record.node) else f" ({record.component})"
     attempt = f", attempt {record.attempt}" if record.attempt > 1 else ""
-    lines = [f"{record.node} ({record.component}): {record.state.value}{attempt}, {took(seconds(record, now))}"]
-    if record.reason:
-        lines.append(f"  why         {plain(record.reason)}")
-    lines += [f"  parameter   {name} = {plain(text)}" for name, text in record.parameters.items()]
-    for direction, artifacts in (("input", record.inputs), ("output", record.outputs)):
-        lines += [
-            f"  {direction:<11} {name}: {', '.join(artifact_label(a, calendar) for a in found) or 'nothing'}"
-            for name, found in artifacts.items()
-        ]
+    reason = plain(record.reason or "")
+    if record.chosen:
+        lines = [f"{record.node}{kind} {reason}"]
+    else:
+        state = "reused" if record.reused is not None else record.state.value
+        lines = [f"{record.node}{kind}: {state}{attempt}, {took(seconds(record, now))}"]
+        lines += [f"  why         {reason}"] if reason else []
+    lines += [
+        f"  parameter   {name} = {recorded_text(name, text, calendar, whole=whole)}"
+        for name, text in record.parameters.items()
+        if whole or name not in record.defaults
+    ]
+    lines += [
+        f"  input       {name}: {artifacts_label(found, calendar, whole=whole)}"
+        for name, found in record.inputs.items()
+        if found or whole
+    ]
+    for name, found in record.outputs.items():
+        if record.chosen and not whole:
+            continue  # what it read is what it chose
+        lines.append(f"  output      {name}: {artifacts_label(found, calendar, whole=whole)}")
+        for artifact in found:
+            parts = telling.told(artifact, calendar)
+            more = f" … and {len(parts) - _MANY_PARTS} more" if len(parts) > _MANY_PARTS and not whole else ""
+            shown_parts = parts if whole else parts[:_MANY_PARTS]
+            lines += [f"              {plain(', '.join(shown_parts))}{more}"] if parts and not record.chosen else []
     if record.error:
         lines += [f"  {text}" for text in uncontrolled(record.error).splitlines()]
         lines.append(f"  log         {record.log}")
@@ -281,8 +337,11 @@ def _short(text: str) -> str:
 # Pipelines
 
 
-def pipeline(made: Pipeline, parameters: Mapping[str, object]) -> str:
-    """The nodes of a pipeline in the order in which they run, with what each reads, makes and takes."""
+def pipeline(made: Pipeline, parameters: Mapping[str, object], *, whole: bool = False) -> str:
+    """The nodes of a pipeline in the order in which they run, with what each reads, makes and takes.
+
+    `whole` names also what is not connected and what is left at its default.
+    """
     given = f" ({', '.join(f'{n}={v!r}' for n, v in parameters.items())})" if parameters else ""
     lines = [f"{made.name}: {len(made.nodes)} nodes{given}"]
     for number, node in enumerate(made, 1):
@@ -290,10 +349,16 @@ def pipeline(made: Pipeline, parameters: Mapping[str, object]) -> str:
         lines += [
             f"       reads  {name} <- {', '.join(map(repr, channels)) or 'nothing'}"
             for name, channels in node.inputs.items()
+            if channels or whole
         ]
         verb = "makes" if isinstance(node, Component) else "picks"
         lines += [f"       {verb}  {name}: {_promise(channel)}" for name, channel in node.outputs.items()]
-        lines += [f"       takes  {name} = {value_text(value)}" for name, value in node.parameters.items()]
+        left = () if whole else defaulted(node)
+        lines += [
+            f"       takes  {name} = {value_text(value) if whole else _cut(brief(value))}"
+            for name, value in node.parameters.items()
+            if name not in left
+        ]
         lines += [f"       after  {other.name}" for other in node.after]
     return "\n".join(lines)
 
@@ -328,6 +393,27 @@ def value_text(value: object) -> str:
     if isinstance(value, type):
         return shown(value)
     return getattr(value, "__name__", None) or repr(value)
+
+
+def brief(value: object) -> str:
+    """A parameter's value, of records what is not left at its default."""
+    if isinstance(value, type):
+        return shown(value)
+    if dataclasses.is_dataclass(value):
+        named = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        given = [n for n, v in named.items() if repr(v) != repr(_default(value, n))]
+        return f"{type(value).__name__}({', '.join(f'{n}={brief(named[n])}' for n in given)})"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{n!r}: {brief(v)}' for n, v in value.items())}}}"
+    if type(value) is list or type(value) is tuple:
+        parts = ", ".join(map(brief, value))
+        comma = "," * (len(value) == 1)
+        return f"[{parts}]" if type(value) is list else f"({parts}{comma})"
+    return value_text(value)
+
+
+def _default(record: object, name: str) -> object:
+    return type(record).__dataclass_fields__[name].default  # type: ignore[attr-defined]  # its caller has asked
 
 
 def _class(node: Node) -> str:

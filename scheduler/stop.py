@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import time
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from orchestrator import lease, process, publisher
 from orchestrator.errors import Held, RunError
 from orchestrator.lease import Holder
 from orchestrator.run import Run
-from orchestrator.runner import room
+from orchestrator.runner import sweep
 from orchestrator.store import AlreadyClaimed, Claim, Store
 
 POLL_S = 0.1
@@ -121,6 +120,5 @@ def _close(store: Store, run: Run, root: Path) -> Run:
         publisher.put_right(store, mine, root)
     finally:
         mine.release()
-    for scratch in room(root, run).glob("*.scratch"):
-        shutil.rmtree(scratch, ignore_errors=True)
+    sweep(root, run)
     return store.run(run.pipeline, run.number)

@@ -43,6 +43,14 @@ class Explains(Protocol):
         """Every span it wants, oldest first."""
 
 
+@runtime_checkable
+class Refuses(Protocol):
+    """A resolver that says whether a run could read a window that ends elsewhere."""
+
+    def refuse(self, history: History, found: Sequence[Wanted]) -> None:
+        """Raises ResolutionError when it could not."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Window:
     """What one resolver would read."""
@@ -75,15 +83,15 @@ def windows(loaded: Loaded, store: Store, *, at: int | None, as_of: datetime | N
 
 
 def _window(node: Resolver, explains: Explains, history: History, at: int | None) -> Window:
-    given = ", ".join(
-        f"{n}={_shown(n, v, show.calendar_of(history.run))}" for n, v in node.parameters.items() if v is not None
-    )
+    given = ", ".join(f"{n}={v}" for n, v in node.parameters.items() if v is not None)
     spans: tuple[Wanted, ...] = ()
     refusal = ""
     try:
         spans = tuple(explains.explain(history, at))
         if at is None:
             node.resolve(history)
+        elif isinstance(node, Refuses):
+            node.refuse(history, spans)
     except ResolutionError as error:
         refusal = str(error)
     return Window(node=node.name, source=repr(node.source), parameters=given, spans=spans, refusal=refusal)
@@ -106,11 +114,10 @@ def told(window: Window, calendar: Calendar) -> str:
         lines += [
             f"  {line}" for line in show.table(("SPAN", "STATE", "VERSION", "PUBLISHED", "WHY"), rows).splitlines()
         ]
-    first = next((w for w in window.spans if w.chosen is not None), None)
-    if first is not None:
-        chosen = [w for w in window.spans if w.chosen is not None]
-        lines.append(f"  {len(chosen)} of {len(window.spans)} spans, {calendar.label(chosen[0].span)} to "
-                     f"{calendar.label(chosen[-1].span)}.")  # fmt: skip
+    chosen = [w for w in window.spans if w.chosen is not None]
+    if window.spans:
+        between = f", {calendar.label(chosen[0].span)} to {calendar.label(chosen[-1].span)}" if chosen else ""
+        lines.append(f"  {len(chosen)} of {len(window.spans)} spans{between}.")
     if window.refusal:
         lines += [f"  {line}" for line in f"A run would fail: {window.refusal}".splitlines()]
     return "\n".join(lines)
@@ -141,10 +148,6 @@ def _why(wanted: Wanted) -> str:
     if not wanted.superseded:
         return "the only version"
     return f"the newest version; it supersedes {', '.join(map(_edition, reversed(wanted.superseded)))}"
-
-
-def _shown(name: str, value: object, calendar: Calendar) -> str:
-    return calendar.label(value) if name in ("since", "at") and isinstance(value, int) else repr(value)
 
 
 def _edition(artifact: Artifact) -> str:

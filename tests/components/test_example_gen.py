@@ -5,6 +5,7 @@ import json
 import logging
 import shutil
 import warnings
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -317,3 +318,21 @@ def test_what_is_wrong_is_told_when_the_pipeline_is_made(arguments, error, said)
 def test_the_calendar_is_known_before_anything_runs(pattern, calendar):
     """The command line reads a span as the pattern counts it."""
     assert ExampleGen(pattern=pattern).calendar is calendar
+
+
+@pytest.mark.parametrize(("there", "told"), [(False, True), (True, False)])
+def test_where_nothing_is_found_at_all_it_is_said_where_paths_begin(field, monkeypatch, there, told):
+    """A command that was typed in another folder finds no span; when some are there, the folder is right."""
+    if there:
+        field.arrive("3/v1/x.csv", "a", "1")
+    monkeypatch.chdir(field.data.parent)
+    ended = field.bench.run(ExampleGen(pattern="data/{SPAN}/v{VERSION}/*.csv"), span=9).executions["ExampleGen"]
+
+    assert (f"is looked for from {field.data.parent}." in ended.error) is told
+
+
+def test_beam_does_not_chatter(field):
+    """What a node prints is about the data; Beam tells of each cache and worker that it makes."""
+    field.arrive("3/v1/x.csv", "a", "1")
+
+    assert "apache_beam" not in Path(field.ingest().log).read_text()

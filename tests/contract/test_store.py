@@ -407,6 +407,7 @@ def test_a_publication_comes_back_as_it_was_published(store, clock):
         begun,
         state=State.COMPLETE,
         parameters={"rate": "0.1", "at": "\\path\0"},
+        defaults=("rate",),
         key="k" * 64,
         key_parts={"code": "a1", "inputs": "b2"},
         inputs={"examples": tuple(read), "baseline": ()},

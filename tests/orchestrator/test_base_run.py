@@ -88,8 +88,23 @@ def test_a_named_base_run_that_lacks_something_is_refused(trial):
 
 
 def test_without_any_run_the_way_is_told(trial):
-    """Nothing has ever run: run the whole once."""
-    with pytest.raises(UsageError, match=r"reads a, left out of it\. None of its last 100 runs has it; run the whole"):
+    """Nothing has ever run: run the whole once, by the name of the file it was loaded from."""
+    whole = pipeline()
+
+    with pytest.raises(UsageError) as refused:
+        stand_ins(trial.store, whole, whole.select(first=["b"]), None, source="dir/file.py:p")
+
+    assert str(refused.value) == (
+        "This part of 'p' begins at b and reads what it leaves out: a. No run of it is recorded here yet.\n"
+        "Run the whole pipeline once:  spanwise run dir/file.py:p"
+    )
+
+
+def test_without_a_run_that_finished_the_way_is_told(trial):
+    """There were runs, and none has what is read."""
+    trial.run(pipeline(fails="a"))
+
+    with pytest.raises(UsageError, match=r"out: a\. None of its last 100 runs has finished that\.\nRun the whole"):
         standing_in(trial, first=["b"])
 
 

@@ -22,7 +22,7 @@ from orchestrator import (
     component,
     past,
 )
-from orchestrator.component import InputSpec, OutputSpec, ParameterSpec, checked, parsed, shown, signature_of
+from orchestrator.component import InputSpec, OutputSpec, ParameterSpec, checked, defaulted, parsed, shown, signature_of
 
 
 class Ingest(Component):
@@ -279,3 +279,31 @@ def test_annotations_are_shown_as_written():
     """A type by its name, anything else as Python writes it."""
     assert shown(int) == "int"
     assert shown(int | None) == "int | None"
+
+
+class Odd:
+    """A value that cannot be compared, as arrays cannot."""
+
+    def __eq__(self, other):
+        raise ValueError("which of them?")
+
+    __hash__ = None
+
+
+class Choosing(Resolver):
+    def __init__(self, source, *, n, gaps=0, name=None):
+        super().__init__(source, name=name, many=True)
+        self.parameters = {"n": n, "gaps": gaps}
+
+
+def test_what_is_left_at_its_default_is_known():
+    """By its value, whether it was given or not; of components and resolvers."""
+
+    @component
+    def Work(report: Output[Report], size: int, steps: int = 3, rate: float = 0.5, odd: object = 1) -> None: ...
+
+    work = Work(size=3, steps=3, rate=0.1, odd=Odd())
+
+    assert defaulted(work) == ("steps",)
+    assert defaulted(Choosing(work["report"], n=0)) == ("gaps",)
+    assert defaulted(Choosing(work["report"], n=0, gaps=1)) == ()

@@ -6,7 +6,7 @@ from enum import Enum
 
 import pytest
 
-from orchestrator import Component, Input, Output, Outputs, Report, ResolutionError, Resolver, Run
+from orchestrator import Component, Examples, Input, Output, Outputs, Report, ResolutionError, Resolver, Run
 from orchestrator.driver import Execute, Reuse, drive, on_disk, past_of, recorded
 from orchestrator.pipeline import Pipeline
 from orchestrator.runner import Request
@@ -191,7 +191,26 @@ def test_a_resolver_reuses_what_it_chose(trial):
     assert found.outputs["report"][0].id == report.id
     assert found.reason == "chose p/Make/report/1"
     assert nothing.outputs == {}
-    assert nothing.reason == "All found nothing to choose"
+    assert nothing.reason == "found nothing to choose"
+
+
+@pytest.mark.parametrize(
+    ("editions", "calendar", "reason"),
+    [
+        ([(15_707, 1), (15_708, 2), (15_709, 2)], "day", "chose 2013-01-02 v1, 2013-01-03 to 2013-01-04 v2"),
+        ([(3, None), (4, None)], None, "chose 3 to 4"),
+        ([(span, 1) for span in range(0, 200, 2)], None, "chose 100 spans, 0 to 198"),
+    ],
+)
+def test_a_choice_of_spans_is_told_as_people_write_them(trial, editions, calendar, reason):
+    """Dates and versions, neighbours summed up, and of many only the ends."""
+
+    class Given(All):
+        def resolve(self, history):
+            facts = [{"span": s, "version": v, "split_names": [], "calendar": calendar} for s, v in editions]
+            return [Examples(f"/{n}", id=n + 1, properties=of) for n, of in enumerate(facts)]
+
+    assert decide(trial, Given(Make(word="a")["report"])).reason == reason
 
 
 def test_the_past_is_seen_as_of_the_run(trial):

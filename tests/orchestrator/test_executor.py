@@ -7,11 +7,13 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from datetime import date
 from pathlib import Path
 
 import pytest
 
+import orchestrator.executor as executor_module
 from orchestrator import Artifact, Attempt, Component, Input, Output, Outputs, Pipeline, Report, Run
 from orchestrator.errors import NodeFailed, RunError
 from orchestrator.executor import Ended, Executor, FenceAsked, Job
@@ -248,6 +250,31 @@ def test_a_failure_shows_the_users_lines_only(bench):
     assert f"orchestrator{os.sep}executor.py" not in ended.failure.trace
 
 
+@pytest.mark.parametrize(
+    ("how", "first", "last"),
+    [
+        ("raises", "Traceback (most recent call last):", "ValueError: too small"),
+        ("raises_ours", "span 3: is empty", "span 3: is empty"),
+    ],
+)
+def test_the_log_of_a_failure_shows_no_lines_of_ours(bench, how, first, last):
+    """What is expected is a message there; anything else is a traceback that starts in the user's code."""
+    done(bench, how)
+
+    lines = (bench.root / "log").read_text().splitlines()
+    assert (lines[0], lines[-1]) == (first, last)
+    assert f"orchestrator{os.sep}executor.py" not in "".join(lines)
+
+
+def test_frames_of_our_components_are_left_out_and_those_of_a_pipeline_are_not():
+    """A component of ours calls the user's function; a pipeline file may lie in our own folder of examples."""
+    home = executor_module._HOME
+    names = ["orchestrator/executor.py", "components/trainer.py", "pipelines/flights.py", "components/rows.py"]
+    frames = [traceback.FrameSummary(str(home / name), 1, "run", line="x") for name in names]
+
+    assert executor_module._theirs(frames) == frames[2:]
+
+
 @pytest.mark.parametrize("how", ["prints_megabytes", "prints_bytes"])
 def test_whatever_is_printed_goes_to_the_log(bench, how):
     """Megabytes, bytes that are no UTF-8 and half surrogates are kept, and harm nothing."""
@@ -431,6 +458,19 @@ def test_an_output_is_what_was_made_of_it(tmp_path, count, said):
     assert [tally.rows for tally in ended.outputs["each"]] == list(range(count))
     assert len(ended.outputs["maybe"]) == int(said)
     assert len(ended.outputs["one"]) == 1
+
+
+def test_the_place_of_an_output_that_was_not_made_is_removed(tmp_path):
+    """With the folder of such places, when nothing else is in it: no empty folders pile up in the root."""
+    bench = Bench(tmp_path, Many(count=0, said=False, name="Work"))
+    (tmp_path / "each" / "7").mkdir(parents=True)
+    places = {key: str(tmp_path / key / "8") for key in ("one", "each", "maybe")}
+    with Executor(bench.pipeline) as executor:
+        executor.start(bench.job(outputs=places))
+        until_ended(executor)
+
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["each", "one"]
+    assert [p.name for p in (tmp_path / "each").iterdir()] == ["7"]
 
 
 class Reads(Component):

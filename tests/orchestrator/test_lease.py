@@ -2,7 +2,7 @@
 
 import threading
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -54,15 +54,16 @@ def test_the_first_holder_gets_token_one(store, clock):
 
 
 def test_a_held_lease_is_refused_with_who_holds_it(store, clock):
-    """Whoever finds it held is told what is going on, since when, where, and what to type."""
+    """Whoever finds it held is told what is going on, since when on their own clock, where, and what to type."""
     take(store, clock, "run 7")
 
     with pytest.raises(Held) as refused:
         take(store, clock)
 
     me = process.identity()
+    began = datetime(2024, 1, 1, tzinfo=UTC).astimezone()
     assert str(refused.value) == (
-        f"run 7 of 'taxi' is still going (started 2024-01-01 00:00 UTC on {me.host}, pid {me.pid}), "
+        f"run 7 of 'taxi' is still going (started {began:%Y-%m-%d %H:%M %Z} on {me.host}, pid {me.pid}), "
         "so nothing was started.\nWait for it, or stop it:  spanwise stop taxi"
     )
 

@@ -323,6 +323,28 @@ def test_a_run_is_stopped_through_the_store(trial):
     assert (outcome.run.state, outcome.run.error) == (State.CANCELED, "stopped by `spanwise stop`")
 
 
+def test_who_asked_is_told_and_not_by_which_signal(trial):
+    """`spanwise stop` claims the stop, then sends SIGTERM; the record names the command."""
+
+    def observe(event):
+        if event.what == "node-started":
+            trial.store.claim(Claim("stop", event.run.name))
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    pipeline = Pipeline("p", [Say(name="Long", wait_s=60.0)])
+    with Executor(pipeline) as executor:
+        outcome = run(pipeline, executor=executor, store=trial.store, root=trial.root, observe=observe)
+
+    assert outcome.run.error == "stopped by `spanwise stop`"
+
+
+def test_an_execution_notes_what_was_left_at_its_default(trial):
+    """So that what was said of a node can be told from what was not."""
+    ran = trial.run(chain())
+
+    assert ran["First"].defaults == ("wait_s", "fails", "until")
+
+
 def test_a_run_in_a_thread_leaves_signals_alone(trial):
     """Only the main thread may take signals; elsewhere a run goes without."""
     before = signal.getsignal(signal.SIGTERM)
@@ -347,7 +369,7 @@ def test_one_run_at_a_time(trial):
 
 def test_a_part_without_a_base_is_refused(trial):
     """Nothing stands in for what is left out: nothing is recorded, and the lease is free again."""
-    with pytest.raises(UsageError, match="reads First, left out of it"):
+    with pytest.raises(UsageError, match="reads what it leaves out: First"):
         trial.run(chain(), Request(selection=chain().select(first=["Second"])))
 
     assert list(trial.store.runs("p")) == []

@@ -138,7 +138,7 @@ def test_a_list_of_nothing_is_empty(folder: Path, spanwise: Command, words: tupl
         (FLOW, ("run", "given.py", "--as-of", "noon"), "is no time"),
         (FLOW, ("run", "given.py", "--jobs", "0"), "--jobs"),
         (FLOW, ("run", "given.py", "--base-run", "latest"), "has no run yet"),
-        (FLOW, ("run", "given.py", "--from", "Second"), "First, left out of it"),
+        (FLOW, ("run", "given.py", "--from", "Second"), "leaves out: First. No run of it"),
         (FLOW, ("window", "given.py"), "no node that chooses by span"),
         (FLOW, ("graph", "given.py", "--format", "pdf"), "--format"),
         (FLOW, ("show", "flow"), "Nothing has run here yet"),
@@ -146,6 +146,7 @@ def test_a_list_of_nothing_is_empty(folder: Path, spanwise: Command, words: tupl
         (FLOW, ("logs", "flow", "--follow", "--json"), "take one of them"),
         (FLOW, ("init", "."), "is not empty"),
         (INGEST, ("run", "given.py", "--span", "5 May"), "A span is a day here, for example"),
+        (INGEST, ("run", "given.py", "--span", "5"), "write it so: 1970-01-06"),
         (INGEST, ("run", "given.py", "--param", "pattern=data/{YYYY}/*.csv"), "{YYYY}"),
         ("x = (", ("validate", "given.py"), "SyntaxError"),
         ("import nowhere_at_all", ("validate", "given.py"), "import nowhere_at_all"),
@@ -368,6 +369,44 @@ def test_a_folder_named_as_ours_does_not_mislead(project: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+WINDOW = """
+from components import ExampleGen
+from orchestrator import Pipeline
+from resolvers import RollingWindow
+
+def ingest() -> Pipeline:
+    made = ExampleGen(pattern="data/{YYYY}-{MM}-{DD}/*.csv")
+    return Pipeline("ingest", [made, RollingWindow(made["examples"], size=2)])
+"""
+
+
+@pytest.mark.parametrize("words", [(), ("--at", "2013-01-05"), ("--json",)])
+def test_a_window_that_a_run_could_not_read_ends_with_1(
+    folder: Path, spanwise: Command, words: tuple[str, ...]
+) -> None:
+    """Before anything was published, and where all is missing; so that a script can ask."""
+    (folder / "given.py").write_text(WINDOW)
+
+    code, out, err = spanwise("window", "given.py", *words)
+
+    assert (code, err) == (1, "")
+    if words == ("--json",):
+        assert json.loads(out)[0]["refusal"]
+    else:
+        assert out.startswith(f"No run of 'ingest' is recorded in {folder / '.spanwise'}.")
+        assert "A run would fail: RollingWindow " in out
+
+
+def test_a_type_that_was_misspelt_is_told(project: Path, spanwise: Command, shell: Command) -> None:
+    """An empty list is no error, so the exit code is 0."""
+    shell("run", "flow.py", "--to", "First")
+
+    assert spanwise("artifacts", "--type", "Reprot")[:2] == (
+        0,
+        "No Reprot was published here. Did you mean Report? There are: Report.\n",
+    )
+
+
 # Runs that are stopped, and runs that meet
 
 
@@ -428,7 +467,9 @@ def test_a_second_run_is_told_who_holds_the_pipeline_and_stop_ends_the_first(pro
     assert (stopped["run"], stopped["state"], stopped["how"]) == ("flow/1", "canceled", "ended")
     child.communicate(timeout=10)
     assert child.returncode == 1
+    assert stopped["error"] == "stopped by `spanwise stop`"
     assert living(below) == []
+    assert "warn" not in shell("doctor")[1]
     assert shell("run", "flow.py")[0] == 0
 
 
@@ -446,6 +487,8 @@ def test_a_run_that_will_not_end_is_killed_and_put_right(project: Path, shell: C
     stopped = json.loads(out)
     assert (code, err, stopped["how"], stopped["state"]) == (0, "", "killed", "failed")
     assert living(below) == []
+    assert "warn" not in shell("doctor")[1]
+    assert not [*(project / ".spanwise").rglob("*.scratch"), *(project / ".spanwise").rglob("*.checkpoints")]
     assert [e["state"] for e in json.loads(shell("show", "1", "--json")[1])["executions"]] == ["complete", "failed"]
     assert shell("run", "flow.py")[0] == 0
 

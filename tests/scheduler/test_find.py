@@ -77,3 +77,18 @@ def test_a_span_that_is_none_is_refused() -> None:
     """The calendar of the pipeline says how spans are typed."""
     with pytest.raises(UsageError, match="is no span"):
         find.published(filled(), "flights", kind=None, span="soon", limit=10)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("Modle", "No Modle was published here. Did you mean Model? There are: Examples, Model."),
+        ("example", "No example was published here. Did you mean Examples? There are: Examples, Model."),
+        ("Zebra", "No Zebra was published here. There are: Examples, Model."),
+        ("Model", "Nothing like that was published here."),
+        (None, "Nothing like that was published here."),
+    ],
+)
+def test_a_type_that_nothing_has_is_told_with_those_there_are(kind: str | None, said: str) -> None:
+    """Of a type that is there, nothing fitted the rest of what was asked."""
+    assert find.nothing(filled(), None, kind) == said

@@ -3,7 +3,20 @@ from datetime import UTC, datetime
 
 import pytest
 
-from orchestrator import Component, Execution, Input, NotRecorded, Output, Pipeline, Report, Run, State, UsageError
+from orchestrator import (
+    Blessing,
+    Calendar,
+    Component,
+    Execution,
+    Input,
+    NotRecorded,
+    Output,
+    Pipeline,
+    Report,
+    Run,
+    State,
+    UsageError,
+)
 from orchestrator.runner import Outcome
 from orchestrator.store import MemoryStore
 from scheduler import launch
@@ -169,3 +182,47 @@ def test_a_failure_ends_with_its_lines_and_the_way_on() -> None:
 def test_the_exit_code_says_how_the_run_ended(state: State, error: str | None, code: int) -> None:
     """Ctrl-C has the code that shells give it."""
     assert launch.exit_code(outcome(state=state, error=error)) == code
+
+
+@pytest.mark.parametrize(
+    ("calendar", "typed", "span"),
+    [
+        (Calendar.NUMBER, "5", 5),
+        (Calendar.DAY, "2013-01-05", DAY),
+        (Calendar.DAY, str(DAY), DAY),
+        (Calendar.DAY, "1970-01-06", 5),
+        (Calendar.HOUR, "1970-01-01T05", 5),
+    ],
+)
+def test_a_span_is_typed_as_its_pipeline_counts(calendar: Calendar, typed: str, span: int) -> None:
+    """An early date can be named by who means it."""
+    assert launch.span_typed(typed, calendar) == span
+
+
+@pytest.mark.parametrize(
+    ("calendar", "typed", "says"),
+    [
+        (Calendar.DAY, "5", "5 is 1970-01-06 here, since a number counts the days from 1970-01-01."),
+        (Calendar.HOUR, "15710", "write it so: 1971-10-17T14"),
+        (Calendar.DAY, "-3", "write it so: 1969-12-29"),
+    ],
+)
+def test_a_small_number_is_no_date(calendar: Calendar, typed: str, says: str) -> None:
+    """Who types `--span 5` for the fifth of a month would wait for the data of 1970."""
+    with pytest.raises(UsageError) as refused:
+        launch.span_typed(typed, calendar)
+
+    assert says in str(refused.value)
+
+
+def test_a_run_whose_model_was_refused_says_so_at_its_end() -> None:
+    """Before the last line, which stays what became of the run."""
+    verdict = Blessing("/b", properties={"blessed": 0, "reasons": ["auc fell"]})
+    judged = Execution(pipeline="p", run=42, node="B", state=State.COMPLETE, outputs={"blessing": (verdict,)})
+    ended = outcome("A", "C", "D", state=State.COMPLETE)
+
+    lines = launch.told(replace(ended, executions={**ended.executions, "B": judged}), WISH, pipeline()).splitlines()
+
+    assert lines[0] == "Not blessed: auc fell."
+    assert lines[1].startswith("Run p/42 of span 2013-01-05: complete")
+    assert len(lines) == 2

@@ -35,7 +35,7 @@ def event(what: Happening, node: str = "", message: str = "", **facts: object) -
         (event("node-started", "First", attempt=2), "First started (attempt 2)"),
         (event("node-reused", "First", reason="same\ninputs", reused=3), "First reused: same inputs"),
         (event("node-completed", "First"), "First complete in 2.0 s"),
-        (event("node-reused", "First", reason="chose x/1"), "First chose x/1"),
+        (event("node-reused", "First", reason="chose x/1", state=State.CACHED), "First chose x/1"),
         (event("node-failed", "First", "E: bad\n  File x"), "First failed after 2.0 s: E: bad"),
         (event("node-skipped", "Second"), "Second not reached: what it reads from was not made"),
         (event("run-stopping", message="SIGINT"), "Stopping, because of SIGINT"),

@@ -1,10 +1,10 @@
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, timedelta, timezone
 
 import pytest
 
-from orchestrator import Calendar, Execution, Pipeline, Run, State
+from orchestrator import Blessing, Calendar, Execution, Output, Pipeline, Report, Run, State, component
 from scheduler import show
 from tests.scheduler.records import DAY, NOON, examples, filled, model
 
@@ -79,7 +79,7 @@ def test_a_run_is_shown_with_spans_versions_and_reasons() -> None:
     text = show.run(run, store.executions(run), now=NOON, zone=UTC)
 
     assert "state       failed: Pusher failed" in text
-    assert "ExampleGen (ExampleGen): complete" in text
+    assert "\nExampleGen: complete" in text
     assert "why         because" in text
     assert "examples: 2013-01-05 v2 (flights/ExampleGen/examples/15710/2)" in text
 
@@ -143,3 +143,92 @@ def test_the_end_of_a_run_is_one_line(states: list[State], skipped: tuple[str, .
 def test_a_pipeline_without_nodes_is_shown() -> None:
     """Nothing is a pipeline too."""
     assert show.pipeline(Pipeline("empty", []), {}) == "empty: 0 nodes"
+
+
+def executed(**facts: object) -> Execution:
+    return Execution(pipeline="flights", run=1, node="Work", component="Work", state=State.COMPLETE, **facts)  # type: ignore[arg-type]
+
+
+def test_what_was_left_at_its_default_is_not_shown() -> None:
+    """Nor what is null within a value; a span is a date, and a long value is cut short."""
+    parameters = {
+        "rate": "0.5",
+        "span": str(DAY),
+        "limits": '{"auc": {"low": null, "drop": 0.1}}',
+        "files": f'"{"x" * 200}"',
+    }
+    record = executed(parameters=parameters, defaults=("rate",))
+
+    lines = show.execution(record, Calendar.DAY, now=NOON).splitlines()
+
+    assert lines[1:3] == ["  parameter   span = 2013-01-05", '  parameter   limits = {"auc": {"drop": 0.1}}']
+    assert lines[3].endswith("x…")
+    assert len(lines) == 4
+
+
+def test_everything_is_shown_when_asked_for() -> None:
+    """Defaults, nulls, inputs that were not given, and long values."""
+    record = executed(parameters={"rate": "0.5", "limits": '{"low": null}'}, defaults=("rate",), inputs={"base": ()})
+
+    lines = show.execution(record, Calendar.DAY, now=NOON, whole=True).splitlines()
+
+    assert lines[1:] == [
+        "  parameter   rate = 0.5",
+        '  parameter   limits = {"low": null}',
+        "  input       base: nothing",
+    ]
+
+
+def test_what_a_resolver_chose_is_its_line() -> None:
+    """It was not reused, and it took no time worth telling."""
+    record = executed(inputs={"examples": (examples(DAY),)}, outputs={"examples": (examples(DAY),)})
+    record = replace(record, state=State.CACHED, reason="chose 2013-01-05 v1")
+
+    assert show.execution(record, Calendar.DAY, now=NOON).splitlines()[0] == "Work chose 2013-01-05 v1"
+
+
+def test_what_was_reused_is_called_so() -> None:
+    """In the word that a run uses; the record's state stays."""
+    record = replace(executed(), state=State.CACHED, reused=3, reason="same inputs")
+
+    assert show.execution(record, Calendar.DAY, now=NOON).splitlines()[0] == "Work: reused, -"
+    assert show.execution_document(record, Calendar.DAY)["state"] == "cached"
+
+
+def test_an_output_is_shown_with_what_it_tells() -> None:
+    """The verdict on a model is read below the artifact, and at the top."""
+    record = executed(outputs={"blessing": (Blessing("/b", properties={"blessed": 0, "reasons": ["too bad"]}),)})
+    run = Run(pipeline="flights", number=1, nodes=("Work",))
+
+    lines = show.run(run, [record], now=NOON, zone=UTC).splitlines()
+
+    assert lines[2] == "verdict     not blessed: too bad"
+    assert lines[-1].strip() == "not blessed: too bad"
+
+
+def test_many_inputs_are_shown_by_their_spans() -> None:
+    """Neighbours of one version are summed up."""
+    found = [examples(DAY, 2), examples(DAY + 1), examples(DAY + 2)]
+
+    assert show.artifacts_label(found, Calendar.NUMBER) == "2013-01-05 v2, 2013-01-06 to 2013-01-07 v1"
+
+
+@dataclass(frozen=True)
+class Limit:
+    low: float | None = None
+    high: float | None = None
+
+
+@component
+def limited(report: Output[Report], limits: dict[str, Limit], size: int = 3) -> None: ...
+
+
+def test_a_pipeline_shows_what_its_author_said() -> None:
+    """Not the defaults, of nodes and of records within; all of it when asked for."""
+    made = Pipeline("p", [limited(limits={"auc": Limit(low=0.5)})])
+
+    assert show.pipeline(made, {}).splitlines()[-1].strip() == "takes  limits = {'auc': Limit(low=0.5)}"
+    assert show.pipeline(made, {}, whole=True).splitlines()[-2:] == [
+        "       takes  limits = {'auc': Limit(low=0.5, high=None)}",
+        "       takes  size = 3",
+    ]

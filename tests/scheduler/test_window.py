@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -8,7 +9,7 @@ from orchestrator.store import Address, MemoryStore
 from resolvers import Latest, LatestSpans, RollingWindow
 from scheduler import window
 from scheduler.load import Loaded
-from tests.scheduler.records import DAY, Clock, begun, ended, examples, published
+from tests.scheduler.records import DAY, NOON, Clock, begun, ended, examples, published
 
 
 class ExampleGen(Component):
@@ -114,3 +115,24 @@ def test_a_pipeline_without_a_window_is_refused() -> None:
 
     with pytest.raises(UsageError, match="no node that chooses by span"):
         window.windows(replace(loaded(), pipeline=pipeline), MemoryStore(), at=None, as_of=None)
+
+
+def test_a_window_that_ends_elsewhere_is_judged_as_well() -> None:
+    """Whether a run could read it: what is missing there, and what mends it."""
+    rolling, last = window.windows(loaded(), lake((DAY, 1)), at=DAY + 9, as_of=None)
+    early = window.windows(loaded(), lake((DAY, 1)), at=DAY - 9, as_of=None)[1]
+
+    assert "3 are missing: 2013-01-12" in rolling.refusal
+    assert window.told(rolling, Calendar.DAY).splitlines()[5:7] == [
+        "  0 of 3 spans.",
+        f"  A run would fail: {rolling.refusal.splitlines()[0]}",
+    ]
+    assert last.refusal == ""
+    assert "found no span" in early.refusal
+
+
+def test_as_of_a_time_without_spans_it_is_said_in_local_time() -> None:
+    """As every time is that people read."""
+    found, _ = window.windows(loaded(), lake((DAY, 1)), at=None, as_of=NOON - timedelta(days=1))
+
+    assert f"was published by {(NOON - timedelta(days=1)).astimezone():%Y-%m-%d %H:%M %Z}." in found.refusal
