@@ -5,10 +5,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from components.analyzers import Analyzer
+    from components.bulk_inferrer import BulkInferrer
+    from components.command import Command
     from components.evaluator import Evaluator, Finding, Threshold, judge
     from components.example_gen import ExampleGen
     from components.example_validator import AnomalyGate, ExampleValidator
     from components.importer import Importer
+    from components.infra_validator import InfraValidator
+    from components.metric import Metric
     from components.preprocessing import (
         Columns,
         analyze,
@@ -33,13 +37,17 @@ if TYPE_CHECKING:
 __all__ = [
     "Analyzer",
     "AnomalyGate",
+    "BulkInferrer",
     "Columns",
+    "Command",
     "Dialect",
     "Evaluator",
     "ExampleGen",
     "ExampleValidator",
     "Finding",
     "Importer",
+    "InfraValidator",
+    "Metric",
     "Pusher",
     "QueryExampleGen",
     "SchemaGen",
@@ -64,10 +72,14 @@ __all__ = [
 # Where a model is served, `components.transform_graph` is all there is: importing it must not import the rest.
 _HOMES = {
     "components.analyzers": ("Analyzer",),
+    "components.command": ("Command",),
+    "components.bulk_inferrer": ("BulkInferrer",),
     "components.evaluator": ("Evaluator", "Finding", "Threshold", "judge"),
     "components.example_gen": ("ExampleGen",),
     "components.example_validator": ("AnomalyGate", "ExampleValidator"),
     "components.importer": ("Importer",),
+    "components.infra_validator": ("InfraValidator",),
+    "components.metric": ("Metric",),
     "components.preprocessing": (
         "Columns",
         "analyze",

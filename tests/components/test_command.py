@@ -1,0 +1,350 @@
+"""Command: a program with paths in and out, its output in the log, its failures with the last that it printed."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from components import Command
+from components.command import container
+from orchestrator import Component, Examples, Model, Output, Outputs, ParameterError, PipelineError, Report
+from tests.components.flow import Bench, Lake, only
+
+COPY = "import sys, pathlib; pathlib.Path(sys.argv[2], 'n').write_text(pathlib.Path(sys.argv[1], 'n').read_text())"
+
+
+class Number(Component):
+    """Publishes a model with a number in it."""
+
+    def run(self, *, model: Output[Model], number: int) -> None:
+        (model.path / "n").write_text(str(number))
+        model.spans = [number]
+
+
+class Numbers(Component):
+    """Publishes as many reports as asked for."""
+
+    def run(self, *, report: Outputs[Report], count: int) -> None:
+        for number in range(count):
+            (report.new().path / "n").write_text(str(number))
+
+
+class Nothing(Component):
+    """Publishes no report."""
+
+    def run(self, *, report: Output[Report | None]) -> None: ...
+
+
+@pytest.fixture
+def bench(tmp_path):
+    return Bench(tmp_path / "root")
+
+
+def ran(bench, *nodes):
+    return bench.run(*nodes).executions["Command"]
+
+
+def text(execution, key="report", name="n"):
+    return (only(execution, key).path / name).read_text()
+
+
+def test_a_program_reads_and_writes_folders(bench):
+    """Placeholders are the folders of inputs and outputs, and its output is an artifact of its kind."""
+    number = Number(number=7)
+    copy = Command(
+        command=[sys.executable, "-c", COPY, "{first}", "{second}"],
+        inputs={"first": number["model"]},
+        outputs={"second": Model},
+    )
+
+    execution = ran(bench, number, copy)
+
+    assert text(execution, "second") == "7"
+    assert only(execution, "second").kind == "Model"
+
+
+def test_its_outputs_are_read_by_others(bench):
+    """A channel of it connects where its kind is wanted, and is refused where it is not."""
+    made = Command(shell="echo 1 > {m}/n", outputs={"m": Model}, name="Make")
+    read = Command(shell="cat {m}/n > {report}/n", inputs={"m": made["m"]}, outputs={"report": Report})
+
+    assert text(ran(bench, made, read)) == "1\n"
+    with pytest.raises(PipelineError, match="takes"):
+        Lake(rows={}, splits=[], examples=made["m"])
+
+
+def test_settings_are_arguments(bench):
+    """A setting is one argument, whatever stands in it; doubled braces are single ones."""
+    program = "import sys; open(sys.argv[1] + '/n', 'w').write(repr(sys.argv[2:]))"
+    node = Command(
+        command=[sys.executable, "-c", program, "{report}", "--depth={depth}", "{note}", "{{x}}", "${HOME}"],
+        outputs={"report": Report},
+        settings={"depth": 6, "note": "a b; $(touch x) 'q'"},
+    )
+
+    assert text(ran(bench, node)) == repr(["--depth=6", "a b; $(touch x) 'q'", "{x}", "${HOME}"])
+
+
+def test_a_shell_line_has_its_values_quoted(bench):
+    """A value is a value to the shell, too, whatever stands in it; pipes and variables work as ever."""
+    node = Command(
+        shell='word={note}; printf "%s" "${{#word}}" "${word}" {note} | cat > {report}/n',
+        outputs={"report": Report},
+        settings={"note": "a b; $(touch x) 'q'"},
+    )
+
+    assert text(ran(bench, node)) == "19" + "a b; $(touch x) 'q'" * 2
+
+
+@pytest.mark.parametrize("shell", ["false; echo 1 > {report}/n", "echo $undefined > {report}/n"])
+def test_a_shell_line_stops_at_the_first_failure(bench, shell):
+    """What comes after a command that fails is not run, and a variable that is not set is a failure."""
+    assert "ended with exit status" in ran(bench, Command(shell=shell, outputs={"report": Report})).error
+
+
+def test_several_and_no_artifacts_are_several_and_no_arguments(bench):
+    """A list is as many arguments as it has artifacts, an optional input that gave nothing none."""
+    many, none = Numbers(count=3), Nothing()
+    program = "import sys; open(sys.argv[1] + '/n', 'w').write(str(len(sys.argv)))"
+    node = Command(
+        command=[sys.executable, "-c", program, "{out}", "{many}", "{none}"],
+        inputs={"many": many["report"], "none": none["report"]},
+        outputs={"out": Report},
+    )
+
+    assert text(ran(bench, many, none, node), "out") == "5"
+
+
+def test_properties_come_and_go_as_json(bench):
+    """A program may read the properties of its inputs, and what it writes becomes those of its outputs."""
+    number = Number(number=7)
+    node = Command(
+        shell="cp {model.properties} {copy.properties}; echo 1 > {copy}/n",
+        inputs={"model": number["model"]},
+        outputs={"copy": Model},
+    )
+
+    assert only(ran(bench, number, node), "copy").properties == {"spans": [7]}
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ('{"colour": 1}', "Model has no property 'colour'"),
+        ('{"spans": 1}', "Model.spans takes list"),
+        ("[1]", "an object wanted, list found"),
+        ("{", "cannot be kept"),
+    ],
+)
+def test_properties_that_cannot_be_kept_are_told(bench, written, said):
+    """What the kind does not have, and what is no JSON object."""
+    node = Command(
+        shell="printf '%s' {written} > {m.properties}; echo 1 > {m}/n",
+        outputs={"m": Model},
+        settings={"written": written},
+    )
+
+    error = ran(bench, node).error
+
+    assert "Command wrote properties of 'm' that cannot be kept" in error
+    assert said in error
+
+
+def test_a_required_property_that_is_not_written_is_told(bench):
+    """Examples need a span, whoever makes them."""
+    node = Command(shell="echo 1 > {examples}/n", outputs={"examples": Examples})
+
+    assert "without span" in ran(bench, node).error
+
+
+def test_a_failure_has_the_last_that_was_printed(bench):
+    """The exit status and the last lines are in the message, everything is in the log."""
+    program = "import sys\nfor n in range(100): print('line', n)\nprint('oh no', file=sys.stderr); sys.exit(3)"
+
+    failed = ran(bench, Command(command=[sys.executable, "-c", program, "{report}"], outputs={"report": Report}))
+
+    assert "ended with exit status 3. The last that it printed:" in failed.error
+    assert "line 99" in failed.error
+    assert "oh no" in failed.error
+    assert "line 50" not in failed.error
+    assert "line 0\n" in Path(failed.log).read_text()
+    assert not failed.outputs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"command": ["no-such-program", "{report}"]}, "cannot start 'no-such-program'"),
+        ({"shell": "kill -9 $$ # {report}"}, "was killed by SIGKILL. It printed nothing."),
+        ({"shell": "true {report}"}, "ended well and wrote nothing to {report}"),
+        ({"shell": "true {report}", "reads": ["nowhere"]}, "there is nothing at nowhere"),
+        ({"shell": "true {report}", "env_names": ["NOT_SET_ANYWHERE"]}, "NOT_SET_ANYWHERE is not set"),
+    ],
+)
+def test_what_goes_wrong_is_told(bench, arguments, said):
+    """A program that is not there, is killed, or does nothing."""
+    assert said in ran(bench, Command(outputs={"report": Report}, **arguments)).error
+
+
+def test_what_it_leaves_running_does_not_hold_it_up(bench):
+    """A process in the background that keeps the output open ends with the node."""
+    node = Command(shell="sleep 300 & echo 1 > {report}/n", outputs={"report": Report}, timeout_s=30)
+
+    assert text(ran(bench, node)) == "1\n"
+
+
+def test_the_environment_is_what_was_asked_for(bench, monkeypatch):
+    """Secrets of ours are not the program's; what is set or let through is."""
+    monkeypatch.setenv("OUR_SECRET", "hush")
+    monkeypatch.setenv("ITS_TOKEN", "for it")
+    node = Command(shell="env > {report}/n", outputs={"report": Report}, env={"MODE": "fast"}, env_names=["ITS_TOKEN"])
+
+    execution = ran(bench, node)
+
+    assert "OUR_SECRET" not in text(execution)
+    assert {"MODE=fast", "ITS_TOKEN=for it"} <= set(text(execution).splitlines())
+    assert "for it" not in json.dumps(dict(execution.parameters))
+
+
+def test_the_content_of_what_it_runs_is_part_of_the_key(bench, tmp_path):
+    """An unchanged script is served from the cache; a changed one, or a changed file that it reads, is run."""
+    script, data = tmp_path / "script.py", tmp_path / "data"
+    script.write_text("import sys; open(sys.argv[1] + '/n', 'w').write('1')")
+    data.write_text("a")
+
+    def run():
+        return ran(
+            bench,
+            Command(command=[sys.executable, str(script), "{report}"], outputs={"report": Report}, reads=[str(data)]),
+        )
+
+    first, again = run(), run()
+    script.write_text(script.read_text().replace("'1'", "'2'"))
+    changed = run()
+    data.write_text("b")
+    other = run()
+
+    assert again.reused == first.id
+    assert changed.reused is None
+    assert text(changed) == "2"
+    assert other.reused is None
+
+
+def test_another_output_is_another_key(bench):
+    """Two nodes of one name that make other things share no result."""
+    first = ran(bench, Command(shell="echo 1 > {a}/n", outputs={"a": Report}))
+
+    assert ran(bench, Command(shell="echo 1 > {a}/n", outputs={"a": Model})).reused is None
+    assert ran(bench, Command(shell="echo 1 > {a}/n", outputs={"a": Report})).reused == first.id
+
+
+LOOSE = Numbers(count=2)["report"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"outputs": {"r": Report}}, ParameterError, "takes a command or a shell line, one of the two"),
+        ({"command": ["x"], "shell": "x", "outputs": {"r": Report}}, ParameterError, "one of the two"),
+        ({"command": [], "outputs": {"r": Report}}, ParameterError, "command is empty"),
+        ({"command": "x {r}", "outputs": {"r": Report}}, ParameterError, "Command.command takes"),
+        (
+            {"command": ["x", "{rr}"], "outputs": {"r": Report}},
+            ParameterError,
+            r"\{rr\} is none of its inputs, outputs",
+        ),
+        (
+            {"command": ["x", "{n.properties}"], "outputs": {"r": Report}, "settings": {"n": 1}},
+            ParameterError,
+            "is none of",
+        ),
+        ({"command": ["x"], "outputs": {}}, PipelineError, "makes nothing"),
+        ({"command": ["x"], "outputs": {"r": "Report"}}, PipelineError, "name a kind of artifact"),
+        ({"command": ["x"], "outputs": {"r": Report}, "inputs": {"a": 1}}, PipelineError, "takes channels as inputs"),
+        ({"command": ["x"], "outputs": {"shell": Report}}, PipelineError, "cannot name an input or output"),
+        ({"command": ["x"], "outputs": {"a b": Report}}, PipelineError, "cannot name an input or output"),
+        ({"command": ["x"], "outputs": {"r": Report}, "inputs": {"r": LOOSE}}, PipelineError, "reads and makes 'r'"),
+        ({"command": ["x"], "outputs": {"r": Report}, "settings": {"r": 1}}, ParameterError, "rename one"),
+        (
+            {"command": ["x", "-i={a}"], "outputs": {"r": Report}, "inputs": {"a": LOOSE}},
+            ParameterError,
+            "an argument of its own",
+        ),
+        ({"command": ["x"], "outputs": {"r": Report}, "engine": "docker"}, ParameterError, "name an image"),
+        ({"command": ["x"], "outputs": {"r": Report}, "engine": "lxc", "image": "i"}, ParameterError, "engine"),
+        ({"command": ["x"], "outputs": {"r": Report}, "speed": 1}, PipelineError, "takes no 'speed'"),
+    ],
+)
+def test_what_is_wrong_is_told_when_the_pipeline_is_made(arguments, error, said):
+    """Nothing is started with a command that cannot be meant."""
+    with pytest.raises(error, match=said):
+        Command(**arguments)
+
+
+@pytest.mark.parametrize(("engine", "rights"), [("docker", "--user=1000:100"), ("podman", "--userns=keep-id")])
+def test_a_container_has_the_same_paths(engine, rights):
+    """Inputs are mounted to be read only, outputs to be written; of variables only the names are on the line."""
+    line = container(
+        engine,
+        "train:1",
+        ["train", "/in"],
+        name="n",
+        reads=["/in"],
+        writes=["/out", "/tmp/s"],
+        env=["A"],
+        user="1000:100",
+    )
+
+    assert line == [
+        *(engine, "run", "--rm", "--init", "--name=n", rights),
+        *("--volume=/in:/in:ro", "--volume=/out:/out", "--volume=/tmp/s:/tmp/s", "--env=A"),
+        *("train:1", "train", "/in"),
+    ]
+
+
+def test_without_an_engine_a_container_is_refused(bench, monkeypatch):
+    """The message says what is missing."""
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    node = Command(command=["true", "{r}"], outputs={"r": Report}, image="alpine")
+
+    assert "neither docker nor podman is on the PATH" in ran(bench, node).error
+
+
+def test_the_engine_gets_the_line_that_was_built(bench, tmp_path, monkeypatch):
+    """What is started is the engine, with the command, its mounts and its variables."""
+    engine = tmp_path / "bin" / "podman"
+    engine.parent.mkdir()
+    engine.write_text('#!/bin/sh\nfor last; do :; done\necho "$MODE $*" > "$last/n"\n')
+    engine.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{engine.parent}:/usr/bin:/bin")
+    node = Command(
+        command=["train", "{r}"], outputs={"r": Report}, image="train:1", engine="podman", env={"MODE": "fast"}
+    )
+
+    execution = ran(bench, node)
+
+    place = only(execution, "r").path.absolute()
+    said = text(execution, "r")
+    assert said.startswith("fast run --rm --init --name=spanwise-p-1-Command-1-")
+    assert f"--volume={place}:{place}" in said
+    assert "--env=MODE" in said
+    assert said.endswith(f"train:1 train {place}\n")
+
+
+def has_engine():
+    docker = shutil.which("docker")
+    return (
+        docker is not None
+        and subprocess.run([docker, "image", "inspect", "busybox"], capture_output=True, check=False).returncode == 0
+    )
+
+
+@pytest.mark.skipif(not has_engine(), reason="no docker with an image busybox here")
+def test_a_container_runs(bench):
+    """The real engine runs the command, and what it writes is ours."""
+    node = Command(command=["sh", "-c", "echo 1 > {r}/n"], outputs={"r": Report}, image="busybox", engine="docker")
+
+    assert text(ran(bench, node), "r") == "1\n"
