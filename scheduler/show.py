@@ -298,7 +298,7 @@ def artifact_document(artifact: Artifact, calendar: Calendar) -> Document:
         "created": iso(artifact.created),
         "uri": artifact.uri,
         "size_bytes": artifact.size_bytes,
-        "properties": dict(artifact.properties),
+        "properties": dict(sorted(artifact.properties.items())),  # a store gives them in no order
     }
 
 

@@ -4,7 +4,7 @@ from datetime import UTC, timedelta, timezone
 
 import pytest
 
-from orchestrator import Blessing, Calendar, Execution, Output, Pipeline, Report, Run, State, component
+from orchestrator import Artifact, Blessing, Calendar, Execution, Output, Pipeline, Report, Run, State, component
 from scheduler import show
 from tests.scheduler.records import DAY, NOON, examples, filled, model
 
@@ -232,3 +232,10 @@ def test_a_pipeline_shows_what_its_author_said() -> None:
         "       takes  limits = {'auc': Limit(low=0.5, high=None)}",
         "       takes  size = 3",
     ]
+
+
+def test_properties_of_a_document_are_in_the_order_of_their_names() -> None:
+    """Whatever order the store gives them in, so that two documents can be compared."""
+    made = Artifact("/x", properties={"z": 1, "a": 2})
+
+    assert list(show.artifact_document(made, Calendar.NUMBER)["properties"]) == ["a", "z"]  # type: ignore[arg-type]
