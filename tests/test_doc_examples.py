@@ -41,6 +41,7 @@ STORIES = {
     "set-up": ("how-to/set-up.md",),
     "write-a-component": ("how-to/write-a-component.md",),
     "write-a-resolver": ("how-to/write-a-resolver.md",),
+    "write-a-reader": ("how-to/write-a-reader.md",),
     "mend": ("how-to/mend.md",),
 }
 DOCTESTS = (
