@@ -72,8 +72,8 @@ __all__ = [
 # Where a model is served, `components.transform_graph` is all there is: importing it must not import the rest.
 _HOMES = {
     "components.analyzers": ("Analyzer",),
-    "components.command": ("Command",),
     "components.bulk_inferrer": ("BulkInferrer",),
+    "components.command": ("Command",),
     "components.evaluator": ("Evaluator", "Finding", "Threshold", "judge"),
     "components.example_gen": ("ExampleGen",),
     "components.example_validator": ("AnomalyGate", "ExampleValidator"),
