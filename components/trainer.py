@@ -14,6 +14,7 @@ from orchestrator.component import Attempt, Component, Input, Output
 from orchestrator.errors import NodeFailed, ParameterError
 from orchestrator.history import History
 from orchestrator.run import Run, Trigger
+from orchestrator.span import Calendar, ranges
 from orchestrator.store import Store
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ class Trainer(Component):
             parameters=dict(parameters or {}),
             attempt=attempt.number,
         )
-        log.info("training on %d spans: %s", len(task.spans), ", ".join(map(str, task.spans)))
+        spans = ranges(((e.span, e.version) for e in task.examples), Calendar.called(task.examples[0].calendar))
+        log.info("training on %s", spans)
         run_fn(task)
         if not any(path.is_file() for path in model.path.rglob("*")):
             name = getattr(run_fn, "__qualname__", repr(run_fn))

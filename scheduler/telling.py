@@ -32,10 +32,8 @@ def told(artifact: Artifact, calendar: Calendar) -> list[str]:
     parts = [*_blessed(of), *_pushed(of), *_found(of), *_metrics(of), *_rows(of)]
     if isinstance(spans := of.get("spans"), list):
         parts.append(f"learned from {ranges(((s, None) for s in spans if isinstance(s, int)), calendar)}")
-    plain = {
-        n: v for n, v in sorted(of.items()) if n not in _ELSEWHERE | _TOLD and isinstance(v, bool | int | float | str)
-    }
-    return [*parts, *(f"{name} {_number(value)}" for name, value in plain.items())]
+    others = ((n, v) for n, v in sorted(of.items()) if n not in _ELSEWHERE | _TOLD)
+    return [*parts, *(f"{name} {_number(value)}" for name, value in others if isinstance(value, int | float | str))]
 
 
 def verdict(run: Run, executions: Iterable[Execution]) -> str:

@@ -1,6 +1,7 @@
 """Trainer: the user's function gets the window and leaves a model."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -73,6 +74,11 @@ def test_the_function_reads_the_window_oldest_span_first(trained):
 def test_the_model_records_its_spans(trained):
     """What a model has learned from can be asked of the model."""
     assert only(trained[0], "model").properties["spans"] == [1, 2]
+
+
+def test_the_log_says_which_spans(trained):
+    """With their versions, as people write them."""
+    assert "training on 1 to 2\n" in Path(trained[0].log).read_text()
 
 
 def test_parameters_are_passed_on(trained):

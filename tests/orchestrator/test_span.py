@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import AmbiguousSpan, PatternError, SpanNotFound, UsageError
-from orchestrator.span import Calendar, SpanPattern, blocks, choose
+from orchestrator.span import Calendar, SpanPattern, blocks, choose, ranges
 
 DAYS = "data/{YYYY}-{MM}-{DD}/v{VERSION}/*.csv"
 
@@ -33,6 +33,29 @@ def lake(tmp_path, *paths):
 
 def one(pattern):
     return {"all": SpanPattern.parse(pattern)}
+
+
+@pytest.mark.parametrize(
+    ("editions", "calendar", "told"),
+    [
+        ([], Calendar.DAY, ""),
+        ([(15_710, 1)], Calendar.DAY, "2013-01-05 v1"),
+        ([(15_710, 2), (15_711, 1), (15_712, 1)], Calendar.DAY, "2013-01-05 v2, 2013-01-06 to 2013-01-07 v1"),
+        ([(3, None), (4, None), (6, None)], Calendar.NUMBER, "3 to 4, 6"),
+        ([(span, 1) for span in range(0, 18, 2)], Calendar.NUMBER, "9 spans, 0 to 16"),
+    ],
+)
+def test_spans_are_summed_up(editions, calendar, told):
+    """Neighbours of one version as a range; of too many ranges only the ends."""
+    assert ranges(editions, calendar) == told
+
+
+@pytest.mark.parametrize(
+    ("name", "calendar"), [("hour", Calendar.HOUR), ("moon", Calendar.NUMBER), (None, Calendar.NUMBER)]
+)
+def test_a_calendar_is_known_by_its_name(name, calendar):
+    """As a run or an artifact records it; what is unknown is counted in numbers."""
+    assert Calendar.called(name) is calendar
 
 
 class TestCalendar:

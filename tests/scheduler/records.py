@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from orchestrator import Artifact, Examples, Execution, Model, Run, State
+from orchestrator.artifact import Value
 from orchestrator.store import MemoryStore
 
 NOON = datetime(2013, 1, 8, 12, 0, 0, tzinfo=UTC)
@@ -39,7 +40,7 @@ def published(
 
 
 def examples(span: int, version: int | None = 1) -> Examples:
-    properties = {"span": span, "version": version, "split_names": ["train"], "calendar": "day"}
+    properties: dict[str, Value] = {"span": span, "version": version, "split_names": ["train"], "calendar": "day"}
     return Examples(f"/root/{span}/{version}", size_bytes=3_400, properties=properties)
 
 
