@@ -197,6 +197,7 @@ def test_a_comparison_without_a_baseline_connected_is_refused_when_the_pipeline_
         ({"predict_fn": lambda _, table: np.zeros((len(table), 2))}, "predict_fn gave an array of shape (6, 2)"),
         ({"predict_fn": lambda _, table: np.full(len(table), 3.0)}, "log_loss wants probabilities"),
         ({"split": "test"}, "no split 'test'"),
+        ({"predict_fn": lambda _, table: np.zeros(len(table) - 1)}, "shape (5,) for 6 rows"),
     ],
 )
 def test_what_cannot_be_evaluated_is_told(tmp_path, arguments, said):
@@ -206,11 +207,16 @@ def test_what_cannot_be_evaluated_is_told(tmp_path, arguments, said):
     assert said in evaluated(tmp_path, rows=rows, **arguments).error
 
 
-def test_a_window_without_rows_is_an_error(tmp_path):
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ({1: {"x": [0.5, 0.6], "y": [math.nan, math.nan]}}, "has no rows with a label (2 without), so there is"),
+        ({1: {"x": [], "y": []}}, "has no rows, so there is nothing to evaluate"),
+    ],
+)
+def test_a_window_without_rows_is_an_error(tmp_path, rows, said):
     """Nothing to evaluate is not a verdict."""
-    rows = {1: {"x": [0.5, 0.6], "y": [math.nan, math.nan]}}
-
-    assert "no rows with a label (2 without)" in evaluated(tmp_path, rows=rows).error
+    assert said in evaluated(tmp_path, rows=rows).error
 
 
 @pytest.mark.parametrize(
