@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, unquote
 
-from components.query import Style, Value
+from components.query import Query, Value
 from orchestrator.errors import ParameterError, SettingsError, UnreadableInput
+from orchestrator.span import Calendar
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,11 +52,6 @@ def check_connection(text: str, who: str) -> None:
         )
 
 
-def style_of(scheme: str) -> Style:
-    """How this kind of database writes the place of a parameter."""
-    return "$1" if _DRIVERS.get(scheme) == "postgresql" else "?"
-
-
 @contextmanager
 def connected(connection: str, who: str) -> Iterator[Database]:
     """A connection, closed afterwards.
@@ -70,10 +66,11 @@ def connected(connection: str, who: str) -> Iterator[Database]:
     driver = _driver(scheme, who)
     database = Database(who=f"{who} ({connection})", scheme=scheme, url=url, driver=driver)
     with database.translated("cannot be reached"):
-        opened = driver.connect(_path(url) if scheme == "sqlite" else url, autocommit=True)
+        # one transaction, so that a pool between us and a PostgreSQL keeps our settings with our query
+        opened = driver.connect(_path(url) if scheme == "sqlite" else url, autocommit=not _is_postgresql(scheme))
     try:
         database.connection = opened
-        if style_of(scheme) == "$1":
+        if _is_postgresql(scheme):
             # what a timestamp without a zone means to the server: UTC, as everywhere here
             with database.translated("refuses to speak of UTC"), opened.cursor() as cursor:
                 cursor.execute("SET TIME ZONE 'UTC'")
@@ -93,25 +90,36 @@ class Database:
         self._driver = driver
 
     @contextmanager
-    def asked(self, text: str, values: Sequence[Value]) -> Iterator[pa.RecordBatchReader]:
+    def asked(self, query: Query, span: int, calendar: Calendar) -> Iterator[pa.RecordBatchReader]:
         """The answer to a query, batch by batch; read it inside the `with`.
+
+        PostgreSQL's driver streams an answer (by COPY) only to a query without parameters; with one it holds all of
+        it in memory. There the values are bound to settings of the transaction, which the query reads.
 
         Raises:
             UnreadableInput: the database refuses the query, or fails while it answers.
         """
-        given = [_as_text(value) if self.scheme == "sqlite" else value for value in values]
         with self.translated("refuses the query"), self.connection.cursor() as cursor:
-            cursor.execute(text, given or None)
+            if _is_postgresql(self.scheme):
+                text, settings = query.with_settings(span, calendar)
+                for name, value in settings.items():
+                    cursor.execute("SELECT set_config($1, $2, true)", (name, value))
+                    cursor.fetchall()
+                cursor.execute(text)
+            else:
+                text, values = query.bound(span, calendar)
+                given = [_as_text(value) if self.scheme == "sqlite" else value for value in values]
+                cursor.execute(text, given or None)
             yield cursor.fetch_record_batch()
 
-    def one(self, text: str, values: Sequence[Value], what: str) -> object:
+    def one(self, query: Query, span: int, calendar: Calendar, what: str) -> object:
         """The one value that a query gives; None when it gives null, or nothing.
 
         Raises:
             ParameterError: it gives more than one.
             UnreadableInput: as above.
         """
-        with self.asked(text, values) as answer:
+        with self.asked(query, span, calendar) as answer:
             table = answer.read_all()
         if table.num_columns != 1 or table.num_rows > 1:
             raise ParameterError(
@@ -161,6 +169,10 @@ def _driver(scheme: str, who: str) -> Any:
             f"{who}: there is no driver for '{scheme}' databases here. Those of PostgreSQL and SQLite come with "
             f"'spanwise[sql]'; for others there may be one: pip install adbc-driver-{scheme}"
         ) from error
+
+
+def _is_postgresql(scheme: str) -> bool:
+    return _DRIVERS.get(scheme) == "postgresql"
 
 
 def _path(url: str) -> str:

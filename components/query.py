@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from orchestrator.errors import ParameterError, UsageError
 from orchestrator.span import Calendar
@@ -21,11 +21,9 @@ from orchestrator.span import Calendar
 Value: TypeAlias = "int | str | date | datetime"
 """What a parameter of a query may be."""
 
-Style: TypeAlias = Literal["$1", "?"]
-"""How a database writes the place of a parameter: by its number, or by its order."""
-
 _NAMES = ("{SPAN_START}", "{SPAN_END}", "{SPAN}")
 _TFX = ("@span_begin_timestamp", "@span_end_timestamp", "@span_yyyymmdd_utc")
+_CASTS: dict[type, str] = {int: "bigint", str: "text", date: "date", datetime: "timestamptz"}
 _DAY_ZERO = date(1970, 1, 1)
 _SECONDS_A_DAY = 86_400
 
@@ -48,7 +46,7 @@ class Hole:
 class Query:
     """A SQL text with the places of its values."""
 
-    text: str  #: as the user wrote it
+    text: str  #: as the user wrote it, without a semicolon at its end
     parts: tuple[str | Hole, ...]
 
     @classmethod
@@ -60,6 +58,7 @@ class Query:
         """
         if not text.strip():
             raise ParameterError(f"{who} is empty; write a SELECT, for example: {_EXAMPLE}")
+        text = text.rstrip().rstrip(";") + "\n"  # it may be put into brackets, and end with a comment
         parts: list[str | Hole] = []
         end = 0
         for token in _TOKEN.finditer(text):
@@ -84,25 +83,27 @@ class Query:
         """Whether it has one of TFX's placeholders, which are of days."""
         return any(isinstance(part, Hole) and part.name in _TFX for part in self.parts)
 
-    def bound(self, span: int, calendar: Calendar, style: Style) -> tuple[str, tuple[Value, ...]]:
-        """The text with the places of parameters, and the parameters.
+    def bound(self, span: int, calendar: Calendar) -> tuple[str, tuple[Value, ...]]:
+        """The text with `?` for each value, and the values in their order.
 
         Raises:
             UsageError: the span is no date.
         """
         values = _values(span, calendar) if self.has_span else {}
-        text, found = "", list[str]()
-        for part in self.parts:
-            if isinstance(part, str):
-                text += part
-            elif style == "?":
-                found.append(part.name)
-                text += "?"
-            else:
-                if part.name not in found:
-                    found.append(part.name)
-                text += f"${found.index(part.name) + 1}"
-        return text, tuple(values[name] for name in found)
+        text = "".join(part if isinstance(part, str) else "?" for part in self.parts)
+        return text, tuple(values[part.name] for part in self.parts if isinstance(part, Hole))
+
+    def with_settings(self, span: int, calendar: Calendar) -> tuple[str, dict[str, str]]:
+        """The text, in which each value is read from a setting of the transaction, and the settings. For PostgreSQL.
+
+        Raises:
+            UsageError: the span is no date.
+        """
+        values = _values(span, calendar) if self.has_span else {}
+        used = {part.name for part in self.parts if isinstance(part, Hole)}
+        read = {name: f"(current_setting('{_setting(name)}')::{_CASTS[type(values[name])]})" for name in used}
+        text = "".join(part if isinstance(part, str) else read[part.name] for part in self.parts)
+        return text, {_setting(name): str(values[name]) for name in used}
 
     def filled(self, span: int, calendar: Calendar) -> str:
         """The text with the values in it, for people to read and to try by hand.
@@ -111,7 +112,7 @@ class Query:
             UsageError: the span is no date.
         """
         values = _values(span, calendar) if self.has_span else {}
-        return "".join(part if isinstance(part, str) else _literal(values[part.name]) for part in self.parts)
+        return "".join(part if isinstance(part, str) else _literal(values[part.name]) for part in self.parts).rstrip()
 
 
 def span_of(value: object, calendar: Calendar, who: str) -> int:
@@ -135,6 +136,10 @@ def span_of(value: object, calendar: Calendar, who: str) -> int:
         return (value - _DAY_ZERO).days
     wanted = {Calendar.NUMBER: "a whole number", Calendar.DAY: "a date or its number", Calendar.HOUR: "an instant"}
     raise UsageError(f"{who} gives {value!r}, and the newest span is {wanted[calendar]}. {calendar.hint}")
+
+
+def _setting(name: str) -> str:
+    return "spanwise." + name.strip("{}@").lower()
 
 
 def _refuse_quoted(quoted: str, who: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from components.database import check_connection, connected, style_of
+from components.database import check_connection, connected
 from components.example_gen import ExampleGen, compared, divided, ingested
 from components.query import Query, span_of
 from orchestrator.artifact import Examples
@@ -72,7 +72,7 @@ class QueryExampleGen(Component):
             with connected(str(self.parameters["connection"]), self.name) as database:
                 span = self._newest_span(database) if span is None else span
                 version = self._version_of(database, span)
-        self._query.bound(span, self.calendar, "?")  # a span that is no date
+        self._query.bound(span, self.calendar)  # a span that is no date
         return {"span": span, "version": version, **compared(history("examples"), span, version, None)}
 
     def run(
@@ -155,7 +155,7 @@ class QueryExampleGen(Component):
 
     def _newest_span(self, database: Database) -> int:
         assert self._newest is not None, "asked for only then"
-        found = database.one(*self._newest.bound(0, self.calendar, "?"), f"{self.name}.newest_query")
+        found = database.one(self._newest, 0, self.calendar, f"{self.name}.newest_query")
         if found is None:
             raise SpanNotFound(f"{self.name}: newest_query gives nothing, so no span is there at all.")
         return span_of(found, self.calendar, f"{self.name}.newest_query")
@@ -163,8 +163,7 @@ class QueryExampleGen(Component):
     def _version_of(self, database: Database, span: int) -> int | None:
         if self._version is None:
             return None
-        text, values = self._version.bound(span, self.calendar, style_of(database.scheme))
-        found = database.one(text, values, f"{self.name}.version_query")
+        found = database.one(self._version, span, self.calendar, f"{self.name}.version_query")
         if found is None:
             raise SpanNotFound(
                 f"{self.name}: version_query gives nothing for span {self.calendar.label(span)}, so it is not there."
@@ -181,9 +180,8 @@ class QueryExampleGen(Component):
 
         rows, mark, total, mixed = 0, "", 0, 0
         with connected(connection, self.name) as database:
-            text, values = self._query.bound(span, self.calendar, style_of(database.scheme))
             log.info("asking %s: %s", connection, self._query.filled(span, self.calendar))
-            with database.asked(text, values) as reader:
+            with database.asked(self._query, span, self.calendar) as reader:
                 self._check_columns(reader.schema)
                 schema = pa.schema([(field.name, _storage(field.type)) for field in reader.schema])
                 mark = schema.to_string(show_field_metadata=False, show_schema_metadata=False)

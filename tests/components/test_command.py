@@ -334,6 +334,23 @@ def test_the_engine_gets_the_line_that_was_built(bench, tmp_path, monkeypatch):
     assert said.endswith(f"train:1 train {place}\n")
 
 
+def test_a_container_is_removed_when_its_node_is_stopped(bench, tmp_path, monkeypatch):
+    """It is no process of ours, so what stops the node removes it by its name."""
+    engine = tmp_path / "bin" / "podman"
+    engine.parent.mkdir()
+    engine.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/said\n[ "$1" = rm ] || exec sleep 300\n')
+    engine.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{engine.parent}:/usr/bin:/bin")
+    node = Command(command=["train", "{r}"], outputs={"r": Report}, image="train:1", engine="podman", timeout_s=1)
+
+    assert not ran(bench, node).state.succeeded
+
+    started, removed = (tmp_path / "said").read_text().splitlines()
+    name = removed.removeprefix("rm --force ")
+    assert name.startswith("spanwise-p-1-Command-1-")
+    assert f"--name={name} " in started
+
+
 def has_engine():
     docker = shutil.which("docker")
     return (

@@ -264,6 +264,12 @@ def test_a_long_answer_is_written_in_pieces(database, asks):
     assert ids(execution) == list(range(1, 150001))
 
 
+def test_a_query_may_end_with_a_semicolon_or_a_comment(database, asks):
+    """As it is written for a console."""
+    assert ids(asks(query=ROWS + ";\n")) == [2, 3, 4]
+    assert ids(asks(query=ROWS + " -- by id")) == [2, 3, 4]
+
+
 def test_the_secrets_of_a_connection_stay_in_the_environment(tmp_path, asks, monkeypatch):
     """Neither the metadata nor an error nor the node's log has the password, also where the driver quotes it."""
     pytest.importorskip("adbc_driver_postgresql")
