@@ -109,8 +109,8 @@ def threshold_of(metric: Given) -> Threshold:
 def _publish_blessed(store: MemoryStore, folder: Path) -> Artifact:
     """A model that an earlier run has made, and that was blessed."""
     (folder / "champion").mkdir()
-    (folder / "champion" / "model").write_text("scores as they are")
-    model = publish(store, "Train", "model", Model(str(folder / "champion")))
+    size_bytes = (folder / "champion" / "model").write_text("scores as they are")
+    model = publish(store, "Train", "model", Model(str(folder / "champion")).with_content("champion", size_bytes))
     publish(store, "Evaluator", "blessing", a_blessing(model, 1))
     return model
 
