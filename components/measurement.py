@@ -354,11 +354,16 @@ def _on_beam(
     options: Mapping[str, str | int | float | bool],
     scratch: Path,
 ) -> Gathered:
+    from components import parcel
     from components.beam import merged_in_order
 
+    sent = parcel.packed(question, [question.predict_fn, question.label, *question.own])
+
     def work(part: Part) -> Iterator[tuple[str, Gathered]]:
+        asked = parcel.opened(sent)
+        assert isinstance(asked, Question), "as packed"
         try:
-            yield "all", gather(part, question)
+            yield "all", gather(part, asked)
         except SpanwiseError as error:  # Beam would wrap it
             yield "all", Gathered(trouble=error)
 
@@ -537,8 +542,7 @@ def _fill(found: Sums, rows: Rows, ids: Ids, question: Question, first: int, las
             found[name][:count, start:end] = values
         for metric in question.own:
             states = _states(metric, rows, weights)
-            values = np.array([[float(metric.finish(state)) for state in group] for group in states])
-            found[metric.name][:count, start:end] = np.where(sums["unscored"] > 0, np.nan, values)
+            found[metric.name][:count, start:end] = _own_finished(metric, states, sums)
 
 
 def _by_score(kept: Kept, model: str) -> Whole:
@@ -589,6 +593,17 @@ def _states(metric: Metric, rows: Rows, weights: Floats) -> list[list[object]]:
         [metric.accumulate(rows.labels[a:b], rows.scores[a:b], weight[a:b]) for weight in weights]
         for a, b in zip(rows.starts.tolist(), ends, strict=True)
     ]
+
+
+def _own_finished(metric: Metric, states: Sequence[Sequence[object]], sums: Sums) -> Floats:
+    """A user's metric by group and replicate; NaN without rows, as in some replicates, or without a score."""
+    told = (sums["rows"] > 0) & (sums["unscored"] == 0)
+    return np.array(
+        [
+            [float(metric.finish(state)) if tells else np.nan for state, tells in zip(group, row, strict=True)]
+            for group, row in zip(states, told.tolist(), strict=True)
+        ]
+    )
 
 
 def _levels(kept: Kept, model: str, question: Question, order: Whole) -> Level:
@@ -730,8 +745,7 @@ def _of_tally(tally: Tally, question: Question) -> Sums:
         ranks = {name: np.concatenate([found[name] for found in each]) for name in wanted}
     found = metrics.finished(question.names, tally.sums, ranks)
     for metric in question.own:
-        values = [[float(metric.finish(state)) for state in states] for states in tally.own[metric.name]]
-        found[metric.name] = np.where(tally.sums["unscored"] > 0, np.nan, values)
+        found[metric.name] = _own_finished(metric, tally.own[metric.name], tally.sums)
     return found
 
 

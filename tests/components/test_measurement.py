@@ -1,6 +1,8 @@
 """Measurement: one pass over row groups that merges, the same figures here and on Beam, exact up to a number of rows."""
 
+import importlib.util
 import itertools
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from components import measurement, rows
 from components.bootstrap import interval
 from components.measurement import Question, measured, merged
 from components.metric import KNOWN, Metric
+from orchestrator import ParameterError
 from tests.components.flow import written
 
 ROWS = 4000
@@ -68,7 +71,7 @@ def window(folder: Path, seed: int = 1, rows_: int = ROWS) -> tuple[list, pa.Tab
     return examples, table
 
 
-def answer(examples, *, exact_rows=10**6, runner=None, scratch=Path(), **question):
+def answer(examples, *, exact_rows=10**6, runner=None, options=None, scratch=Path(), **question):
     wanted = {
         "label": "y",
         "predict_fn": column,
@@ -80,7 +83,7 @@ def answer(examples, *, exact_rows=10**6, runner=None, scratch=Path(), **questio
     }
     asked = Question(schema=rows.columns_of(examples, "eval"), **wanted)
     parts = rows.parts(examples, "eval")
-    return measured(asked, parts, exact_rows=exact_rows, runner=runner, options={}, scratch=scratch)
+    return measured(asked, parts, exact_rows=exact_rows, runner=runner, options=options or {}, scratch=scratch)
 
 
 def same(one, other, *, within=0.0):
@@ -268,3 +271,67 @@ def test_every_metric_has_a_formula():
     from components.metrics import AREAS, FORMULAS
 
     assert {*FORMULAS, *AREAS, "count"} == set(KNOWN)
+
+
+PIPELINE_FILE = """
+import functools
+from neighbour_of_a_pipeline import SCALE
+from components import Metric
+
+@functools.cache
+def scale(model):
+    return SCALE
+
+def predict(model, table):
+    return table[model.name].to_numpy() * scale(model)
+
+class Wrong(Metric):
+    name = "wrong"
+    def accumulate(self, labels, scores, weights):
+        return weights.sum(), (weights * (labels != (scores > 0.5))).sum()
+    def merge(self, one, other):
+        return one[0] + other[0], one[1] + other[1]
+    def finish(self, state):
+        return state[1] / state[0]
+"""
+
+
+@pytest.fixture
+def pipeline_file(tmp_path, monkeypatch):
+    """A pipeline file with a neighbour, loaded by its path as the command line does."""
+    (tmp_path / "neighbour_of_a_pipeline.py").write_text("SCALE = 0.5\n")
+    (tmp_path / "a_pipeline_file.py").write_text(PIPELINE_FILE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = importlib.util.spec_from_file_location("pipeline_file_of_a_test", tmp_path / "a_pipeline_file.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "pipeline_file_of_a_test", module)
+    spec.loader.exec_module(module)
+    yield module
+    sys.modules.pop("neighbour_of_a_pipeline", None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exact_rows", [10**6, 100])
+def test_other_processes_know_the_pipeline_file(lake, tmp_path, pipeline_file, exact_rows):
+    """Two workers that were started afresh give the same figures, with functions and a metric of a pipeline file."""
+    asked = {
+        "predict_fn": pipeline_file.predict,
+        "own": (pipeline_file.Wrong(),),
+        "names": ("count", "auc", "log_loss"),
+        "exact_rows": exact_rows,
+    }
+    workers = {"direct_running_mode": "multi_processing", "direct_num_workers": 2}
+
+    here = answer(lake[0], **asked)
+    there = answer(lake[0], runner="FnApiRunner", options=workers, scratch=tmp_path, **asked)
+
+    same(here, there)
+
+
+def test_what_cannot_travel_is_told(lake, tmp_path):
+    """A function that holds something open cannot be sent to another process."""
+    with (
+        (tmp_path / "open").open("w") as file,
+        pytest.raises(ParameterError, match="cannot be sent to another process"),
+    ):
+        answer(lake[0], runner="FnApiRunner", scratch=tmp_path, predict_fn=lambda *_: file.write(""))
