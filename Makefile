@@ -25,17 +25,17 @@ demo: $(VENV)/.demo  ## Train on a week of flights, one day at a time
 	$(BIN)/python -m pipelines.flights_demo
 
 test: $(VENV)/.dev  ## Run every test
-	$(BIN)/python -m pytest -n $(WORKERS) $(TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(TESTS)
 
 test-fast: $(VENV)/.dev  ## Run the tests that neither kill, race nor train
-	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow' $(TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m 'not slow' $(TESTS)
 
 test-lowest: $(VENV)/.dev  ## Run every test on the oldest versions that pyproject.toml allows
 	$(PIP) install uv
 	$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(VENV)/lowest
 	$(BIN)/uv pip compile --quiet --resolution lowest-direct --all-extras pyproject.toml --output-file $(VENV)/lowest.txt
 	$(BIN)/uv pip install --quiet --python $(VENV)/lowest/bin/python --requirement $(VENV)/lowest.txt
-	$(VENV)/lowest/bin/python -m pytest -n $(WORKERS) $(TESTS)
+	$(VENV)/lowest/bin/python -m pytest -n $(WORKERS) --dist loadgroup $(TESTS)
 
 test-mlmd121: $(VENV)/.dev  ## Run the store's contract on ml-metadata 1.21, in a Debian 13 if this system is older
 	tests/mlmd121/run $(BIN)/python
