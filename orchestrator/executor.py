@@ -35,6 +35,8 @@ from orchestrator.errors import Fenced, MissingProperty, NodeFailed, RunError, S
 from orchestrator.pipeline import Pipeline
 from orchestrator.run import Run
 
+log = logging.getLogger("spanwise.executor")
+
 GRACE_S = 10.0
 """Between asking a node to end and killing it."""
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -490,3 +491,20 @@ def test_inputs_come_as_the_signature_says(tmp_path):
         ended = until_ended(executor)
 
     assert ended.outputs["tally"][0].rows == 15
+
+
+def test_a_pipeline_whose_file_has_used_polars_is_warned_of(tmp_path):
+    """Polars' threads are lost in a fork and whatever needs them then hangs: said before it happens."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import polars as pl\n"
+        "from orchestrator import Pipeline\n"
+        "from orchestrator.executor import Executor\n"
+        "pl.DataFrame({'a': [2, 1]}).lazy().sort('a').collect()\n"
+        "Executor(Pipeline('p', [])).close()\n"
+    )
+
+    done = subprocess.run([sys.executable, script], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                          capture_output=True, text=True, check=True)  # fmt: skip
+
+    assert "Polars was used in this process" in done.stderr
