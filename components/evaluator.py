@@ -22,8 +22,8 @@ log = logging.getLogger("spanwise.evaluator")
 
 PAGE = "report.html"
 
-EXACT_ROWS = 2_000_000
-"""Up to so many rows of the split, the areas under curves are exact; they take about 100 MB."""
+EXACT_ROWS = 1_000_000
+"""Up to so many rows of the split every figure is exact; that takes about 215 MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +158,11 @@ class Evaluator(Component):
         for which in ("thresholds", "slice_thresholds"):
             thresholds = self.parameters[which]
             for metric, threshold in thresholds.items() if isinstance(thresholds, Mapping) else ():
+                if which == "thresholds" and threshold.by is not None:
+                    raise ParameterError(
+                        f"{self.name}: the threshold of {metric!r} is of slices by {threshold.by!r}; "
+                        f"such a one belongs in slice_thresholds."
+                    )
                 if threshold.compares and not self.inputs["baseline"]:
                     raise ParameterError(
                         f"{self.name}: the threshold of {metric!r} compares with a baseline, and none is connected; "

@@ -1,5 +1,6 @@
 """InfraValidator: a model is tried as it will be served, in a process that has nothing of this one."""
 
+import importlib.util
 import json
 import sys
 
@@ -36,6 +37,24 @@ def test_a_model_that_serves_is_blessed_and_pushed(tmp_path):
     assert (blessing.path / "INFRA_BLESSED").exists()
     assert json.loads((blessing.path / "infra.json").read_text())["rows"] == 3
     assert only(executions["Pusher"], "pushed_model").properties["pushed"] == 1
+
+
+def test_a_pipeline_file_is_loaded_by_its_path(tmp_path, monkeypatch):
+    """With its neighbours, under whatever name the command line has given it."""
+    (tmp_path / "scales_of_a_pipeline.py").write_text("SCALE = 2\n")
+    file = tmp_path / "my pipeline.py"
+    file.write_text(
+        "from scales_of_a_pipeline import SCALE\n\ndef predict(model, table):\n    return table['x'].to_numpy() * SCALE\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = importlib.util.spec_from_file_location("pipeline_file_tried", file)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "pipeline_file_tried", module)
+    spec.loader.exec_module(module)
+
+    found = only(tried(tmp_path / "run", module.predict)["InfraValidator"], "blessing").properties
+
+    assert found["reasons"] == []
 
 
 def test_a_table_of_predictions_may_be_anything(tmp_path):
