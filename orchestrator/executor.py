@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import logging
 import os
+import re
 import selectors
 import shutil
 import signal
