@@ -60,8 +60,8 @@ def _verdict(made: Page, report: Report) -> None:
         f'border-radius:4px"><b style="font-size:18px;color:var({tone})">{says}</b>'
         f'<ul style="margin:4px 0 0;padding-left:18px">{items}</ul></div>'
     )
-    spans = _list(report["spans"])
-    window = f"span {spans[0]}" if len(spans) == 1 else f"{len(spans)} spans, {spans[0]} to {spans[-1]}"
+    first, last = _list(report["window"])
+    window = f"span {first}" if first == last else f"{len(_list(report['spans']))} spans, {first} to {last}"
     notes = [f"{_number(report['rows']):,.0f} rows of split {report['split']}, {window}", f"label {report['label']}"]
     beside = report["baseline"]
     notes.append("no baseline" if beside is None else f"baseline {beside}")

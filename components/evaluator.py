@@ -13,6 +13,7 @@ from components.metric import KNOWN, USUAL, Metric, suits
 from orchestrator.artifact import Blessing, Evaluation, Examples, Model
 from orchestrator.component import Attempt, Component, Input, Output
 from orchestrator.errors import ParameterError, UnreadableInput
+from orchestrator.span import Calendar
 
 if TYPE_CHECKING:
     from components.bootstrap import Method
@@ -244,6 +245,7 @@ class Evaluator(Component):
             "baseline": None if baseline is None else baseline.name,
             "split": split,
             "spans": sorted({e.span for e in examples}),
+            "window": [Calendar(e.calendar or "number").label(e.span) for e in (ordered[0], ordered[-1])],
             "label": label if isinstance(label, str) else _name_of(label),
             "predict_fn": _name_of(predict_fn),
             "classes": list(classes) or None,

@@ -72,6 +72,7 @@ def test_the_whole_window_is_measured(execution):
     found = report(execution)
 
     assert found["spans"] == [1, 2]
+    assert "6 rows of split eval, 2 spans, 1 to 2" in page(execution)
     assert found["overall"] == {"count": 6.0, "auc": pytest.approx(2 / 3), "accuracy": pytest.approx(4 / 6)}
 
 
