@@ -23,6 +23,27 @@ if TYPE_CHECKING:
 log = logging.getLogger("spanwise.trainer")
 
 
+class Window(tuple[Examples, ...]):
+    """The examples of a window, oldest span first."""
+
+    __slots__ = ()
+
+    def dataset(
+        self, split: str, columns: Sequence[str] | None = None, batch_size: int = 1 << 16
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a split over all spans, oldest first, as a stream of at most `batch_size` at a time.
+
+        A column that a span lacks is null there.
+
+        Raises:
+            ParameterError: there is no such split or column.
+            ColumnsChanged: two spans have different types for one column.
+        """
+        from components import rows
+
+        return rows.batches(self, split, columns, batch_size)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainerTask:
     """What a training function gets.
@@ -36,7 +57,7 @@ class TrainerTask:
     backfill has none.
     """
 
-    examples: tuple[Examples, ...]  #: oldest span first
+    examples: Window  #: oldest span first; `task.examples.dataset("train")` streams their rows
     model_dir: Path  #: an empty folder; what is written here is the model, in whatever files
     checkpoints: Path  #: a folder that is kept from one attempt of this run to the next
     graph: TransformGraph | None = None  #: how `examples` were made of the raw ones; a model is served with it
@@ -73,14 +94,6 @@ class TrainerTask:
         from components import rows
 
         return rows.table(self.examples, split, columns)
-
-    def batches(
-        self, split: str, columns: Sequence[str] | None = None, batch_size: int = 1 << 16
-    ) -> Iterator[pa.RecordBatch]:
-        """The same rows as a stream of at most `batch_size` at a time, for windows larger than memory."""
-        from components import rows
-
-        return rows.batches(self.examples, split, columns, batch_size)
 
 
 class Trainer(Component):
@@ -120,7 +133,7 @@ class Trainer(Component):
             base = None
         attempt.checkpoints.mkdir(parents=True, exist_ok=True)
         task = TrainerTask(
-            examples=tuple(sorted(examples, key=lambda e: e.span)),  # stable: one span keeps the order it came in
+            examples=Window(sorted(examples, key=lambda e: e.span)),  # stable: one span keeps the order it came in
             model_dir=model.path,
             checkpoints=attempt.checkpoints,
             graph=graph,

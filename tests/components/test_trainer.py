@@ -18,7 +18,7 @@ def note(task):
     base = (task.base.path / "notes.json").read_text() if task.base else None
     said = {
         "x": task.table("train")["x"].to_pylist(),
-        "streamed": [len(batch) for batch in task.batches("train", ["x"], batch_size=1)],
+        "streamed": [len(batch) for batch in task.examples.dataset("train", ["x"], batch_size=1)],
         "spans": task.spans,
         "parameters": task.parameters,
         "base": base and json.loads(base)["parameters"],
