@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from components import Evaluator, Pusher
 from components.evaluator import Threshold
-from orchestrator import Blessing, Component, Execution, Input, Model, Output, State
+from orchestrator import Blessing, Component, Execution, InfraBlessing, Input, Model, Output, State
 from orchestrator.artifact import Artifact
 from orchestrator.run import Run
 from orchestrator.store import MemoryStore, marks_of
@@ -140,10 +140,17 @@ class Judge(Component):
             (blessing.path / "verdict").touch()
 
 
+class Probe(Component):
+    """Says of a model that it serves, that it does not, or nothing."""
+
+    def run(self, model: Input[Model], blessing: Output[InfraBlessing | None], blessed: int | None) -> None:
+        if blessed is not None:
+            assert blessing is not None
+            blessing.blessed, blessing.model = blessed, model.name
+
+
 def push(given: Given) -> dict[str, Any]:
-    if given.get("infra_blessing") is not None:
-        raise NotMapped("infra_blessing")
-    verdict = given["model_blessing"]
+    verdict, infra_verdict = given["model_blessing"], given.get("infra_blessing")
     with tempfile.TemporaryDirectory() as folder:
         serving = Path(folder) / "serving"
         before = time.time()
@@ -152,12 +159,14 @@ def push(given: Given) -> dict[str, Any]:
             (serving / str(version)).mkdir(parents=True)
         train = Train()
         judge = Judge(model=train["model"], blessed=None if verdict == "unset" else verdict)
+        probe = Probe(model=train["model"], blessed=None if infra_verdict == "unset" else infra_verdict)
         pusher = Pusher(
             model=train["model"] if given.get("model", True) else None,
             blessing=None if verdict is None else judge["blessing"],
+            infra_blessing=None if infra_verdict is None else probe["blessing"],
             destination=str(serving),
         )
-        made = Bench(Path(folder)).run(train, judge, pusher).executions["Pusher"]
+        made = Bench(Path(folder)).run(train, judge, probe, pusher).executions["Pusher"]
         versions = [path for path in serving.glob("[0-9]*") if (path / "model").is_file()]
         (pushed,) = made.outputs["pushed_model"]
         return {
