@@ -128,7 +128,10 @@ SIZE = len(framed([serialized({"n": [1]})]))
         (corrupted(0)[: SIZE - 3], "not a TFRecord file"),
         (framed([serialized({"n": [1]})] * 3)[:-5], "ends inside record 3"),
         (framed([serialized({"n": [1]})] * 3)[: 2 * SIZE + 5], "ends inside record 3"),
-        (gzip.compress(framed([serialized({"n": [n]}) for n in range(100)]), mtime=0)[:-30], "compression is cut short"),
+        (
+            gzip.compress(framed([serialized({"n": [n]}) for n in range(100)]), mtime=0)[:-30],
+            "compression is cut short",
+        ),
         (gzip.compress(framed([serialized({"n": [1]})]), mtime=0)[:10] + b"\xff" * 40, "compression is damaged"),
         (framed([b"\xff\xff", b"\x08"]), "line 1: not a tf.Example"),
         (framed([serialized({"n": [1]}), serialized({"n": [b"x"]})]), "'n' has numbers in some records and bytes"),
