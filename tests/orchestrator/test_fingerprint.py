@@ -897,3 +897,18 @@ def test_versions_of_libraries_are_those_installed():
         "numpy": np.__version__,
         "no-such-distribution": "",
     }
+
+
+def test_our_components_count_as_a_whole(tmp_path, monkeypatch):
+    """A change to any file of our components changes what every one of them counts as."""
+    (tmp_path / "components" / "inner").mkdir(parents=True)
+    file = tmp_path / "components" / "inner" / "rows.py"
+    monkeypatch.setattr(fingerprint, "_OURS", f"{tmp_path}{os.sep}")
+    found = []
+    for text in ("a = 1\n", "a = 2\n", "a = 1\n"):
+        file.write_text(text)
+        fingerprint._components.cache_clear()
+        found.append(fingerprint._components())
+    fingerprint._components.cache_clear()
+
+    assert found[0] == found[2] != found[1]
