@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
 
-demo: $(VENV)/.demo  ## Train on a week of flights, one day at a time
+demo: $(VENV)/.demo  ## Retrain on ten days of real flights, one day at a time
 	$(BIN)/python -m pipelines.flights_demo
 
 test: $(VENV)/.dev  ## Run every test
