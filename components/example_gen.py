@@ -151,13 +151,7 @@ class ExampleGen(Component):
             runner_options=dict(beam_options or {}),
         )
         report = ingested(plan, compare)
-        examples.span = span
-        examples.version = version
-        examples.split_names = list(report.rows)
-        examples.fingerprint = fingerprint
-        examples.rows = report.rows
-        examples.columns = dict(report.columns)
-        examples.calendar = self.calendar.value
+        describe(examples, report, span=span, version=version, fingerprint=fingerprint, calendar=self.calendar)
         if report.new_columns:
             log.info("new columns since the previous span: %s", ", ".join(report.new_columns))
         if report.rejected:
@@ -245,3 +239,16 @@ def ingested(plan: IngestPlan, compare: Literal["all", "shared"]) -> IngestRepor
         if folder is not None:
             shutil.rmtree(folder)
     return ingest(replace(plan, previous=tuple(shared.items())))
+
+
+def describe(
+    examples: Examples, report: IngestReport, *, span: int, version: int | None, fingerprint: str, calendar: Calendar
+) -> None:
+    """Sets what every Examples says of itself."""
+    examples.span = span
+    examples.version = version
+    examples.split_names = list(report.rows)
+    examples.fingerprint = fingerprint
+    examples.rows = report.rows
+    examples.columns = dict(report.columns)
+    examples.calendar = calendar.value

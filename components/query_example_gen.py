@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from components.database import check_connection, connected
-from components.example_gen import ExampleGen, compared, divided, ingested
+from components.example_gen import ExampleGen, compared, describe, divided, ingested
 from components.query import Query, span_of
 from orchestrator.artifact import Examples
 from orchestrator.component import Attempt, Component, Output
@@ -110,13 +110,7 @@ class QueryExampleGen(Component):
             runner_options=dict(beam_options or {}),
         )
         report = ingested(plan, compare)
-        examples.span = span
-        examples.version = version
-        examples.split_names = list(report.rows)
-        examples.fingerprint = fingerprint
-        examples.rows = report.rows
-        examples.columns = dict(report.columns)
-        examples.calendar = calendar
+        describe(examples, report, span=span, version=version, fingerprint=fingerprint, calendar=Calendar(calendar))
 
     def _inquiry(self, name: str) -> Query | None:
         text = self.parameters[name]

@@ -17,9 +17,7 @@ SpanwiseError
 │   ├── ResolutionError         a resolver found less than it needs
 │   │   └── WindowIncomplete    spans missing from a rolling window
 │   ├── NodeFailed              an executor raised, exited or was killed
-│   │   └── NodeTimedOut        it took longer than its limit
 │   ├── MissingProperty         an output was published without a property its kind requires
-│   ├── RunStopped              somebody asked the run to stop
 │   └── Fenced                  another run has taken the lease; this one may publish nothing more
 ├── Held                        another run holds the pipeline                             exit 3
 └── StoreError                  the metadata database                                      exit 1
@@ -106,16 +104,8 @@ class NodeFailed(RunError):
     """An executor raised, exited with another status than 0, or was killed."""
 
 
-class NodeTimedOut(NodeFailed):
-    """An executor took longer than its node allows and was killed."""
-
-
 class MissingProperty(RunError):
     """An output was about to be published without a property that its kind requires."""
-
-
-class RunStopped(RunError):
-    """Somebody asked the run to stop (a signal, `spanwise stop`)."""
 
 
 class Fenced(RunError):
