@@ -1,0 +1,13 @@
+"""The command line: its commands, their options and their words. What a command does is elsewhere.
+
+Nothing but typer is imported before a command is chosen, so that `spanwise --help` answers at once.
+"""
+
+# Each module adds its commands, and `spanwise --help` lists them in this order.
+# isort: off
+from scheduler.cli.app import EXIT_CODES, app
+from scheduler.cli import launching
+from scheduler.cli import looking
+from scheduler.cli import keeping
+
+__all__ = ["EXIT_CODES", "app", "keeping", "launching", "looking"]
