@@ -46,13 +46,15 @@ class Run:
     pipeline: str
     number: int = 0  #: counts up from 1 within the pipeline; 0 until the store has given one
     trigger: Trigger = Trigger.MANUAL
+    cause: str = ""  #: what it was started for: the name of a tick, of a backfill, of the run that it resumes
     span: int | None = None  #: the span asked for; None is the newest there is
     calendar: str = "number"  #: how spans are shown: number, day or hour
     as_of: datetime | None = None  #: resolvers see only what was published by then
     base: int | None = None  #: number of the run that stands in for the nodes left out
     nodes: tuple[str, ...] = ()  #: the nodes it runs, parents first
     parameters: Mapping[str, Value] = field(default_factory=dict)  #: arguments of the pipeline function
-    source: str = ""  #: what was loaded, `path/file.py:name`
+    typed: tuple[str, ...] = ()  #: those arguments that were typed, as `name=value`
+    source: str = ""  #: what was loaded, `/path/file.py:name`
     token: int = 0  #: the lease's fencing token
     host: str = ""
     pid: int = 0

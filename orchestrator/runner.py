@@ -9,24 +9,24 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
-from typing import Literal, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 from orchestrator import publisher
 from orchestrator.artifact import Artifact
-from orchestrator.base_run import stand_ins
+from orchestrator.base_run import StandIns, stand_ins
 from orchestrator.component import Component, Node, Resolver, defaulted
 from orchestrator.driver import Artifacts, Execute, Reuse, drive
 from orchestrator.errors import Fenced, NodeFailed, SpanwiseError, StoreError, UsageError
 from orchestrator.executor import GRACE_S, Ended, Executor, FenceAsked, Job
-from orchestrator.lease import Clock, Lease, acquire
+from orchestrator.lease import Clock, acquire
 from orchestrator.pipeline import Pipeline, Selection
 from orchestrator.run import Execution, Run, State, Trigger
-from orchestrator.store import Store
+from orchestrator.store import Claim, Store
 
 log = logging.getLogger("spanwise.run")
 
@@ -53,11 +53,14 @@ class Request:
 
     selection: Selection | None = None  #: None is every node
     trigger: Trigger = Trigger.MANUAL
+    cause: str = ""
+    claims: tuple[Claim, ...] = ()  #: inserted in the transaction that begins the run; one that exists prevents it
     span: int | None = None
     calendar: str = "number"
     as_of: datetime | None = None
     base: int | None = None  #: the run that stands in for nodes left out; None is the newest that has them
     parameters: Mapping[str, object] = field(default_factory=dict)
+    typed: tuple[str, ...] = ()
     source: str = ""
     cache: bool = True
     jobs: int = field(default_factory=lambda: max(2, os.cpu_count() or 2))  #: nodes at once
@@ -99,6 +102,7 @@ def run(
 
     Raises:
         Held: another run has the pipeline; nothing was recorded.
+        AlreadyClaimed: one of the request's claims exists; nothing was recorded.
         UsageError: no job at all may run, or a node left out has no earlier outputs to stand in for it; nothing was
             recorded.
         Fenced: the lease was lost on the way; what was published before stays, nothing was published after.
@@ -107,16 +111,153 @@ def run(
     request = request or Request()
     if request.jobs < 1:
         raise UsageError(f"A run needs at least one job at a time, not {request.jobs}: --jobs 1")
-    selection = request.selection or pipeline.select()
-    lease = acquire(store, pipeline.name, "a run", clock=clock)
-    loop = _Loop(pipeline, executor, store, root.absolute(), request, observe, lease, selection)
-    try:
-        return loop.go()
-    except BaseException:
-        executor.close()  # before the lease is given back: nothing of ours may run beside the next run
-        raise
-    finally:
-        loop.let_go()
+    with Controller(pipeline, executor=executor, store=store, root=root, observe=observe, clock=clock) as controller:
+        return controller.run(request)
+
+
+class Controller:
+    """Holds a pipeline's lease and makes runs of it: one after another, or some side by side.
+
+    Between its runs nobody else's can begin. Entering it takes the lease and puts right what dead holders left;
+    `doing` is what whoever finds the pipeline held is told. SIGINT, SIGTERM and SIGHUP are noted in `asked` and end
+    the runs that go on. For what is raised see `run`.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        executor: Executor,
+        store: Store,
+        root: Path,
+        observe: Observer = lambda _event: None,
+        clock: Clock | None = None,
+        doing: str = "a run",
+    ) -> None:
+        self.pipeline = pipeline
+        self.executor = executor
+        self.store = store
+        self.root = root.absolute()
+        self.observe = observe
+        self.asked = ""  #: who asked to stop, such as SIGTERM; set by signal handlers
+        self._clock = clock
+        self._doing = doing
+        self._abandoned: list[Run] = []
+        self._open = 0  # runs whose records may be open
+        self._restoring = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        self.lease = acquire(self.store, self.pipeline.name, self._doing, clock=self._clock)
+        self._open = 1  # what an earlier holder left
+        try:
+            self.lease.keep(self.executor.session, self.executor.wake)
+            self._abandoned = publisher.put_right(self.store, self.lease, self.root)
+            for run in self._abandoned:
+                sweep(self.root, run)
+            self._restoring.enter_context(self._signals())
+        except BaseException:
+            self._let_go(failed=True)
+            raise
+        self._open = 0
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._let_go(failed=kind is not None)
+
+    def run(self, request: Request) -> Outcome:
+        """Makes one run, and returns what became of it."""
+        (outcome,) = self.together([request])
+        return outcome
+
+    def together(self, requests: Iterable[Request], *, at_once: int = 1) -> Iterator[Outcome]:
+        """Makes a run of each request, up to `at_once` of them side by side, and gives each outcome as it comes.
+
+        Whether their nodes touch each other is for the caller to know. When asked to stop, it begins no further run.
+        """
+        waiting = iter(requests)
+        going: list[_Loop] = []
+        first = True
+        try:
+            while True:
+                while len(going) < at_once and (first or not self.asked):
+                    request = next(waiting, None)
+                    if request is None:
+                        break
+                    going.append(self._begin(request))
+                    first = False
+                if not going:
+                    return
+                yield from self._turn(going)
+        except BaseException as error:
+            for loop in going:
+                loop.abort(str(error) if isinstance(error, SpanwiseError) else f"{type(error).__name__}: {error}")
+            raise
+
+    def closed(self) -> None:
+        """Notes that one of its runs has left nothing open in the records."""
+        self._open -= 1
+
+    def _begin(self, request: Request) -> _Loop:
+        loop = _Loop(self, request)
+        standing_in = loop.stand_ins()
+        self._open += 1
+        loop.begin(standing_in, self._abandoned)
+        self._abandoned = []
+        return loop
+
+    def _turn(self, going: list[_Loop]) -> Iterator[Outcome]:
+        for loop in list(going):
+            loop.start_ready()
+            if loop.over:
+                outcome = loop.conclude()
+                going.remove(loop)
+                yield outcome
+        if not going:
+            return
+        for event in self._events(min(loop.patience() for loop in going)):
+            for loop in going:
+                loop.take(event)
+        if self.lease.lost:
+            self.lease.check()
+        for loop in going:
+            loop.watch()
+
+    def _events(self, timeout_s: float) -> Sequence[Ended | FenceAsked]:
+        try:
+            return self.executor.wait(timeout_s)
+        except NodeFailed:
+            self.lease.check()  # whoever took it over has ended our processes too
+            raise
+
+    def _let_go(self, *, failed: bool) -> None:
+        """Gives the lease back; where that cannot be recorded, the next run finds its holder dead."""
+        self._restoring.close()
+        if failed:
+            self.executor.close()  # before the lease is given back: nothing of ours may run beside the next run
+        try:
+            self.lease.release(closed=not self._open)
+        except (Fenced, StoreError) as error:
+            log.warning("lease-not-released", extra={"pipeline": self.pipeline.name, "reason": str(error)})
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Turns signals into a request to stop, while the loop goes on. Only the main thread may take signals."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def take(number: int, _frame: FrameType | None) -> None:
+            self.asked = self.asked or signal.Signals(number).name
+            self.executor.wake()
+
+        # What our starter has us ignore stays ignored: SIGHUP under nohup, SIGINT in the background of a script.
+        numbers = [n for n in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+        before = {n: signal.signal(n, take) for n in (signal.SIGTERM, *numbers)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 @dataclass
@@ -128,25 +269,17 @@ class _Started:
 
 
 class _Loop:
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        executor: Executor,
-        store: Store,
-        root: Path,
-        request: Request,
-        observe: Observer,
-        lease: Lease,
-        selection: Selection,
-    ) -> None:
-        self._pipeline = pipeline
-        self._executor = executor
-        self._store = store
-        self._root = root
+    """One run on its way."""
+
+    def __init__(self, controller: Controller, request: Request) -> None:
+        self._controller = controller
+        self._pipeline = controller.pipeline
+        self._executor = controller.executor
+        self._store = controller.store
+        self._root = controller.root
+        self._lease = controller.lease
         self._request = request
-        self._observe = observe
-        self._lease = lease
-        self._selection = selection
+        self._selection = request.selection or controller.pipeline.select()
         self._made: dict[str, Artifacts] = {}  # by node: what it, or its stand-in, has published
         self._last: dict[str, Execution] = {}
         self._failed: list[str] = []
@@ -154,49 +287,46 @@ class _Loop:
         self._todo = list(self._selection.run)
         self._again: dict[str, float] = {}  # by node: when (monotonic) it may be tried again
         self._started: dict[int, _Started] = {}
-        self._asked = ""  # who asked us to stop; set by signal handlers
+        self._asked = ""  # who asked this run to stop
         self._stopping = ""
-        self._closed = False  # nothing is left open in the records, by this run or by one before it
 
-    def go(self) -> Outcome:
-        self._lease.keep(self._executor.session, self._executor.wake)
-        abandoned = publisher.put_right(self._store, self._lease, self._root)
-        for run in abandoned:
-            sweep(self._root, run)
-        self._closed = True
-        stands_in = stand_ins(
-            self._store, self._pipeline, self._selection, self._request.base, source=self._request.source
-        )
-        self._closed = False
-        self._run = self._begin(base=stands_in.base)
+    def stand_ins(self) -> StandIns:
+        """What stands in for the nodes left out; nothing is recorded when something lacks."""
+        request = self._request
+        return stand_ins(self._store, self._pipeline, self._selection, request.base, source=request.source)
+
+    def begin(self, standing_in: StandIns, abandoned: Sequence[Run]) -> None:
+        self._run = self._recorded(base=standing_in.base)
         try:
             self._lease.tell(f"run {self._run.number}")
             for run in abandoned:
                 self._tell("abandoned-run-closed", message=run.name)
             self._tell("run-started")
-            with self._signals():
-                self._carry_over(stands_in.executions)
-                self._loop()
-            return self._conclude()
-        except SpanwiseError as error:
-            self._abort(str(error))
-            raise
+            self._carry_over(standing_in.executions)
         except BaseException as error:
-            self._abort(f"{type(error).__name__}: {error}")
+            self.abort(str(error) if isinstance(error, SpanwiseError) else f"{type(error).__name__}: {error}")
             raise
 
-    def let_go(self) -> None:
-        """Gives the lease back; where that cannot be recorded, the next run finds its holder dead."""
-        try:
-            self._lease.release(closed=self._closed)
-        except (Fenced, StoreError) as error:
-            log.warning("lease-not-released", extra={"pipeline": self._pipeline.name, "reason": str(error)})
+    @property
+    def over(self) -> bool:
+        """Whether nothing goes on and nothing is to be begun."""
+        return not self._started and bool(self._stopping or not self._todo)
 
-    def _begin(self, base: int | None) -> Run:
+    def take(self, event: Ended | FenceAsked) -> None:
+        """Deals with what happened to a job, when it is one of this run's."""
+        if event.id not in self._started:
+            return
+        if isinstance(event, FenceAsked):
+            self._executor.answer(event.id, self._fence())
+        else:
+            self._finish(self._started.pop(event.id), event)
+
+    def _recorded(self, base: int | None) -> Run:
         request, me = self._request, self._lease.who
         wanted = Run(
             pipeline=self._pipeline.name,
             trigger=request.trigger,
+            cause=request.cause,
             span=request.span,
             calendar=request.calendar,
             as_of=request.as_of,
@@ -205,12 +335,13 @@ class _Loop:
             parameters={
                 n: v if isinstance(v, bool | int | float | str) else str(v) for n, v in request.parameters.items()
             },
+            typed=request.typed,
             source=request.source,
             token=self._lease.token,
             host=me.host,
             pid=me.pid,
         )
-        return self._lease.write(lambda place: self._store.begin_run(wanted, place))
+        return self._lease.write(lambda place: self._store.begin_run(wanted, place, *request.claims))
 
     def _carry_over(self, executions: Mapping[str, Execution]) -> None:
         """Records, for each node left out, the base run's outputs as this run's own, so that lineage stays whole."""
@@ -220,31 +351,13 @@ class _Loop:
             self._made[node] = earlier.outputs
             self._last[node] = publisher.reuse(self._store, self._lease, begun, earlier.inputs, plan)
 
-    def _loop(self) -> None:
-        while True:
-            self._start_ready()
-            if not self._started and (self._stopping or not self._todo):
-                return
-            for event in self._events():
-                if isinstance(event, FenceAsked):
-                    self._executor.answer(event.id, self._fence())
-                else:
-                    self._finish(self._started.pop(event.id), event)
-            self._watch()
-
-    def _events(self) -> Sequence[Ended | FenceAsked]:
-        try:
-            return self._executor.wait(self._patience())
-        except NodeFailed:
-            self._lease.check()  # whoever took it over has ended our processes too
-            raise
-
-    def _start_ready(self) -> None:
+    def start_ready(self) -> None:
+        """Starts what waits for nothing."""
         progress = True
         while progress:  # a reused node may make others ready at once
             progress = False
             for node in list(self._todo):
-                if len(self._started) >= self._request.jobs or self._asked:
+                if len(self._executor.running) >= self._request.jobs or self._asked_by:
                     return
                 if self._doomed(node):
                     self._todo.remove(node)
@@ -347,7 +460,7 @@ class _Loop:
         self._failed.append(failed.node)
         self._tell("node-failed", failed.node, failed, message)
 
-    def _watch(self) -> None:
+    def watch(self) -> None:
         """Looks after what does not announce itself: time limits, a lost lease, a request to stop."""
         now = time.monotonic()
         for job, started in self._started.items():
@@ -356,16 +469,18 @@ class _Loop:
                 why = f"It took longer than its limit of {limit:g} s (timeout_s) and was stopped."
                 self._executor.stop(job, why, timed_out=True, grace_s=self._request.grace_s)
                 started.deadline = None
-        if self._lease.lost:
-            self._lease.check()
         if not self._stopping and self._store.claimed("stop", self._run.name) is not None:
             self._asked = "`spanwise stop`"  # also where its signal was quicker than this look
-        if self._asked and not self._stopping:
-            self._stopping = self._asked
+        if self._asked_by and not self._stopping:
+            self._stopping = self._asked_by
             self._tell("run-stopping", message=self._stopping)
         if self._stopping:
             for job in self._executor.running:
                 self._executor.stop(job, f"The run was stopped by {self._stopping}.", grace_s=self._request.grace_s)
+
+    @property
+    def _asked_by(self) -> str:
+        return self._asked or self._controller.asked
 
     def _fence(self) -> str | None:
         try:
@@ -374,7 +489,8 @@ class _Loop:
             return str(lost)
         return f"The run was stopped by {self._stopping}." if self._stopping else None
 
-    def _patience(self) -> float:
+    def patience(self) -> float:
+        """How long nothing happens unless a job does something."""
         now = time.monotonic()
         moments = [s.deadline for s in self._started.values() if s.deadline is not None]
         if len(self._started) < self._request.jobs:
@@ -398,7 +514,8 @@ class _Loop:
     def _room(self) -> Path:
         return room(self._root, self._run)
 
-    def _conclude(self) -> Outcome:
+    def conclude(self) -> Outcome:
+        """Records the end."""
         if self._stopping:
             self._end(State.CANCELED, f"stopped by {self._stopping}")
         elif self._failed:
@@ -412,7 +529,7 @@ class _Loop:
             skipped=(*self._skipped, *self._todo),
         )
 
-    def _abort(self, error: str) -> None:
+    def abort(self, error: str) -> None:
         """Ends what runs and records that it failed."""
         if self._run.state.ended:
             return
@@ -427,7 +544,7 @@ class _Loop:
                 failed = publisher.fail(self._store, self._lease, self._root, open_, State.FAILED, error or "")
                 self._last[failed.node] = failed
             self._lease.write(lambda place: self._store.update_run(ended, place))
-            self._closed = True
+            self._controller.closed()
         except (Fenced, StoreError) as unrecorded:
             log.warning("run-end-not-recorded", extra={"run": ended.name, "reason": str(unrecorded)})
         self._run = ended
@@ -436,27 +553,7 @@ class _Loop:
 
     def _tell(self, what: Happening, node: str = "", execution: Execution | None = None, message: str = "") -> None:
         log.info(what, extra={"run": self._run.name, "node": node, "reason": message})
-        self._observe(Event(what=what, run=self._run, node=node, execution=execution, message=message))
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Turns signals into a request to stop, while the loop goes on. Only the main thread may take signals."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def take(number: int, _frame: FrameType | None) -> None:
-            self._asked = self._asked or signal.Signals(number).name
-            self._executor.wake()
-
-        # What our starter has us ignore stays ignored: SIGHUP under nohup, SIGINT in the background of a script.
-        numbers = [n for n in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
-        before = {n: signal.signal(n, take) for n in (signal.SIGTERM, *numbers)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        self._controller.observe(Event(what=what, run=self._run, node=node, execution=execution, message=message))
 
 
 def room(root: Path, run: Run) -> Path:
