@@ -27,8 +27,8 @@ from orchestrator import (
 from orchestrator.errors import StoreUnavailable
 from orchestrator.executor import Executor
 from orchestrator.lease import Clock, acquire, current
-from orchestrator.runner import Request, run
-from orchestrator.store import Address, Claim, MemoryStore
+from orchestrator.runner import Controller, Request, run
+from orchestrator.store import Address, AlreadyClaimed, Claim, MemoryStore
 from orchestrator.testing import Trial
 
 
@@ -544,6 +544,71 @@ def test_an_executor_serves_one_run_after_the_other(trial):
 
     assert [outcome.run.span for outcome in outcomes] == [1, 2]
     assert all(outcome.succeeded for outcome in outcomes)
+
+
+def test_runs_side_by_side_share_a_lease_and_an_executor(trial, tmp_path):
+    """Two runs meet in the middle, each waiting for a file the other's node has not written before it has begun."""
+    pipeline = Pipeline("p", [Say(until=str(tmp_path / "go"), name="A", cache=False)])
+    began = []
+
+    def observe(event):
+        if event.what == "node-started":
+            began.append(event.run.number)
+            if len(began) == 2:
+                (tmp_path / "go").touch()
+
+    with (
+        Executor(pipeline) as executor,
+        Controller(pipeline, executor=executor, store=trial.store, root=trial.root, observe=observe) as controller,
+    ):
+        outcomes = list(controller.together([Request(cause=c, jobs=2) for c in "abc"], at_once=2))
+
+    assert began == [1, 2, 3]
+    assert sorted((o.run.cause, o.run.state, o.run.token) for o in outcomes) == [(c, State.COMPLETE, 1) for c in "abc"]
+    assert current(trial.store, "p").closed
+
+
+def test_nobody_comes_between_the_runs_of_a_controller(trial):
+    """The lease is held from before the first to after the last."""
+    pipeline = chain()
+    with (
+        Executor(pipeline) as executor,
+        Controller(pipeline, executor=executor, store=trial.store, root=trial.root, doing="a backfill") as controller,
+    ):
+        with pytest.raises(Held, match="a backfill"):
+            trial.run(pipeline)
+        controller.run(Request())
+        with pytest.raises(Held):
+            trial.run(pipeline)
+
+    assert trial.run(pipeline).run.number == 2
+
+
+def test_a_run_with_a_claim_that_exists_does_not_begin(trial):
+    """Whoever starts a run for a cause starts it once; the pipeline is free for the next."""
+    once = Request(claims=(Claim("attempt", "p@2024-01-01#1"),))
+    trial.run(chain(), once)
+
+    with pytest.raises(AlreadyClaimed):
+        trial.run(chain(), once)
+
+    assert [r.number for r in trial.store.runs("p")] == [1]
+    assert trial.run(chain()).run.number == 2
+
+
+def test_a_controller_that_was_asked_to_stop_begins_no_further_run(trial):
+    """Ctrl-C during the first of three is the end of all."""
+    pipeline = Pipeline("p", [Say(wait_s=30, name="A")])
+    observe = stop_when("node-started", "A", signal.SIGINT)
+    with (
+        Executor(pipeline) as executor,
+        Controller(pipeline, executor=executor, store=trial.store, root=trial.root, observe=observe) as controller,
+    ):
+        outcomes = list(controller.together([Request(grace_s=0.1)] * 3))
+        asked = controller.asked
+
+    assert [o.run.state for o in outcomes] == [State.CANCELED]
+    assert asked == "SIGINT"
 
 
 def test_checkpoints_last_from_attempt_to_attempt(trial):
