@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
@@ -48,6 +48,15 @@ class Address:
 
     def __str__(self) -> str:
         return f"{self.pipeline}/{self.node}/{self.key}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """One execution read an artifact, or had it as an output: made it, or gave on what was there."""
+
+    artifact: int  #: id
+    execution: int  #: id
+    read: bool
 
 
 class Store(Protocol):
@@ -148,6 +157,18 @@ class Store(Protocol):
 
     def consumers(self, artifact: Artifact) -> list[Execution]:
         """The executions that read it, oldest first."""
+
+    def links(self, *, artifacts: Collection[int] = (), executions: Collection[int] = ()) -> list[Link]:
+        """Who read and who had what: every link of any of these, by id, in no promised order.
+
+        With `artifacts_by_id` and `executions_by_id` it serves walks over many, which ask once for each step.
+        """
+
+    def artifacts_by_id(self, ids: Collection[int]) -> list[Artifact]:
+        """Those of them that there are, by their id."""
+
+    def executions_by_id(self, ids: Collection[int]) -> list[Execution]:
+        """Those of them that there are, oldest first, without inputs and outputs: their links tell those."""
 
     def close(self) -> None:
         """Lets go of the connection."""
@@ -325,6 +346,22 @@ class MemoryStore:
             if any(a.id == artifact.id for a in itertools.chain(*e.inputs.values()))
         )
         return sorted(readers, key=lambda e: e.id)
+
+    def links(self, *, artifacts: Collection[int] = (), executions: Collection[int] = ()) -> list[Link]:
+        found = (
+            Link(artifact=artifact.id, execution=execution.id, read=read)
+            for execution in list(self._executions.values())
+            for read, side in ((True, execution.inputs), (False, execution.outputs))
+            for artifact in itertools.chain(*side.values())
+            if artifact.id in artifacts or execution.id in executions
+        )
+        return list(dict.fromkeys(found))
+
+    def artifacts_by_id(self, ids: Collection[int]) -> list[Artifact]:
+        return [a for a in list(self._artifacts.values()) if a.id in ids]
+
+    def executions_by_id(self, ids: Collection[int]) -> list[Execution]:
+        return [replace(self._executions[i], inputs={}, outputs={}) for i in sorted(set(ids)) if i in self._executions]
 
     def close(self) -> None:
         """Nothing to let go of."""

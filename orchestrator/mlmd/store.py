@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -24,12 +24,15 @@ from orchestrator.mlmd import layout, span_index
 from orchestrator.mlmd.connection import Connection, Lost, NameTaken, Proto
 from orchestrator.mlmd.location import Location
 from orchestrator.run import Execution, Run, State
-from orchestrator.store import Address, AlreadyClaimed, Claim, last, no_such_run
+from orchestrator.store import Address, AlreadyClaimed, Claim, Link, last, no_such_run
 
 T = TypeVar("T")
 
 _MOST_RACES = 1000
 """How often another may take the number that was about to be used, before something else must be wrong."""
+
+_MOST_IDS = 2000
+"""So many are asked for at once; each is a part of one SQL statement."""
 
 
 class MlmdStore:
@@ -229,6 +232,24 @@ class MlmdStore:
         if not readers:
             return []
         return self._with_artifacts(self._connection.read("get_executions_by_id", readers))
+
+    def links(self, *, artifacts: Collection[int] = (), executions: Collection[int] = ()) -> list[Link]:
+        events = [
+            *self._found("get_events_by_artifact_ids", artifacts),
+            *self._found("get_events_by_execution_ids", executions),
+        ]
+        read = metadata_store_pb2.Event.INPUT
+        return list(
+            dict.fromkeys(Link(artifact=e.artifact_id, execution=e.execution_id, read=e.type == read) for e in events)
+        )
+
+    def artifacts_by_id(self, ids: Collection[int]) -> list[Artifact]:
+        messages = sorted(self._found("get_artifacts_by_id", ids), key=lambda m: int(m.id))
+        return [layout.artifact_of(message) for message in messages]
+
+    def executions_by_id(self, ids: Collection[int]) -> list[Execution]:
+        messages = sorted(self._found("get_executions_by_id", ids), key=lambda m: int(m.id))
+        return [layout.execution_of(message, (), {}) for message in messages if layout.is_ours(message)]
 
     def close(self) -> None:
         self._connection.close()
@@ -478,6 +499,12 @@ class MlmdStore:
         found = self._connection.read("get_artifacts_by_id", ids) if ids else []
         artifacts = {message.id: layout.artifact_of(message) for message in found}
         return [layout.execution_of(message, events[message.id], artifacts) for message in ours]
+
+    def _found(self, method: str, ids: Collection[int]) -> Iterator[Proto]:
+        """What there is of many ids, so many at a time that no question grows too long for a server."""
+        ordered = sorted(set(ids))
+        for first in range(0, len(ordered), _MOST_IDS):
+            yield from self._connection.find(method, ordered[first : first + _MOST_IDS])
 
     def _last_run(self, pipeline: str) -> int:
         return self._last(pipeline, lambda number: self._context(layout.RUN, f"{pipeline}/{number}") is not None)

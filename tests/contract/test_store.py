@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import NotRecorded, StoreError
 from orchestrator.run import Execution, Run, State, Trigger
-from orchestrator.store import Address, AlreadyClaimed, Claim
+from orchestrator.store import Address, AlreadyClaimed, Claim, Link
 from tests.contract.records import EXAMPLES, MODELS, begin, examples, model, publish, publish_one, told
 
 # One store serves all the examples of a test: what they write has names of their own.
@@ -724,6 +724,55 @@ def test_consumers_are_the_executions_that_read_it(store):
 
     assert [told(e) for e in store.consumers(artifact)] == [told(e) for e in readers]
     assert store.consumers(readers[0].outputs["model"][0]) == []
+
+
+def test_links_say_who_read_and_who_had_what(store):
+    """Asked for artifacts or for executions, the same links come, one for each pair and side, wherever it stands."""
+    made = publish(store, EXAMPLES, examples(1), examples(2))
+    one, two = made.outputs["examples"]
+    trained = publish(store, MODELS, model(), inputs={"examples": (one,), "again": (one, two)})
+    reused = publish(store, MODELS, *trained.outputs["model"], inputs={"examples": (one,)}, state=State.CACHED)
+    (learned,) = trained.outputs["model"]
+
+    assert set(store.links(artifacts=[two.id])) == {
+        Link(artifact=two.id, execution=made.id, read=False),
+        Link(artifact=two.id, execution=trained.id, read=True),
+    }
+    of_both = store.links(executions=[trained.id, reused.id])
+    assert len(of_both) == 5
+    assert set(of_both) == {
+        Link(artifact=one.id, execution=trained.id, read=True),
+        Link(artifact=two.id, execution=trained.id, read=True),
+        Link(artifact=learned.id, execution=trained.id, read=False),
+        Link(artifact=one.id, execution=reused.id, read=True),
+        Link(artifact=learned.id, execution=reused.id, read=False),
+    }
+    assert store.links() == []
+    assert store.links(artifacts=[10**6], executions=[10**6]) == []
+
+
+def test_artifacts_and_executions_are_had_by_their_ids(store):
+    """Several at once, whatever the order and how often they are asked for; executions come without their artifacts."""
+    first = publish(store, EXAMPLES, examples(1))
+    second = publish(store, MODELS, model(), inputs=first.outputs)
+    (one,), (two,) = first.outputs["examples"], second.outputs["model"]
+
+    artifacts = store.artifacts_by_id([two.id, 10**6, one.id, two.id])
+    executions = store.executions_by_id([second.id, 10**6, first.id, second.id])
+
+    assert [told(a) for a in artifacts] == [told(one), told(two)]
+    assert executions == [replace(first, inputs={}, outputs={}), replace(second, inputs={}, outputs={})]
+    assert store.artifacts_by_id([]) == []
+    assert store.executions_by_id([]) == []
+
+
+def test_more_ids_than_a_question_may_have_are_asked_for_in_several(store):
+    """Two and a half thousand artifacts of one execution come back whole."""
+    made = publish(store, EXAMPLES, *(examples(n) for n in range(2500)))
+    ids = [a.id for a in made.outputs["examples"]]
+
+    assert [a.id for a in store.artifacts_by_id(ids)] == ids
+    assert {link.artifact for link in store.links(artifacts=ids)} == set(ids)
 
 
 def test_who_opens_the_store_later_finds_it_all(place):

@@ -117,7 +117,15 @@ class Written:
             "of span": [[a.name for a in store.of_span(address, s)] for address in addresses for s in SPANS],
             "producers": [Written(store).apply("producer", a) for a in self.artifacts],
             "consumers": [[e.name for e in store.consumers(a)] for a in self.artifacts],
+            "links": self._links(),
         }
+
+    def _links(self):
+        """All links of all artifacts, and of all executions, by name."""
+        artifacts = {a.id: a.name for a in self.store.artifacts_by_id([a.id for a in self.artifacts])}
+        executions = {e.id: e.name for e in self.store.executions_by_id([e.id for e in self.begun])}
+        asked = self.store.links(artifacts=artifacts), self.store.links(executions=executions)
+        return [sorted((artifacts[n.artifact], executions[n.execution], n.read) for n in links) for links in asked]
 
     def producer(self, artifact):
         return self.store.producer(artifact)
