@@ -6,6 +6,7 @@ SpanwiseError
 │   ├── PipelineError           nodes wired wrongly: unknown input, cycle, two of one name
 │   ├── ParameterError          a parameter that is unknown, missing or of another type
 │   ├── Unfingerprintable       a value, function or folder whose content a cache key cannot cover
+│   ├── DatasetError            a dataset put together wrongly: an argument, a column, elements that do not fit
 │   ├── LoadError               a pipeline file that does not import or holds no pipeline
 │   └── SettingsError           spanwise.toml or a SPANWISE_* variable
 ├── RunError                    the run was right to start and could not finish           exit 1
@@ -16,6 +17,8 @@ SpanwiseError
 │   │   └── ColumnsChanged      a column disappeared or changed type since the previous span
 │   ├── ResolutionError         a resolver found less than it needs
 │   │   └── WindowIncomplete    spans missing from a rolling window
+│   ├── FunctionFailed          a function given to a dataset raised; the message says at which element
+│   ├── StateMismatch           a saved state of a dataset that belongs to another graph
 │   ├── NodeFailed              an executor raised, exited or was killed
 │   ├── MissingProperty         an output was published without a property its kind requires
 │   └── Fenced                  another run has taken the lease; this one may publish nothing more
@@ -60,6 +63,10 @@ class Unfingerprintable(UsageError):
     """A value, function or folder whose content a cache key cannot cover; the message says which part of it."""
 
 
+class DatasetError(UsageError):
+    """A dataset put together wrongly: an argument that is out of range, an unknown column, elements that do not fit."""
+
+
 class LoadError(UsageError):
     """A pipeline file that does not import, or that holds no pipeline or more than one."""
 
@@ -98,6 +105,14 @@ class ResolutionError(RunError):
 
 class WindowIncomplete(ResolutionError):
     """Spans are missing from a rolling window; the message names them and the backfill that mends it."""
+
+
+class FunctionFailed(RunError):
+    """A function given to a dataset raised; its error is the cause, the message says at which element."""
+
+
+class StateMismatch(RunError):
+    """A saved state of a dataset that belongs to another graph, or to other data."""
 
 
 class NodeFailed(RunError):

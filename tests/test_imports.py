@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "scheduler": ["orchestrator"],
     "components": ["orchestrator", "pipelines.input"],
     "pipelines": ["orchestrator", "resolvers", "scheduler", "components"],
-    "pipelines.input": [],
+    "pipelines.input": ["orchestrator.errors", "orchestrator.fingerprint"],
 }
 
 #: The only modules that may import a library that speaks to the outside, or that is dear to import.

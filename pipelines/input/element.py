@@ -1,0 +1,215 @@
+"""What an element is: nested dicts, tuples, named tuples and dataclasses whose leaves have a dtype and a shape.
+
+Elements may also be rows of a table (`Table`, which travel in blocks) or Arrow batches of rows (`Batch`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+Shape: TypeAlias = "tuple[int | None, ...] | None"
+"""Sizes of the axes; None for one that differs from element to element, or for all of them."""
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Arrays of different lengths as one: row i is `values[offsets[i]:offsets[i + 1]]`, as in an Arrow list array."""
+
+    values: NDArray[Any]
+    offsets: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> NDArray[Any]:
+        at = range(len(self))[row]
+        return self.values[self.offsets[at] : self.offsets[at + 1]]
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        return (self[row] for row in range(len(self)))
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """An array that is mostly zero: `values[i]` stands at `indices[i]`, shape (count, axes), of an array of `shape`."""
+
+    indices: NDArray[np.int64]
+    values: NDArray[Any]
+    shape: tuple[int, ...]
+
+    def dense(self) -> NDArray[Any]:
+        import numpy as np
+
+        whole = np.zeros(self.shape, self.values.dtype)
+        whole[tuple(self.indices.T)] = self.values
+        return whole
+
+
+class ElementSpec:
+    """What the elements of a dataset have in common."""
+
+
+Spec: TypeAlias = ElementSpec
+
+
+@dataclass(frozen=True)
+class Unknown(ElementSpec):
+    """What a function makes whose result was not described."""
+
+
+UNKNOWN: Final = Unknown()
+
+
+@dataclass(frozen=True)
+class Table(ElementSpec):
+    """Rows. They travel in RecordBatches; met one at a time they are dicts."""
+
+    schema: pa.Schema | None  #: None if a function makes it that did not say
+
+
+@dataclass(frozen=True)
+class Batch(ElementSpec):
+    """RecordBatches."""
+
+    schema: pa.Schema | None  #: None if a function makes it that did not say
+    rows: int | None  #: None if they are of different sizes
+
+
+@dataclass(frozen=True)
+class ArraySpec(ElementSpec):
+    """A NumPy array, or a plain number, text or bytes if it has no axes."""
+
+    dtype: str  #: as NumPy names it: `int64`, `float32`, `str`, `bytes`, `object`
+    shape: Shape = ()
+
+
+@dataclass(frozen=True)
+class RaggedSpec(ElementSpec):
+    """A `Ragged`."""
+
+    dtype: str
+    shape: Shape = None  #: of one value
+
+
+@dataclass(frozen=True)
+class SparseSpec(ElementSpec):
+    """A `Sparse`."""
+
+    dtype: str
+    shape: Shape = None
+
+
+@dataclass(frozen=True)
+class OptionalSpec(ElementSpec):
+    """A value that may be None."""
+
+    of: ElementSpec
+
+
+@dataclass(frozen=True)
+class DatasetSpec(ElementSpec):
+    """A dataset as an element of another one."""
+
+    of: ElementSpec
+
+
+@dataclass(frozen=True)
+class Structure(ElementSpec):
+    """A dict, tuple, named tuple or dataclass."""
+
+    kind: type  #: `dict`, `tuple`, or the class itself
+    names: tuple[str, ...]  #: keys or fields; empty for a plain tuple
+    parts: tuple[ElementSpec, ...]
+
+
+def parts_of(value: object) -> tuple[tuple[str, ...], tuple[Any, ...]] | None:
+    """Names and parts of a structure, one level down; None for a leaf. A plain tuple has no names."""
+    if isinstance(value, dict):
+        return tuple(value), tuple(value.values())
+    if isinstance(value, tuple):
+        return getattr(value, "_fields", ()), tuple(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type | Ragged | Sparse) and not hasattr(value, "op"):
+        names = tuple(field.name for field in dataclasses.fields(value))
+        return names, tuple(getattr(value, name) for name in names)
+    return None
+
+
+def build(kind: type, names: Iterable[str], parts: Iterable[object]) -> object:
+    """The structure of that kind with these parts: what `parts_of` takes apart."""
+    if issubclass(kind, dict):
+        return dict(zip(names, parts, strict=True))
+    if kind is tuple:
+        return tuple(parts)
+    return kind(**dict(zip(names, parts, strict=True)))
+
+
+def each_leaf(function: Callable[[Any], object], value: object) -> object:
+    """The same structure with `function` applied to each leaf."""
+    taken = parts_of(value)
+    if taken is None:
+        return function(value)
+    names, parts = taken
+    return build(type(value), names, [each_leaf(function, part) for part in parts])
+
+
+def spec_of(value: object) -> ElementSpec:  # noqa: PLR0911  one line per kind of leaf
+    """What one element is."""
+    import numpy as np
+    import pyarrow as pa
+
+    if isinstance(value, pa.RecordBatch):
+        return Batch(value.schema, value.num_rows)
+    if isinstance(value, Ragged):
+        return RaggedSpec(value.values.dtype.name, value.values.shape[1:])
+    if isinstance(value, Sparse):
+        return SparseSpec(value.values.dtype.name, value.shape)
+    if value is None:
+        return OptionalSpec(UNKNOWN)
+    if isinstance(nested := getattr(value, "spec", None), ElementSpec):
+        return DatasetSpec(nested)
+    taken = parts_of(value)
+    if taken is not None:
+        names, parts = taken
+        return Structure(type(value), names, tuple(map(spec_of, parts)))
+    if isinstance(value, str | bytes):
+        return ArraySpec(type(value).__name__)
+    array = np.asarray(value)
+    return ArraySpec(array.dtype.name, array.shape)
+
+
+def batched(spec: ElementSpec, size: int | None) -> ElementSpec:
+    """What a stack of `size` such elements is; None for stacks of different sizes."""
+    if isinstance(spec, Table):
+        return Batch(spec.schema, size)
+    if isinstance(spec, ArraySpec):
+        return ArraySpec(spec.dtype, None if spec.shape is None else (size, *spec.shape))
+    if isinstance(spec, SparseSpec):
+        return SparseSpec(spec.dtype, None if spec.shape is None else (size, *spec.shape))
+    if isinstance(spec, OptionalSpec):
+        return OptionalSpec(batched(spec.of, size))
+    if isinstance(spec, Structure):
+        return Structure(spec.kind, spec.names, tuple(batched(part, size) for part in spec.parts))
+    return UNKNOWN
+
+
+def unbatched(spec: ElementSpec) -> ElementSpec:
+    """What the elements of such a batch are."""
+    if isinstance(spec, Batch):
+        return Table(spec.schema)
+    if isinstance(spec, ArraySpec | SparseSpec):
+        return type(spec)(spec.dtype, None if spec.shape is None else spec.shape[1:])
+    if isinstance(spec, RaggedSpec):
+        return ArraySpec(spec.dtype, None if spec.shape is None else (None, *spec.shape))
+    if isinstance(spec, OptionalSpec):
+        return OptionalSpec(unbatched(spec.of))
+    if isinstance(spec, Structure):
+        return Structure(spec.kind, spec.names, tuple(map(unbatched, spec.parts)))
+    return UNKNOWN

@@ -1,0 +1,295 @@
+"""What a dataset is made of: an op describes, a stream runs it, an opening says how this one iteration is to go.
+
+The contract, for whoever adds an op (one file in `ops/`: a frozen dataclass and its stream):
+
+- An `Op` is data. Its fields that are ops, or tuples of ops, are its inputs. It checks its arguments in
+  `__post_init__`, says what its elements are (`spec`) and how many there are (`cardinality`), and `open` makes the
+  stream. It opens its inputs by `opening.open(op)`, never by calling their `open`.
+- If `spec` is a `Table`, the elements are rows and travel in blocks: the stream gives RecordBatches of at least one
+  row. Every count in an op's arguments is in rows, and the size of the blocks changes no result. Otherwise the stream
+  gives one element at a time.
+- A `Stream` is an iterator. `state()` is what it takes to give the same rest again, in plain data; `restore` is called
+  on a fresh stream, at most once, before the first element. An error raised by `__next__` has used up its element: the
+  next call goes on behind it. `state()` is called once a block by ops that cut blocks (`Rows`), so it has to be cheap.
+- What can be set while the stream runs is a `Knob`, registered with `opening.tuner` when the stream is opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+
+from orchestrator.errors import DatasetError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pipelines.input.element import Spec
+
+Element: TypeAlias = Any
+"""Whatever the user's functions make: its type is known to `Op.spec`, not to the type checker."""
+
+State: TypeAlias = dict[str, Any]
+"""Where a stream stands: dicts, lists, texts, numbers, bytes, True, False and None."""
+
+Count: TypeAlias = "int | float | None"
+"""How many elements: a whole number, `math.inf`, or None if nobody knows before they have been read."""
+
+AUTOTUNE: Final = -1
+"""Given instead of a number of threads, elements or rows: it is found while the dataset runs."""
+
+DEFAULT_BLOCK_ROWS: Final = 32_768
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a dataset is run. No option changes what its elements are, except `deterministic=False` their order."""
+
+    seed: int | None = None  #: of the ops that have no seed of their own; None draws one for each iteration
+    deterministic: bool = True  #: False lets parallel ops give elements in the order in which they are ready
+    block_rows: int = AUTOTUNE  #: how many rows travel together
+    optimize: bool = True  #: whether the graph is rewritten before it runs
+    without: frozenset[str] = frozenset()  #: names of the rewrites that are left out
+    autotune: bool = True  #: whether a background thread finds the settings that are AUTOTUNE
+    cpu_budget: int | None = None  #: how many cores may be busy; None means those this process may use
+    memory_budget_bytes: int | None = None  #: for buffers; None means half of what is free
+
+
+@dataclass(kw_only=True, slots=True)
+class Knob:
+    """A setting of a running stream, which reads `value` each time it matters."""
+
+    name: str  #: of the op and the setting, such as `map.num_parallel`
+    kind: Literal["parallelism", "buffer", "block"]
+    value: int
+    minimum: int
+    maximum: int
+    cost_bytes: int = 0  #: memory that one more of it takes; 0 if not known yet
+
+
+class Tuner(Protocol):
+    """Finds good values for knobs while the streams run."""
+
+    def register(self, knob: Knob, stream: Stream) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """One iteration of a graph: what its streams have in common."""
+
+    options: Options = field(default_factory=Options)
+    seed: int = 0  #: of this iteration; every seed that the user left open comes from it
+    epoch: tuple[int, ...] = (0,)  #: the iteration's number, then the round of each `repeat` around the op
+    block: Knob = field(
+        default_factory=lambda: Knob(
+            name="block_rows", kind="block", value=DEFAULT_BLOCK_ROWS, minimum=1024, maximum=1 << 17
+        )
+    )
+    tuner: Tuner | None = None
+    observe: Callable[[Op, Stream], Stream] | None = None  #: wraps each stream as it is opened, to time it
+    dataset: Callable[[Op], object] | None = None  #: gives users' functions a nested dataset in the form they know
+
+    def open(self, op: Op) -> Stream:
+        stream = op.open(self)
+        return stream if self.observe is None else self.observe(op, stream)
+
+    def round(self, number: int) -> Opening:
+        """For one of the rounds of a `repeat`: ops that shuffle do it differently in each."""
+        return replace(self, epoch=(*self.epoch, number))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Op(ABC):
+    """One step of a dataset; two ops are the same only if they are one object."""
+
+    @property
+    @abstractmethod
+    def spec(self) -> Spec:
+        """What an element is."""
+
+    @property
+    @abstractmethod
+    def cardinality(self) -> Count:
+        """How many elements one iteration gives; rows, if the spec is a `Table`."""
+
+    @abstractmethod
+    def open(self, opening: Opening) -> Stream:
+        """A stream at the first element. Reads nothing and starts nothing yet."""
+
+    @property
+    def name(self) -> str:
+        """As in error messages and reports."""
+        return type(self).__name__
+
+    @cached_property
+    def inputs(self) -> tuple[Op, ...]:
+        found: list[Op] = []
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, Op):
+                found.append(value)
+            elif isinstance(value, tuple):
+                found += [item for item in value if isinstance(item, Op)]
+        return tuple(found)
+
+    def with_inputs(self, inputs: Sequence[Op]) -> Op:
+        """The same op on other inputs; itself if they are the ones it has."""
+        if all(new is old for new, old in zip(inputs, self.inputs, strict=True)):
+            return self
+        rest = iter(inputs)
+        changes: dict[str, object] = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, Op):
+                changes[each.name] = next(rest)
+            elif isinstance(value, tuple) and any(isinstance(item, Op) for item in value):
+                changes[each.name] = tuple(next(rest) if isinstance(item, Op) else item for item in value)
+        return replace(self, **changes)
+
+
+class Stream(ABC):
+    """An op that runs: gives elements (or blocks of rows) until it raises StopIteration."""
+
+    def __iter__(self) -> Iterator[Element]:
+        return self
+
+    @abstractmethod
+    def __next__(self) -> Element: ...
+
+    @abstractmethod
+    def state(self) -> State:
+        """Where it stands, between two elements or blocks."""
+
+    @abstractmethod
+    def restore(self, state: State) -> None:
+        """Makes a fresh stream stand where another one stood."""
+
+    def close(self) -> None:  # noqa: B027  most streams hold nothing
+        """Gives back threads, processes, memory and files; may be called twice."""
+
+
+class Through(Stream):
+    """A stream over one input that has nothing to remember itself; also the start of those that have."""
+
+    def __init__(self, source: Stream) -> None:
+        self._source = source
+
+    def state(self) -> State:
+        return {"input": self._source.state()}
+
+    def restore(self, state: State) -> None:
+        self._source.restore(state["input"])
+
+    def close(self) -> None:
+        self._source.close()
+
+
+class Rows:
+    """Takes rows off a stream of blocks by count. Not a stream: a part of those that cut blocks.
+
+    Its state is that of the stream before the block it is in, and the rows used since: so a restored one may meet
+    blocks of other sizes.
+    """
+
+    def __init__(self, source: Stream) -> None:
+        self._source = source
+        self._block: pa.RecordBatch | None = None
+        self._at = 0  # rows of the block that are used
+        self._rows = 0  # of the block
+        self._before: State | None = None  # the source's, before the block
+        self._skip = 0  # rows before the block since then; only after a restore
+
+    def take(self, limit: int) -> pa.RecordBatch:
+        """The next rows: at least one, at most `limit`, without copying.
+
+        Raises:
+            StopIteration: there are no more.
+        """
+        at = self._at
+        if at == self._rows:
+            self._fetch()
+            at = self._at
+        block = self._block
+        assert block is not None
+        rows = self._rows - at
+        if limit < rows:
+            self._at = at + limit
+            return block.slice(at, limit)
+        self._at = self._rows
+        return block.slice(at) if at else block
+
+    def _fetch(self) -> None:
+        self._before = self._source.state()
+        self._at = self._rows = self._skip = 0
+        self._block = next(self._source)
+        self._rows = self._block.num_rows
+
+    def state(self) -> State:
+        if self._at == self._rows or self._before is None:
+            return {"input": self._source.state(), "used": 0}
+        return {"input": self._before, "used": self._skip + self._at}
+
+    def restore(self, state: State) -> None:
+        self._source.restore(state["input"])
+        before = state["input"]
+        left = used = state["used"]
+        while left:
+            self._fetch()
+            self._at = min(left, self._rows)
+            left -= self._at
+            self._before, self._skip = before, used - left - self._at
+
+
+def rows_of(op: Op) -> bool:
+    """Whether the elements of an op are rows, so that its stream gives blocks of them."""
+    from pipelines.input.element import Table
+
+    return isinstance(op.spec, Table)
+
+
+def whole(op: str, argument: str, value: object, *, at_least: int = 1, autotune: bool = False) -> None:
+    """Refuses an argument that is no whole number, or too small.
+
+    Raises:
+        DatasetError: says which argument of which op, and what it was.
+    """
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or not (value >= at_least or (autotune and value == AUTOTUNE))
+    ):
+        also = ", or AUTOTUNE" if autotune else ""
+        raise DatasetError(f"{op}({argument}={value!r}): wants a whole number of at least {at_least}{also}.")
+
+
+def callable_(op: str, argument: str, value: object) -> None:
+    """Refuses an argument that cannot be called.
+
+    Raises:
+        DatasetError: says which argument of which op, and what it was.
+    """
+    if not callable(value):
+        raise DatasetError(f"{op}({argument}={value!r}): wants a function.")
+
+
+def times(count: Count, factor: int) -> Count:
+    """A number of elements, so many times; none of infinitely many is none."""
+    return None if count is None else 0 if factor == 0 else count * factor
+
+
+def ceil_div(count: Count, size: int, *, drop: bool = False) -> Count:
+    """How many groups of `size` there are in so many elements; `drop` leaves out a last one that is short."""
+    if count is None or count == math.inf:
+        return count
+    return int(count) // size if drop else -(-int(count) // size)
+
+
+def mixed(seed: int, *more: int) -> int:
+    """A seed made of numbers, the same on every machine; other numbers make another one."""
+    text = ",".join(map(str, (seed, *more)))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1

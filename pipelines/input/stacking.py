@@ -1,0 +1,205 @@
+"""How elements become one batch, and a batch elements again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import DatasetError
+from pipelines.input.element import Ragged, Sparse, build, parts_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+def stack(elements: Sequence[Any], *, ragged: bool = False, where: str = "") -> Any:
+    """One element whose leaves have a new first axis.
+
+    None among the leaves makes a masked array, `Sparse` a `Sparse`; arrays of different lengths make a `Ragged` if
+    asked to.
+
+    Raises:
+        DatasetError: the elements are not alike; the message says in which part.
+    """
+    import numpy as np
+
+    first = elements[0]
+    taken = parts_of(first)
+    if taken is not None:
+        names, parts = taken
+        columns = [_parts(element, names, len(parts), type(first), where) for element in elements]
+        labels = names or tuple(map(str, range(len(parts))))
+        stacked = [
+            stack([column[at] for column in columns], ragged=ragged, where=f"{where}[{label!r}]")
+            for at, label in enumerate(labels)
+        ]
+        return build(type(first), names, stacked)
+    if any(element is None for element in elements):
+        return _masked(elements, where)
+    if isinstance(first, Sparse):
+        return _sparse(elements, where)
+    if isinstance(first, str | bytes | int | float | bool):
+        return np.asarray(elements)
+    arrays = [np.asarray(element) for element in elements]
+    if len({array.shape for array in arrays}) == 1:
+        return np.stack(arrays)
+    if ragged and arrays[0].ndim and len({array.shape[1:] for array in arrays}) == 1:
+        return Ragged(np.concatenate(arrays), np.cumsum([0, *map(len, arrays)], dtype=np.int64))
+    shapes = ", ".join(sorted({str(array.shape) for array in arrays}))
+    raise DatasetError(
+        f"elements{where} of different shapes ({shapes}) make no batch. "
+        f"Use padded_batch, or batch(..., ragged=True), or bucket_by_sequence_length."
+    )
+
+
+def _parts(element: object, names: tuple[str, ...], count: int, kind: type, where: str) -> tuple[Any, ...]:
+    taken = parts_of(element)
+    if taken is None or len(taken[1]) != count or type(element) is not kind or set(taken[0]) != set(names):
+        raise DatasetError(
+            f"elements{where} of different structure make no batch: one is a {kind.__name__} of "
+            f"{', '.join(names) or f'{count} parts'}, another is {element!r:.80}."
+        )
+    if taken[0] == names:
+        return taken[1]
+    by_name = dict(zip(*taken, strict=True))
+    return tuple(by_name[name] for name in names)
+
+
+def _masked(elements: Sequence[Any], where: str) -> np.ma.MaskedArray[Any, Any]:
+    import numpy as np
+
+    there = [element for element in elements if element is not None]
+    mask = np.asarray([element is None for element in elements])
+    if not there:
+        return np.ma.MaskedArray(np.zeros(len(elements)), mask)
+    known = stack(there, where=where)
+    if not isinstance(known, np.ndarray):
+        raise DatasetError(f"elements{where}: None stands among {type(known).__name__}s; only arrays may be missing.")
+    values = np.zeros((len(elements), *known.shape[1:]), known.dtype)
+    values[~mask] = known
+    return np.ma.MaskedArray(values, np.broadcast_to(mask.reshape(-1, *[1] * (values.ndim - 1)), values.shape))
+
+
+def _sparse(elements: Sequence[Any], where: str) -> Sparse:
+    import numpy as np
+
+    shapes = {element.shape for element in elements if isinstance(element, Sparse)}
+    if len(shapes) != 1 or not all(isinstance(element, Sparse) for element in elements):
+        raise DatasetError(f"elements{where}: sparse arrays of different shapes make no batch.")
+    numbers = np.repeat(np.arange(len(elements)), [len(element.values) for element in elements])
+    indices = np.column_stack([numbers, np.concatenate([element.indices for element in elements])])
+    values = np.concatenate([element.values for element in elements])
+    return Sparse(indices, values, (len(elements), *shapes.pop()))
+
+
+def unstack(batch: Any) -> Iterator[Any]:
+    """The elements of a batch, by the first axis of its leaves: what `stack` put together.
+
+    Raises:
+        DatasetError: its leaves have no first axis, or first axes of different lengths.
+    """
+    taken = parts_of(batch)
+    if taken is None:
+        return _unstacked(batch)
+    names, parts = taken
+    if len({length(part) for part in parts}) > 1:
+        raise DatasetError(f"a batch whose parts have different lengths: {[length(part) for part in parts]}.")
+    kind = type(batch)
+    return (build(kind, names, each) for each in zip(*map(unstack, parts), strict=True))
+
+
+def length(batch: Any) -> int:
+    """How many elements a batch holds.
+
+    Raises:
+        DatasetError: it has no first axis.
+    """
+    taken = parts_of(batch)
+    if taken is not None:
+        return length(taken[1][0]) if taken[1] else 0
+    if isinstance(batch, Sparse):
+        return batch.shape[0]
+    try:
+        return len(batch)
+    except TypeError as error:
+        raise DatasetError(f"{batch!r:.80} has no first axis, so it is no batch of elements.") from error
+
+
+def _unstacked(leaf: Any) -> Iterator[Any]:
+    import numpy as np
+
+    if isinstance(leaf, np.ma.MaskedArray):
+        missing = np.ma.getmaskarray(leaf).reshape(len(leaf), -1).min(axis=1)
+        return (None if gone else plain(value) for gone, value in zip(missing.tolist(), leaf.data, strict=True))
+    if isinstance(leaf, Sparse):
+        return (_row(leaf, number) for number in range(leaf.shape[0]))
+    length(leaf)
+    return map(plain, leaf)
+
+
+def _row(leaf: Sparse, number: int) -> Sparse:
+    there = leaf.indices[:, 0] == number
+    return Sparse(leaf.indices[there, 1:], leaf.values[there], leaf.shape[1:])
+
+
+def plain(value: Any) -> Any:
+    """A NumPy scalar as Python's own; everything else as it is."""
+    import numpy as np
+
+    return value.item() if isinstance(value, np.generic) and value.dtype.kind not in "mM" else value
+
+
+def cut(batch: Any, start: int, stop: int) -> Any:
+    """Elements `start` to `stop` of a batch, as a batch, without copying where the leaves allow it."""
+    import numpy as np
+
+    taken = parts_of(batch)
+    if taken is not None:
+        return build(type(batch), taken[0], [cut(part, start, stop) for part in taken[1]])
+    if isinstance(batch, Ragged):
+        offsets = batch.offsets[start : stop + 1]
+        return Ragged(batch.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+    if isinstance(batch, Sparse):
+        there = (batch.indices[:, 0] >= start) & (batch.indices[:, 0] < stop)
+        shift = np.asarray([start, *[0] * (batch.indices.shape[1] - 1)])
+        return Sparse(batch.indices[there] - shift, batch.values[there], (stop - start, *batch.shape[1:]))
+    return batch[start:stop]
+
+
+def joined(batches: Sequence[Any]) -> Any:
+    """Batches one behind the other as one.
+
+    Raises:
+        DatasetError: they do not fit.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    first = batches[0]
+    if len(batches) == 1:
+        return first
+    if isinstance(first, pa.RecordBatch):
+        return pa.concat_batches(batches)  # type: ignore[attr-defined]  # the stubs are older
+    taken = parts_of(first)
+    if taken is not None:
+        columns = [_parts(batch, taken[0], len(taken[1]), type(first), "") for batch in batches]
+        return build(type(first), taken[0], [joined(list(column)) for column in zip(*columns, strict=True)])
+    if isinstance(first, Ragged):
+        sizes: NDArray[np.int64] = np.concatenate([np.diff(batch.offsets) for batch in batches])
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+        return Ragged(np.concatenate([batch.values for batch in batches]), offsets)
+    if isinstance(first, Sparse):
+        starts = np.cumsum([0, *[batch.shape[0] for batch in batches]])
+        moved = [
+            batch.indices + np.asarray([start, *[0] * (batch.indices.shape[1] - 1)])
+            for start, batch in zip(starts, batches, strict=False)
+        ]
+        shape = (int(starts[-1]), *first.shape[1:])
+        return Sparse(np.concatenate(moved), np.concatenate([batch.values for batch in batches]), shape)
+    try:
+        masked = any(isinstance(batch, np.ma.MaskedArray) for batch in batches)
+        join: Callable[[Sequence[Any]], Any] = np.ma.concatenate if masked else np.concatenate
+        return join(batches)
+    except ValueError as error:
+        raise DatasetError(f"batches that do not fit behind each other: {error}.") from error
