@@ -7,7 +7,7 @@ import itertools
 import json
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -29,6 +29,7 @@ log = logging.getLogger("spanwise.example_gen")
 
 _INPUT = "input"  # the one input split of `pattern`; the ratios name what it becomes
 _DIALECT = Dialect()
+_FEW = 8  # more spans than this are found by one listing of everything
 
 
 class ExampleGen(Component):
@@ -108,6 +109,19 @@ class ExampleGen(Component):
             "fingerprint": digest,
             **compared(past, block.span, block.version, digest),
         }
+
+    def available(self, spans: Collection[int] | None = None) -> Mapping[int, int | None]:
+        """The newest version of each span that lies ready in every split; of these spans only, when they are named."""
+        if spans is not None and len(spans) <= _FEW:
+            found = {s: v for span in spans for s, v in blocks(self._patterns, _listing, span).spans.items()}
+        else:
+            every = blocks(self._patterns, _listing).spans
+            found = {s: v for s, v in every.items() if spans is None or s in spans}
+        ready = {
+            s: [v for v, splits in versions.items() if len(splits) == len(self._patterns)]
+            for s, versions in found.items()
+        }
+        return {span: versions[-1] for span, versions in ready.items() if versions}
 
     def run(
         self,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -74,6 +75,20 @@ class QueryExampleGen(Component):
                 version = self._version_of(database, span)
         self._query.bound(span, self.calendar)  # a span that is no date
         return {"span": span, "version": version, **compared(history("examples"), span, version, None)}
+
+    def available(self, spans: Collection[int] | None = None) -> Mapping[int, int | None]:
+        """The version of each of these spans that the database has; without names, of the newest span it knows of.
+
+        Where there is no `version_query`, a span counts as ready: only asking for its rows would tell.
+        """
+        with connected(str(self.parameters["connection"]), self.name) as database:
+            if spans is None:
+                spans = [] if self._newest is None else [self._newest_span(database)]
+            found: dict[int, int | None] = {}
+            for span in spans:
+                with contextlib.suppress(SpanNotFound):
+                    found[span] = self._version_of(database, span)
+        return found
 
     def run(
         self,

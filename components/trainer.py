@@ -13,9 +13,8 @@ from orchestrator.artifact import Examples, Model, TransformGraph
 from orchestrator.component import Attempt, Component, Input, Output
 from orchestrator.errors import NodeFailed, ParameterError
 from orchestrator.history import History
-from orchestrator.run import Run, Trigger
+from orchestrator.run import Run
 from orchestrator.span import Calendar, ranges
-from orchestrator.store import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,17 +102,17 @@ class Trainer(Component):
     `base` for a warm start: `base=Latest(past("Trainer", "model", Model))["model"]`. The model records the spans it
     learned from and the name of its base.
 
-    A backfill corrects data that a base may have learned from, so it trains from scratch, and so does a run that
-    resumes one; `warm_start="always"` has them start from the base like any other run, for when `base` names a model
-    known to be good.
+    A backfill corrects data that a base may have learned from, so its runs train from scratch unless they are told to
+    warm-start; `warm_start="always"` has them start from the base always, for when `base` names a model known to be
+    good.
     """
 
     preload: ClassVar = ("pyarrow", "pyarrow.parquet", "components.rows")
     prepared: ClassVar = ("from_base",)
 
-    def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:
+    def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:  # noqa: ARG002
         always = self.parameters["warm_start"] == "always"
-        return {"from_base": bool(self.inputs["base"]) and (always or not _backfills(run, history("model").store))}
+        return {"from_base": bool(self.inputs["base"]) and (always or not run.from_scratch)}
 
     def run(
         self,
@@ -129,7 +128,7 @@ class Trainer(Component):
         warm_start: Literal["except_backfill", "always"] = "except_backfill",  # noqa: ARG002 -- `prepare` reads it
     ) -> None:
         if base is not None and not from_base:
-            log.info("training from scratch, not from %s: this run is a backfill", base.name)
+            log.info("training from scratch, not from %s: the run was asked to", base.name)
             base = None
         attempt.checkpoints.mkdir(parents=True, exist_ok=True)
         task = TrainerTask(
@@ -152,10 +151,3 @@ class Trainer(Component):
             )
         model.spans = list(task.spans)
         model.base = base.name if base is not None else None
-
-
-def _backfills(run: Run, store: Store) -> bool:
-    """Whether a run is a backfill, or goes on where one stopped."""
-    while run.trigger is Trigger.RESUME and run.base is not None:
-        run = store.run(run.pipeline, run.base)
-    return run.trigger is Trigger.BACKFILL

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from orchestrator.component import Channel
 from orchestrator.errors import UsageError
 from orchestrator.pipeline import Pipeline, Selection, channels_of
-from orchestrator.run import Execution, Run
+from orchestrator.run import Execution, Run, as_typed
 from orchestrator.store import Store
 
 LOOK_BACK = 100
@@ -82,4 +82,4 @@ def _first(pipeline: Pipeline, selection: Selection) -> list[str]:
 def _none(store: Store, pipeline: str, source: str) -> str:
     ran = next(iter(store.runs(pipeline)), None) is not None
     why = f"None of its last {LOOK_BACK} runs has finished that" if ran else "No run of it is recorded here yet"
-    return f"{why}.\nRun the whole pipeline once:  spanwise run {source or f'{pipeline}.py'}"
+    return f"{why}.\nRun the whole pipeline once:  spanwise run {as_typed(source) or f'{pipeline}.py'}"

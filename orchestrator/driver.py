@@ -16,7 +16,7 @@ from orchestrator.component import Channel, Component, Node, Resolver, signature
 from orchestrator.errors import ResolutionError, UsageError
 from orchestrator.fingerprint import CacheKey
 from orchestrator.history import History
-from orchestrator.run import Run
+from orchestrator.run import Run, as_typed
 from orchestrator.span import Calendar, ranges
 from orchestrator.store import Address, Store
 
@@ -166,7 +166,7 @@ def _refuse_gone(node: Component, run: Run, inputs: Artifacts) -> None:
             named = f" --span {Calendar(run.calendar).label(span)}" if isinstance(span, int) else ""
             raise ResolutionError(
                 f"{node.name} was to read {artifact.name}, but its files are gone or damaged: {artifact.uri}\n"
-                f"Make them again:  spanwise run {run.source or run.pipeline + '.py'}{named} --to {maker}"
+                f"Make them again:  spanwise run {as_typed(run.source) or run.pipeline + '.py'}{named} --to {maker}"
             )
 
 

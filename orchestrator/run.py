@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ class Run:
     cause: str = ""  #: what it was started for: the name of a tick, of a backfill, of the run that it resumes
     span: int | None = None  #: the span asked for; None is the newest there is
     calendar: str = "number"  #: how spans are shown: number, day or hour
+    from_scratch: bool = False  #: no model learns from one before it, as in a backfill of data that was wrong
     as_of: datetime | None = None  #: resolvers see only what was published by then
     base: int | None = None  #: number of the run that stands in for the nodes left out
     nodes: tuple[str, ...] = ()  #: the nodes it runs, parents first
@@ -102,3 +105,13 @@ class Execution:
     def chosen(self) -> bool:
         """Whether its outputs were chosen, by a resolver, and not made in this run or in one before."""
         return self.state is State.CACHED and self.reused is None
+
+
+def as_typed(source: str) -> str:
+    """A run's source as one would type it here: relative where its file lies below the current folder."""
+    path, colon, name = source.rpartition(":")
+    if not colon:
+        path, name = source, ""
+    with contextlib.suppress(ValueError):
+        path = str(Path(path).relative_to(Path.cwd()))
+    return f"{path}{colon}{name}"

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal, Self, TypeAlias
 
-from orchestrator import publisher
+from orchestrator import process, publisher
 from orchestrator.artifact import Artifact
 from orchestrator.base_run import StandIns, stand_ins
 from orchestrator.component import Component, Node, Resolver, defaulted
@@ -57,6 +57,7 @@ class Request:
     claims: tuple[Claim, ...] = ()  #: inserted in the transaction that begins the run; one that exists prevents it
     span: int | None = None
     calendar: str = "number"
+    from_scratch: bool = False
     as_of: datetime | None = None
     base: int | None = None  #: the run that stands in for nodes left out; None is the newest that has them
     parameters: Mapping[str, object] = field(default_factory=dict)
@@ -150,7 +151,7 @@ class Controller:
         self.lease = acquire(self.store, self.pipeline.name, self._doing, clock=self._clock)
         self._open = 1  # what an earlier holder left
         try:
-            self.lease.keep(self.executor.session, self.executor.wake)
+            self.lease.keep(self.executor.mark, self.executor.wake)
             self._abandoned = publisher.put_right(self.store, self.lease, self.root)
             for run in self._abandoned:
                 sweep(self.root, run)
@@ -230,10 +231,17 @@ class Controller:
             raise
 
     def _let_go(self, *, failed: bool) -> None:
-        """Gives the lease back; where that cannot be recorded, the next run finds its holder dead."""
+        """Gives the lease back; not while a process of ours would not die, and where that cannot be recorded.
+
+        Then the next run finds its holder dead, and looks after what is left.
+        """
         self._restoring.close()
         if failed:
             self.executor.close()  # before the lease is given back: nothing of ours may run beside the next run
+        if left := self.executor.sweep():
+            log.error("lease-not-released", extra={"pipeline": self.pipeline.name, "reason": process.named(left)})
+            self.lease.abandon()
+            return
         try:
             self.lease.release(closed=not self._open)
         except (Fenced, StoreError) as error:
@@ -329,6 +337,7 @@ class _Loop:
             cause=request.cause,
             span=request.span,
             calendar=request.calendar,
+            from_scratch=request.from_scratch,
             as_of=request.as_of,
             base=base,
             nodes=self._selection.run,

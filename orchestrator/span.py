@@ -12,7 +12,7 @@ import difflib
 import fnmatch
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from enum import Enum
 from functools import cached_property
@@ -273,14 +273,17 @@ class Inventory:
     strays: tuple[str, ...]  #: listed paths that belong to no span, sorted
 
 
-def blocks(patterns: Mapping[str, SpanPattern], listing: Listing) -> Inventory:
-    """All blocks that are there. `patterns` are by split.
+def blocks(patterns: Mapping[str, SpanPattern], listing: Listing, span: int | None = None) -> Inventory:
+    """All blocks that are there, or those of one span. `patterns` are by split.
 
     Raises:
         PatternError: the splits do not count in the same way: dates here, numbers or no versions there.
     """
     calendar = _agreed_calendar(patterns)
-    return _inventory(patterns, calendar, {name: listing(pattern.glob()) for name, pattern in patterns.items()})
+    found = _inventory(patterns, calendar, {name: listing(pattern.glob(span)) for name, pattern in patterns.items()})
+    if span is None:
+        return found
+    return replace(found, spans={s: versions for s, versions in found.spans.items() if s == span})
 
 
 def choose(patterns: Mapping[str, SpanPattern], listing: Listing, span: int | None = None) -> Block:

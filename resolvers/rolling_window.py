@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator import Artifact, Calendar, Channel, History, Node, ParameterError, Resolver, WindowIncomplete, edition
+from orchestrator.run import as_typed
 from resolvers import spans
 
 _NAMED = 5  # more missing spans than this are summed up in a message
@@ -100,7 +101,7 @@ class RollingWindow(Resolver):
     def _incomplete(self, history: History, found: Sequence[WindowSpan], absent: Sequence[WindowSpan]) -> str:
         names = ", ".join(s.label for s in absent[:_NAMED])
         more = f" and {len(absent) - _NAMED} more" if len(absent) > _NAMED else ""
-        source = history.run.source or f"{history.run.pipeline}.py"
+        source = as_typed(history.run.source) or f"{history.run.pipeline}.py"
         first = next((s.label for s in found if s.chosen is not None), found[-1].label)
         allowed = f" ({self.missing} may be)" if self.missing else ""
         return (

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from orchestrator.artifact import Artifact, Value
 from orchestrator.component import Channel, Component, Node, Resolver, defaulted, shown
 from orchestrator.pipeline import Pipeline
-from orchestrator.run import Execution, Run
+from orchestrator.run import Execution, Run, as_typed
 from orchestrator.span import Calendar, ranges
 from scheduler import telling
 
@@ -172,7 +172,7 @@ def run(
         "trigger": record.trigger.value,
         "started": at(record.started, zone),
         "took": took(seconds(record, now)),
-        "source": record.source or "-",
+        "source": as_typed(record.source) or "-",
         "parameters": ", ".join(f"{n}={v}" for n, v in record.parameters.items()) or "-",
         "nodes": ", ".join(record.nodes),
     }

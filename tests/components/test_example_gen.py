@@ -336,3 +336,15 @@ def test_beam_does_not_chatter(field):
     field.arrive("3/v1/x.csv", "a", "1")
 
     assert "apache_beam" not in Path(field.ingest().log).read_text()
+
+
+def test_what_is_available_is_the_newest_version_that_every_split_has(tmp_path):
+    """Span 2's second version has no eval files yet; span 3 has none at all. One span is asked for alone."""
+    for file in ("train/1/v1", "eval/1/v1", "train/2/v1", "eval/2/v1", "train/2/v2", "train/3/v1"):
+        (tmp_path / file).mkdir(parents=True)
+        (tmp_path / file / "a.csv").write_text("x\n1\n")
+    node = ExampleGen(patterns={s: f"{tmp_path}/{s}/{{SPAN}}/v{{VERSION}}/*.csv" for s in ("train", "eval")})
+
+    assert node.available() == {1: 1, 2: 1}
+    assert node.available([2, 3]) == {2: 1}
+    assert node.available(range(2, 100)) == {2: 1}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from components import Trainer
-from orchestrator import Component, Model, Output, Pipeline, Retry, State, Trigger, past
+from orchestrator import Component, Model, Output, Pipeline, Retry, State, past
 from resolvers import Latest
 from tests.components.flow import Bench, Lake, only
 
@@ -101,7 +101,7 @@ def test_a_warm_start_reads_the_base_and_records_it(trained):
 def backfilled(bench, **arguments):
     """A routine run, then a backfill of the same window; what the Trainer of the second did."""
     bench.run(*trainer(warm=True))
-    return bench.run(*trainer(warm=True, **arguments), trigger=Trigger.BACKFILL).executions["Trainer"]
+    return bench.run(*trainer(warm=True, **arguments), from_scratch=True).executions["Trainer"]
 
 
 def test_a_backfill_trains_from_scratch(tmp_path):
@@ -121,18 +121,6 @@ def test_a_backfill_starts_from_its_base_when_told_to(tmp_path):
     assert only(execution, "model").properties["base"] == execution.inputs["base"][0].name
 
 
-def test_what_resumes_a_backfill_trains_from_scratch_too(tmp_path):
-    """The damage would go on just the same."""
-    bench = Bench(tmp_path)
-    bench.run(*trainer(warm=True))
-    first = bench.run(*trainer(nothing, warm=True), trigger=Trigger.BACKFILL)
-    nodes = trainer(warm=True)
-    rest = Pipeline("p", nodes).select(first=first.failed)
-
-    second = bench.run(*nodes, trigger=Trigger.RESUME, base=first.run.number, selection=rest)
-
-    assert notes(second.executions["Trainer"])["base"] is None
-
 
 def test_from_scratch_and_from_a_base_are_not_the_same_in_the_cache(tmp_path):
     """A backfill is not served the model that a routine run warm-started on the same window, nor the other way."""
@@ -140,7 +128,7 @@ def test_from_scratch_and_from_a_base_are_not_the_same_in_the_cache(tmp_path):
     nodes = [lake := Lake(rows=ROWS, splits=["train"]), base]
     nodes.append(Trainer(examples=lake["examples"], base=base["model"], run_fn=note))
 
-    outcomes = [bench.run(*nodes, trigger=trigger) for trigger in (Trigger.MANUAL, Trigger.BACKFILL, Trigger.MANUAL)]
+    outcomes = [bench.run(*nodes, from_scratch=scratch) for scratch in (False, True, False)]
 
     assert [o.executions["Trainer"].state for o in outcomes] == [State.COMPLETE, State.COMPLETE, State.CACHED]
 
@@ -150,7 +138,7 @@ def test_without_a_base_a_backfill_is_served_from_the_cache(tmp_path):
     bench = Bench(tmp_path)
     bench.run(*trainer())
 
-    again = bench.run(*trainer(), trigger=Trigger.BACKFILL)
+    again = bench.run(*trainer(), from_scratch=True)
 
     assert again.executions["Trainer"].state is State.CACHED
 

@@ -232,6 +232,7 @@ A_RUN = Run(
     base=4,
     nodes=("ExampleGen", "Trainer"),
     parameters={"data": "/data", "window": 7, "rate": 0.1, "on": True},
+    from_scratch=True,
     cause="2013-01-09T03:00",
     typed=("window=7", "data=a=b"),
     source="flights.py:flights",

@@ -139,6 +139,7 @@ class Flights:
         request = Request(
             selection=self.pipeline.select(first=first, last=last),
             trigger=trigger,
+            from_scratch=trigger is Trigger.BACKFILL,
             span=None if of_day is None else span(of_day),
             calendar="day",
             base=base,
