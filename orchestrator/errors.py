@@ -7,6 +7,7 @@ SpanwiseError
 │   ├── ParameterError          a parameter that is unknown, missing or of another type
 │   ├── Unfingerprintable       a value, function or folder whose content a cache key cannot cover
 │   ├── DatasetError            a dataset put together wrongly: an argument, a column, elements that do not fit
+│   ├── ScheduleError           a cron expression, time zone or other part of a schedule that cannot mean anything
 │   ├── LoadError               a pipeline file that does not import or holds no pipeline
 │   └── SettingsError           spanwise.toml or a SPANWISE_* variable
 ├── RunError                    the run was right to start and could not finish           exit 1
@@ -19,6 +20,8 @@ SpanwiseError
 │   │   └── WindowIncomplete    spans missing from a rolling window
 │   ├── FunctionFailed          a function given to a dataset raised; the message says at which element
 │   ├── StateMismatch           a saved state of a dataset that belongs to another graph
+│   ├── SnapshotNotFound        a snapshot was to be read, and there is none
+│   ├── SnapshotDamaged         a file of a snapshot that is not what was written
 │   ├── NodeFailed              an executor raised, exited or was killed
 │   ├── MissingProperty         an output was published without a property its kind requires
 │   └── Fenced                  another run has taken the lease; this one may publish nothing more
@@ -67,6 +70,10 @@ class DatasetError(UsageError):
     """A dataset put together wrongly: an argument that is out of range, an unknown column, elements that do not fit."""
 
 
+class ScheduleError(UsageError):
+    """A schedule that cannot mean anything, found when it is made; the message shows one that can."""
+
+
 class LoadError(UsageError):
     """A pipeline file that does not import, or that holds no pipeline or more than one."""
 
@@ -113,6 +120,14 @@ class FunctionFailed(RunError):
 
 class StateMismatch(RunError):
     """A saved state of a dataset that belongs to another graph, or to other data."""
+
+
+class SnapshotNotFound(RunError):
+    """A snapshot was to be read, and there is none, or none that is whole."""
+
+
+class SnapshotDamaged(RunError):
+    """A file of a snapshot is missing, cut short or not what was written; the message names it."""
 
 
 class NodeFailed(RunError):
