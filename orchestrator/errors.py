@@ -20,6 +20,7 @@ SpanwiseError
 │   │   └── WindowIncomplete    spans missing from a rolling window
 │   ├── FunctionFailed          a function given to a dataset raised; the message says at which element
 │   ├── StateMismatch           a saved state of a dataset that belongs to another graph
+│   ├── WorkerLost              a process that worked for a dataset was killed
 │   ├── SnapshotNotFound        a snapshot was to be read, and there is none
 │   ├── SnapshotDamaged         a file of a snapshot that is not what was written
 │   ├── NodeFailed              an executor raised, exited or was killed
@@ -120,6 +121,10 @@ class FunctionFailed(RunError):
 
 class StateMismatch(RunError):
     """A saved state of a dataset that belongs to another graph, or to other data."""
+
+
+class WorkerLost(RunError):
+    """A process that worked for a dataset was killed or ended by itself; the message says which and where."""
 
 
 class SnapshotNotFound(RunError):
