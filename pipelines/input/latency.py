@@ -1,0 +1,164 @@
+"""Latency: how long the consumer of a graph waits for an element, told from what each op takes. Pure; measures nothing.
+
+An op's latency is its own time and what its kind makes of the latencies of its inputs. Times are seconds for one
+element; where rows travel in blocks, seconds for one row, whatever the size of the blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+class Kind(Enum):
+    """How an op's latency comes from those of its inputs."""
+
+    SOURCE = auto()  #: no input: its own time
+    KNOWN_RATIO = auto()  #: a fixed number of elements taken for each given: map, batch, zip, take
+    UNKNOWN_RATIO = auto()  #: the number is measured: filter, flat_map, bucket by length
+    INTERLEAVE = auto()  #: the first input names the others, which take turns
+    ASYNC_KNOWN_RATIO = auto()  #: made ahead, in the background: parallel map, prefetch
+    ASYNC_UNKNOWN_RATIO = auto()
+    ASYNC_INTERLEAVE = auto()
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether it works while its consumer does."""
+        return self in {Kind.ASYNC_KNOWN_RATIO, Kind.ASYNC_UNKNOWN_RATIO, Kind.ASYNC_INTERLEAVE}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """A number in the model that may be chosen."""
+
+    key: str  #: unique in its tree
+    minimum: int = 1
+    maximum: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One op, as measured."""
+
+    name: str
+    kind: Kind = Kind.KNOWN_RATIO
+    own_s: float  #: its own work for one element that it gives, inputs not counted
+    cpu_s: float | None = None  #: how much of it keeps a core busy; None: all
+    lock_s: float = 0.0  #: how much of it only one thread of the process can do at a time (Python's lock)
+    variability: float = 0.0  #: squared coefficient of variation of its time: 0 steady, 1 random as M/M/1 has it
+    taken: float = 1.0  #: elements that the op above takes from this one for each that it gives
+    element_bytes: float = 0.0  #: what one waiting element holds: a whole block where rows travel in blocks
+    parallelism: Parameter | int = 1  #: how many elements are worked on at once
+    buffer: Parameter | int | None = None  #: how many finished ones may wait; None: as many as are worked on
+    inputs: tuple[Node, ...] = ()
+
+    def walk(self) -> Iterator[Node]:
+        """This op and all below it, each after its consumer."""
+        yield self
+        for node in self.inputs:
+            yield from node.walk()
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Those of the whole tree, those near the source first."""
+        found = [p for node in self.walk() for p in (node.parallelism, node.buffer) if isinstance(p, Parameter)]
+        return tuple(reversed(found))
+
+
+Settings = Mapping[str, int]  # the value of each parameter, by its key
+
+
+def wait_s(producer_s: float, consumer_s: float, buffer: int) -> float:
+    """How long a consumer waits at a buffer of some places on average, when both take random times (M/M/1/K).
+
+    The probability that the buffer is empty, times the time of the producer. With equal rates that is
+    `producer_s / (buffer + 1)`.
+    """
+    if producer_s <= 0:
+        return 0.0
+    load = consumer_s / producer_s  # the rate of the producer to that of the consumer
+    if load <= 1:
+        return producer_s / sum(load**i for i in range(buffer + 1))
+    # the same sum, of falling powers, lest a large load overflow
+    falling = sum(load**-i for i in range(buffer + 1))
+    return producer_s * load ** -float(buffer) / falling if load < _NEVER_EMPTY else 0.0
+
+
+_NEVER_EMPTY = 1e6
+
+
+def _mixed_wait_s(producer_s: float, consumer_s: float, buffer: int, variability: float) -> float:
+    """Between what a steady producer costs, which is only what it is slower, and a random one."""
+    steady = max(0.0, producer_s - consumer_s)
+    share = min(1.0, variability)
+    return steady + share * (wait_s(producer_s, consumer_s, buffer) - steady) if share else steady
+
+
+def latency_s(node: Node, settings: Settings, busy_s: float = 0.0) -> float:
+    """How long the consumer of an op waits for each element, when it is busy for `busy_s` between two of them."""
+    if not node.kind.runs_ahead:
+        return _own_s(node, settings) + _inputs_s(node, settings, busy_s + node.own_s)
+    parallelism = value(node.parallelism, settings)
+    buffer = parallelism if node.buffer is None else value(node.buffer, settings)
+    work_s = _own_s(node, settings)
+    if node.kind is Kind.ASYNC_INTERLEAVE:
+        *outer, inner_s = _interleaved_s(node, settings)
+        work_s, supply_s = work_s + inner_s / max(parallelism, 1), sum(outer)
+    else:
+        supply_s = _inputs_s(node, settings, 0.0)
+    # one thread takes elements from the input while others work on those before
+    produced_s = work_s + _mixed_wait_s(supply_s, work_s, max(parallelism, 1), node.variability)
+    return _mixed_wait_s(produced_s, busy_s, max(buffer, 1), node.variability)
+
+
+def _own_s(node: Node, settings: Settings) -> float:
+    if not node.kind.runs_ahead:
+        return node.own_s
+    return max(node.own_s / max(value(node.parallelism, settings), 1), node.lock_s)
+
+
+def _inputs_s(node: Node, settings: Settings, busy_s: float) -> float:
+    if node.kind is Kind.INTERLEAVE:
+        return sum(_interleaved_s(node, settings))
+    return sum(i.taken * latency_s(i, settings, busy_s / i.taken) for i in node.inputs if i.taken > 0)
+
+
+def _interleaved_s(node: Node, settings: Settings) -> tuple[float, float]:
+    """What naming the inputs costs for each element, and what an element of them costs on average."""
+    if not node.inputs:
+        return 0.0, 0.0
+    outer, *inner = node.inputs
+    inner_s = sum(latency_s(i, settings) for i in inner) / len(inner) if inner else 0.0
+    return outer.taken * latency_s(outer, settings), inner_s
+
+
+def work_s(node: Node) -> float:
+    """All the work behind one element, one thing after another: what the first element takes."""
+    return node.own_s + _below(node, work_s)
+
+
+def cpu_s(node: Node) -> float:
+    """The time of cores behind one element: no settings can do with less than this, divided by the cores."""
+    return (node.own_s if node.cpu_s is None else node.cpu_s) + _below(node, cpu_s)
+
+
+def _below(node: Node, cost: Callable[[Node], float]) -> float:
+    if node.kind in {Kind.INTERLEAVE, Kind.ASYNC_INTERLEAVE} and node.inputs:
+        outer, *inner = node.inputs
+        return outer.taken * cost(outer) + (sum(map(cost, inner)) / len(inner) if inner else 0.0)
+    return sum(i.taken * cost(i) for i in node.inputs)
+
+
+def held_bytes(node: Node, settings: Settings) -> float:
+    """What the buffers of a tree hold when they are full, and what is being worked on."""
+    held = 0.0
+    for n in node.walk():
+        if n.kind.runs_ahead:
+            parallelism = value(n.parallelism, settings)
+            held += n.element_bytes * (parallelism if n.buffer is None else max(parallelism, value(n.buffer, settings)))
+    return held
+
+
+def value(number: Parameter | int, settings: Settings) -> int:
+    """What a parameter stands at: at its lowest when the settings do not tell."""
+    return settings.get(number.key, number.minimum) if isinstance(number, Parameter) else number
