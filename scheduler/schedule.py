@@ -229,7 +229,8 @@ class Tick:
 
     at: datetime  #: the scheduled moment, UTC; never the moment somebody woke up
     name: str  #: unique in its pipeline: `2026-03-08T03:00` (wall time), or `2026-03-08T08:00Z` when every hour counts
-    wall: datetime  #: the time that the expression names, in the schedule's zone; in a gap it is one that never was
+    wall: datetime = field(compare=False)
+    """The time that the expression names, in the schedule's zone; in a gap it is one that no clock shows."""
     span: int | None = None  #: None: the newest there is, or the one that a custom rule gives
     note: str = ""  #: what a change of the clock did to it
 
