@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from orchestrator.errors import SettingsError
 
@@ -21,9 +22,27 @@ if TYPE_CHECKING:
 
 FILE = "spanwise.toml"
 PREFIX = "SPANWISE_"
-NAMES = ("root", "metadata", "jobs", "grace_s", "params")
+NAMES = ("root", "metadata", "jobs", "grace_s", "params", "alerts")
 GRACE_S = 10.0
+GROUP_S = 3600.0
 _NEAR = 0.6
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.|\$\{")
+_JSON = {"params": '{"flights": {"window": 7}}', "alerts": '{"urls": ["slack://…"]}'}  # as their variables hold them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alerts:
+    """Who is told of what."""
+
+    urls: tuple[str, ...] = field(default=(), repr=False)  #: as written, `${NAME}` and all; they may hold secrets
+    on: tuple[str, ...] | None = None  #: the kinds that are told; None is all
+    group_s: float = GROUP_S  #: alerts of one cause within this time are one message
+    from_name: str = "spanwise"  #: the name that messages come from
+    pipelines: Mapping[str, Alerts] = field(default_factory=dict)  #: those for whom something else holds
+
+    def of(self, pipeline: str) -> Alerts:
+        """What holds for a pipeline; an empty name is the scheduler itself."""
+        return self.pipelines.get(pipeline, self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +54,7 @@ class Settings:
     jobs: int | None = None  #: nodes at once; None is one for each processor, two at least
     grace_s: float = GRACE_S  #: between asking a node to end and killing it
     params: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  #: by pipeline function, then argument
+    alerts: Alerts = field(default_factory=Alerts)
     file: Path | None = None  #: the file these were read from
 
     @property
@@ -66,6 +86,7 @@ def read(*, config: Path | None = None, root: Path | None = None, folder: Path |
         jobs=values.get("jobs"),  # type: ignore[arg-type]  # pydantic has checked these three
         grace_s=values.get("grace_s", GRACE_S),  # type: ignore[arg-type]
         params=values.get("params", {}),  # type: ignore[arg-type]
+        alerts=_alerts(values.get("alerts", {})),  # type: ignore[arg-type]
         file=file,
     )
 
@@ -106,9 +127,22 @@ def _variables() -> list[str]:
 
 def _validated(written: Mapping[str, object], file: Path | None) -> dict[str, object]:
     _refuse_unknown(written, file)
-    from pydantic import Field, ValidationError
+    from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
     from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
     from pydantic_settings import SettingsError as Unread
+
+    from scheduler.alert import KINDS
+
+    class WrittenAlerts(BaseModel):
+        model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+        urls: list[Annotated[str, AfterValidator(_url)]] | None = None
+        on: list[Literal[KINDS]] | None = None  # type: ignore[valid-type]  # pydantic takes a tuple for its parts
+        group_s: float | None = Field(default=None, ge=0)
+        from_name: str | None = Field(default=None, alias="from", min_length=1)
+
+    class WrittenRoutes(WrittenAlerts):
+        pipelines: dict[str, WrittenAlerts] = Field(default_factory=dict)
 
     class Written(BaseSettings):
         model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, hide_input_in_errors=True)
@@ -118,6 +152,7 @@ def _validated(written: Mapping[str, object], file: Path | None) -> dict[str, ob
         jobs: int | None = Field(default=None, ge=1)
         grace_s: float = Field(default=GRACE_S, ge=0)
         params: dict[str, dict[str, object]] = {}
+        alerts: WrittenRoutes = WrittenRoutes()
 
         @classmethod
         def settings_customise_sources(
@@ -131,11 +166,28 @@ def _validated(written: Mapping[str, object], file: Path | None) -> dict[str, ob
             return env_settings, init_settings
 
     try:
-        return Written(**written).model_dump()  # type: ignore[arg-type]  # this is what checks them
+        return Written(**written).model_dump(exclude_unset=True)  # type: ignore[arg-type]  # this is what checks them
     except ValidationError as error:
         raise SettingsError("\n".join(_complaints(error, file))) from error
     except Unread as error:
-        raise SettingsError(f'{PREFIX}PARAMS is not JSON; write {{"flights": {{"window": 7}}}}.') from error
+        name = next(n for n in _JSON if f'"{n}"' in str(error))
+        raise SettingsError(f"{PREFIX}{name.upper()} is not JSON; write {_JSON[name]}.") from error
+
+
+def _url(text: str) -> str:
+    from pydantic_core import PydanticCustomError
+
+    if not _SCHEME.match(text):  # what it is instead may be a secret, and is not shown
+        raise PydanticCustomError("url", "a channel is scheme://…, such as mailtos://… or slack://…, or ${…}")
+    return text
+
+
+def _alerts(written: Mapping[str, object], otherwise: Alerts | None = None) -> Alerts:
+    own = {name: tuple(value) if isinstance(value, list) else value for name, value in written.items()}
+    pipelines = own.pop("pipelines", {})
+    alerts = replace(otherwise or Alerts(), **own)  # type: ignore[arg-type]  # pydantic has checked them
+    routes = {name: _alerts(table, alerts) for name, table in pipelines.items()}  # type: ignore[attr-defined]
+    return replace(alerts, pipelines=routes)
 
 
 def _refuse_unknown(written: Mapping[str, object], file: Path | None) -> None:
@@ -158,4 +210,5 @@ def _complaints(error: ValidationError, file: Path | None) -> Iterator[str]:
         name = ".".join(map(str, problem["loc"]))
         variable = f"{PREFIX}{str(problem['loc'][0]).upper()}"
         where = variable if variable in os.environ else f"{file}: {name}"
-        yield f"{where}: {problem['msg'].lower()}."
+        what = "is no setting" if problem["type"] == "extra_forbidden" else problem["msg"].lower()
+        yield f"{where}: {what}."

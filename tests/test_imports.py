@@ -31,13 +31,14 @@ MAY_IMPORT = {
 #: The only modules that may import a library that speaks to the outside, or that is dear to import.
 DOORS = {
     "ml_metadata": ["orchestrator.mlmd"],
+    "apprise": ["scheduler.channel"],
     "croniter": ["scheduler.schedule"],
     "typer": ["scheduler.cli"],
     "apache_beam": ["components"],
 }
 
 #: What no package of ours may bring in by being imported: `spanwise --help` answers in 150 ms.
-HEAVY = ["apache_beam", "grpc", "ml_metadata", "numpy", "pandas", "pyarrow"]
+HEAVY = ["apache_beam", "apprise", "grpc", "ml_metadata", "numpy", "pandas", "pyarrow"]
 
 
 class Import(NamedTuple):
