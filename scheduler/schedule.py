@@ -492,7 +492,7 @@ def _words(cron: str, pipeline: str) -> _Words:
     words = _Words(
         text=text,
         seed=pipeline if any(_CHOSEN.fullmatch(part) for part in parts) else "",
-        every_hour=expanded[_HOUR_FIELD] == ["*"],
+        every_hour=expanded[_HOUR_FIELD] == ["*"] or len(expanded[_HOUR_FIELD]) == _HOURS,
         either_day=["*"] not in (expanded[_DAY_FIELD], expanded[_WEEKDAY_FIELD]),
         stamp="%Y-%m-%dT%H:%M:%S" if len(parts) == _SIX else "%Y-%m-%dT%H:%M",
     )
@@ -600,6 +600,12 @@ def _check(timetable: Timetable) -> None:
         value = getattr(timetable, name)
         if value is not None and not (isinstance(value, timedelta) and value > timedelta(0)):
             raise ScheduleError(f"{name}={value!r} has to be a length of time, for example {name}=timedelta(hours=6).")
+    if not isinstance(timetable.retry, Retry):
+        raise ScheduleError(
+            f"retry={timetable.retry!r} is no Retry. Write for example retry=Retry(times=2, backoff_s=60)."
+        )
+    if not isinstance(timetable.cron, str):
+        raise ScheduleError(f"cron={timetable.cron!r} is no text. {_EXAMPLE}")
     _check_ticks(timetable)
 
 
