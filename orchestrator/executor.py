@@ -34,6 +34,7 @@ from orchestrator.artifact import Artifact, missing_properties, recordable
 from orchestrator.component import Attempt, Component, Outputs, Signature, signature_of
 from orchestrator.errors import Fenced, MissingProperty, NodeFailed, RunError, SpanwiseError
 from orchestrator.pipeline import Pipeline
+from orchestrator.process import Survivor
 from orchestrator.run import Run
 
 log = logging.getLogger("spanwise.executor")
@@ -112,13 +113,14 @@ class Executor:
         for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()  # or the child writes it a second time
         controller = os.getpid()
+        self.mark = process.new_mark()
         with process.holding_back(*_ASKING_TO_END), warnings.catch_warnings():
             # CPython warns of threads that might hold locks; ours hold none, and the server takes none of theirs.
             warnings.simplefilter("ignore", DeprecationWarning)
             self.session = os.fork()
             if not self.session:
                 mine.close()
-                _keep(_Server(Connection(theirs.detach()), pipeline, preload), controller)
+                _keep(_Server(Connection(theirs.detach()), pipeline, preload), controller, self.mark)
         theirs.close()
         self._control = Connection(mine.detach())
         self._children: dict[int, _Child] = {}
@@ -185,6 +187,11 @@ class Executor:
         with contextlib.suppress(OSError):
             self._wake.send(b".")
 
+    def sweep(self) -> list[Survivor]:
+        """Kills whatever jobs that are over have left, and returns who would not die; to be called when none runs."""
+        waiting = [self.session, *process.children(self.session)] if self._keeping else []
+        return process.end(self.mark, sparing=waiting, limit_s=REAP_S)
+
     def close(self) -> None:
         """Kills what still runs and ends the server."""
         if self._closed:
@@ -203,7 +210,9 @@ class Executor:
         self._keeping = False
         with contextlib.suppress(ProcessLookupError, ChildProcessError):  # somebody else has collected it
             os.kill(self.session, signal.SIGTERM)
-            os.waitpid(self.session, 0)
+            _, status = os.waitpid(self.session, 0)
+            if status:  # it was killed before it could end the others
+                process.end(self.mark, limit_s=REAP_S)
 
     def _listen(self, job: int) -> Iterable[FenceAsked]:
         child = self._children[job]
@@ -263,11 +272,13 @@ def _signal_name(number: int) -> str:
 _ASKING_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def _keep(server: _Server, controller: int) -> NoReturn:
+def _keep(server: _Server, controller: int, mark: int) -> NoReturn:
     """The keeper's life: once the server has ended, or the controller has asked for its end, nothing of it is left."""
     try:
         os.setsid()
         process.adopt_orphans()
+        if not process.take_mark(mark) and process.LINUX:
+            log.warning("This system marks no processes: what detaches from a run that is killed may live on.")
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         keeper = os.getpid()

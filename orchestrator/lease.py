@@ -57,7 +57,7 @@ class Holder:
     beat: int  #: counts up while the holder lives
     beaten: datetime  #: the holder's own clock at the last beat
     began: datetime
-    session: int = 0  #: process session of its workers, to end them when it is dead
+    mark: int = 0  #: of the processes that work for it, to end them when it is dead
     released: bool = False  #: the next run may have it
     closed: bool = False  #: the records of this holder, and of all before it, are as they should be
 
@@ -88,9 +88,9 @@ class Lease:
         return self._holder.who
 
     @property
-    def session(self) -> int:
-        """The session of its workers; 0 until it is kept."""
-        return self._holder.session
+    def mark(self) -> int:
+        """The mark of its workers; 0 until it is kept."""
+        return self._holder.mark
 
     @property
     def ttl_s(self) -> float:
@@ -148,9 +148,9 @@ class Lease:
                 f"taken over, so this one publishes and pushes nothing more. See it: spanwise runs {self.pipeline}"
             )
 
-    def keep(self, session: int, on_lost: Callable[[], None]) -> None:
-        """Starts the heartbeat. Workers run in `session`; `on_lost` is called, once, when the lease is gone."""
-        self._amend(session=session)
+    def keep(self, mark: int, on_lost: Callable[[], None]) -> None:
+        """Starts the heartbeat. Workers carry `mark`; `on_lost` is called, once, when the lease is gone."""
+        self._amend(mark=mark)
         self._heart = threading.Thread(target=self._live, args=(on_lost,), name="heartbeat", daemon=True)
         self._heart.start()
 
@@ -164,11 +164,15 @@ class Lease:
         `closed` says that no record is left open, neither this holder's nor an earlier one's; without it the next run
         looks for such records.
         """
+        self.abandon()
+        if not self._fenced:
+            self._amend(released=True, closed=closed)
+
+    def abandon(self) -> None:
+        """Ends the heartbeat without giving the lease back: who comes next has to end what is left of us."""
         self._ended.set()
         if self._heart is not None:
             self._heart.join()
-        if not self._fenced:
-            self._amend(released=True, closed=closed)
 
     def _live(self, on_lost: Callable[[], None]) -> None:
         while not self._ended.wait(self._clock.beat_s):
@@ -222,15 +226,21 @@ def acquire(store: Store, pipeline: str, doing: str, *, clock: Clock | None = No
 def left_open(store: Store, lease: Lease) -> list[Holder]:
     """Earlier holders that may have left records open, oldest first, after their journals were sealed.
 
-    From here on they can write nothing. Whoever asked puts their records right, then calls `close` for each, in this
-    order: a closed one ends the search.
+    From here on they can write nothing, and their processes are gone, those on this machine. Whoever asked puts their
+    records right, then calls `close` for each, in this order: a closed one ends the search.
+
+    Raises:
+        Held: processes of a dead holder live on and would not die; the message names them.
     """
     found = []
     token = lease.token - 1
     while token and (holder := read(store, lease.pipeline, token)) is not None and not holder.closed:
         _seal(store, holder)
-        if not holder.released and _ours_to_end(holder, lease):
-            process.end_session(holder.session, began_by=holder.beaten + timedelta(seconds=lease.ttl_s))
+        if not holder.released and _ours_to_end(holder, lease) and (left := process.end(holder.mark)):
+            raise Held(
+                f"{holder.doing} of {holder.pipeline!r} is dead, but processes of it are left that would not die, so "
+                f"nothing was started: {process.named(left)}\nOnce they are gone, start again."
+            )
         found.append(holder)
         token -= 1
     return found[::-1]
@@ -238,7 +248,7 @@ def left_open(store: Store, lease: Lease) -> list[Holder]:
 
 def _ours_to_end(holder: Holder, lease: Lease) -> bool:
     """Whether a dead holder's processes are on this machine, and not those that now work for us."""
-    return holder.session not in (0, lease.session) and holder.who.machine == process.machine()
+    return holder.mark not in (0, lease.mark) and holder.who.machine == process.machine()
 
 
 def close(store: Store, holder: Holder) -> None:
@@ -267,7 +277,7 @@ def read(store: Store, pipeline: str, token: int) -> Holder | None:
         beat=_whole(facts["beat"]),
         beaten=datetime.fromisoformat(str(facts["beaten"])),
         began=datetime.fromisoformat(str(facts["began"])),
-        session=_whole(facts["session"]),
+        mark=_whole(facts.get("mark", 0)),
         released=bool(facts["released"]),
         closed=bool(facts["closed"]),
     )
@@ -323,7 +333,7 @@ def _claim(holder: Holder) -> Claim:
             "beat": holder.beat,
             "beaten": holder.beaten.isoformat(),
             "began": holder.began.isoformat(),
-            "session": holder.session,
+            "mark": holder.mark,
             "released": holder.released,
             "closed": holder.closed,
         },

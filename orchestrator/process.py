@@ -1,6 +1,10 @@
-"""Processes: which one this is, whether another still lives, what runs below it, and ending all of it.
+"""Processes: which one this is, whether another still lives, what belongs together, and ending all of it.
 
-Linux's /proc and two prctl calls do the work; elsewhere a process is known by its id and ended by its group.
+Linux's /proc and a few system calls do the work; elsewhere a process is known by its id and ended by its group.
+
+What belongs to one run carries its mark, a number kept as the limit of file locks: Linux has such a limit for every
+process and shows it, but has not enforced it since 2.4.25. A fork has its parent's limits, and so has a program that is
+started, in whatever session, folder and name it goes on, and with whatever environment and open files.
 """
 
 from __future__ import annotations
@@ -8,17 +12,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
+import resource
+import secrets
 import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 LINUX = sys.platform == "linux"
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+RLIMIT_LOCKS = 10  # asm-generic/resource.h; Python's `resource` does not name it
+_LONGEST_COMMAND = 120  # characters that are shown
+_MARKS = re.compile(rb"Max file locks +(\S+) +(\S+)")
 
 
 @dataclass(frozen=True)
@@ -35,9 +44,10 @@ class Identity:
         return self.machine.partition("/")[0]
 
 
-def identity() -> Identity:
-    """Who we are."""
-    return Identity(machine(), os.getpid(), _stat(os.getpid()).started)
+def identity(pid: int | None = None) -> Identity:
+    """Who has this id here; without one, who we are."""
+    pid = pid or os.getpid()
+    return Identity(machine(), pid, _stat(pid).started)
 
 
 @functools.cache
@@ -60,7 +70,7 @@ def alive(who: Identity) -> bool | None:
             return True
         return False
     found = _stat(who.pid)
-    return found.started == who.started and found.state not in "ZX"
+    return found.started == who.started and found.lives
 
 
 @dataclass(frozen=True)
@@ -68,8 +78,13 @@ class _Stat:
     pid: int
     state: str = "X"
     parent: int = 0
-    session: int = 0
+    threads: int = 0
     started: int = 0
+
+    @property
+    def lives(self) -> bool:
+        """A zombie has ended and was not collected; unless only its first thread has ended, and others go on."""
+        return self.state not in "ZX" or self.threads > 1
 
 
 def _stat(pid: int) -> _Stat:
@@ -77,25 +92,26 @@ def _stat(pid: int) -> _Stat:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
     except OSError:
         return _Stat(pid)
-    return _Stat(pid, fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
+    return _Stat(pid, fields[0], int(fields[1]), int(fields[17]), int(fields[19]))
 
 
-def _all() -> Iterator[_Stat]:
+def _all(but: Collection[int] = ()) -> Iterator[_Stat]:
     with contextlib.suppress(OSError):
         for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
+            if entry.name.isdigit() and int(entry.name) not in but:
                 yield _stat(int(entry.name))
 
 
-def children() -> list[int]:
-    """The living children of this process, and the orphans it has adopted."""
+def children(pid: int | None = None) -> list[int]:
+    """The living children of a process, this one if none is given, and the orphans it has adopted."""
+    pid = pid or os.getpid()
     try:
-        # Only this process takes its dead off these lists, so that none is missed while we read.
-        tasks = [(task / "children").read_text(encoding="ascii") for task in Path("/proc/self/task").iterdir()]
-        found = [_stat(int(pid)) for task in tasks for pid in task.split()]
+        # Of our own none is missed while we read: only this process takes its dead off these lists.
+        tasks = [(task / "children").read_text(encoding="ascii") for task in Path(f"/proc/{pid}/task").iterdir()]
+        found = [_stat(int(child)) for task in tasks for child in task.split()]
     except OSError:  # a kernel built without these lists
-        found = [p for p in _all() if p.parent == os.getpid()]
-    return [p.pid for p in found if p.state not in "ZX"]
+        found = [p for p in _all() if p.parent == pid]
+    return [p.pid for p in found if p.lives]
 
 
 def thread_names() -> list[str]:
@@ -112,7 +128,7 @@ def descendants(pid: int) -> list[int]:
     """Everything below a process, whatever session or group it has moved to."""
     children: dict[int, list[int]] = {}
     for process in _all():
-        if process.state not in "ZX":
+        if process.lives:
             children.setdefault(process.parent, []).append(process.pid)
     found, todo = [], [pid]
     while todo:
@@ -122,11 +138,6 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def session_members(session: int) -> list[int]:
-    """The living processes of a session; its leader may be dead."""
-    return [p.pid for p in _all() if p.session == session and p.state not in "ZX"]
-
-
 def send(pids: Iterable[int], number: signal.Signals) -> None:
     """Sends a signal to each that is still there."""
     for pid in pids:
@@ -134,28 +145,100 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def end_session(session: int, *, began_by: datetime | None = None, limit_s: float = 10.0) -> list[int]:
-    """Kills what is left of a dead run's session, and all below it; returns who would not die within `limit_s`.
+@dataclass(frozen=True)
+class Survivor:
+    """A process that should be gone."""
 
-    The number of a session is used again once it is empty: members that began after `began_by` are somebody else's.
+    pid: int
+    state: str  #: the kernel's letter: R runs, S sleeps, D sleeps uninterruptibly, T is stopped
+    command: str
+
+    def __str__(self) -> str:
+        return f"{self.pid} (state {self.state}: {self.command})"
+
+
+def named(survivors: Sequence[Survivor]) -> str:
+    """Survivors for people: who they are, and how to see what holds them."""
+    return (
+        f"{', '.join(map(str, survivors))}\n"
+        f"See what holds them:  ps -o pid,user,stat,wchan:30,args -p {','.join(str(each.pid) for each in survivors)}"
+    )
+
+
+def new_mark() -> int:
+    """A mark that nothing else has, small enough for a process that is marked itself to give it to a child."""
+    _, ceiling = resource.getrlimit(RLIMIT_LOCKS) if LINUX else (0, resource.RLIM_INFINITY)
+    return 1 + secrets.randbelow((1 << 62 if ceiling == resource.RLIM_INFINITY else ceiling) - 1)
+
+
+def take_mark(mark: int) -> bool:
+    """Marks this process and all that it will start; False where the system does not let it.
+
+    What is marked already, because it runs inside another run, has both marks from then on.
+    """
+    if not LINUX:
+        return False
+    _, ceiling = resource.getrlimit(RLIMIT_LOCKS)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(RLIMIT_LOCKS, (mark, mark if ceiling == resource.RLIM_INFINITY else ceiling))
+    return mark in _marks(os.getpid())
+
+
+def survivors(mark: int, *, sparing: Collection[int] = ()) -> list[Survivor]:
+    """The living processes with this mark, this one left out.
+
+    None is missed because it moves: a process that ends between being listed and being looked at may have left a child
+    that is not on that list, so the list is read again until none does. Who is not marked never will be.
+    """
+    innocent = {os.getpid(), *sparing}
+    while mark:
+        found, vanished = [], False
+        for process in _all(but=innocent):
+            marks = _marks(process.pid)
+            if mark in marks and process.lives:
+                found.append(Survivor(process.pid, process.state, _command(process.pid)))
+            elif not marks and _stat(process.pid).state == "X":
+                vanished = True
+            else:
+                innocent.add(process.pid)
+        if found or not vanished:
+            return found
+    return []
+
+
+def end(mark: int, *others: Identity, sparing: Collection[int] = (), limit_s: float = 10.0) -> list[Survivor]:
+    """Kills whoever has this mark, and these others, until none is left; returns who would not die within `limit_s`.
+
+    A process in uninterruptible sleep dies when what it waits for comes, which may be never; nor does one die that
+    belongs to another user.
     """
     deadline = time.monotonic() + limit_s
     while True:
-        members = [p for p in session_members(session) if p != os.getpid()]
-        if began_by is not None:
-            members = [p for p in members if _began(p) <= began_by]
-        left = list(dict.fromkeys([*members, *(d for m in members for d in descendants(m))]))
+        left = {each.pid: each for each in survivors(mark, sparing=sparing)}
+        left |= {who.pid: Survivor(who.pid, _stat(who.pid).state, _command(who.pid)) for who in others if alive(who)}
         if not left or time.monotonic() > deadline:
-            return left
+            return list(left.values())
         send(left, signal.SIGKILL)
         time.sleep(0.01)
 
 
-def _began(pid: int) -> datetime:
-    if not LINUX:
-        return datetime.min.replace(tzinfo=UTC)
-    boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    return datetime.fromtimestamp(boot + _stat(pid).started / os.sysconf("SC_CLK_TCK"), UTC)
+def _marks(pid: int) -> tuple[int, ...]:
+    """What a process is marked with; -1 stands for no mark. Nothing is known of one that is gone."""
+    try:
+        found = _MARKS.search(Path(f"/proc/{pid}/limits").read_bytes())
+    except OSError:
+        return ()
+    return tuple(int(each) if each.isdigit() else -1 for each in found.groups()) if found else ()
+
+
+def _command(pid: int) -> str:
+    """The command line of a process, or its name in brackets."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+        line = " ".join(words).strip() or f"[{name}]"
+        return "".join(c if c.isprintable() else " " for c in line[:_LONGEST_COMMAND])
+    return "?"
 
 
 def end_below(*, limit_s: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import time
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Literal
 from orchestrator import lease, process, publisher
 from orchestrator.errors import Held, RunError
 from orchestrator.lease import Holder
+from orchestrator.process import Identity
 from orchestrator.run import Run
 from orchestrator.runner import sweep
 from orchestrator.store import AlreadyClaimed, Claim, Store
@@ -52,8 +52,10 @@ class Stopped:
 def stop(store: Store, run: Run, root: Path, *, grace_s: float) -> Stopped:
     """Ends a run, and returns when it has ended and its lease is free.
 
+    On this machine that means: no process of it is left, not even one that has detached itself.
+
     Raises:
-        RunError: it is on another machine and did not end in time, or its processes would not die.
+        RunError: it is on another machine and did not end in time, or processes of it would not die; they are named.
     """
     began = time.monotonic()
     if run.state.ended:
@@ -64,9 +66,14 @@ def stop(store: Store, run: Run, root: Path, *, grace_s: float) -> Stopped:
     with contextlib.suppress(AlreadyClaimed):  # somebody has asked before us
         store.claim(Claim("stop", run.name))
     here = holder.who.machine == process.machine()
+    # What the controller itself has started, while its pipeline was imported for one, is not among the workers.
+    below = [process.identity(pid) for pid in process.descendants(holder.who.pid)] if here else []
     if here:
         process.send([holder.who.pid], signal.SIGTERM)
-    if _waited(store, run, holder, began + grace_s + SLACK_S):
+    waited = _waited(store, run, holder, began + grace_s + SLACK_S)
+    if here:
+        _end(store, run, holder, *below)
+    if waited:
         ended = store.run(run.pipeline, run.number)
         if ended.state.ended:
             how: How = "ended"
@@ -78,7 +85,7 @@ def stop(store: Store, run: Run, root: Path, *, grace_s: float) -> Stopped:
             f"Run {run.name} is on {holder.who.host} (pid {holder.who.pid}) and was asked to stop, but has not ended "
             f"within {grace_s + SLACK_S:g} s. End it there:  kill -KILL {holder.who.pid}"
         )
-    return _kill(store, run, root, holder, began)
+    return Stopped(run=_close(store, run, root), how="killed", took_s=time.monotonic() - began, pid=holder.who.pid)
 
 
 def _waited(store: Store, run: Run, holder: Holder, deadline: float) -> bool:
@@ -93,31 +100,27 @@ def _waited(store: Store, run: Run, holder: Holder, deadline: float) -> bool:
     return False
 
 
-def _kill(store: Store, run: Run, root: Path, holder: Holder, began: float) -> Stopped:
-    now = lease.read(store, holder.pipeline, holder.token) or holder  # the session is noted after the lease is taken
-    if process.alive(holder.who):
-        os.kill(holder.who.pid, signal.SIGKILL)
-    left = process.end_session(now.session) if now.session else []
-    if left:
-        raise RunError(
-            f"Run {run.name} was killed, but these of its processes would not die: {', '.join(map(str, left))}. "
-            f"See what holds them:  ps -o pid,stat,wchan,args -p {','.join(map(str, left))}"
-        )
-    deadline = time.monotonic() + SLACK_S
-    while process.alive(holder.who) and time.monotonic() < deadline:
-        time.sleep(POLL_S)
-    ended = _close(store, run, root)
-    return Stopped(run=ended, how="killed", took_s=time.monotonic() - began, pid=holder.who.pid)
+def _end(store: Store, run: Run, holder: Holder, *below: Identity) -> None:
+    """Kills the controller and all that works for it, and proves that nothing is left."""
+    now = lease.read(store, holder.pipeline, holder.token) or holder  # the mark is noted after the lease is taken
+    if left := process.end(now.mark, holder.who, *below):
+        raise RunError(f"Run {run.name} was killed, but processes of it would not die: {process.named(left)}")
 
 
 def _close(store: Store, run: Run, root: Path) -> Run:
-    """Records the end of a run whose controller is gone."""
+    """Records the end of a run whose controller is gone.
+
+    Raises:
+        RunError: processes of it, or of one before it, would not die.
+    """
     try:
         mine = lease.acquire(store, run.pipeline, "a stop")
     except Held:
         return store.run(run.pipeline, run.number)  # the next run has begun; it has put the records right
     try:
         publisher.put_right(store, mine, root)
+    except Held as left:
+        raise RunError(str(left)) from left
     finally:
         mine.release()
     sweep(root, run)

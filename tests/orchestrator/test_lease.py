@@ -317,10 +317,10 @@ def test_a_lease_given_back_closed_is_not_looked_at(store, clock):
 def test_our_own_processes_are_not_ended(store, clock, monkeypatch):
     """A holder of this process that never gave its lease back shares its workers with who comes after."""
     ended = []
-    monkeypatch.setattr(process, "end_session", lambda session, **_: ended.append(session))
-    for session in (4711, 4712):
+    monkeypatch.setattr(process, "end", ended.append)
+    for mark in (4711, 4712):
         old = take(store, clock)
-        _rewrite(store, old, session=session, started=1)
+        _rewrite(store, old, mark=mark, started=1)
     new = take(store, clock)
     new.keep(4712, lambda: None)
     left_open(store, new)

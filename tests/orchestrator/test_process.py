@@ -1,5 +1,6 @@
 """Processes: which one this is, whether it lives, and ending all of what is below it."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -7,12 +8,13 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
 from orchestrator import process
+from tests.scenario.processes import frozen
 
 
 @pytest.fixture
@@ -26,7 +28,7 @@ def sleeper():
 
     yield sleeper
     for program in started:
-        process.end_session(program.pid)
+        process.end(0, *map(process.identity, [*process.descendants(program.pid), program.pid]))
         program.wait()
         program.stdout.close()
 
@@ -87,42 +89,241 @@ def test_children_and_descendants(sleeper):
     assert {program.pid, grandchild} <= set(process.descendants(os.getpid()))
 
 
-def test_a_session_is_ended_without_its_leader(sleeper):
-    """What is left of a session whose leader is dead is ended, with what has moved below it to another session."""
-    program = sleeper("(setsid sleep 1000 & echo $!; sleep 1000) & read forever")
-    moved = int(program.stdout.readline())
-    os.kill(program.pid, signal.SIGKILL)
-    program.wait()
+#: How a process may leave its starter behind. Each leaves one behind, which calls `here()` when it is what it wants to be.
+KINDS = {
+    "a child": """
+        if not os.fork():
+            here()
+        os.wait()
+    """,
+    "in a session of its own": """
+        if not os.fork():
+            os.setsid()
+            here()
+        os.wait()
+    """,
+    "a daemon": """
+        if not os.fork():
+            os.setsid()
+            if not os.fork():
+                here()
+            os._exit(0)
+        os.wait()
+    """,
+    "a daemon that closes every file, moves and renames itself": """
+        if not os.fork():
+            os.setsid()
+            if not os.fork():
+                os.closerange(0, 1000)
+                os.chdir("/")
+                open("/proc/self/comm", "w").write("kworker")
+                here()
+            os._exit(0)
+        os.wait()
+    """,
+    "a program without environment": """
+        if not os.fork():
+            os.setsid()
+            if not os.fork():
+                code = f"import os, time; os.rename({str(note)!r} + '-', {str(note)!r}); time.sleep(1000)"
+                note.with_name(note.name + "-").write_text(str(os.getpid()))
+                os.closerange(0, 1000)
+                os.execve(sys.executable, ["cron", "-S", "-c", code], {})
+            os._exit(0)
+        os.wait()
+    """,
+    "deaf to SIGTERM": """
+        if not os.fork():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            here()
+        os.wait()
+    """,
+    "stopped": """
+        pid = os.fork()
+        if not pid:
+            time.sleep(1000)
+        os.kill(pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+        here(pid)
+    """,
+    "threads whose first has ended": """
+        if not os.fork():
+            def go_on():
+                while Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                    time.sleep(0.01)
+                here()
+            threading.Thread(target=go_on).start()
+            ctypes.CDLL(None).syscall(60, 0)  # exit, of this thread alone
+        os.wait()
+    """,
+}
 
-    assert process.end_session(program.pid) == []
-    assert process.session_members(program.pid) == []
-    assert (
-        not Path(f"/proc/{moved}").exists()
-        or Path(f"/proc/{moved}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+
+@pytest.fixture
+def leave(tmp_path):
+    """Starts a marked process that leaves another behind, kills the first, and says who is left."""
+    mark = process.new_mark()
+
+    def leave(code):
+        note = tmp_path / "pid"
+        script = (
+            "import ctypes, os, signal, sys, threading, time\n"
+            "from pathlib import Path\n"
+            "from orchestrator import process\n"
+            f"note = Path({str(note)!r})\n"
+            "def here(pid=None):\n"
+            "    note.with_name('draft').write_text(str(pid or os.getpid()))\n"
+            "    os.replace(note.with_name('draft'), note)\n"
+            "    time.sleep(1000)\n"
+            f"assert process.take_mark({mark})\n" + dedent(code)
+        )
+        starter = subprocess.Popen([sys.executable, "-W", "ignore", "-c", script], start_new_session=True)
+        deadline = time.monotonic() + 20
+        while not note.exists():
+            assert time.monotonic() < deadline, "it never came up"
+            time.sleep(0.01)
+        starter.kill()
+        starter.wait()
+        return mark, int(note.read_text())
+
+    yield leave
+    process.end(mark)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_a_marked_process_leaves_is_found_and_ended(leave, kind):
+    """No way of leaving its starter takes a process out of reach, and afterwards none is left."""
+    mark, pid = leave(KINDS[kind])
+    found = process.survivors(mark)
+    left = process.end(mark)
+
+    assert [each.pid for each in found] == [pid]
+    assert left == []
+    assert process.survivors(mark) == []
+    assert not living(pid)
+
+
+def test_a_process_that_forks_and_ends_without_end_is_caught(leave):
+    """One that is always somebody else by the time it is looked at is ended all the same."""
+    mark, _ = leave("""
+        if not os.fork():
+            os.setsid()
+            note.write_text(str(os.getpid()))
+            while True:
+                if os.fork():
+                    os._exit(0)
+        os.wait()
+    """)
+
+    assert process.end(mark) == []
+    time.sleep(0.1)
+    assert process.survivors(mark) == []
+
+
+def test_a_process_with_another_mark_is_spared(sleeper):
+    """Neither what has no mark nor what has another is found."""
+    sleeper()
+
+    assert process.survivors(process.new_mark()) == []
+    assert process.end(process.new_mark()) == []
+    assert process.survivors(0) == []
+
+
+def test_a_marked_process_can_mark_its_child():
+    """A run inside a node of another belongs to both: ending either ends it."""
+    outer = process.new_mark()
+    script = (
+        "import os\n"
+        "from orchestrator import process\n"
+        f"assert process.take_mark({outer})\n"
+        "inner = process.new_mark()\n"
+        "ready, told = os.pipe()\n"
+        "pid = os.fork()\n"
+        "if not pid:\n"
+        "    assert process.take_mark(inner)\n"
+        "    os.write(told, b'.')\n"
+        "    os.read(ready, 0) or __import__('time').sleep(1000)\n"
+        "os.read(ready, 1)\n"
+        f"outside, inside = process.survivors({outer}), process.survivors(inner)\n"
+        "process.end(inner)\n"
+        f"print([p.pid == pid for p in outside], [p.pid == pid for p in inside], process.survivors({outer}))\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=False, timeout=30
     )
 
+    assert said.stdout == "[True] [True] []\n"
 
-def test_a_session_that_began_later_is_spared(sleeper):
-    """A number used again, by a session that began after the one that was meant, is not ended."""
-    program = sleeper()
-    before = datetime.now(UTC) - timedelta(seconds=5)
 
-    process.end_session(program.pid, began_by=before)
-    spared = program.poll() is None
-    process.end_session(program.pid, began_by=datetime.now(UTC) + timedelta(seconds=5))
+def test_others_are_ended_with_the_marked(sleeper):
+    """A process that has no mark is ended when it is named; one that has its number by now is not."""
+    program, other = sleeper(), sleeper()
 
-    assert spared
+    left = process.end(process.new_mark(), identity_of(program.pid), replace(identity_of(other.pid), started=1))
+
+    assert left == []
     assert program.wait() == -signal.SIGKILL
+    assert other.poll() is None
+
+
+def test_the_spared_are_not_ended(leave):
+    """Who waits for more work keeps living."""
+    mark, pid = leave(KINDS["a daemon"])
+
+    assert process.end(mark, sparing=[pid]) == []
+    assert living(pid)
 
 
 def test_what_cannot_be_ended_is_named(sleeper, monkeypatch):
-    """After the limit, those that would not die are returned."""
-    program = sleeper()
+    """After the limit, those that would not die are returned, and told with what shows why."""
+    program = sleeper("echo; exec sleep 1000")
+    program.stdout.readline()
+    while Path(f"/proc/{program.pid}/comm").read_text() != "sleep\n":
+        time.sleep(0.001)
     with monkeypatch.context() as patched:
         patched.setattr(process, "send", lambda pids, number: None)
-        left = process.end_session(program.pid, limit_s=0.0)
+        left = process.end(0, identity_of(program.pid), limit_s=0.0)
 
-    assert left == [program.pid]
+    assert [(each.pid, each.command) for each in left] == [(program.pid, "sleep 1000")]
+    assert process.named(left) == (
+        f"{program.pid} (state {left[0].state}: sleep 1000)\n"
+        f"See what holds them:  ps -o pid,user,stat,wchan:30,args -p {program.pid}"
+    )
+
+
+def test_uninterruptible_sleep_is_not_waited_for(leave):
+    """A process that not even SIGKILL reaches is named with its state after the limit."""
+    mark, pid = leave(KINDS["a daemon"])
+    with frozen(pid):
+        began = time.monotonic()
+        left = process.end(mark, limit_s=0.2)
+        took_s = time.monotonic() - began
+
+    assert [(each.pid, each.state) for each in left] == [(pid, "D")]
+    assert took_s < 2
+    assert process.end(mark) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
+def test_a_process_of_another_user_is_named(leave):
+    """What we may not signal is never told to be gone."""
+    mark, pid = leave(KINDS["a daemon"])
+    told, tell = os.pipe()
+    if not os.fork():
+        with contextlib.suppress(BaseException):
+            os.setuid(65534)
+            os.write(tell, repr([each.pid for each in process.end(mark, limit_s=0.1)]).encode())
+        os._exit(0)
+    os.wait()
+
+    assert os.read(told, 100).decode() == f"[{pid}]"
+    os.close(told)
+    os.close(tell)
+
+
+def living(pid):
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] not in "ZX"
 
 
 def test_a_watch_is_readable_when_the_process_has_ended(sleeper):

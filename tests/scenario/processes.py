@@ -8,6 +8,8 @@ import time
 import uuid
 from pathlib import Path
 
+import pytest
+
 
 class Marked:
     """A Python process whose environment holds a word that nothing else has; forks and programs inherit it."""
@@ -61,6 +63,29 @@ class Marked:
         self.process.wait()
         if self.process.stdout is not None:
             self.process.stdout.close()
+
+
+FREEZER = Path("/sys/fs/cgroup/freezer")
+
+
+@contextlib.contextmanager
+def frozen(pid):
+    """Holds a process in uninterruptible sleep, in which not even SIGKILL reaches it; where it cannot, skips the test."""
+    group = FREEZER / f"spanwise-{uuid.uuid4().hex}"
+    try:
+        group.mkdir()
+        (group / "cgroup.procs").write_text(str(pid))
+    except OSError:
+        pytest.skip("there is no freezer of processes (cgroup v1) here that we may use")
+    try:
+        (group / "freezer.state").write_text("FROZEN")
+        while (group / "freezer.state").read_text() != "FROZEN\n":
+            time.sleep(0.01)
+        yield
+    finally:
+        (group / "freezer.state").write_text("THAWED")
+        (FREEZER / "cgroup.procs").write_text(str(pid))
+        group.rmdir()
 
 
 def environment(pid):
