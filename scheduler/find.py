@@ -1,21 +1,28 @@
-"""Finding a run by what was typed: `flights/42`, `flights` for its newest, or `42` when only one pipeline is known."""
+"""Finding a run or an artifact by what was typed.
+
+A run is `flights/42`, `flights` for its newest, or `42` when only one pipeline is known.
+"""
 
 from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import unquote
 
 from orchestrator.artifact import Artifact
 from orchestrator.errors import NotRecorded
-from orchestrator.run import Run, State
+from orchestrator.run import Execution, Run, State
 from orchestrator.span import Calendar
 from orchestrator.store import Address, Store
+from scheduler.load import load
 from scheduler.show import calendar_of
 
 LOOK_BACK = 20
 """How many runs of a pipeline are looked through for the channels it publishes on."""
 
+_DEPTH = 3  # of an execution's folder below the root: PIPELINE/NODE/OUTPUT/NUMBER
 _KINDS_AMONG = 200  # artifacts of a pipeline whose types are told
 
 
@@ -40,6 +47,32 @@ def run(store: Store, reference: str) -> Run:
         return store.run(pipelines[0], int(reference))
     _known(pipelines, reference)
     raise AssertionError(reference)
+
+
+def pipeline(store: Store, name: str | None) -> str:
+    """The pipeline of that name; without one, the only one there is.
+
+    Raises:
+        NotRecorded: there is none of that name, or several to choose from.
+    """
+    there = store.pipelines()
+    if name is not None:
+        return _known(there, name)
+    if len(there) != 1:
+        raise NotRecorded(f"Which pipeline? Say one of: {', '.join(there)}" if there else "Nothing has run here yet.")
+    return there[0]
+
+
+def pipeline_or_file(store: Store, word: str | None, settings: Mapping[str, Mapping[str, object]]) -> tuple[str, str]:
+    """The pipeline that a word names, by its name or by its file; and its file, empty when that was not said.
+
+    Raises:
+        NotRecorded: it has never run, or several have and nothing was said.
+        LoadError: the file holds no pipeline.
+    """
+    if word is None or word in store.pipelines() or not (".py" in word or Path(word).exists()):
+        return pipeline(store, word), ""
+    return pipeline(store, load(word, settings=settings).pipeline.name), word
 
 
 def runs(store: Store, pipeline: str | None, limit: int) -> list[Run]:
@@ -71,6 +104,43 @@ def published(
     return sorted(found, key=lambda a: a.id, reverse=True)[:limit], calendars
 
 
+def execution(store: Store, run: Run, node: str) -> Execution:
+    """The last attempt at a node of a run.
+
+    Raises:
+        NotRecorded: the run has no such node, or has not come to it; the message names what is near.
+    """
+    executions = store.executions(run)
+    found = next((e for e in reversed(executions) if e.node == node), None)
+    if found is None:
+        there = list(dict.fromkeys(e.node for e in executions))
+        near = difflib.get_close_matches(node, there, n=1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        what = "did not come to" if node in run.nodes else "has no node"
+        raise NotRecorded(f"Run {run.name} {what} {node!r}.{meant} It has: {', '.join(there) or 'none'}.")
+    return found
+
+
+def artifact(store: Store, reference: str, root: Path) -> Artifact:
+    """The artifact that a reference names: its name, its id, or where it or one of its files lies.
+
+    Raises:
+        NotRecorded: there is none; the message names those that are called nearly so.
+    """
+    if _is_number(reference):
+        found = store.artifacts_by_id([int(reference)])
+        if not found:
+            raise NotRecorded(f"There is no artifact {reference}. See what there is: spanwise artifacts")
+        return found[0]
+    try:
+        return store.artifact(reference)
+    except NotRecorded:
+        place = Path(unquote(reference.removeprefix("file://"))).resolve()
+        if reference.startswith(("/", ".", "file:")) or place.is_relative_to(root.resolve()):
+            return _lying_at(store, place, root.resolve())
+        raise NotRecorded(f"There is no artifact {reference!r}.{_nearest(store, reference)}") from None
+
+
 def nothing(store: Store, pipeline: str | None, kind: str | None) -> str:
     """What to say when nothing was found: what was meant, perhaps, and which types the last runs have published."""
     names = store.pipelines() if pipeline is None else [pipeline]
@@ -92,6 +162,33 @@ def _made(store: Store, pipeline: str, kind: str | None) -> Iterator[Artifact]:
         for execution in reversed(store.executions(record)):
             if execution.state is State.COMPLETE:
                 yield from (a for a in itertools.chain(*execution.outputs.values()) if kind in (None, a.kind))
+
+
+def _lying_at(store: Store, place: Path, root: Path) -> Artifact:
+    """The artifact of a folder, or of a file or folder in it: the folders below the root are numbered by execution."""
+    parts = place.relative_to(root).parts if place.is_relative_to(root) else ()
+    number = parts[_DEPTH] if len(parts) > _DEPTH else ""
+    links = store.links(executions=[int(number)]) if _is_number(number) else []
+    for found in store.artifacts_by_id([link.artifact for link in links if not link.read]):
+        if place.is_relative_to(found.path.resolve()):
+            return found
+    raise NotRecorded(
+        f"Nothing was published in {place}. Artifacts lie in {root}/PIPELINE/NODE/OUTPUT/NUMBER; see which there are: "
+        "spanwise artifacts"
+    )
+
+
+def _nearest(store: Store, name: str) -> str:
+    """The names most like one that is not there, among what the last runs published."""
+    recent = [
+        a.name
+        for pipeline in store.pipelines()
+        for run in itertools.islice(store.runs(pipeline), LOOK_BACK)
+        for execution in store.executions(run)
+        for a in itertools.chain(*execution.outputs.values())
+    ]
+    near = difflib.get_close_matches(name, dict.fromkeys(recent), n=3, cutoff=0.4)
+    return f" Did you mean {' or '.join(near)}?" if near else " See what there is: spanwise artifacts"
 
 
 def _of_span(store: Store, pipeline: str, span: int, kind: str | None) -> Iterator[Artifact]:

@@ -84,6 +84,11 @@ def size(size_bytes: int) -> str:
     return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
 
 
+def counted(count: int, what: str) -> str:
+    """`1 model`, `3 models`."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def calendar_of(run: Run) -> Calendar:
     """How the spans of a run are shown."""
     return Calendar.called(run.calendar)
