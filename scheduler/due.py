@@ -89,6 +89,8 @@ def _newest(timetable: Timetable, now: datetime, count: int) -> list[Tick]:
         moment = tick.at - _SECOND
         if starts(timetable, tick) <= now:
             newest.append(tick)
+        else:
+            newest.clear()  # what comes after it waits for it
     return newest[::-1]
 
 
