@@ -111,8 +111,12 @@ def _loads(tree: Node, times: float = 1.0) -> dict[str, float]:
 
 def machine_budget() -> Budget:
     """The cores this process may run on, and half of the memory that is free."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Budget(cores=cores, memory_bytes=_free_bytes() / 2)
+    return Budget(cores=cores(), memory_bytes=_free_bytes() / 2)
+
+
+def cores() -> int:
+    """How many cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _free_bytes() -> float:

@@ -78,8 +78,12 @@ class Process:
         result, self.cpu_s = answer
         return result
 
+    def kill(self) -> None:
+        """Ends the process, whatever it is doing; any thread may do so, and the call that waits raises WorkerLost."""
+        self._process.kill()
+
     def close(self) -> None:
-        """Ends the process, whatever it is doing."""
+        """Ends the process and leaves nothing of it."""
         self._socket.close()
         self._process.kill()
         self._process.wait()
@@ -99,7 +103,10 @@ def serve(descriptor: int) -> None:
     threading.Thread(target=_end_with, args=(descriptor,), daemon=True).start()
     function = pickle.loads(_receive(parent))  # noqa: S301  from our parent
     while True:
-        element, position = _receive(parent)
+        try:
+            element, position = _receive(parent)
+        except EOFError:
+            return
         before = time.thread_time()
         try:
             answer: object = (function(element, position), time.thread_time() - before)

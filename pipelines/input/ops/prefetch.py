@@ -1,0 +1,52 @@
+"""Elements made ready in the background, while the consumer works on those before."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from orchestrator.errors import DatasetError
+from pipelines.input.element import Spec
+from pipelines.input.op import AUTOTUNE, Count, Knob, Op, Opening, Stream, whole
+from pipelines.input.parallel import Ahead
+from pipelines.input.rows import in_rows
+
+MOST = 64  #: elements, or blocks of rows, that autotune keeps ready
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prefetch(Op):
+    input: Op
+    buffer: int = AUTOTUNE  #: elements (rows) kept ready; rows are rounded up to whole blocks; 0 for none
+    limit_bytes: int | None = None  #: what those that are ready may hold together; one is always let through
+
+    def __post_init__(self) -> None:
+        whole("prefetch", "buffer", self.buffer, at_least=0, autotune=True)
+        if self.limit_bytes is not None and self.limit_bytes <= 0:
+            raise DatasetError(f"prefetch(limit_bytes={self.limit_bytes!r}): wants a positive number of bytes.")
+
+    @property
+    def spec(self) -> Spec:
+        return self.input.spec
+
+    @property
+    def cardinality(self) -> Count:
+        return self.input.cardinality
+
+    def open(self, opening: Opening) -> Stream:
+        source = opening.open(self.input)
+        if self.buffer == 0:
+            return source
+        rows = in_rows(self.input)
+        knob = Knob(name="Prefetch.buffer", kind="buffer", value=2, minimum=1, maximum=MOST)
+
+        def window() -> int:
+            if self.buffer == AUTOTUNE:
+                return knob.value
+            return math.ceil(self.buffer / opening.block.value) if rows else self.buffer
+
+        limit_bytes = math.inf if self.limit_bytes is None else self.limit_bytes
+        stream = Ahead(source, name=self.name, rows=rows, window=window, limit_bytes=limit_bytes)
+        if self.buffer == AUTOTUNE and opening.tuner is not None:
+            opening.tuner.register(knob, stream)
+        return stream

@@ -1,0 +1,626 @@
+"""Parallel: elements taken and worked on ahead of their consumer, by threads or by worker processes.
+
+One thread takes elements from the input, workers call the function, and the consumer finds the results in a window of
+slots. The threads know the window and never the stream, so that a stream which nobody holds any more is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Literal
+
+from orchestrator.errors import WorkerLost
+from pipelines.input.autotune import cores
+from pipelines.input.element import Spec
+from pipelines.input.op import AUTOTUNE, Count, Element, Knob, Op, Opening, State, Stream
+from pipelines.input.process import Function, Process, portable
+from pipelines.input.rows import elements
+from pipelines.input.stats import Work, weight
+
+if TYPE_CHECKING:
+    from pipelines.input.ops.interleave import Interleave
+    from pipelines.input.ops.map import Map
+
+logger = logging.getLogger(__name__)
+
+Workers = Literal["thread", "process", "auto"]
+
+CHECKPOINT_ELEMENTS = 32  #: so many elements share one state of the input; what lies between is taken again
+CLOSING_S = 5.0  #: how long closing waits for a function that is being called
+MOST_THREADS = 64  #: that autotune lets call one function; those that wait for a disk or a network need no core
+HANDING_OVER_S = 0.0003  #: what a call of another process costs, and
+SHARED_BYTES_PER_S = 1e9  #: how fast it gets what it works on
+
+_ours = threading.local()  # marks our threads: they must not wait for one another when one of them closes a stream
+
+
+class Slot:
+    """One element on its way to the consumer."""
+
+    __slots__ = ("at", "cpu_s", "element", "end", "error", "given", "origin", "ready", "stop", "took_s")
+
+    def __init__(self, origin: Origin, at: int) -> None:
+        self.origin = origin
+        self.at = self.stop = at  # which rows or elements of the input it is made of, counted from the start
+        self.element: Element = None
+        self.error: BaseException | None = None
+        self.end = False
+        self.given = False
+        self.took_s = self.cpu_s = 0.0
+        self.ready = threading.Lock()
+        self.ready.acquire()
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """A state of the input from which elements can be taken again."""
+
+    state: State
+    at: int  #: rows or elements before it, counted from the start
+
+
+class Permits:
+    """How many of several threads may take an element from their inputs at once: as many as a knob says."""
+
+    def __init__(self, knob: Knob) -> None:
+        self._knob = knob
+        self._taken = 0
+        self._changed = threading.Condition()
+
+    def __enter__(self) -> None:
+        with self._changed:
+            while self._taken >= self._knob.value:
+                self._changed.wait()
+            self._taken += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._taken -= 1
+            self._changed.notify()
+
+
+class Ahead(Stream):
+    """Its input's elements, or a function of each, made before they are asked for.
+
+    In the input's order, or with `ordered=False` in the order in which they are ready. What is on its way when the
+    state is taken is taken from the input again.
+    """
+
+    def __init__(
+        self,
+        source: Stream,
+        *,
+        name: str,
+        rows: bool,
+        window: Callable[[], int],
+        limit_bytes: float = float("inf"),
+        function: Function | None = None,
+        num_parallel: Knob | None = None,
+        workers: Workers = "thread",
+        ordered: bool = True,
+        permits: Permits | None = None,
+        work: Work | None = None,
+        on_ready: Callable[[], None] | None = None,
+    ) -> None:
+        """Nothing is started before the first element.
+
+        Args:
+            source: closed by us.
+            name: the op's, for messages and the names of threads.
+            rows: whether the input gives blocks of rows.
+            window: how many elements may be on their way or wait for the consumer.
+            limit_bytes: what they may hold together; one is always let through.
+            function: called with each element and its position.
+            num_parallel: how many calls at once.
+            workers: what makes the calls.
+            ordered: whether results keep the order of the input.
+            permits: held while an element is taken from the input.
+            work: where the time of calls is summed up, or with permits that of taking elements.
+            on_ready: called when an element or the end can be taken without waiting.
+        """
+        self.work = Work() if work is None and function is not None else work
+        self._num_parallel = num_parallel
+        self._size = window
+        self._window = _Window(source, rows=rows, size=window, limit_bytes=limit_bytes, ordered=ordered)
+        self._window.name, self._window.permits, self._window.on_ready = name, permits, on_ready
+        if function is not None and num_parallel is not None:
+            self._window.team = _Team(function, num_parallel, workers, self._window)
+        self._closer = weakref.finalize(self, self._window.close)
+
+    def __next__(self) -> Element:
+        slot = self._window.take()
+        if self.work is not None:
+            self.work.calls += 1
+            self.work.took_s += slot.took_s
+            self.work.squares += slot.took_s * slot.took_s
+            self.work.cpu_s += slot.cpu_s
+        if slot.error is not None:
+            try:
+                raise slot.error
+            finally:
+                slot.error = None  # or its traceback would hold this frame, and this frame the error
+        return slot.element
+
+    def start(self) -> None:
+        """Begins to take elements, before the first is asked for."""
+        self._window.start()
+
+    def state(self) -> State:
+        return self._window.state()
+
+    def restore(self, state: State) -> None:
+        self._window.restore(state)
+
+    def close(self) -> None:
+        self._closer()
+
+    @property
+    def parallelism(self) -> int:
+        """How many elements are worked on at once."""
+        return 1 if self._num_parallel is None else self._num_parallel.value
+
+    @property
+    def buffer(self) -> int:
+        """How many elements may be on their way or wait."""
+        return self._size()
+
+    @property
+    def element_bytes(self) -> float:
+        """What an element on its way holds."""
+        return self._window.element_bytes
+
+    @property
+    def lock_share(self) -> float:
+        """Which share of a call holds Python's lock; 0 if it was not measured, or if other processes make the calls."""
+        team = self._window.team
+        return team.lock_share if team is not None else 0.0
+
+
+class _Window:
+    """What the consumer and the threads of an `Ahead` have in common.
+
+    The last slot is the one whose element is being taken from the input; those before it are on their way or ready.
+    Python's own queues and deques need no further lock; a slot's lock is held until its element is there.
+    """
+
+    name = ""
+    team: _Team | None = None
+    permits: Permits | None = None
+    on_ready: Callable[[], None] | None = None
+
+    def __init__(
+        self, source: Stream, *, rows: bool, size: Callable[[], int], limit_bytes: float, ordered: bool
+    ) -> None:
+        self.stopped = False
+        self.element_bytes = 0.0
+        self._source = source
+        self._rows = rows
+        self._size = size
+        self._limit_bytes = limit_bytes
+        self._ready: SimpleQueue[Slot] | None = None if ordered else SimpleQueue()
+        self._slots: deque[Slot] = deque()
+        self._room = threading.Lock()  # released when the consumer has made room
+        self._room.acquire()
+        self._origin: Origin | None = None
+        self._at = 0  # rows or elements of the input that were taken
+        self._done: tuple[tuple[int, int], ...] = ()  # of them, those that another life of the stream has given
+        self._pieces: deque[tuple[Element, int, int]] = deque()  # of a block part of which was given
+        self._runner: threading.Thread | None = None
+        self._weighed = 0
+        self._last: Slot | None = None  # the end, if it came before others that are still worked on
+        self._ended = False
+
+    # The consumer's side
+
+    def take(self) -> Slot:
+        if self._ended or self.stopped:
+            raise StopIteration
+        self.start()
+        slot = self._first_in_order() if self._ready is None else self._first_ready(self._ready)
+        if slot.end:
+            self._ended = True
+            self.close()
+            if slot.error is None:
+                raise StopIteration
+        return slot
+
+    def _first_in_order(self) -> Slot:
+        slot = self._slots[0]
+        slot.ready.acquire()
+        self._slots.popleft()
+        self._make_room()
+        return slot
+
+    def _first_ready(self, ready: SimpleQueue[Slot]) -> Slot:
+        while self._last is None or len(self._slots) > 1:
+            slot = ready.get()
+            if slot.end:  # others may still be worked on
+                self._last = slot
+                continue
+            slot.given = True
+            while self._slots[0].given:
+                self._slots.popleft()
+            self._make_room()
+            return slot
+        return self._last
+
+    def _make_room(self) -> None:
+        if self._room.locked():
+            with contextlib.suppress(RuntimeError):  # close() was faster
+                self._room.release()
+
+    def state(self) -> State:
+        if self._origin is None:
+            self._begin()
+        slots = list(self._slots)
+        if self._ended or not slots:
+            return {"at": self._at, "done": [], "input": None}
+        head = next(slot for slot in slots if not slot.given)
+        start = head.origin.at
+        done = [(slot.at, slot.stop) for slot in slots if slot.given]
+        done += [(max(first, head.at), stop) for first, stop in self._done if stop > head.at]
+        if head.at > start:
+            done.insert(0, (start, head.at))
+        return {
+            "at": start,
+            "done": [[first - start, stop - start] for first, stop in sorted(done) if stop > first],
+            "input": head.origin.state,
+        }
+
+    def restore(self, state: State) -> None:
+        self._at = state["at"]
+        if state["input"] is None:
+            self._ended = True
+            return
+        self._source.restore(state["input"])
+        self._done = tuple((self._at + first, self._at + stop) for first, stop in state["done"])
+        self._begin()
+
+    def _begin(self) -> None:
+        self._origin = Origin(self._source.state(), self._at)
+        self._slots.append(Slot(self._origin, self._at))
+
+    def start(self) -> None:
+        if self._runner is not None:
+            return
+        if self._origin is None:
+            self._begin()
+        self._runner = threading.Thread(target=self._run, name=f"{self.name}: input", daemon=True)
+        self._runner.start()
+
+    def close(self) -> None:
+        """Stops the threads and closes the input; waits for them, unless they are ours to be waited for by others."""
+        self.stopped = True
+        self._make_room()
+        if self._runner is None:
+            self._source.close()
+            return
+        if self.team is not None:
+            self.team.stop()
+        threads = [self._runner, *(self.team.threads() if self.team is not None else [])]
+        if getattr(_ours, "thread", False):
+            return
+        deadline = time.monotonic() + CLOSING_S
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if any(thread.is_alive() for thread in threads):
+            logger.warning("input.closing", extra={"op": self.name, "reason": "a function is still being called"})
+
+    # The threads' side
+
+    def _run(self) -> None:
+        _ours.thread = True
+        try:
+            while self._wait_for_room():
+                slot = self._slots[-1]
+                self._fill(slot)
+                if not slot.end:
+                    self._append(slot)
+                if slot.end or slot.error is not None or self.team is None:
+                    self.finish(slot)
+                else:
+                    self.team.submit(slot)
+                if slot.end:
+                    break
+        finally:
+            self._source.close()
+            if self.team is not None:
+                self.team.end()
+
+    def _wait_for_room(self) -> bool:
+        while not self.stopped:
+            waiting = len(self._slots) - 1  # those that were given out of turn count too: it keeps the state small
+            if waiting <= 0 or (waiting < self._size() and (waiting + 1) * self.element_bytes <= self._limit_bytes):
+                return True
+            self._room.acquire()
+        return False
+
+    def _fill(self, slot: Slot) -> None:
+        """Takes the slot's element from the input, or what comes instead of it."""
+        try:
+            if self.permits is None:
+                slot.element, slot.at, slot.stop = self._pull()
+            else:
+                with self.permits:
+                    started, cpu = time.perf_counter(), time.thread_time()
+                    slot.element, slot.at, slot.stop = self._pull()
+                    slot.took_s, slot.cpu_s = time.perf_counter() - started, time.thread_time() - cpu
+        except StopIteration:
+            slot.end = True
+        except BaseException as error:  # noqa: BLE001  it is the consumer's
+            slot.error = error
+            slot.at, slot.stop = self._at - (not self._rows), self._at
+
+    def _append(self, slot: Slot) -> None:
+        """Makes the slot of the next element: as soon as this one's has been taken, for the consumer to wait for."""
+        try:
+            assert self._origin is not None
+            step = 1 if self._rows else CHECKPOINT_ELEMENTS
+            if not self._pieces and (self._at - self._origin.at >= step or slot.error is not None):
+                self._origin = Origin(self._source.state(), self._at)
+            self._slots.append(Slot(self._origin, self._at))
+        except Exception as error:  # noqa: BLE001  or the consumer would wait for ever
+            slot.error, slot.end = error, True
+
+    def _pull(self) -> tuple[Element, int, int]:
+        while True:
+            if self._pieces:
+                return self._pieces.popleft()
+            first = self._at
+            try:
+                element = next(self._source)
+            except StopIteration:
+                raise
+            except Exception:
+                self._at += not self._rows  # it has used up an element
+                if any(start <= first < stop for start, stop in self._done):
+                    continue
+                raise
+            self._at += element.num_rows if self._rows else 1
+            if not self._done:
+                return element, first, self._at
+            self._pieces.extend(_pieces(element, first, self._at, self._done, rows=self._rows))
+            if self._at >= max(stop for _, stop in self._done):
+                self._done = ()
+
+    def finish(self, slot: Slot) -> None:
+        """Lets the consumer have it."""
+        if not slot.end and slot.error is None:
+            self._weigh(slot.element)
+        if self._ready is None:
+            slot.ready.release()
+        else:
+            self._ready.put(slot)
+        if self.on_ready is not None:
+            self.on_ready()
+
+    def _weigh(self, element: Element) -> None:
+        if self._weighed % 64 == 0:  # weighing takes longer than passing on
+            self.element_bytes = weight(element)
+        self._weighed += 1
+
+
+class _Team:
+    """The threads that call a function, each by itself or in a worker process of its own."""
+
+    def __init__(self, function: Function, size: Knob, workers: Workers, window: _Window) -> None:
+        self.lock_share = 0.0
+        self._function = function
+        self._size = size
+        self._workers = workers
+        self._judge = _Judge() if workers == "auto" else None
+        self._window = window
+        self._todo: SimpleQueue[Slot | None] = SimpleQueue()
+        self._count = 0
+        self._threads: list[threading.Thread] = []
+        self._processes: set[Process] = set()
+
+    def submit(self, slot: Slot) -> None:
+        wanted = 1 if self._workers == "auto" else self._size.value  # until it is known what does the work
+        while self._count < wanted:
+            self._threads = [*filter(threading.Thread.is_alive, self._threads)]
+            thread = threading.Thread(target=self._work, name=f"{self._window.name}: {self._count}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+            self._count += 1
+        while self._count > max(wanted, 1):
+            self._todo.put(None)
+            self._count -= 1
+        self._todo.put(slot)
+
+    def threads(self) -> list[threading.Thread]:
+        return self._threads
+
+    def end(self) -> None:
+        """Lets the threads end when there is nothing left to do."""
+        for _ in range(self._count):
+            self._todo.put(None)
+        self._count = 0
+
+    def stop(self) -> None:
+        """Ends the processes, so that no thread waits for one."""
+        for process in tuple(self._processes):
+            process.kill()
+
+    def _work(self) -> None:
+        _ours.thread = True
+        process: Process | None = None
+        try:
+            while (slot := self._todo.get()) is not None:
+                if self._window.stopped:
+                    continue
+                started, cpu = time.perf_counter(), time.thread_time()
+                try:
+                    if self._workers == "process":
+                        process = process or self._process()
+                        slot.element = process(slot.element, slot.at)
+                    elif self._judge is not None:
+                        slot.element = self._judged(self._judge, slot)
+                    else:
+                        slot.element = self._function(slot.element, slot.at)
+                except WorkerLost as error:
+                    slot.error = error
+                    self._ended(process)
+                    process = None
+                except BaseException as error:  # noqa: BLE001  whatever it is, it is the consumer's
+                    slot.error = error
+                slot.took_s = time.perf_counter() - started
+                slot.cpu_s = time.thread_time() - cpu if process is None else process.cpu_s
+                self._window.finish(slot)
+                del slot
+        finally:
+            self._ended(process)
+
+    def _judged(self, judge: _Judge, slot: Slot) -> Element:
+        """Calls the function here, and finds out what is to call it from now on."""
+        with judge:
+            made = self._function(slot.element, slot.at)
+        if judge.sure:
+            self.lock_share, self._judge = judge.lock_share, None
+            if judge.wants_processes(weight(slot.element) + weight(made)):
+                with contextlib.suppress(Exception):  # what cannot be sent stays here
+                    portable(self._function)
+                    self._workers, self.lock_share = "process", 0.0
+                    return made
+            self._workers = "thread"
+        return made
+
+    def _process(self) -> Process:
+        process = Process(portable(self._function), name=self._window.name)
+        self._processes.add(process)
+        if self._window.stopped:  # it may have come too late to be stopped with the others
+            process.kill()
+        return process
+
+    def _ended(self, process: Process | None) -> None:
+        if process is not None:
+            process.close()
+            self._processes.discard(process)
+
+
+class _Judge:
+    """Finds out whether a function keeps Python's lock to itself, by how late another thread wakes while it runs."""
+
+    TICK_S = 0.0005
+    LEAST_S = 0.05  #: the time of calls after which it is sure,
+    LEAST_CALLS = 3  #: and their number;
+    MOST_CALLS = 30  #: after which it is sure in any case
+    HELD = 0.5  #: from this share of the time on, threads would wait for each other
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._cpu_s = self._took_s = self._late_s = 0.0
+
+    def __enter__(self) -> None:
+        self._over = threading.Event()
+        self._waker = threading.Thread(target=self._wake, daemon=True)
+        self._waker.start()
+        self._started, self._cpu = time.perf_counter(), time.thread_time()
+
+    def __exit__(self, *_: object) -> None:
+        self._took_s += time.perf_counter() - self._started
+        self._cpu_s += time.thread_time() - self._cpu
+        self._calls += 1
+        self._over.set()
+        self._waker.join()
+
+    def _wake(self) -> None:
+        while not self._over.is_set():
+            started = time.perf_counter()
+            time.sleep(self.TICK_S)
+            self._late_s += time.perf_counter() - started - self.TICK_S
+
+    @property
+    def sure(self) -> bool:
+        return self._calls >= self.LEAST_CALLS and (
+            self._took_s >= self.LEAST_S or self._calls >= 10 * self.LEAST_CALLS
+        )
+
+    @property
+    def lock_share(self) -> float:
+        return min(1.0, self._late_s / self._took_s)
+
+    def wants_processes(self, element_bytes: float) -> bool:
+        """Whether the lock costs more than bringing an element and its result from one process to another."""
+        held_s = min(self.lock_share, self._cpu_s / self._took_s) * self._took_s / self._calls
+        return self.lock_share > self.HELD and held_s > HANDING_OVER_S + element_bytes / SHARED_BYTES_PER_S
+
+
+def open_map(op: Map, opening: Opening) -> Stream:
+    """The stream of a map whose calls run side by side."""
+    source = opening.open(op.input) if op.vectorized else elements(opening, op.input)
+    knob = _num_parallel(op, MOST_THREADS if op.workers != "process" else opening.options.cpu_budget or cores())
+    stream = Ahead(
+        source,
+        name=op.name,
+        rows=op.vectorized,
+        window=lambda: 2 * knob.value,
+        function=op.applied()
+        if op.workers == "thread"
+        else replace(op, input=_Described(like=op.input.spec)).applied(),
+        num_parallel=knob,
+        workers=op.workers,
+        ordered=_ordered(op, opening),
+    )
+    if op.num_parallel == AUTOTUNE and opening.tuner is not None:
+        opening.tuner.register(knob, stream)
+    return stream
+
+
+def open_interleave(op: Interleave, opening: Opening) -> Stream:
+    """The stream of an interleave whose datasets are read side by side."""
+    from pipelines.input.lanes import LanesStream
+
+    knob = _num_parallel(op, op.cycle)
+    stream = LanesStream(op, opening, knob, ordered=_ordered(op, opening))
+    if op.num_parallel == AUTOTUNE and opening.tuner is not None:
+        opening.tuner.register(knob, stream)
+    return stream
+
+
+def _num_parallel(op: Map | Interleave, most: int) -> Knob:
+    wanted = op.num_parallel or 1
+    value = 1 if wanted == AUTOTUNE else wanted
+    return Knob(name=f"{op.name}.num_parallel", kind="parallelism", value=value, minimum=1, maximum=most)
+
+
+def _ordered(op: Map | Interleave, opening: Opening) -> bool:
+    return opening.options.deterministic if op.deterministic is None else op.deterministic
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Described(Op):
+    """Stands for an op's input where the op goes to another process, which needs to know only what the elements are."""
+
+    like: Spec
+
+    @property
+    def spec(self) -> Spec:
+        return self.like
+
+    @property
+    def cardinality(self) -> Count:
+        return None
+
+    def open(self, opening: Opening) -> Stream:
+        raise NotImplementedError("the elements come from the process that sent the function")
+
+
+def _pieces(
+    element: Element, first: int, last: int, done: Sequence[tuple[int, int]], *, rows: bool
+) -> Iterator[tuple[Element, int, int]]:
+    """What is left of an element, or of a block of rows, of which some intervals have been given."""
+    at = first
+    for start, stop in [*sorted(done), (last, last)]:
+        if start > at and at < last:
+            end = min(start, last)
+            yield (element.slice(at - first, end - at) if rows else element), at, end
+        at = max(at, stop)
