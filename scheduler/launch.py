@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,7 +45,6 @@ class Wish:
     as_of: str | None = None
     cache: bool = True
     jobs: int | None = None
-    elsewhere: Sequence[str] = ()  #: --root and --config, as words
 
 
 def launch(wish: Wish, settings: Settings, *, json: bool) -> tuple[Outcome, Loaded]:
@@ -59,35 +58,53 @@ def launch(wish: Wish, settings: Settings, *, json: bool) -> tuple[Outcome, Load
     selection = selected(loaded.pipeline, wish)
     span = None if wish.span is None else span_typed(wish.span, loaded.calendar)
     as_of = None if wish.as_of is None else moment(wish.as_of)
+
+    def request(store: Store) -> Request:
+        base = base_run(store, loaded.pipeline.name, wish.base)
+        return Request(selection=selection, span=span, as_of=as_of, base=base, typed=tuple(wish.params))
+
+    return carried_out(loaded, request, settings, Effort(wish.jobs, cache=wish.cache), json=json), loaded
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How the work of a run is done, whatever it is."""
+
+    jobs: int | None = None  #: nodes at once; None leaves it to the settings
+    cache: bool = True
+
+
+def carried_out(
+    loaded: Loaded, request: Callable[[Store], Request], settings: Settings, effort: Effort, *, json: bool
+) -> Outcome:
+    """Runs a loaded pipeline as `request` asks once it has seen the store; the loaded facts are filled in."""
     # Before the metadata is opened: the server that is forked here imports what the nodes need meanwhile.
     executor = Executor(loaded.pipeline)
     try:
-        with root.opened(settings) as store:
-            asked = Request(
-                selection=selection,
-                span=span,
-                calendar=loaded.calendar.value,
-                as_of=as_of,
-                base=base_run(store, loaded.pipeline.name, wish.base),
-                parameters=loaded.parameters,
-                source=loaded.source,
-                cache=wish.cache,
-                grace_s=settings.grace_s,
+        with root.opened(settings) as store, shown(_display(json=json)) as observe:
+            return run_pipeline(
+                loaded.pipeline,
+                executor=executor,
+                store=store,
+                root=settings.root,
+                request=filled(request(store), loaded, settings, effort),
+                observe=observe,
             )
-            jobs = wish.jobs or settings.jobs
-            request = asked if jobs is None else replace(asked, jobs=jobs)
-            with shown(_display(json=json)) as observe:
-                outcome = run_pipeline(
-                    loaded.pipeline,
-                    executor=executor,
-                    store=store,
-                    root=settings.root,
-                    request=request,
-                    observe=observe,
-                )
     finally:
         executor.close()
-    return outcome, loaded
+
+
+def filled(request: Request, loaded: Loaded, settings: Settings, effort: Effort) -> Request:
+    """The request with what the pipeline file and the settings say of it."""
+    return replace(
+        request,
+        jobs=effort.jobs or settings.jobs or request.jobs,
+        calendar=loaded.calendar.value,
+        parameters=loaded.parameters,
+        source=loaded.place,
+        cache=effort.cache,
+        grace_s=settings.grace_s,
+    )
 
 
 def _display(*, json: bool) -> Display:
@@ -168,8 +185,11 @@ def base_run(store: Store, pipeline: str, typed: str | None) -> int | None:
     return store.run(pipeline, int(number)).number
 
 
-def told(outcome: Outcome, wish: Wish, pipeline: Pipeline) -> str:
-    """What to say at the end of a run: verdict and one line; after a failure each error, its log, and the way on."""
+def told(outcome: Outcome, elsewhere: Sequence[str] = ()) -> str:
+    """What to say at the end of a run: verdict and one line; after a failure each error, its log, and the way on.
+
+    `elsewhere` is --root and --config as they were typed.
+    """
     verdict = telling.verdict(outcome.run, outcome.executions.values())
     parts = [f"{verdict[0].upper()}{verdict[1:]}."] if verdict else []
     parts.append(show.ended(outcome.run, outcome.executions, outcome.skipped))
@@ -179,32 +199,9 @@ def told(outcome: Outcome, wish: Wish, pipeline: Pipeline) -> str:
         if failed.log and Path(failed.log).is_file():
             parts.append(f"Its log:  {failed.log}")
     if not outcome.succeeded:
-        parts.append(f"{'' if not outcome.failed else chr(10)}Go on from there:  {continuing(outcome, wish, pipeline)}")
+        way_on = shlex.join(["spanwise", "resume", outcome.run.name, *elsewhere])
+        parts.append(f"{'' if not outcome.failed else chr(10)}Go on from there:  {way_on}")
     return "\n".join(parts)
-
-
-def continuing(outcome: Outcome, wish: Wish, pipeline: Pipeline) -> str:
-    """The command that takes up a run that did not finish, where it stopped."""
-    done = {name for name, execution in outcome.executions.items() if execution.state.succeeded}
-    left = [name for name in outcome.run.nodes if name not in done]
-    first = [name for name in left if not pipeline.ancestors(name) & set(left)]
-    part = wish.only or len(left) < len(outcome.run.nodes)
-    if wish.only:
-        nodes = _repeated("--only", left)
-    else:
-        nodes = [*_repeated("--from", first if part else wish.first), *_repeated("--to", wish.last)]
-        nodes += _repeated("--skip", wish.skip)
-    base = str(outcome.run.number) if part and not wish.only else wish.base
-    span = None if outcome.run.span is None else show.label(outcome.run.span, show.calendar_of(outcome.run))
-    words = ["spanwise", "run", wish.reference, *nodes]
-    for option, value in (("--span", span), ("--base-run", base), ("--as-of", wish.as_of)):
-        words += [] if value is None else [option, value]
-    words += [*_repeated("--param", wish.params), *(() if wish.cache else ("--no-cache",)), *wish.elsewhere]
-    return shlex.join(words)
-
-
-def _repeated(option: str, values: Sequence[str]) -> list[str]:
-    return [word for value in values for word in (option, value)]
 
 
 def document(outcome: Outcome) -> Document:

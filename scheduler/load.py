@@ -15,12 +15,15 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from orchestrator.component import checked, parsed, shown
 from orchestrator.errors import LoadError, ParameterError, SpanwiseError
 from orchestrator.pipeline import Pipeline
 from orchestrator.span import Calendar
+
+if TYPE_CHECKING:
+    from scheduler.schedule import Schedule
 
 Maker: TypeAlias = Callable[..., object]
 """A pipeline function: what it returns is seen when it is called."""
@@ -41,6 +44,14 @@ A pipeline file holds a function that returns one:
 Or have a working one written for you:  spanwise init DIR"""
 
 
+SCHEDULE_EXAMPLE = """\
+A schedule says when the pipeline of its file runs, and for which span:
+
+    from scheduler import Schedule, days_before
+
+    daily = Schedule(cron="0 3 * * *", zone="America/New_York", span=days_before(1))"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
     """A pipeline, and how it came about."""
@@ -48,6 +59,12 @@ class Loaded:
     pipeline: Pipeline
     source: str  #: what was typed, with the name when there was a choice to make
     parameters: Mapping[str, object] = field(default_factory=dict)  #: the arguments of its function, defaults included
+
+    @property
+    def place(self) -> str:
+        """The source wherever one stands: with the whole path of the file."""
+        path, name = split(self.source)
+        return f"{path.absolute()}:{name}" if name else str(path.absolute())
 
     @property
     def calendar(self) -> Calendar:
@@ -75,7 +92,17 @@ def load(
     path, name = split(reference)
     module = _imported(path)
     name, found = _named(module, path, name) if name else _only(module, path)
-    tables = settings or {}
+    return _loaded(found, path, name, reference, typed, settings or {})
+
+
+def _loaded(
+    found: Maker | Pipeline,
+    path: Path,
+    name: str,
+    reference: str,
+    typed: Sequence[str],
+    tables: Mapping[str, Mapping[str, object]],
+) -> Loaded:
     if isinstance(found, Pipeline):
         if typed:
             raise ParameterError(f"{path}:{name} is a pipeline, not a function of parameters, so --param has no place.")
@@ -87,6 +114,63 @@ def load(
         arguments = _arguments(found, path, name, texts, tables[pipeline.name])
         pipeline = _made(found, path, name, arguments)
     return Loaded(pipeline=pipeline, source=reference, parameters=arguments)
+
+
+def schedules(
+    reference: str, *, settings: Mapping[str, Mapping[str, object]] | None = None
+) -> list[tuple[Schedule, Loaded]]:
+    """The schedules in `FILE`, or the one that `FILE:name` names, each with its pipeline.
+
+    Raises:
+        LoadError: no such file or name, it does not import, or it holds no schedule, or two for one pipeline.
+        ScheduleError: a schedule cannot mean anything.
+    """
+    path, name = split(reference)
+    module = _imported(path)
+    found = _schedules(module)
+    if name:
+        if name not in found:
+            there = _listed(path, list(found))
+            raise LoadError(f"{path} has no schedule {name!r}.{there or chr(10) + SCHEDULE_EXAMPLE}")
+        found = {name: found[name]}
+    if not found:
+        raise LoadError(f"{path} holds no schedule.\n{SCHEDULE_EXAMPLE}")
+    made = [
+        (schedule, _loaded(*_scheduled(schedule, module, path, n), f"{path}:{n}", (), settings or {}))
+        for n, schedule in found.items()
+    ]
+    pipelines = [loaded.pipeline.name for _, loaded in made]
+    twice = next((p for p in pipelines if pipelines.count(p) > 1), None)
+    if twice is not None:
+        both = [loaded.source for _, loaded in made if loaded.pipeline.name == twice]
+        raise LoadError(
+            f"{path} has {len(both)} schedules for the pipeline {twice!r}: {', '.join(both)}. Its ticks would get in "
+            "each other's way; make one schedule of them, or give one of the pipelines another name."
+        )
+    return made
+
+
+def _schedules(module: types.ModuleType) -> dict[str, Schedule]:
+    """The schedules of a module by name; none can be there where nobody has imported what makes one."""
+    if "scheduler.schedule" not in sys.modules:
+        return {}
+    from scheduler.schedule import Schedule
+
+    found: dict[str, Schedule] = {}
+    for name, value in vars(module).items():
+        if isinstance(value, Schedule) and not name.startswith("_") and all(value is not v for v in found.values()):
+            found[name] = value
+    return found
+
+
+def _scheduled(
+    schedule: Schedule, module: types.ModuleType, path: Path, name: str
+) -> tuple[Maker | Pipeline, Path, str]:
+    """What makes the pipeline of a schedule, and what it is called in the settings."""
+    if schedule.pipeline is None:
+        called, found = _only(module, path)
+        return found, path, called
+    return schedule.pipeline, path, getattr(schedule.pipeline, "__name__", name)
 
 
 def split(reference: str) -> tuple[Path, str]:
@@ -200,6 +284,10 @@ def their_frames(error: BaseException) -> Iterator[traceback.FrameSummary]:
 
 
 def _named(module: types.ModuleType, path: Path, name: str) -> tuple[str, Maker | Pipeline]:
+    scheduled = _schedules(module).get(name)
+    if scheduled is not None:
+        made, _, called = _scheduled(scheduled, module, path, name)
+        return called, made
     found = getattr(module, name, None)
     if isinstance(found, Pipeline) or (callable(found) and not isinstance(found, type)):
         return name, found
@@ -227,7 +315,7 @@ def _listed(path: Path, names: Sequence[str]) -> str:
 
 
 def _candidates(module: types.ModuleType) -> dict[str, Maker | Pipeline]:
-    """Pipelines, and functions of this very file that are annotated to return one; none twice."""
+    """Pipelines, functions of this very file that are annotated to return one, and what is scheduled; none twice."""
     found: dict[str, Maker | Pipeline] = {}
     for name, value in vars(module).items():
         if name.startswith("_") or any(value is other for other in found.values()):
@@ -236,6 +324,9 @@ def _candidates(module: types.ModuleType) -> dict[str, Maker | Pipeline]:
             inspect.isfunction(value) and value.__module__ == module.__name__ and _returns_pipeline(value)
         ):
             found[name] = value
+    for name, schedule in _schedules(module).items():
+        if schedule.pipeline is not None and all(schedule.pipeline is not other for other in found.values()):
+            found[name] = schedule.pipeline
     return found
 
 

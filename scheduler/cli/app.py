@@ -99,3 +99,9 @@ def print_document(document: object) -> None:
 
 def now() -> datetime:
     return datetime.now(UTC)
+
+
+def elsewhere(root: Path | None, config: Path | None) -> list[str]:
+    """--root and --config as words, for a command that is to be typed next."""
+    words = [("--root", root), ("--config", config)]
+    return [word for name, value in words if value is not None for word in (name, str(value))]

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -18,13 +18,16 @@ from scheduler.cli.app import (
     Json,
     Param,
     Root,
+    Run,
     app,
+    elsewhere,
     print_document,
     reading_store,
     settings_of,
 )
 
 if TYPE_CHECKING:
+    from orchestrator.runner import Outcome
     from orchestrator.store import Store
 
 
@@ -77,7 +80,6 @@ def run(
     """
     from scheduler import launch
 
-    words = [("--root", root), ("--config", config)]
     wish = launch.Wish(
         reference=file,
         span=span,
@@ -90,14 +92,48 @@ def run(
         as_of=as_of,
         cache=not no_cache,
         jobs=jobs,
-        elsewhere=[word for name, value in words if value is not None for word in (name, str(value))],
     )
-    outcome, loaded = launch.launch(wish, settings_of(root, config), json=json)
+    outcome, _ = launch.launch(wish, settings_of(root, config), json=json)
+    _end(outcome, root, config, json=json)
+
+
+@app.command()
+def resume(
+    run: Run,
+    param: Param = [],  # noqa: B006
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Do all that is left again, also what was done.")
+    ] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Nodes at once. [default: one for each processor, two at least]")
+    ] = None,
+    root: Root = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Take up a run that did not finish.
+
+    What it has done stands. The rest is run, for the same span, with the same arguments but for those given here.
+
+    Example: spanwise resume flights/42
+    """
+    from scheduler import resume as resuming
+    from scheduler.launch import Effort
+
+    effort = Effort(jobs, cache=not no_cache)
+    outcome, _ = resuming.resume(run, settings_of(root, config), effort, typed=param, json=json)
+    _end(outcome, root, config, json=json)
+
+
+def _end(outcome: Outcome, root: Path | None, config: Path | None, *, json: bool) -> NoReturn:
+    """Prints what became of a run, and ends with its exit code."""
+    from scheduler import launch
+
     with contextlib.suppress(BrokenPipeError):  # the exit code is the run's, whoever reads along
         if json:
             print_document(launch.document(outcome))
         else:
-            sys.stdout.write(launch.told(outcome, wish, loaded.pipeline) + "\n")
+            sys.stdout.write(launch.told(outcome, elsewhere(root, config)) + "\n")
             sys.stdout.flush()
     raise typer.Exit(launch.exit_code(outcome))
 

@@ -83,8 +83,8 @@ def test_a_failed_run_says_which_lines_and_how_to_go_on(project: Path, shell: Co
     assert re.search(r'flow.py", line \d+, in run\n +raise ValueError', out)
     assert "Its log:  " in out
     command = out.splitlines()[-1].partition("Go on from there:  ")[2]
-    assert command == "spanwise run flow.py --from Second --base-run 1 --param fail=true"
-    code, out, _ = shell(*command.replace("fail=true", "fail=false").split()[1:])
+    assert command == "spanwise resume flow/1"
+    code, out, _ = shell(*command.split()[1:], "--param", "fail=false")
     assert (code, out.splitlines()[0]) == (0, "Run flow/2 started: Second, Third")
 
 
@@ -269,7 +269,7 @@ def test_a_span_that_is_not_there_fails_the_run(folder: Path, shell: Command) ->
     assert code == 1
     assert "2013-01-05" in out
     assert "Traceback" not in out
-    assert out.splitlines()[-1].endswith("spanwise run given.py --span 2013-01-09")
+    assert out.splitlines()[-1].endswith("spanwise resume ingest/1")
 
 
 @pytest.mark.slow
@@ -442,7 +442,7 @@ def test_ctrl_c_stops_a_run_and_leaves_nothing(project: Path, shell: Command) ->
 
     assert (child.returncode, err) == (130, "")
     assert "Second canceled" in out
-    assert "Go on from there:  spanwise run flow.py --from Second --base-run 1 --param sleep_s=60" in out
+    assert "Go on from there:  spanwise resume flow/1" in out
     assert below
     assert living(below) == []
     assert json.loads(shell("show", "1", "--json")[1])["state"] == "canceled"

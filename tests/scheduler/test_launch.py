@@ -131,43 +131,13 @@ def outcome(*done: str, failed: tuple[str, ...] = (), skipped: tuple[str, ...] =
     return Outcome(run=replace(run, **facts), executions=executions, failed=failed, skipped=skipped)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("ended", "wish", "command"),
-    [
-        (
-            outcome("A", "C", failed=("B",), skipped=("D",)),
-            WISH,
-            "spanwise run p.py --from B --span 2013-01-05 --base-run 42",
-        ),
-        (
-            outcome("A", failed=("B", "C"), skipped=("D",)),
-            replace(WISH, params=["x=a b"], elsewhere=["--root", "r"], last=["D"], cache=False),
-            "spanwise run p.py --from B --from C --to D --span 2013-01-05 --base-run 42 --param 'x=a b' --no-cache --root r",
-        ),
-        (
-            outcome(failed=("A",), skipped=("B", "C", "D")),
-            replace(WISH, base="40"),
-            "spanwise run p.py --span 2013-01-05 --base-run 40",
-        ),
-        (
-            outcome("B", failed=("C",), nodes=("B", "C"), span=None),
-            replace(WISH, only=["B", "C"], base="40"),
-            "spanwise run p.py --only C --base-run 40",
-        ),
-    ],
-)
-def test_the_command_that_continues_takes_up_where_the_run_stopped(ended: Outcome, wish: Wish, command: str) -> None:
-    """It runs what was not done, on what this run has made; all that was typed beside it stays."""
-    assert launch.continuing(ended, wish, pipeline()) == command
-
-
 def test_a_failure_ends_with_its_lines_and_the_way_on() -> None:
     """First what became of the run, then each error, then the command."""
-    lines = launch.told(outcome("A", "C", failed=("B",), skipped=("D",)), WISH, pipeline()).splitlines()
+    lines = launch.told(outcome("A", "C", failed=("B",), skipped=("D",)), ["--root", "a b"]).splitlines()
 
     assert lines[0].startswith("Run p/42 of span 2013-01-05: failed in 0.0 s; 2 of 4 nodes done")
     assert lines[2:4] == ["B failed: ValueError: bad", "  File x"]
-    assert lines[-1] == "Go on from there:  spanwise run p.py --from B --span 2013-01-05 --base-run 42"
+    assert lines[-1] == "Go on from there:  spanwise resume p/42 --root 'a b'"
 
 
 @pytest.mark.parametrize(
@@ -221,7 +191,7 @@ def test_a_run_whose_model_was_refused_says_so_at_its_end() -> None:
     judged = Execution(pipeline="p", run=42, node="B", state=State.COMPLETE, outputs={"blessing": (verdict,)})
     ended = outcome("A", "C", "D", state=State.COMPLETE)
 
-    lines = launch.told(replace(ended, executions={**ended.executions, "B": judged}), WISH, pipeline()).splitlines()
+    lines = launch.told(replace(ended, executions={**ended.executions, "B": judged})).splitlines()
 
     assert lines[0] == "Not blessed: auc fell."
     assert lines[1].startswith("Run p/42 of span 2013-01-05: complete")
