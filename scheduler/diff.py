@@ -25,13 +25,14 @@ from scheduler.why import changes
 _SHIFTED = 0.1  # of a standard deviation: a mean that moved by less has not moved
 _SHARE = 0.02  # of all rows: a share that moved by less has not moved
 _LONGER, _LONGER_S = 1.2, 0.5  # what took longer by less than both took as long
+_TOPICS = {"parameter": "parameters", "input": "inputs", "library": "libraries"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
     """One thing that two runs do not have in common."""
 
-    topic: str  #: run, parameters, nodes, key, schema, statistics, metrics or time
+    topic: str  #: run, nodes, parameters, inputs, code, content, libraries, schema, statistics, metrics or time
     where: str  #: the node, if it is about one
     what: str
     before: str | None = None  #: None where it cannot be shown, or is not there
@@ -88,7 +89,14 @@ def _state(execution: Execution | None) -> str | None:
 
 def _of_keys(before: Execution, after: Execution, calendar: Calendar) -> Iterator[Difference]:
     for change in changes(before, after, calendar):
-        yield Difference(topic="key", where=after.node, what=change.what, before=change.before, after=change.after)
+        yield Difference(
+            topic=_TOPICS.get(change.kind, change.kind),
+            where=after.node,
+            what=change.name,
+            before=change.before,
+            after=change.after,
+            note="changed" if change.before is change.after is None else "",
+        )
 
 
 # What lies in files

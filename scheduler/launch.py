@@ -20,6 +20,7 @@ from orchestrator.span import Calendar
 from orchestrator.store import Store
 from scheduler import find, root, show, telling
 from scheduler.load import Loaded, load
+from scheduler.openlineage import emitting
 from scheduler.progress import Display, Lines, Live, shown
 from scheduler.settings import Settings
 
@@ -81,7 +82,11 @@ def carried_out(
     # Before the metadata is opened: the server that is forked here imports what the nodes need meanwhile.
     executor = Executor(loaded.pipeline)
     try:
-        with root.opened(settings) as store, shown(_display(json=json)) as observe:
+        with (
+            root.opened(settings) as store,
+            shown(_display(json=json)) as display,
+            emitting(settings, store, display) as observe,
+        ):
             return run_pipeline(
                 loaded.pipeline,
                 executor=executor,

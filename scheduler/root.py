@@ -57,14 +57,14 @@ def read(settings: Settings) -> Iterator[Store]:
         return
     with contextlib.closing(open_store(settings.metadata)) as store:
         noted = _noted(settings.root)
-        if noted is not None and noted != _identity(store):
+        if noted is not None and noted != identity(store):
             raise _another(settings)
         yield store
 
 
 def claim_root(store: Store, settings: Settings) -> None:
     """Notes in the root which store it belongs to, or raises SettingsError when it belongs to another."""
-    noted, known = _noted(settings.root), _identity(store)
+    noted, known = _noted(settings.root), identity(store)
     if noted is not None and noted != known:
         raise _another(settings)
     if noted is not None:
@@ -72,7 +72,7 @@ def claim_root(store: Store, settings: Settings) -> None:
     if known is None:
         with contextlib.suppress(AlreadyClaimed):  # another first user was quicker; theirs it is
             store.claim(Claim(*_IDENTITY, {"id": uuid.uuid4().hex}))
-        known = _identity(store)
+        known = identity(store)
     draft = settings.root / f"{NOTE}.{os.getpid()}"
     try:
         draft.write_text(f"{known}\n", encoding="ascii")
@@ -90,7 +90,8 @@ def _noted(root: Path) -> str | None:
         raise StoreError(f"{root / NOTE}, which says whose this root is, cannot be read: {error}") from error
 
 
-def _identity(store: Store) -> str | None:
+def identity(store: Store) -> str | None:
+    """What tells a store from every other; None while no root was used with it."""
     claim = store.claimed(*_IDENTITY)
     return None if claim is None else str(claim.facts["id"])
 

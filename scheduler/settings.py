@@ -22,12 +22,16 @@ if TYPE_CHECKING:
 
 FILE = "spanwise.toml"
 PREFIX = "SPANWISE_"
-NAMES = ("root", "metadata", "jobs", "grace_s", "params", "alerts")
+NAMES = ("root", "metadata", "jobs", "grace_s", "params", "alerts", "openlineage")
 GRACE_S = 10.0
 GROUP_S = 3600.0
 _NEAR = 0.6
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.|\$\{")
-_JSON = {"params": '{"flights": {"window": 7}}', "alerts": '{"urls": ["slack://…"]}'}  # as their variables hold them
+_JSON = {  # as their variables hold them
+    "params": '{"flights": {"window": 7}}',
+    "alerts": '{"urls": ["slack://…"]}',
+    "openlineage": '{"transport": {"type": "http", "url": "http://localhost:5000"}}',
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +59,7 @@ class Settings:
     grace_s: float = GRACE_S  #: between asking a node to end and killing it
     params: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  #: by pipeline function, then argument
     alerts: Alerts = field(default_factory=Alerts)
+    openlineage: Mapping[str, object] = field(default_factory=dict, repr=False)  #: where events go; it may hold keys
     file: Path | None = None  #: the file these were read from
 
     @property
@@ -87,6 +92,7 @@ def read(*, config: Path | None = None, root: Path | None = None, folder: Path |
         grace_s=values.get("grace_s", GRACE_S),  # type: ignore[arg-type]
         params=values.get("params", {}),  # type: ignore[arg-type]
         alerts=_alerts(values.get("alerts", {})),  # type: ignore[arg-type]
+        openlineage=values.get("openlineage", {}),  # type: ignore[arg-type]
         file=file,
     )
 
@@ -118,6 +124,10 @@ def _anchored(written: dict[str, object], folder: Path) -> dict[str, object]:
         value = written.get(name)
         if isinstance(value, str) and "://" not in value:
             anchored[name] = str(folder / Path(value).expanduser())
+    match written:
+        case {"openlineage": {"transport": {"log_file_path": str(place), **transport}, **events}} if "://" not in place:
+            here = {**transport, "log_file_path": str(folder / Path(place).expanduser())}
+            anchored["openlineage"] = {**events, "transport": here}
     return anchored
 
 
@@ -144,6 +154,17 @@ def _validated(written: Mapping[str, object], file: Path | None) -> dict[str, ob
     class WrittenRoutes(WrittenAlerts):
         pipelines: dict[str, WrittenAlerts] = Field(default_factory=dict)
 
+    class WrittenTransport(BaseModel):
+        model_config = ConfigDict(extra="allow", hide_input_in_errors=True)  # the rest is the transport's own
+
+        type: str
+
+    class WrittenEvents(BaseModel):
+        model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+        namespace: str | None = Field(default=None, min_length=1)
+        transport: WrittenTransport
+
     class Written(BaseSettings):
         model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, hide_input_in_errors=True)
 
@@ -153,6 +174,7 @@ def _validated(written: Mapping[str, object], file: Path | None) -> dict[str, ob
         grace_s: float = Field(default=GRACE_S, ge=0)
         params: dict[str, dict[str, object]] = {}
         alerts: WrittenRoutes = WrittenRoutes()
+        openlineage: WrittenEvents | None = None
 
         @classmethod
         def settings_customise_sources(

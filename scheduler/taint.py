@@ -81,6 +81,7 @@ class Taint:
     others: tuple[Artifact, ...]  #: what else was made of it: examples, statistics, evaluations, …
     corrected: bool  #: each of the wrong ones has a newer version
     reached: bool  #: the newest window still has the span
+    outlived: bool  #: the newest model is none of them
     backfill: str  #: the command that trains without it
 
     @property
@@ -125,6 +126,7 @@ def taint(store: Store, pipeline: str, span: int, *, version: int | None = None,
         others=tuple(sorted((a for a in lineage.artifacts.values() if a.id not in mine), key=lambda a: a.id)),
         corrected={a.id for a in wrong} <= {a.id for a in superseded},
         reached=reached,
+        outlived=not models or next(store.newest(_address(models[-1].model))).id != models[-1].model.id,
         backfill=shlex.join(["spanwise", "backfill", file, "--span", label(target, calendar)]),
     )
 
@@ -238,12 +240,15 @@ class _Serving:
         return last is not None and last.properties.get("model") == model.name
 
     def _newest(self, destination: str, push: Artifact) -> Artifact | None:
-        pipeline, node, key = push.name.split("/")[:3]
-        address = Address(pipeline, node, key)
+        address = _address(push)
         if (destination, address) not in self._last:
             pushes = (a for a in self._store.newest(address) if a.properties.get("pushed"))
             self._last[destination, address] = next((a for a in pushes if _destination(a) == destination), None)
         return self._last[destination, address]
+
+
+def _address(artifact: Artifact) -> Address:
+    return Address(*artifact.name.split("/")[:3])
 
 
 def _destination(push: Artifact) -> str:
@@ -319,6 +324,7 @@ def document(found: Taint) -> show.Document:
         "others": [show.artifact_document(a, found.calendar) for a in found.others],
         "corrected": found.corrected,
         "in_newest_window": found.reached,
+        "outlived": found.outlived,
         "backfill": found.backfill,
     }  # fmt: skip
 
@@ -354,6 +360,9 @@ def _remedy(found: Taint, span: str) -> Iterator[str]:
         yield f"{', '.join(serving)} {'serves' if len(serving) == 1 else 'serve'} now, in {', '.join(where)}."
     else:
         yield "None of them serves now."
+        if found.outlived:
+            yield "The newest model learned without it."
+            return
     if not found.corrected:
         yield f"No newer version of {span} was ingested yet. Put one beside it, without what is wrong, and then:"
     if not found.reached:

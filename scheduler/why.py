@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from orchestrator.artifact import Artifact
 from orchestrator.fingerprint import CacheKey
 from orchestrator.run import Execution, Run
 from orchestrator.span import Calendar
@@ -21,16 +22,18 @@ _FUNCTION = re.compile(r'"[\w.]+:(?:.*\.)?(\w+|<lambda>)"')  # as a function or 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One thing that is not as it was, in words."""
+    """One part of a cache key that is not as it was, in words."""
 
-    what: str  #: such as `parameter at_least`, `code of train`, `input examples`
+    kind: str  #: parameter, content, code, input, library or node
+    name: str
     before: str | None = None  #: None where it cannot be shown, or was not there
     after: str | None = None
 
     def __str__(self) -> str:
+        what = f"{self.kind} of {self.name}" if self.kind in ("code", "content") else f"{self.kind} {self.name}"
         if self.before is None and self.after is None:
-            return f"{self.what} changed"
-        return f"{self.what}: {self.before or 'none'} -> {self.after or 'none'}"
+            return f"{what} changed"
+        return f"{what}: {self.before or 'none'} -> {self.after or 'none'}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,14 +103,12 @@ def _change(part: str, before: Execution, after: Execution, calendar: Calendar) 
     if kind == "parameter":
         return _parameter(name, before.parameters.get(name), after.parameters.get(name), calendar)
     if kind == "input":
-        found = [e.inputs.get(name, ()) for e in (before, after)]
-        texts = [show.artifacts_label(side, calendar) for side in found]
-        if texts[0] == texts[1]:
-            texts = [", ".join(a.name for a in side) for side in found]
-        return Change(what=part, before=texts[0], after=texts[1]) if texts[0] != texts[1] else Change(what=part)
-    if kind == "library":
-        return Change(what=part, before=before.key_parts.get(part), after=after.key_parts.get(part))
-    return Change(what={"code": f"code of {after.component}", "component": "the name of the node"}.get(kind, part))
+        return _input(name, before.inputs.get(name, ()), after.inputs.get(name, ()), calendar)
+    if kind == "code":
+        return Change(kind="code", name=after.component)
+    if kind == "component":
+        return Change(kind="node", name=after.node)  # another pipeline or node had the component then
+    return Change(kind=kind, name=name, before=before.key_parts.get(part), after=after.key_parts.get(part))
 
 
 def _parameter(name: str, before: str | None, after: str | None, calendar: Calendar) -> Change:
@@ -115,9 +116,21 @@ def _parameter(name: str, before: str | None, after: str | None, calendar: Calen
         texts = [None if text is None else show.recorded_text(name, text, calendar) for text in (before, after)]
         if texts[0] == texts[1]:  # both were cut short before they differ
             texts = [before, after]
-        return Change(what=f"parameter {name}", before=texts[0], after=texts[1])
+        return Change(kind="parameter", name=name, before=texts[0], after=texts[1])
     function = _FUNCTION.fullmatch(after or "")
-    return Change(what=f"code of {function[1]} (parameter {name})" if function else f"content of parameter {name}")
+    if function:
+        return Change(kind="code", name=f"{function[1]} (parameter {name})")
+    return Change(kind="content", name=f"parameter {name}")
+
+
+def _input(name: str, before: Sequence[Artifact], after: Sequence[Artifact], calendar: Calendar) -> Change:
+    for texts in (
+        [show.artifacts_label(found, calendar) for found in (before, after)],
+        [", ".join(a.name for a in found) for found in (before, after)],
+    ):
+        if texts[0] != texts[1]:
+            return Change(kind="input", name=name, before=texts[0], after=texts[1])
+    return Change(kind="input", name=name)
 
 
 def told(found: Why) -> str:
@@ -155,5 +168,5 @@ def document(found: Why) -> show.Document:
         "reused": execution.reused,
         "key": execution.key or None,
         "compared_with": None if before is None else before.name,
-        "changes": [{"what": c.what, "before": c.before, "after": c.after} for c in found.changes],
+        "changes": [{"kind": c.kind, "name": c.name, "before": c.before, "after": c.after} for c in found.changes],
     }
