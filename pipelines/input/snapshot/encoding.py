@@ -1,0 +1,322 @@
+"""How elements become Arrow blocks, and blocks elements again: exactly the elements that they were.
+
+Rows travel as they are, RecordBatches that are elements one by one. Any other element is taken apart: each of its
+leaves is a cell of a kind, a shape and bytes; which structures and kinds there are stands once in the chunk's layout.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import struct
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+from orchestrator.errors import DatasetError, SnapshotDamaged
+from pipelines.input.element import Batch, ElementSpec, Ragged, Sparse, Table, build, parts_of
+from pipelines.input.op import Element
+from pipelines.input.snapshot.plain import plain_json, read_plain_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Piece: TypeAlias = Any
+"""What a stream gives at once: a block of rows, or one element."""
+
+_BLOCK_ROWS: Final = 65_536
+_SMALL_BLOCK_ROWS: Final = 8_192
+_BLOCK_ELEMENTS: Final = 1_024
+
+
+class Encoding(ABC):
+    """One way to lay out pieces in blocks."""
+
+    kind: str  #: as a chunk's header names it
+
+    @abstractmethod
+    def count(self, piece: Piece) -> int:
+        """How many elements a piece is."""
+
+    @abstractmethod
+    def size_bytes(self, piece: Piece) -> int:
+        """Roughly what it takes."""
+
+    @abstractmethod
+    def cut(self, piece: Piece, start: int, stop: int) -> Piece:
+        """Some of a piece's elements."""
+
+    @abstractmethod
+    def pack(self, pieces: Sequence[Piece]) -> tuple[pa.Schema, list[pa.RecordBatch], str]:
+        """The blocks of a chunk, their schema, and what `unpack` has to know."""
+
+    @abstractmethod
+    def unpack(self, blocks: Sequence[pa.RecordBatch], layout: str, skip: int) -> Iterator[Piece]:
+        """The pieces of a chunk without its first `skip` elements."""
+
+
+class Rows(Encoding):
+    kind = "rows"
+
+    def count(self, piece: pa.RecordBatch) -> int:
+        return int(piece.num_rows)
+
+    def size_bytes(self, piece: pa.RecordBatch) -> int:
+        return int(piece.nbytes)
+
+    def cut(self, piece: pa.RecordBatch, start: int, stop: int) -> pa.RecordBatch:
+        return piece.slice(start, stop - start)
+
+    def pack(self, pieces: Sequence[pa.RecordBatch]) -> tuple[pa.Schema, list[pa.RecordBatch], str]:
+        import pyarrow as pa
+
+        try:
+            table = pa.Table.from_batches(pieces)
+        except pa.ArrowInvalid as error:
+            raise DatasetError(f"snapshot: blocks of different columns cannot be kept together: {error}") from error
+        if len(pieces) * _SMALL_BLOCK_ROWS > table.num_rows:
+            table = table.combine_chunks()
+        return table.schema, table.to_batches(max_chunksize=_BLOCK_ROWS), ""
+
+    def unpack(self, blocks: Sequence[pa.RecordBatch], layout: str, skip: int) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        for block in blocks:
+            if skip < block.num_rows:
+                yield block.slice(skip) if skip else block
+            skip = max(0, skip - block.num_rows)
+
+
+class Batches(Encoding):
+    kind = "batches"
+
+    def count(self, piece: pa.RecordBatch) -> int:  # noqa: ARG002
+        return 1
+
+    def size_bytes(self, piece: pa.RecordBatch) -> int:
+        return int(piece.nbytes)
+
+    def cut(self, piece: pa.RecordBatch, start: int, stop: int) -> pa.RecordBatch:  # noqa: ARG002  it is one
+        return piece
+
+    def pack(self, pieces: Sequence[pa.RecordBatch]) -> tuple[pa.Schema, list[pa.RecordBatch], str]:
+        schema = pieces[0].schema
+        other = next((piece.schema for piece in pieces if piece.schema != schema), None)
+        if other is not None:
+            raise DatasetError(f"snapshot: batches of different columns cannot be kept together: {schema} and {other}.")
+        return schema, list(pieces), ""
+
+    def unpack(self, blocks: Sequence[pa.RecordBatch], layout: str, skip: int) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        return iter(blocks[skip:])
+
+
+class Elements(Encoding):
+    kind = "elements"
+
+    def count(self, piece: Element) -> int:  # noqa: ARG002
+        return 1
+
+    def size_bytes(self, piece: Element) -> int:
+        leaves: list[Any] = []
+        _flatten(piece, leaves)
+        return sum(_size(leaf) for leaf in leaves)
+
+    def cut(self, piece: Element, start: int, stop: int) -> Element:  # noqa: ARG002  it is one
+        return piece
+
+    def pack(self, pieces: Sequence[Element]) -> tuple[pa.Schema, list[pa.RecordBatch], str]:
+        import pyarrow as pa
+
+        structures: dict[Any, int] = {}
+        kinds: dict[str, int] = {}
+        rows: list[tuple[int, list[tuple[str, tuple[int, ...], bytes]]]] = []
+        for piece in pieces:
+            leaves: list[Any] = []
+            structure = _flatten(piece, leaves)
+            rows.append((structures.setdefault(structure, len(structures)), [_cell(leaf) for leaf in leaves]))
+        width = max(len(cells) for _, cells in rows)
+        cell = pa.struct([("kind", pa.int32()), ("shape", pa.list_(pa.int64())), ("data", pa.large_binary())])
+        schema = pa.schema([("structure", pa.int32()), *((f"leaf {at}", cell) for at in range(width))])
+        blocks = []
+        for start in range(0, len(rows), _BLOCK_ELEMENTS):
+            some = rows[start : start + _BLOCK_ELEMENTS]
+            columns: list[pa.Array[Any]] = [pa.array([number for number, _ in some], pa.int32())]
+            for at in range(width):
+                column = [cells[at] if at < len(cells) else None for _, cells in some]
+                parts = [
+                    pa.array([c and kinds.setdefault(c[0], len(kinds)) for c in column], pa.int32()),
+                    pa.array([c and c[1] for c in column], pa.list_(pa.int64())),
+                    pa.array([c and c[2] for c in column], pa.large_binary()),
+                ]
+                columns.append(pa.StructArray.from_arrays(parts, fields=list(cell)))
+            blocks.append(pa.RecordBatch.from_arrays(columns, schema=schema))
+        return schema, blocks, json.dumps({"structures": list(structures), "kinds": list(kinds)})
+
+    def unpack(self, blocks: Sequence[pa.RecordBatch], layout: str, skip: int) -> Iterator[Element]:
+        known = json.loads(layout)
+        structures = [_reader(structure) for structure in known["structures"]]
+        kinds = [_reading(kind) for kind in known["kinds"]]
+        for block in blocks:
+            if skip >= block.num_rows:
+                skip -= block.num_rows
+                continue
+            columns = [_cells(column, kinds) for column in block.slice(skip).columns[1:]]
+            numbers: list[Any] = block.slice(skip).column(0).to_pylist()
+            skip = 0
+            for at, number in enumerate(numbers):
+                leaves = (column[at] for column in columns)
+                yield structures[number](leaves)
+
+
+ENCODINGS: Final = {encoding.kind: encoding for encoding in (Rows(), Batches(), Elements())}
+
+
+def encoding_of(spec: ElementSpec) -> Encoding:
+    """How the elements of a dataset are encoded."""
+    return ENCODINGS["rows" if isinstance(spec, Table) else "batches" if isinstance(spec, Batch) else "elements"]
+
+
+_LEAF: Final = "."
+
+
+def _flatten(value: Element, leaves: list[Any]) -> Any:
+    """The structure of an element, with its leaves taken out in order: hashable, and the same after a trip as JSON."""
+    import numpy as np
+
+    if isinstance(value, Ragged):
+        leaves += [value.values, value.offsets]
+        return "ragged"
+    if isinstance(value, Sparse):
+        leaves += [value.indices, value.values, np.asarray(value.shape, np.int64)]
+        return "sparse"
+    if isinstance(value, np.ma.MaskedArray):
+        leaves += [value.data, np.ma.getmaskarray(value)]
+        return "masked"
+    taken = parts_of(value)
+    if taken is None:
+        leaves.append(value)
+        return _LEAF
+    names, parts = taken
+    if not all(isinstance(name, str) for name in names):
+        raise DatasetError(f"snapshot: an element has keys that are not texts: {names!r:.80}.")
+    kind = type(value)
+    if isinstance(value, dict) and kind is not dict:
+        raise DatasetError(f"snapshot: an element holds a {kind.__qualname__}; make a plain dict of it.")
+    home = "" if kind in {dict, tuple} else kind.__module__
+    return (home, kind.__qualname__, tuple(names), tuple(_flatten(part, leaves) for part in parts))
+
+
+def _reader(structure: Any) -> Callable[[Iterator[Any]], Element]:
+    """A function that takes the leaves of one element and puts it together."""
+    import numpy as np
+
+    if structure == _LEAF:
+        return next
+    if structure == "ragged":
+        return lambda leaves: Ragged(next(leaves), next(leaves))
+    if structure == "sparse":
+        return lambda leaves: Sparse(next(leaves), next(leaves), tuple(next(leaves).tolist()))
+    if structure == "masked":
+        return lambda leaves: np.ma.MaskedArray(next(leaves), next(leaves))
+    home, name, names, parts = structure
+    kind = _class(home, name)
+    readers = [_reader(part) for part in parts]
+    return lambda leaves: build(kind, names, [read(leaves) for read in readers])
+
+
+def _class(home: str, name: str) -> type:
+    if not home:
+        return {"dict": dict, "tuple": tuple}[name]
+    found: Any = sys.modules.get(home)
+    try:
+        found = found or importlib.import_module(home)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise SnapshotDamaged(
+            f"the snapshot holds elements of the class {home}.{name}, which is not there. "
+            f"Define it at the top of a module that can be imported."
+        ) from error
+    kind: type = found
+    return kind
+
+
+_INT64: Final = range(-(1 << 63), 1 << 63)
+
+
+def _cell(leaf: Any) -> tuple[str, tuple[int, ...], bytes]:  # noqa: PLR0911  a table of kinds
+    """Kind, shape and bytes of a leaf."""
+    import numpy as np
+    import pyarrow as pa
+
+    kind = type(leaf)
+    if kind is bool:
+        return "bool", (), b"\1" if leaf else b"\0"
+    if kind is int:
+        return ("int", (), leaf.to_bytes(8, "little", signed=True)) if leaf in _INT64 else ("long", (), b"%d" % leaf)
+    if kind is float:
+        return "float", (), struct.pack("<d", leaf)
+    if kind is str:
+        return "str", (), leaf.encode("utf-8", "surrogatepass")
+    if kind is bytes:
+        return "bytes", (), leaf
+    if leaf is None:
+        return "none", (), b""
+    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind == "O":
+        return "objects", leaf.shape, plain_json(leaf.ravel().tolist()).encode()
+    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind != "V":
+        return f"{'array' if isinstance(leaf, np.ndarray) else 'scalar'} {leaf.dtype.str}", leaf.shape, leaf.tobytes()
+    if isinstance(leaf, pa.RecordBatch):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, leaf.schema) as writer:
+            writer.write_batch(leaf)
+        return "batch", (), sink.getvalue().to_pybytes()
+    raise DatasetError(
+        f"snapshot: an element holds a {kind.__qualname__}, which cannot be kept. It may hold NumPy arrays, numbers, "
+        f"texts, bytes, None and RecordBatches, in dicts, tuples, named tuples and dataclasses."
+    )
+
+
+def _size(leaf: Any) -> int:
+    size: int = leaf.nbytes if hasattr(leaf, "nbytes") else len(leaf) if isinstance(leaf, str | bytes) else 8
+    return size + 16
+
+
+def _reading(kind: str) -> Callable[[bytes, list[int]], Any]:
+    """A function that makes a leaf of a cell's bytes and shape."""
+    import numpy as np
+    import pyarrow as pa
+
+    name, _, dtype = kind.partition(" ")
+    readers: dict[str, Callable[[bytes, list[int]], Any]] = {
+        "bool": lambda data, _: data == b"\1",
+        "int": lambda data, _: int.from_bytes(data, "little", signed=True),
+        "long": lambda data, _: int(data),
+        "float": lambda data, _: struct.unpack("<d", data)[0],
+        "str": lambda data, _: data.decode("utf-8", "surrogatepass"),
+        "bytes": lambda data, _: data,
+        "none": lambda _data, _shape: None,
+        # Copied, so that they can be written to, as those that the pass gave that wrote the snapshot.
+        "array": lambda data, shape: np.frombuffer(data, dtype).reshape(shape).copy(),
+        "scalar": lambda data, _: np.frombuffer(data, dtype)[0],
+        "objects": _objects,
+        "batch": lambda data, _: pa.ipc.open_stream(data).read_next_batch(),
+    }
+    return readers[name]
+
+
+def _objects(data: bytes, shape: list[int]) -> Any:
+    import numpy as np
+
+    array = np.empty(shape, object)
+    for at, value in zip(np.ndindex(*shape), read_plain_json(data), strict=True):
+        array[at] = value
+    return array
+
+
+def _cells(column: pa.Array[Any], kinds: Sequence[Callable[[bytes, list[int]], Any]]) -> list[Any]:
+    cells = cast("pa.StructArray", column)
+    numbers, shapes, data = (cells.field(name).to_pylist() for name in ("kind", "shape", "data"))
+    return [
+        None if number is None else kinds[number](content, shape)
+        for number, shape, content in zip(numbers, shapes, data, strict=True)
+    ]

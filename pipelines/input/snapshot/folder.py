@@ -1,0 +1,216 @@
+"""One snapshot's folder, `<path>/<fingerprint>/`: who may write it, when it is whole, what of it can be used again.
+
+    snapshot.metadata           the attempt that may become the snapshot: its run id, when it was started
+    metadata.final              the run that is the snapshot, whole: its chunks with their checksums
+    <run id>/00000000.snapshot  chunks, each whole since it has its name
+
+The commit is the one moment in which `metadata.final` gets its name. Before it nothing is read from; after it nothing
+of that run changes. A killed writer leaves an attempt that expires, and chunks that the next one takes over.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.errors import SnapshotDamaged
+from pipelines.input.snapshot.files import Files
+from pipelines.input.snapshot.format import SUFFIX, Header, checksum_of, header_of
+from pipelines.input.snapshot.state import ChunkRecord, Metadata
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PENDING: Final = "snapshot.metadata"
+FINAL: Final = "metadata.final"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a snapshot's folder says."""
+
+    final: Metadata | None
+    pending: Metadata | None
+    broken: tuple[str, ...] = ()  #: metadata files that cannot be read; they count as absent
+
+
+class Folder:
+    """The folder of one fingerprint."""
+
+    def __init__(self, files: Files, fingerprint: str) -> None:
+        self.files = files
+        self.fingerprint = fingerprint
+
+    def __str__(self) -> str:
+        return f"{self.files}/{self.fingerprint}"
+
+    def look(self) -> Found:
+        read: dict[str, Metadata | None] = {}
+        broken = []
+        for name in (FINAL, PENDING):
+            content = self.files.read(f"{self.fingerprint}/{name}")
+            try:
+                read[name] = None if content is None else Metadata.from_bytes(content, f"{self}/{name}")
+            except SnapshotDamaged as error:
+                _log.warning("snapshot-damaged", extra={"snapshot": str(self), "file": name, "reason": str(error)})
+                read[name] = None
+                broken.append(name)
+        # If what was whole cannot be read, nobody is known to be writing it again.
+        return Found(read[FINAL], None if FINAL in broken else read[PENDING], tuple(broken))
+
+    def claim(self, run: Metadata, found: Found) -> bool:
+        """Makes `run` the attempt, if the folder still is as it was found; False if somebody was faster."""
+        self.files.make_folder(self.fingerprint)
+        with self._alone():
+            if self.look() != found:
+                return False
+            for name in found.broken:
+                self.files.remove(f"{self.fingerprint}/{name}")
+            if found.pending is None and PENDING not in found.broken and FINAL not in found.broken:
+                if not self.files.create(f"{self.fingerprint}/{PENDING}", [run.to_bytes()]):
+                    return False
+            else:
+                self.files.replace(f"{self.fingerprint}/{PENDING}", [run.to_bytes()])
+        self.files.make_folder(f"{self.fingerprint}/{run.run_id}")
+        return True
+
+    def commit(self, run: Metadata, *, over: bool) -> bool:
+        """Makes `run` the snapshot, if it still is the attempt; False if the race was lost.
+
+        `over` lets it take the place of a snapshot that is there, as `mode="write"` asks for.
+        """
+        name = f"{self.fingerprint}/{FINAL}"
+        with self._alone():
+            found = self.look()
+            if found.pending is None or found.pending.run_id != run.run_id:
+                return False
+            if over:
+                self.files.replace(name, [run.to_bytes()])
+            elif not self.files.create(name, [run.to_bytes()]):
+                found = self.look()  # a put whose answer was lost has been tried again
+                return found.final is not None and found.final.run_id == run.run_id
+        return True
+
+    def withdraw(self, run_id: str) -> None:
+        """Gives up the attempt, so that the next one need not wait until it expires."""
+        with self._alone():
+            found = self.look()
+            if found.pending is not None and found.pending.run_id == run_id and found.final is None:
+                self.files.remove(f"{self.fingerprint}/{PENDING}")
+
+    def retire(self, run_id: str, file: str) -> None:
+        """Takes back a snapshot of which a file is damaged; its other chunks will be used again."""
+        with self._alone():
+            found = self.look()
+            if found.final is not None and found.final.run_id == run_id:
+                # In this order: a writer is let in only when nothing is read from any more.
+                self.files.remove(f"{self.fingerprint}/{PENDING}")
+                self.files.remove(f"{self.fingerprint}/{FINAL}")
+            self.files.remove(f"{self.fingerprint}/{run_id}/{file}")
+
+    def discard(self, run_id: str) -> None:
+        """Removes a run, unless it is the snapshot or somebody reads it."""
+        found = self.look()
+        is_snapshot = found.final is not None and found.final.run_id == run_id
+        if not is_snapshot and not self.files.is_used(f"{self.fingerprint}/{run_id}"):
+            self.files.remove(f"{self.fingerprint}/{run_id}")
+
+    def using(self, run_id: str) -> AbstractContextManager[None]:
+        """Keeps `gc` from a run that is being read."""
+        return self.files.using(f"{self.fingerprint}/{run_id}")
+
+    def chunk(self, run_id: str, file: str) -> tuple[pa.Buffer, str]:
+        """The content of a chunk, and its checksum.
+
+        Raises:
+            SnapshotDamaged: it is not there, or not what was written.
+        """
+        where = f"{self}/{run_id}/{file}"
+        try:
+            content = self.files.map(f"{self.fingerprint}/{run_id}/{file}")
+        except (FileNotFoundError, ValueError) as error:  # an empty file cannot be mapped
+            raise SnapshotDamaged(f"{where} is missing or empty.") from error
+        return content, checksum_of(content, where)
+
+    def recorded(self, run_id: str, record: ChunkRecord) -> pa.Buffer:
+        """The content of a chunk of a whole snapshot.
+
+        Raises:
+            SnapshotDamaged: it is not there, or not the one that was committed.
+        """
+        content, checksum = self.chunk(run_id, record.file)
+        if checksum != record.checksum:
+            raise SnapshotDamaged(f"{self}/{run_id}/{record.file} is another chunk than the one that was written.")
+        return content
+
+    def leftovers(self) -> str | None:
+        """The run of which the most chunks are there; None if there are none."""
+        runs = self.files.folders(self.fingerprint)
+        counts = {run: len(self.chunk_files(run)) for run in runs}
+        return max((run for run in runs if counts[run]), key=counts.__getitem__, default=None)
+
+    def chunk_files(self, run_id: str) -> list[str]:
+        names = self.files.sizes(f"{self.fingerprint}/{run_id}")
+        return [name for name in names if name.endswith(SUFFIX)]
+
+    def _alone(self) -> AbstractContextManager[None]:
+        return self.files.only_one(self.fingerprint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptChunk:
+    """A chunk of an attempt that did not end, found whole."""
+
+    file: str
+    header: Header
+    content: pa.Buffer
+    checksum: str
+
+
+class Kept:
+    """What an earlier run over the same graph has left, chunk by chunk in the order of its elements."""
+
+    def __init__(self, folder: Folder, run_id: str | None, kind: str) -> None:
+        self.run_id = run_id
+        self._chunks: Iterator[KeptChunk] = iter(()) if run_id is None else self._read(folder, run_id, kind)
+        self._next: KeptChunk | None = None
+
+    def peek(self, at: int) -> KeptChunk | None:
+        """The next chunk whose elements begin at number `at` or behind it."""
+        while self._next is None or self._next.header.first < at:
+            self._next = next(self._chunks, None)
+            if self._next is None:
+                return None
+        return self._next
+
+    @property
+    def origin(self) -> dict[str, Any] | None:
+        """What the order of its elements follows from; None if there are none."""
+        first = self.peek(0)
+        return None if first is None else first.header.start
+
+    def pop(self) -> None:
+        """Goes on behind the chunk that `peek` has shown."""
+        self._next = None
+
+    @staticmethod
+    def _read(folder: Folder, run_id: str, kind: str) -> Iterator[KeptChunk]:
+        for file in folder.chunk_files(run_id):
+            try:
+                content, checksum = folder.chunk(run_id, file)
+            except SnapshotDamaged as error:
+                _log.warning("snapshot-damaged", extra={"snapshot": str(folder), "file": file, "reason": str(error)})
+                continue
+            header = header_of(content)
+            if (header.fingerprint, header.kind, header.split) == (folder.fingerprint, kind, 0) and header.start:
+                yield KeptChunk(file=file, header=header, content=content, checksum=checksum)
+
+
+def new_run_id() -> str:
+    return secrets.token_hex(8)
