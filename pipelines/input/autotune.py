@@ -5,15 +5,26 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from dataclasses import dataclass
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from typing import Final
 
-from pipelines.input.latency import Node, Parameter, Settings, cpu_s, held_bytes, latency_s
+from pipelines.input.latency import Node, Parameter, Settings, cpu_s, held_bytes, latency_s, work_s
+from pipelines.input.op import AUTOTUNE, Knob, Op, Opening, Options, Stream
+from pipelines.input.rows import in_rows
+from pipelines.input.stats import Reading, Stats
+
+logger = logging.getLogger(__name__)
 
 ENOUGH = 0.02  #: a gain below this share of the latency is none
 LEAST_BUFFER_GAIN_S = 1e-9  #: a longer buffer has to shorten the wait by more than that
+PERIOD_S: Final = (0.01, 60.0)  #: from one proposal to the next: the first, which doubles up to the second
+BLOCK_BYTES: Final = 1 << 24  #: a block above this does not fit the caches of a processor any more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,3 +139,139 @@ def _free_bytes() -> float:
         return min(free, float(limit) - float(used))  # of a container, which may have less than the machine
     except (OSError, ValueError):  # another system, or no limit: `max` is no number
         return free
+
+
+def next_block_rows(costs: Mapping[int, float], block: Knob) -> int:
+    """How many rows should travel together next, given what a row has cost in blocks of each size tried so far.
+
+    The best size so far, if twice and half of it have been tried; else one of these. Two sizes whose costs are within
+    2 % are as good as each other: the smaller one holds less.
+    """
+    best = min(costs.values())
+    size = min(rows for rows, cost in costs.items() if cost <= best * (1 + ENOUGH))
+    for other in (size * 2, size // 2):
+        if other not in costs and block.minimum <= other <= block.maximum:
+            return other
+    return size
+
+
+class Tuner:
+    """Times a graph while it runs, and sets its knobs. Its thread knows no stream, so these can be dropped."""
+
+    def __init__(self, graph: Op, options: Options, block: Knob) -> None:
+        machine = machine_budget()
+        memory = options.memory_budget_bytes
+        self.budget = Budget(
+            cores=options.cpu_budget or machine.cores, memory_bytes=machine.memory_bytes if memory is None else memory
+        )
+        self.stats = Stats(graph)
+        self.proposal: Proposal | None = None  #: the newest
+        self._block = block if options.block_rows == AUTOTUNE and any(map(in_rows, self.stats.ops)) else None
+        self._costs: dict[int, float] = {}
+        self._opened: dict[int, Knob] = {}  # by their streams' ids, until `observe` tells the op
+        self._knobs: dict[Op, Knob] = {}
+        self._before: dict[Op, Reading] = {}
+        self._least_wait_s: dict[Op, float] = {}
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()  # of what threads that open streams change
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is anything to set."""
+        settings = (getattr(op, name, None) for op in self.stats.ops for name in ("num_parallel", "buffer"))
+        return self._block is not None or AUTOTUNE in settings
+
+    def register(self, knob: Knob, stream: Stream) -> None:
+        """Takes a knob over; `observe` follows, when the stream is open."""
+        with self._lock:
+            self._opened[id(stream)] = knob
+
+    def observe(self, op: Op, stream: Stream) -> Stream:
+        """The stream with a clock round it."""
+        with self._lock:
+            knob = self._opened.pop(id(stream), None)
+            if knob is not None and op in self.stats.ops:
+                before = self._knobs.get(op)
+                if before is not None:  # another round of a repeat
+                    knob.value = before.value
+                self._knobs[op] = knob
+        return self.stats.observe(op, stream)
+
+    def start(self) -> None:
+        """Starts to tune in the background, until `close`."""
+        self._thread = threading.Thread(target=self._run, name="autotune", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the tuning."""
+        self._stop.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        period_s, most_s = PERIOD_S
+        while not self._stop.wait(period_s):
+            try:
+                self.tune()
+            except Exception:
+                logger.exception("input.autotune.failed")  # the graph runs on as it is set
+            period_s = min(2 * period_s, most_s)
+
+    def tune(self) -> None:
+        """Sets the knobs by what was seen since the last time."""
+        with self._lock:
+            knobs = dict(self._knobs)
+        readings = self.stats.readings()
+        recent = {op: self._quiet(op, r.since(self._before.get(op, Reading()))) for op, r in readings.items()}
+        if not recent[self.stats.ops[0]].calls:
+            return  # the first element is still on its way
+        keys = {op: f"{place}.{op.name}" for place, op in enumerate(self.stats.ops) if op in knobs and recent[op].calls}
+        parameters = {
+            (op, knobs[op].kind): Parameter(key=key, minimum=knobs[op].minimum, maximum=knobs[op].maximum)
+            for op, key in keys.items()
+        }
+        tree = self.stats.tree(recent, parameters)
+        proposal = propose(tree, self.budget)
+        for op, key in keys.items():
+            knobs[op].value = proposal.settings[key]
+        if self._block is not None and self._before:
+            self._tune_block(self._block, tree, proposal)
+        self._before = readings
+        self.proposal = proposal
+        logger.debug("input.autotune", extra={"settings": proposal.settings, "reason": proposal.stop.value})
+
+    def _tune_block(self, block: Knob, tree: Node, proposal: Proposal) -> None:
+        """Tries another size of block; not with the first ones, which find the caches of the machine cold."""
+        self._costs[block.value] = work_s(tree)
+        rows = next_block_rows(self._costs, block)
+        growth = rows / block.value
+        heaviest = max(node.element_bytes for node in tree.walk())
+        if growth <= 1 or (
+            heaviest * growth <= BLOCK_BYTES and proposal.held_bytes * growth <= self.budget.memory_bytes
+        ):
+            block.value = rows
+
+    def _quiet(self, op: Op, reading: Reading) -> Reading:
+        """The reading without the time in which calls waited for each other.
+
+        The more threads call a function that needs a core, or Python's lock, the longer each call takes. What a call
+        waits is taken from when it waited least; else each thread more would seem to call for another one.
+        """
+        work = reading.work
+        if work is None or not work.calls or not reading.units:
+            return reading
+        wait_s = max(0.0, work.took_s - work.cpu_s) / reading.units
+        least_s = self._least_wait_s[op] = min(wait_s, self._least_wait_s.get(op, wait_s))
+        return replace(reading, work=replace(work, took_s=work.cpu_s + least_s * reading.units))
+
+
+def tuned(graph: Op, opening: Opening) -> tuple[Opening, Tuner | None]:
+    """The opening with its size of blocks, and with a tuner that has been started if there is anything to tune."""
+    rows = opening.options.block_rows
+    opening = replace(opening, block=replace(opening.block, value=opening.block.value if rows == AUTOTUNE else rows))
+    tuner = Tuner(graph, opening.options, opening.block)
+    if not opening.options.autotune or not tuner.wanted:
+        return opening, None
+    tuner.start()
+    return replace(opening, tuner=tuner, observe=tuner.observe), tuner

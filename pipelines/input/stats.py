@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from pipelines.input.element import parts_of
 from pipelines.input.latency import Kind, Node, Parameter
@@ -21,6 +21,8 @@ from pipelines.input.op import Element, Op, State, Stream
 from pipelines.input.rows import in_rows
 
 _clock = time.perf_counter_ns
+
+KnobKind: TypeAlias = Literal["parallelism", "buffer", "block"]
 
 
 @dataclass(kw_only=True)
@@ -230,12 +232,12 @@ class Stats:
         stream = None if ref is None else ref()
         return stream if isinstance(stream, RunsAhead) else None
 
-    def tree(self, readings: Mapping[Op, Reading], parameters: Mapping[tuple[Op, str], Parameter]) -> Node:
+    def tree(self, readings: Mapping[Op, Reading], parameters: Mapping[tuple[Op, KnobKind], Parameter]) -> Node:
         """The model's tree: what was read, and which numbers of which op (`parallelism`, `buffer`) may be chosen."""
         return self._node(self._root, 1.0, readings, parameters)
 
     def _node(
-        self, op: Op, taken: float, readings: Mapping[Op, Reading], parameters: Mapping[tuple[Op, str], Parameter]
+        self, op: Op, taken: float, readings: Mapping[Op, Reading], parameters: Mapping[tuple[Op, KnobKind], Parameter]
     ) -> Node:
         read, ahead = readings[op], self.ahead(op)
         units = max(read.units, 1)
