@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -54,21 +56,30 @@ class Proposal:
     stop: Stop
 
 
-def propose(tree: Node, budget: Budget) -> Proposal:
+def propose(tree: Node, budget: Budget, busy_s: float = 0.0) -> Proposal:
     """Climbs from the lowest settings: each step raises by one the parameter that gains most.
 
     A step that gains nothing is taken too: of two stages that are equally slow, one has to be raised before raising
-    the other gains anything. The climb ends when the latency is below what the cores can do at all, when a step would
-    hold more memory than the budget, or when even the highest settings would gain under 2 %. What was raised in vain
-    is lowered again. It always starts from the same place, so the settings of the moment do not matter.
+    the other gains anything. The climb ends when elements come faster than the cores can make them at all, when a step
+    would hold more memory than the budget, or when even the highest settings would gain under 2 %. What was raised in
+    vain is lowered again. It always starts from the same place, so the settings of the moment do not matter.
+
+    Args:
+        tree: the graph as measured.
+        budget: of cores and memory.
+        busy_s: how long the consumer works on an element before it asks for the next one.
     """
+
+    def period_s(settings: Settings) -> float:
+        return busy_s + latency_s(tree, settings, busy_s)
+
     parameters = tree.parameters()
     loads = _loads(tree)
     bound_s = cpu_s(tree) / budget.cores
-    best_s = latency_s(tree, {p.key: p.maximum for p in parameters})
+    best_s = period_s({p.key: p.maximum for p in parameters})
     settings = {p.key: p.minimum for p in parameters}
     while True:
-        reached_s = latency_s(tree, settings)
+        reached_s = period_s(settings)
         if held_bytes(tree, settings) > budget.memory_bytes:
             stop = Stop.MEMORY
             break
@@ -83,17 +94,17 @@ def propose(tree: Node, budget: Budget) -> Proposal:
             stop = Stop.ENOUGH
             break
         within = [p for p in higher if held_bytes(tree, _raised(settings, p)) <= budget.memory_bytes]
-        gains = {p.key: reached_s - latency_s(tree, _raised(settings, p)) for p in within}
+        gains = {p.key: reached_s - period_s(_raised(settings, p)) for p in within}
         worth = [p for p in within if p.key in loads or gains[p.key] > LEAST_BUFFER_GAIN_S]
         if not worth:
             stop = Stop.MEMORY if len(within) < len(higher) else Stop.ENOUGH
             break
         # where nothing gains, the stage that is slowest now comes first
-        best = max(worth, key=lambda p: (gains[p.key], loads.get(p.key, 0.0) / settings[p.key]))
+        best = max(worth, key=lambda p: (gains[p.key], loads.get(p.key, 0.0) / max(settings[p.key], 1)))
         settings = _raised(settings, best)
-    settings = _lowered(tree, settings, reached_s * (1 + ENOUGH))
+    settings = _lowered(parameters, settings, lambda lower: period_s(lower) <= reached_s * (1 + ENOUGH))
     return Proposal(
-        settings=settings, latency_s=latency_s(tree, settings), held_bytes=held_bytes(tree, settings), stop=stop
+        settings=settings, latency_s=latency_s(tree, settings, busy_s), held_bytes=held_bytes(tree, settings), stop=stop
     )
 
 
@@ -101,12 +112,14 @@ def _raised(settings: Settings, parameter: Parameter, by: int = 1) -> dict[str, 
     return {**settings, parameter.key: settings[parameter.key] + by}
 
 
-def _lowered(tree: Node, settings: dict[str, int], limit_s: float) -> dict[str, int]:
-    """The settings without what does not help: each as low as it can be without passing the limit."""
-    for parameter in tree.parameters():
+def _lowered(
+    parameters: Sequence[Parameter], settings: dict[str, int], as_good: Callable[[Settings], bool]
+) -> dict[str, int]:
+    """The settings without what does not help: each parameter as low as it can be."""
+    for parameter in parameters:
         while settings[parameter.key] > parameter.minimum:
             lower = _raised(settings, parameter, -1)
-            if latency_s(tree, lower) > limit_s:
+            if not as_good(lower):
                 break
             settings = lower
     return settings
@@ -172,6 +185,8 @@ class Tuner:
         self._knobs: dict[Op, Knob] = {}
         self._before: dict[Op, Reading] = {}
         self._least_wait_s: dict[Op, float] = {}
+        self._busy_s = math.inf
+        self._tuned_at = time.monotonic()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()  # of what threads that open streams change
@@ -232,7 +247,7 @@ class Tuner:
             for op, key in keys.items()
         }
         tree = self.stats.tree(recent, parameters)
-        proposal = propose(tree, self.budget)
+        proposal = propose(tree, self.budget, self._consumer_s(recent[self.stats.ops[0]]))
         for op, key in keys.items():
             knobs[op].value = proposal.settings[key]
         if self._block is not None and self._before:
@@ -240,6 +255,13 @@ class Tuner:
         self._before = readings
         self.proposal = proposal
         logger.debug("input.autotune", extra={"settings": proposal.settings, "reason": proposal.stop.value})
+
+    def _consumer_s(self, read: Reading) -> float:
+        """How long the consumer works on an element: the least so far, since it may stop to do something else."""
+        now = time.monotonic()
+        busy_s = max(0.0, now - self._tuned_at - read.total_s) / read.units
+        self._tuned_at, self._busy_s = now, min(self._busy_s, busy_s)
+        return self._busy_s
 
     def _tune_block(self, block: Knob, tree: Node, proposal: Proposal) -> None:
         """Tries another size of block; not with the first ones, which find the caches of the machine cold."""

@@ -42,6 +42,10 @@ class LanesStream(InterleaveStream):
         return sum(lane.buffer for lane in self._lanes())
 
     @property
+    def pulled(self) -> Work:
+        return self.work
+
+    @property
     def element_bytes(self) -> float:
         return max((lane.element_bytes for lane in self._lanes()), default=0.0)
 

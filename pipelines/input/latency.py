@@ -49,8 +49,9 @@ class Node:
     variability: float = 0.0  #: squared coefficient of variation of its time: 0 steady, 1 random as M/M/1 has it
     taken: float = 1.0  #: elements that the op above takes from this one for each that it gives
     element_bytes: float = 0.0  #: what one waiting element holds: a whole block where rows travel in blocks
-    parallelism: Parameter | int = 1  #: how many elements are worked on at once
-    buffer: Parameter | int | None = None  #: how many finished ones may wait; None: as many as are worked on
+    handing_s: float = 0.0  #: what it costs to bring an element from the thread that made it to the consumer's
+    parallelism: Parameter | int = 1  #: how many elements are worked on at once; 0: the consumer does the work itself
+    buffer: Parameter | int | None = None  #: how many may be on their way or wait; None: twice as many as are worked on
     inputs: tuple[Node, ...] = ()
 
     def walk(self) -> Iterator[Node]:
@@ -96,29 +97,30 @@ def _mixed_wait_s(producer_s: float, consumer_s: float, buffer: int, variability
 
 def latency_s(node: Node, settings: Settings, busy_s: float = 0.0) -> float:
     """How long the consumer of an op waits for each element, when it is busy for `busy_s` between two of them."""
-    if not node.kind.runs_ahead:
-        return _own_s(node, settings) + _inputs_s(node, settings, busy_s + node.own_s)
-    parallelism = value(node.parallelism, settings)
-    buffer = parallelism if node.buffer is None else value(node.buffer, settings)
-    work_s = _own_s(node, settings)
+    parallelism, buffer = value(node.parallelism, settings), places(node, settings)
+    if not buffer:
+        return node.own_s + _inputs_s(node, settings, busy_s + node.own_s)
+    work_s = max(node.own_s / parallelism, node.lock_s) + node.handing_s
     if node.kind is Kind.ASYNC_INTERLEAVE:
-        *outer, inner_s = _interleaved_s(node, settings)
-        work_s, supply_s = work_s + inner_s / max(parallelism, 1), sum(outer)
+        supply_s, inner_s = _interleaved_s(node, settings)
+        work_s += inner_s / parallelism
     else:
         supply_s = _inputs_s(node, settings, 0.0)
     # one thread takes elements from the input while others work on those before
-    produced_s = work_s + _mixed_wait_s(supply_s, work_s, max(parallelism, 1), node.variability)
-    return _mixed_wait_s(produced_s, busy_s, max(buffer, 1), node.variability)
+    produced_s = work_s + _mixed_wait_s(supply_s, work_s, parallelism, node.variability)
+    return _mixed_wait_s(produced_s, busy_s, buffer, node.variability)
 
 
-def _own_s(node: Node, settings: Settings) -> float:
-    if not node.kind.runs_ahead:
-        return node.own_s
-    return max(node.own_s / max(value(node.parallelism, settings), 1), node.lock_s)
+def places(node: Node, settings: Settings) -> int:
+    """How many elements of an op may be on their way or wait for the consumer; 0 if the consumer makes them."""
+    parallelism = value(node.parallelism, settings)
+    if not node.kind.runs_ahead or not parallelism:
+        return 0
+    return 2 * parallelism if node.buffer is None else value(node.buffer, settings)
 
 
 def _inputs_s(node: Node, settings: Settings, busy_s: float) -> float:
-    if node.kind is Kind.INTERLEAVE:
+    if node.kind in {Kind.INTERLEAVE, Kind.ASYNC_INTERLEAVE}:
         return sum(_interleaved_s(node, settings))
     return sum(i.taken * latency_s(i, settings, busy_s / i.taken) for i in node.inputs if i.taken > 0)
 
@@ -150,13 +152,8 @@ def _below(node: Node, cost: Callable[[Node], float]) -> float:
 
 
 def held_bytes(node: Node, settings: Settings) -> float:
-    """What the buffers of a tree hold when they are full, and what is being worked on."""
-    held = 0.0
-    for n in node.walk():
-        if n.kind.runs_ahead:
-            parallelism = value(n.parallelism, settings)
-            held += n.element_bytes * (parallelism if n.buffer is None else max(parallelism, value(n.buffer, settings)))
-    return held
+    """What is on its way in a tree, or waits, when every place is taken."""
+    return sum(n.element_bytes * places(n, settings) for n in node.walk())
 
 
 def value(number: Parameter | int, settings: Settings) -> int:

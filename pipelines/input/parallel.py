@@ -45,14 +45,15 @@ _ours = threading.local()  # marks our threads: they must not wait for one anoth
 class Slot:
     """One element on its way to the consumer."""
 
-    __slots__ = ("at", "cpu_s", "element", "end", "error", "given", "origin", "ready", "stop", "took_s")
+    __slots__ = ("at", "cpu_s", "element", "end", "error", "given", "origin", "paused", "ready", "stop", "took_s")
 
-    def __init__(self, origin: Origin, at: int) -> None:
+    def __init__(self, origin: Origin | None, at: int) -> None:
         self.origin = origin
         self.at = self.stop = at  # which rows or elements of the input it is made of, counted from the start
         self.element: Element = None
         self.error: BaseException | None = None
-        self.end = False
+        self.end = False  # there is no more
+        self.paused = False  # there is more, which the consumer is to take itself
         self.given = False
         self.took_s = self.cpu_s = 0.0
         self.ready = threading.Lock()
@@ -138,10 +139,7 @@ class Ahead(Stream):
     def __next__(self) -> Element:
         slot = self._window.take()
         if self.work is not None:
-            self.work.calls += 1
-            self.work.took_s += slot.took_s
-            self.work.squares += slot.took_s * slot.took_s
-            self.work.cpu_s += slot.cpu_s
+            self.work.add(slot.took_s, slot.cpu_s)
         if slot.error is not None:
             try:
                 raise slot.error
@@ -176,6 +174,11 @@ class Ahead(Stream):
     def element_bytes(self) -> float:
         """What an element on its way holds."""
         return self._window.element_bytes
+
+    @property
+    def pulled(self) -> Work:
+        """What it took to take elements from the input."""
+        return self._window.pulled
 
     @property
     def lock_share(self) -> float:
@@ -214,6 +217,7 @@ class _Window:
         self._done: tuple[tuple[int, int], ...] = ()  # of them, those that another life of the stream has given
         self._pieces: deque[tuple[Element, int, int]] = deque()  # of a block part of which was given
         self._runner: threading.Thread | None = None
+        self.pulled = Work()
         self._weighed = 0
         self._last: Slot | None = None  # the end, if it came before others that are still worked on
         self._ended = False
@@ -221,15 +225,30 @@ class _Window:
     # The consumer's side
 
     def take(self) -> Slot:
-        if self._ended or self.stopped:
-            raise StopIteration
-        self.start()
-        slot = self._first_in_order() if self._ready is None else self._first_ready(self._ready)
-        if slot.end:
-            self._ended = True
-            self.close()
-            if slot.error is None:
-                raise StopIteration
+        while not (self._ended or self.stopped):
+            if self._runner is None and not self._size():
+                slot = self._made_here()
+            else:
+                self.start()
+                slot = self._first_in_order() if self._ready is None else self._first_ready(self._ready)
+            if not slot.paused:
+                self._ended = slot.end
+                if not slot.end:
+                    return slot
+                self.close()
+                if slot.error is not None:
+                    return slot
+            else:
+                self._stand()
+        raise StopIteration
+
+    def _made_here(self) -> Slot:
+        slot = Slot(None, self._at)
+        self._fill(slot)
+        if self.team is not None and not slot.end and slot.error is None:
+            self.team.call(slot)
+        if not slot.end and slot.error is None:
+            self._weigh(slot.element)
         return slot
 
     def _first_in_order(self) -> Slot:
@@ -242,7 +261,7 @@ class _Window:
     def _first_ready(self, ready: SimpleQueue[Slot]) -> Slot:
         while self._last is None or len(self._slots) > 1:
             slot = ready.get()
-            if slot.end:  # others may still be worked on
+            if slot.end or slot.paused:  # others may still be worked on
                 self._last = slot
                 continue
             slot.given = True
@@ -258,21 +277,22 @@ class _Window:
                 self._room.release()
 
     def state(self) -> State:
-        if self._origin is None:
-            self._begin()
         slots = list(self._slots)
-        if self._ended or not slots:
+        if self._ended:
             return {"at": self._at, "done": [], "input": None}
-        head = next(slot for slot in slots if not slot.given)
-        start = head.origin.at
-        done = [(slot.at, slot.stop) for slot in slots if slot.given]
-        done += [(max(first, head.at), stop) for first, stop in self._done if stop > head.at]
-        if head.at > start:
-            done.insert(0, (start, head.at))
+        if not slots and not self._replays:
+            return {"at": self._at, "done": [], "input": self._source.state()}
+        head = next((slot for slot in slots if not slot.given), None)
+        origin = self._origin if head is None else head.origin
+        next_ = self._next if head is None else head.at
+        assert origin is not None
+        done = [(origin.at, next_)]
+        done += [(slot.at, slot.stop) for slot in slots if slot.given and slot.at >= next_]
+        done += [(max(first, next_), stop) for first, stop in self._done if stop > next_]
         return {
-            "at": start,
-            "done": [[first - start, stop - start] for first, stop in sorted(done) if stop > first],
-            "input": head.origin.state,
+            "at": origin.at,
+            "done": [[first - origin.at, stop - origin.at] for first, stop in sorted(done) if stop > first],
+            "input": origin.state,
         }
 
     def restore(self, state: State) -> None:
@@ -281,20 +301,34 @@ class _Window:
             self._ended = True
             return
         self._source.restore(state["input"])
+        self._origin = Origin(state["input"], self._at)
         self._done = tuple((self._at + first, self._at + stop) for first, stop in state["done"])
-        self._begin()
 
-    def _begin(self) -> None:
-        self._origin = Origin(self._source.state(), self._at)
-        self._slots.append(Slot(self._origin, self._at))
+    @property
+    def _replays(self) -> bool:
+        """Whether elements that another life of the stream has given still lie ahead."""
+        return bool(self._done or self._pieces)
+
+    @property
+    def _next(self) -> int:
+        """Which row or element comes next; only while no thread takes any."""
+        return self._pieces[0][1] if self._pieces else self._at
 
     def start(self) -> None:
         if self._runner is not None:
             return
-        if self._origin is None:
-            self._begin()
+        if self._origin is None or not self._replays:
+            self._origin = Origin(self._source.state(), self._at)
+        self._slots.append(Slot(self._origin, self._next))
         self._runner = threading.Thread(target=self._run, name=f"{self.name}: input", daemon=True)
         self._runner.start()
+
+    def _stand(self) -> None:
+        """Goes back to where nothing was started: the thread has taken what it was to take."""
+        assert self._runner is not None
+        self._runner.join()
+        self._runner, self._last = None, None
+        self._slots.clear()
 
     def close(self) -> None:
         """Stops the threads and closes the input; waits for them, unless they are ours to be waited for by others."""
@@ -321,17 +355,23 @@ class _Window:
         try:
             while self._wait_for_room():
                 slot = self._slots[-1]
+                if not self._size():
+                    slot.paused = True
+                    self.finish(slot)
+                    break
                 self._fill(slot)
                 if not slot.end:
                     self._append(slot)
-                if slot.end or slot.error is not None or self.team is None:
+                ended = slot.end  # the slot may be the consumer's, once it is finished
+                if ended or slot.error is not None or self.team is None:
                     self.finish(slot)
                 else:
                     self.team.submit(slot)
-                if slot.end:
+                if ended:
                     break
         finally:
-            self._source.close()
+            if self.stopped or not self._slots or not self._slots[-1].paused:
+                self._source.close()
             if self.team is not None:
                 self.team.end()
 
@@ -347,7 +387,9 @@ class _Window:
         """Takes the slot's element from the input, or what comes instead of it."""
         try:
             if self.permits is None:
+                started = time.perf_counter()
                 slot.element, slot.at, slot.stop = self._pull()
+                self.pulled.add(time.perf_counter() - started)
             else:
                 with self.permits:
                     started, cpu = time.perf_counter(), time.thread_time()
@@ -457,27 +499,33 @@ class _Team:
             while (slot := self._todo.get()) is not None:
                 if self._window.stopped:
                     continue
-                started, cpu = time.perf_counter(), time.thread_time()
-                try:
-                    if self._workers == "process":
-                        process = process or self._process()
-                        slot.element = process(slot.element, slot.at)
-                    elif self._judge is not None:
-                        slot.element = self._judged(self._judge, slot)
-                    else:
-                        slot.element = self._function(slot.element, slot.at)
-                except WorkerLost as error:
-                    slot.error = error
-                    self._ended(process)
-                    process = None
-                except BaseException as error:  # noqa: BLE001  whatever it is, it is the consumer's
-                    slot.error = error
-                slot.took_s = time.perf_counter() - started
-                slot.cpu_s = time.thread_time() - cpu if process is None else process.cpu_s
+                if self._workers == "process":
+                    process = process or self._process()
+                    if not self.call(slot, process):
+                        self._ended(process)
+                        process = None
+                else:
+                    self.call(slot)
                 self._window.finish(slot)
                 del slot
         finally:
             self._ended(process)
+
+    def call(self, slot: Slot, process: Process | None = None) -> bool:
+        """Puts the function's result, or its error, into the slot; False if the process that called it is lost."""
+        started, cpu = time.perf_counter(), time.thread_time()
+        try:
+            if process is not None:
+                slot.element = process(slot.element, slot.at)
+            elif self._judge is not None:
+                slot.element = self._judged(self._judge, slot)
+            else:
+                slot.element = self._function(slot.element, slot.at)
+        except BaseException as error:  # noqa: BLE001  whatever it is, it is the consumer's
+            slot.error = error
+        slot.took_s = time.perf_counter() - started
+        slot.cpu_s = time.thread_time() - cpu if process is None else process.cpu_s
+        return not isinstance(slot.error, WorkerLost)
 
     def _judged(self, judge: _Judge, slot: Slot) -> Element:
         """Calls the function here, and finds out what is to call it from now on."""
@@ -557,7 +605,9 @@ class _Judge:
 def open_map(op: Map, opening: Opening) -> Stream:
     """The stream of a map whose calls run side by side."""
     source = opening.open(op.input) if op.vectorized else elements(opening, op.input)
-    knob = _num_parallel(op, MOST_THREADS if op.workers != "process" else opening.options.cpu_budget or cores())
+    knob = _num_parallel(
+        op, opening, opening.options.cpu_budget or cores() if op.workers == "process" else MOST_THREADS
+    )
     stream = Ahead(
         source,
         name=op.name,
@@ -579,17 +629,20 @@ def open_interleave(op: Interleave, opening: Opening) -> Stream:
     """The stream of an interleave whose datasets are read side by side."""
     from pipelines.input.lanes import LanesStream
 
-    knob = _num_parallel(op, op.cycle)
+    knob = _num_parallel(op, opening, op.cycle)
     stream = LanesStream(op, opening, knob, ordered=_ordered(op, opening))
     if op.num_parallel == AUTOTUNE and opening.tuner is not None:
         opening.tuner.register(knob, stream)
     return stream
 
 
-def _num_parallel(op: Map | Interleave, most: int) -> Knob:
-    wanted = op.num_parallel or 1
-    value = 1 if wanted == AUTOTUNE else wanted
-    return Knob(name=f"{op.name}.num_parallel", kind="parallelism", value=value, minimum=1, maximum=most)
+def _num_parallel(op: Map | Interleave, opening: Opening, most: int) -> Knob:
+    """At first the consumer does the work, if it is to be found out: threads would cost more than a quick function."""
+    value, least = op.num_parallel or 1, 1
+    if value == AUTOTUNE:
+        least = int(getattr(op, "workers", "process") == "process")
+        value = least if opening.tuner is not None else min(most, cores())
+    return Knob(name=f"{op.name}.num_parallel", kind="parallelism", value=value, minimum=least, maximum=most)
 
 
 def _ordered(op: Map | Interleave, opening: Opening) -> bool:

@@ -34,6 +34,12 @@ class Work:
     squares: float = 0.0  #: of the seconds, for their variance
     cpu_s: float = 0.0
 
+    def add(self, took_s: float, cpu_s: float = 0.0) -> None:
+        self.calls += 1
+        self.took_s += took_s
+        self.squares += took_s * took_s
+        self.cpu_s += cpu_s
+
     @property
     def variability(self) -> float:
         """The squared coefficient of variation of a call's time."""
@@ -47,7 +53,10 @@ class Work:
 class RunsAhead(Protocol):
     """A stream that works while its consumer does."""
 
-    work: Work | None  #: None: it calls nothing, it only takes elements ahead
+    work: Work | None  #: calls of a function; None if it only takes elements from its input
+
+    @property
+    def pulled(self) -> Work: ...  # what it took to take them
 
     @property
     def parallelism(self) -> int: ...
@@ -60,6 +69,9 @@ class RunsAhead(Protocol):
 
     @property
     def lock_share(self) -> float: ...
+
+
+HANDING_S = 3e-5  #: about what it takes to wake a thread and let it have Python's lock
 
 
 def weight(element: Element) -> float:
@@ -247,19 +259,23 @@ class Stats:
         kind = Kind.SOURCE if not op.inputs else Kind.KNOWN_RATIO if op.cardinality is not None else Kind.UNKNOWN_RATIO
         parallelism: Parameter | int = 1
         buffer: Parameter | int | None = None
+        handing_s = variability = 0.0
         if ahead is not None:
             kind = Kind.ASYNC_KNOWN_RATIO if op.cardinality is not None else Kind.ASYNC_UNKNOWN_RATIO
             own_s = read.work.took_s / max(read.work.calls, 1) * read.calls / units if read.work is not None else 0.0
             cpu_s = read.work.cpu_s / max(read.work.calls, 1) * read.calls / units if read.work is not None else 0.0
+            handing_s = HANDING_S * read.calls / units
+            variability = (read.work or ahead.pulled).variability
             parallelism = parameters.get((op, "parallelism"), ahead.parallelism)
-            buffer = parameters.get((op, "buffer"), ahead.buffer)
+            buffer = parameters.get((op, "buffer"), None if (op, "parallelism") in parameters else ahead.buffer)
         return Node(
             name=op.name,
             kind=kind,
             own_s=own_s,
             cpu_s=cpu_s,
             lock_s=own_s * ahead.lock_share if ahead is not None else 0.0,
-            variability=read.work.variability if read.work is not None else 0.0,
+            variability=variability,
+            handing_s=handing_s,
             taken=taken,
             element_bytes=read.element_bytes,
             parallelism=parallelism,

@@ -38,7 +38,8 @@ class Prefetch(Op):
         if self.buffer == 0:
             return source
         rows = in_rows(self.input)
-        knob = Knob(name="Prefetch.buffer", kind="buffer", value=2, minimum=1, maximum=MOST)
+        # until it is known that a thread is worth its while, the consumer takes the elements itself
+        knob = Knob(name="Prefetch.buffer", kind="buffer", value=0 if opening.tuner else 2, minimum=0, maximum=MOST)
 
         def window() -> int:
             if self.buffer == AUTOTUNE:
