@@ -72,6 +72,14 @@ def due(timetable: Timetable, since: datetime, now: datetime, *, paused: str = "
     return Due(run=run, missed=missed, next=following, set_back=max(since - now, _ZERO))
 
 
+def waits(found: Due, timetable: Timetable, began: datetime) -> bool:
+    """Whether what is due waits for the end of a run that began then, and so has not been overrun by it.
+
+    A tick that had come before the run began does, and so does a catch-up of several.
+    """
+    return len(found.run) > 1 or any(starts(timetable, tick) <= began for tick in found.run)
+
+
 def _after_a_gap(timetable: Timetable, first: list[Tick], now: datetime, paused: str) -> Due:
     """What is due after more ticks than are listed: the newest are found going back from now."""
     before, *newest = _newest(timetable, now, len(first))

@@ -19,7 +19,7 @@ import hashlib
 import re
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields
 from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
 from functools import lru_cache
@@ -175,6 +175,11 @@ class Timetable(_Terms):
         return cls(**{name: _READ[name](data[name]) for name in _READ if name in data})  # type: ignore[arg-type]
 
     @property
+    def clock(self) -> ZoneInfo:
+        """The zone whose wall time it means."""
+        return _zone(self.zone)
+
+    @property
     def calendar(self) -> Calendar:
         """How its spans are counted, as far as its span rule says."""
         return Calendar.NUMBER if self.span is None else self.span.calendar
@@ -237,7 +242,7 @@ class Tick:
 
 def ticks(timetable: Timetable, after: datetime, until: datetime | None = None) -> Iterator[Tick]:
     """The ticks after `after`, ascending, up to `until` or the end of the schedule; `until` itself is included."""
-    words, zone = _words(timetable.cron, timetable.pipeline), _zone(timetable.zone)
+    words, zone = _words(timetable.cron, timetable.pipeline), timetable.clock
     begin = after.astimezone(UTC).replace(microsecond=0)
     if timetable.start is not None:
         begin = max(begin, timetable.start - _SECOND)
@@ -251,7 +256,7 @@ def ticks(timetable: Timetable, after: datetime, until: datetime | None = None) 
 
 def latest(timetable: Timetable, at: datetime) -> Tick | None:
     """The last tick at or before a moment; None when the schedule had not begun."""
-    words, zone = _words(timetable.cron, timetable.pipeline), _zone(timetable.zone)
+    words, zone = _words(timetable.cron, timetable.pipeline), timetable.clock
     end = at if timetable.end is None else min(at, timetable.end)
     moment = end.astimezone(UTC).replace(microsecond=0)
     wall, found = (_last_moment if words.every_hour else _last_wall)(words, zone, moment)
@@ -262,6 +267,8 @@ def latest(timetable: Timetable, at: datetime) -> Tick | None:
 
 def jitter_of(timetable: Timetable, tick: Tick) -> timedelta:
     """How much later than the tick its run starts: 0 to `jitter_s`, the same in every process."""
+    if not timetable.jitter_s:
+        return timedelta(0)
     digest = hashlib.sha256(f"{timetable.pipeline}@{tick.name}".encode()).digest()
     return timedelta(seconds=timetable.jitter_s * int.from_bytes(digest[:8]) / 2**64)
 
@@ -277,16 +284,19 @@ def span_of(rule: SpanRule, tick: Tick) -> int:
     Raises:
         ScheduleError: the rule raised, or gave something that is no whole number.
     """
-    name = _called(rule)
+    return _asked(rule, tick.wall)
+
+
+def _asked(rule: SpanRule, wall: datetime) -> int:
     try:
-        span = rule(tick.wall)
+        span = rule(wall)
     except Exception as error:
         raise ScheduleError(
-            f"the span rule {name} failed for the tick {tick.wall.isoformat()}: {type(error).__name__}: {error}"
+            f"the span rule {_called(rule)} failed for the tick {wall.isoformat()}: {type(error).__name__}: {error}"
         ) from error
     if isinstance(span, bool) or not isinstance(span, int):
         raise ScheduleError(
-            f"the span rule {name} gave {span!r} for the tick {tick.wall.isoformat()}, no whole number."
+            f"the span rule {_called(rule)} gave {span!r} for the tick {wall.isoformat()}, which is no whole number."
         )
     return span
 
@@ -296,17 +306,15 @@ def _called(rule: SpanRule) -> str:
 
 
 def _tick(timetable: Timetable, wall: datetime, at: datetime) -> Tick:
-    words, zone = _words(timetable.cron, timetable.pipeline), _zone(timetable.zone)
+    words, zone, rule = _words(timetable.cron, timetable.pipeline), timetable.clock, timetable.span
     local = at.astimezone(zone) if words.every_hour else wall.replace(tzinfo=zone)
-    bare = Tick(
+    return Tick(
         at=at,
         name=f"{at:{words.stamp}}Z" if words.every_hour else f"{wall:{words.stamp}}",
         wall=local,
+        span=None if rule is None or isinstance(rule, Custom) else _asked(rule, local),
         note=_note(words, zone, local, at),
     )
-    if timetable.span is None or isinstance(timetable.span, Custom):
-        return bare
-    return replace(bare, span=span_of(timetable.span, bare))
 
 
 def _note(words: _Words, zone: ZoneInfo, local: datetime, at: datetime) -> str:

@@ -1,0 +1,62 @@
+"""Previews: the ticks that come, with their spans and with what changes of the clock do to them. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from orchestrator.span import Calendar
+from scheduler import show
+from scheduler.schedule import SpanRule, Tick, Timetable, span_of, starts, ticks
+
+
+def coming(timetable: Timetable, after: datetime, count: int, rule: SpanRule | None = None) -> list[Tick]:
+    """The next ticks; `rule` is the timetable's custom span rule, if it has one."""
+    found = itertools.islice(ticks(timetable, after), count)
+    return [tick if rule is None else replace(tick, span=span_of(rule, tick)) for tick in found]
+
+
+def told(timetable: Timetable, found: Sequence[Tick], calendar: Calendar) -> str:
+    """Ticks as a table, times in the schedule's zone."""
+    zone, shaken = timetable.clock, timetable.jitter_s > 0
+    rows = [
+        (
+            tick.name,
+            show.at(tick.at, zone),
+            *([show.at(starts(timetable, tick), zone)] if shaken else []),
+            span_label(timetable, tick, calendar),
+            tick.note,
+        )
+        for tick in found
+    ]
+    if not rows:
+        return f"{timetable.pipeline} has no tick any more: its schedule has ended."
+    return show.table(("TICK", "COMES", *(["STARTS"] if shaken else []), "SPAN", "NOTE"), rows)
+
+
+def document(timetable: Timetable, found: Sequence[Tick], calendar: Calendar) -> show.Document:
+    """Ticks for programs."""
+    return {
+        "pipeline": timetable.pipeline,
+        "cron": timetable.cron,
+        "zone": timetable.zone,
+        "ticks": [tick_document(timetable, tick, calendar) for tick in found],
+    }
+
+
+def tick_document(timetable: Timetable, tick: Tick, calendar: Calendar) -> show.Document:
+    """A tick for programs."""
+    return {
+        "tick": tick.name,
+        "at": show.iso(tick.at),
+        "starts": show.iso(starts(timetable, tick)),
+        **show.span_document(tick.span, calendar),
+        "note": tick.note,
+    }
+
+
+def span_label(timetable: Timetable, tick: Tick, calendar: Calendar) -> str:
+    """A tick's span as people write it; `newest` where the schedule names none."""
+    return "newest" if timetable.span is None else show.label(tick.span, calendar)
