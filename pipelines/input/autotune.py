@@ -10,7 +10,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -42,7 +42,7 @@ class Stop(Enum):
 
     CORES = "the cores are the limit"
     MEMORY = "the memory is the limit"
-    TOP = "everything is at its highest"
+    TOP = "the highest settings are the limit"
     ENOUGH = "no setting gains more"
 
 
@@ -57,72 +57,71 @@ class Proposal:
 
 
 def propose(tree: Node, budget: Budget, busy_s: float = 0.0) -> Proposal:
-    """Climbs from the lowest settings: each step raises by one the parameter that gains most.
+    """The settings at the end of a climb, without what was raised in vain.
 
-    A step that gains nothing is taken too: of two stages that are equally slow, one has to be raised before raising
-    the other gains anything. The climb ends when elements come faster than the cores can make them at all, when a step
-    would hold more memory than the budget, or when even the highest settings would gain under 2 %. What was raised in
-    vain is lowered again. It always starts from the same place, so the settings of the moment do not matter.
+    A climb always starts from the same place, so the settings of the moment do not matter.
 
     Args:
         tree: the graph as measured.
         budget: of cores and memory.
         busy_s: how long the consumer works on an element before it asks for the next one.
     """
-
-    def period_s(settings: Settings) -> float:
-        return busy_s + latency_s(tree, settings, busy_s)
-
+    *_, (settings, stop) = climb(tree, budget, busy_s)
+    assert stop is not None
+    limit_s = _period_s(tree, settings, busy_s) * (1 + ENOUGH)
     parameters = tree.parameters()
-    loads = _loads(tree)
-    bound_s = cpu_s(tree) / budget.cores
-    best_s = period_s({p.key: p.maximum for p in parameters})
-    settings = {p.key: p.minimum for p in parameters}
-    while True:
-        reached_s = period_s(settings)
-        if held_bytes(tree, settings) > budget.memory_bytes:
-            stop = Stop.MEMORY
-            break
-        if reached_s < bound_s:
-            stop = Stop.CORES
-            break
-        higher = [p for p in parameters if settings[p.key] < p.maximum]
-        if not higher:
-            stop = Stop.TOP
-            break
-        if reached_s <= best_s * (1 + ENOUGH):
-            stop = Stop.ENOUGH
-            break
-        within = [p for p in higher if held_bytes(tree, _raised(settings, p)) <= budget.memory_bytes]
-        gains = {p.key: reached_s - period_s(_raised(settings, p)) for p in within}
-        worth = [p for p in within if p.key in loads or gains[p.key] > LEAST_BUFFER_GAIN_S]
-        if not worth:
-            stop = Stop.MEMORY if len(within) < len(higher) else Stop.ENOUGH
-            break
-        # where nothing gains, the stage that is slowest now comes first
-        best = max(worth, key=lambda p: (gains[p.key], loads.get(p.key, 0.0) / max(settings[p.key], 1)))
-        settings = _raised(settings, best)
-    settings = _lowered(parameters, settings, lambda lower: period_s(lower) <= reached_s * (1 + ENOUGH))
+    for parameter in parameters:
+        while settings[parameter.key] > parameter.minimum:
+            lower = _raised(settings, parameter, -1)
+            if _period_s(tree, lower, busy_s) > limit_s:
+                break
+            settings = lower
+    if stop is Stop.ENOUGH and any(settings[p.key] == p.maximum for p in parameters):
+        stop = Stop.TOP
     return Proposal(
         settings=settings, latency_s=latency_s(tree, settings, busy_s), held_bytes=held_bytes(tree, settings), stop=stop
     )
 
 
+def climb(tree: Node, budget: Budget, busy_s: float = 0.0) -> Iterator[tuple[dict[str, int], Stop | None]]:
+    """From the lowest settings up: each step raises by one the parameter that gains most. The last comes with a reason.
+
+    A step that gains nothing is taken too: of two stages that are equally slow, one has to be raised before raising
+    the other gains anything. The climb ends when elements come faster than the cores can make them at all, when a step
+    would hold more memory than the budget, or when even the highest settings would gain under 2 %.
+    """
+    parameters, loads = tree.parameters(), _loads(tree)
+    bound_s = cpu_s(tree) / budget.cores
+    best_s = _period_s(tree, {p.key: p.maximum for p in parameters}, busy_s)
+    settings = {p.key: p.minimum for p in parameters}
+    while True:
+        reached_s = _period_s(tree, settings, busy_s)
+        if reached_s < bound_s:
+            yield settings, Stop.CORES
+            return
+        if reached_s <= best_s * (1 + ENOUGH):
+            yield settings, Stop.ENOUGH
+            return
+        higher = [p for p in parameters if settings[p.key] < p.maximum]
+        within = [p for p in higher if held_bytes(tree, _raised(settings, p)) <= budget.memory_bytes]
+        gains = {p.key: reached_s - _period_s(tree, _raised(settings, p), busy_s) for p in within}
+        worth = [p for p in within if p.key in loads or gains[p.key] > LEAST_BUFFER_GAIN_S]
+        if not worth:
+            yield settings, Stop.MEMORY if len(within) < len(higher) else Stop.ENOUGH
+            return
+        yield settings, None
+        # where nothing gains, the stage that is slowest now comes first
+        best = max(worth, key=lambda p: (gains[p.key], loads.get(p.key, 0.0) / max(settings[p.key], 1)))
+        settings = _raised(settings, best)
+
+
+def _period_s(tree: Node, settings: Settings, busy_s: float) -> float:
+    """From one element to the next, as the consumer sees it."""
+    return busy_s + latency_s(tree, settings, busy_s)
+
+
 def _raised(settings: Settings, parameter: Parameter, by: int = 1) -> dict[str, int]:
     return {**settings, parameter.key: settings[parameter.key] + by}
-
-
-def _lowered(
-    parameters: Sequence[Parameter], settings: dict[str, int], as_good: Callable[[Settings], bool]
-) -> dict[str, int]:
-    """The settings without what does not help: each parameter as low as it can be."""
-    for parameter in parameters:
-        while settings[parameter.key] > parameter.minimum:
-            lower = _raised(settings, parameter, -1)
-            if not as_good(lower):
-                break
-            settings = lower
-    return settings
 
 
 def _loads(tree: Node, times: float = 1.0) -> dict[str, float]:

@@ -1,0 +1,167 @@
+"""The cases of autotune and of the training loop, each a test named by its id."""
+
+import dataclasses
+from itertools import pairwise
+
+import pytest
+
+from pipelines.input import autotune, stats
+from pipelines.input.autotune import PERIOD_S, Budget, Stop, Tuner, climb, machine_budget, propose
+from pipelines.input.latency import Kind, Node, Parameter, held_bytes, latency_s, wait_s, work_s
+from pipelines.input.op import AUTOTUNE, Opening, Options
+from pipelines.input.ops.map import Map
+from pipelines.input.ops.range import Range
+from pipelines.input.stats import Reading, Work
+from tests.pipelines.input.talk import F_S, G_S, SOURCE_S, free, one_after_another, tree
+
+PLENTY = 1e12  # bytes
+
+
+def budget(cores, memory_bytes=PLENTY):
+    return Budget(cores=cores, memory_bytes=memory_bytes)
+
+
+def test_AT_01_without_parallelism_the_stages_add_up():
+    """20 + 100 + 200 ms: 320 ms an element."""
+    assert latency_s(one_after_another(), {}) == pytest.approx(0.32)
+
+
+def test_AT_02_with_parallelism_1_the_first_takes_all_and_the_rest_the_slowest():
+    """320 ms, then 200 ms each."""
+    graph = tree(1, 1)
+
+    assert work_s(graph) == pytest.approx(0.32)
+    assert latency_s(graph, {}) == pytest.approx(0.2)
+
+
+def test_AT_03_with_enough_parallelism_the_source_remains():
+    """5 and 10 at once: 20 ms."""
+    assert latency_s(tree(5, 10), {}) == pytest.approx(0.02)
+
+
+def test_AT_04_more_than_enough_gains_nothing_and_holds_more():
+    """1,024 at once are as fast as 10, and hold a hundred times the memory."""
+    enough, far_more = tree(5, 10, element_bytes=1.0), tree(1024, 1024, element_bytes=1.0)
+
+    assert latency_s(far_more, {}) == pytest.approx(latency_s(enough, {}))
+    assert held_bytes(far_more, {}) > 100 * held_bytes(enough, {})
+
+
+def test_AT_05_with_16_cores_it_is_as_fast_as_by_hand():
+    """At most a quarter above 20 ms; 5 to 16 and 10 to 16 at once."""
+    found = propose(free(16), budget(16))
+
+    assert found.latency_s <= 1.25 * 0.02
+    assert 5 <= found.settings["f"] <= 16
+    assert 10 <= found.settings["g"] <= 16
+
+
+def test_AT_06_with_2_cores_it_stops_below_what_the_cores_can_do():
+    """100 ms are below 320 / 2: more threads would only wait for each other."""
+    found = propose(free(2), budget(2))
+
+    assert found.settings == {"f": 1, "g": 2}
+    assert found.latency_s == pytest.approx(0.1)
+    assert found.stop is Stop.CORES
+
+
+def test_AT_07_a_climb_starts_lowest_and_raises_one_by_one():
+    """Each step raises one parameter by 1; one that gains nothing is taken too."""
+    graph = free(16)
+
+    path = [settings for settings, _ in climb(graph, budget(16))]
+
+    assert path[0] == {"f": 1, "g": 1}
+    assert all(sum(after[k] - before[k] for k in after) == 1 for before, after in pairwise(path))
+    assert any(latency_s(graph, after) == latency_s(graph, before) for before, after in pairwise(path))
+
+
+def test_AT_08_a_longer_buffer_needs_a_real_gain():
+    """Where times are steady a second place gains nothing, so it is not taken."""
+    source = Node(name="source", kind=Kind.SOURCE, own_s=0.02)
+    graph = Node(
+        name="prefetch",
+        kind=Kind.ASYNC_KNOWN_RATIO,
+        own_s=0.0,
+        buffer=Parameter(key="buffer", maximum=64),
+        inputs=(source,),
+    )
+
+    assert propose(graph, budget(2), busy_s=0.02).settings == {"buffer": 1}
+    random = dataclasses.replace(graph, variability=1.0)
+    assert propose(random, budget(2), busy_s=0.02).settings["buffer"] > 1
+
+
+def test_AT_09_a_climb_stops_at_the_top_the_cores_or_the_memory():
+    """Each of the three ends it, and the settings of that moment are kept."""
+    heavy = free(16, element_bytes=1e6, cpu_s=0.0)
+
+    assert propose(free(4, cpu_s=0.0), budget(16)).stop is Stop.TOP
+    assert propose(free(64), budget(4)).stop is Stop.CORES
+    stopped = propose(heavy, budget(64, memory_bytes=12e6))
+    assert stopped.stop is Stop.MEMORY
+    assert stopped.held_bytes <= 12e6
+
+
+def test_AT_10_budgets_and_period():
+    """Half of the free memory, the cores we may run on, every 10 ms at first and every minute in the end."""
+    found = machine_budget()
+
+    assert found.cores == autotune.cores()
+    assert 0 < found.memory_bytes <= autotune._free_bytes() * 0.6
+    assert PERIOD_S == (0.01, 60.0)
+
+
+def test_AT_12_an_ops_latency_is_its_own_time_and_what_its_kind_makes_of_its_inputs():
+    """All kinds in one tree; the wait at a buffer is that of M/M/1/K when times are random."""
+    source = Node(name="source", kind=Kind.SOURCE, own_s=0.02)
+    ahead = Node(
+        name="f", kind=Kind.ASYNC_KNOWN_RATIO, own_s=0.1, parallelism=4, buffer=4, variability=1.0, inputs=(source,)
+    )
+    produced_s = 0.1 / 4 + wait_s(0.02, 0.1 / 4, 4)
+
+    assert latency_s(Node(name="g", own_s=0.2, inputs=(ahead,)), {}) == pytest.approx(0.2 + wait_s(produced_s, 0.2, 4))
+    assert wait_s(0.03, 0.03, 9) == pytest.approx(0.003)
+
+
+def test_AT_13_timing_costs_less_than_2_us_for_each_element_and_op():
+    """For a batch, or a block of rows, that is nothing."""
+    assert stats.overhead_s() <= 2e-6
+
+
+@pytest.mark.parametrize("start", [(1, 1), (16, 16), (1024, 1)])
+def test_AT_14_where_the_settings_stood_does_not_matter(start, monkeypatch):
+    """From the same measurements come the same settings, whatever the knobs stood at."""
+    graph = Map(
+        input=Map(input=Range(start=0, stop=9), function=abs, num_parallel=AUTOTUNE),
+        function=abs,
+        num_parallel=AUTOTUNE,
+    )
+    outer, inner, source = graph, graph.input, graph.input.input
+    tuner = Tuner(graph, Options(cpu_budget=16), Opening().block)
+    streams = Opening(tuner=tuner, observe=tuner.observe).open(graph)
+    seen = {source: 0.02 * 100, inner: 0.1 * 100, outer: 0.2 * 100}
+    monkeypatch.setattr(tuner.stats, "readings", lambda: {
+        op: Reading(calls=100, units=100, total_s=s, work=None if op is source else Work(calls=100, took_s=s, cpu_s=s))
+        for op, s in seen.items()
+    })  # fmt: skip
+    for knob, value in zip((tuner._knobs[inner], tuner._knobs[outer]), start, strict=True):
+        knob.value = value
+
+    tuner.tune()
+
+    assert (tuner._knobs[inner].value, tuner._knobs[outer].value) == (5, 10)
+    streams.close()
+
+
+@pytest.mark.parametrize(
+    ("cores", "f", "g", "output_s"),
+    [(2, 1, 2, 0.1), (4, 2, 3, 0.0667), (8, 3, 6, 0.0333), (16, 5, 10, 0.02), (64, 5, 10, 0.02)],
+)
+def test_AT_15_no_more_than_is_needed_where_more_gains_nothing(cores, f, g, output_s):
+    """Where a sequential stage is the floor, the climb ends on it instead of raising all to the top."""
+    found = propose(free(cores), budget(cores))
+
+    assert found.settings == {"f": f, "g": g}
+    assert found.latency_s == pytest.approx(output_s, rel=0.01)
+    assert found.latency_s >= max(SOURCE_S, F_S / f, G_S / g) * 0.999
