@@ -2,33 +2,65 @@
 
 from __future__ import annotations
 
-import builtins
-import itertools
-import secrets
-import weakref
-from collections.abc import Iterator
-from dataclasses import replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+import functools
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from orchestrator.errors import StateMismatch
-from pipelines.input.element import Spec
-from pipelines.input.op import Count, Element, Op, Opening, Options, State, Stream, rows_of
-from pipelines.input.ops.arrow import Arrow
+from orchestrator.errors import DatasetError
+from pipelines.input import sinks
+from pipelines.input.call import Format
+from pipelines.input.element import UNKNOWN, ElementSpec, Spec, Table
+from pipelines.input.fingerprint import FilesBy, WithFingerprint
+from pipelines.input.iterator import DatasetIterator
+from pipelines.input.op import AUTOTUNE, Count, Op, Options, whole
+from pipelines.input.ops.as_numpy import AsNumpy
+from pipelines.input.ops.as_rows import AsRows
 from pipelines.input.ops.batch import Batch
-from pipelines.input.ops.range import Range
+from pipelines.input.ops.bucket import Bucket
+from pipelines.input.ops.cache import DEFAULT_LIMIT_BYTES, Cache
+from pipelines.input.ops.concatenate import Concatenate
+from pipelines.input.ops.enumerate import Enumerate
+from pipelines.input.ops.filter import Filter
+from pipelines.input.ops.ignore_errors import IgnoreErrors
+from pipelines.input.ops.interleave import Interleave
+from pipelines.input.ops.map import Map
+from pipelines.input.ops.padded_batch import PaddedBatch, Padding, Sizes
+from pipelines.input.ops.prefetch import Prefetch
+from pipelines.input.ops.rebatch import rebatch
+from pipelines.input.ops.repeat import Repeat
+from pipelines.input.ops.scan import Scan
+from pipelines.input.ops.select import Select
+from pipelines.input.ops.shard import Shard
+from pipelines.input.ops.shuffle import Shuffle
+from pipelines.input.ops.skip import Skip
+from pipelines.input.ops.take import Take
+from pipelines.input.ops.unbatch import Unbatch
+from pipelines.input.ops.window import Window
+from pipelines.input.rewrite import RULES, Plan, optimized
+from pipelines.input.snapshot import op as snapshots
+from pipelines.input.snapshot.op import Compression
+from pipelines.input.snapshot.state import Mode
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
     import pyarrow as pa
+    import pyarrow.compute as pc
 
 
 class Dataset:
     """A description of a flow of elements; nothing happens until it is iterated over."""
 
-    def __init__(self, op: Op, options: Options | None = None) -> None:
+    def __init__(self, op: Op, settings: Options | None = None) -> None:
         self.op = op
-        self.settings = options or Options()
-        self._epochs = itertools.count()
+        self.settings = settings or Options()
+        self._passes = 0  # begun so far
+
+    def __repr__(self) -> str:
+        return f"<Dataset {self.op.name}: {self.spec}>"
 
     @property
     def spec(self) -> Spec:
@@ -40,105 +72,341 @@ class Dataset:
         """How many elements one pass gives; `math.inf` if it never ends, None if only reading them could tell."""
         return self.op.cardinality
 
+    # One pass
+
     def __iter__(self) -> DatasetIterator:
         return self.iterator()
 
     def iterator(self, *, epoch: int | None = None) -> DatasetIterator:
-        """One pass over the elements. Passes are numbered, so that shuffles differ; `epoch` names one."""
-        return self._opened(epoch, blocks=False)
+        """One pass, an element at a time. Passes are numbered, so that shuffles differ; `epoch` names one."""
+        return self._pass(epoch, blocks=False)
 
     def blocks(self, *, epoch: int | None = None) -> DatasetIterator:
-        """One pass over rows, a RecordBatch of many at a time: how many is not promised."""
-        return self._opened(epoch, blocks=True)
+        """One pass over rows, a RecordBatch of many at a time; how many is not promised."""
+        if not isinstance(self.spec, Table):
+            raise DatasetError("blocks: the elements are not rows, so they do not travel in blocks.")
+        return self._pass(epoch, blocks=True)
 
-    def _opened(self, epoch: int | None, *, blocks: bool) -> DatasetIterator:
-        number = next(self._epochs) if epoch is None else epoch
-        return DatasetIterator(self, number, blocks=blocks)
+    def _pass(self, epoch: int | None, *, blocks: bool) -> DatasetIterator:
+        if epoch is None:
+            epoch, self._passes = self._passes, self._passes + 1
+        return DatasetIterator(self.op, self.settings, epoch, blocks=blocks, dataset=Dataset)
 
-    def _then(self, op: Op) -> Dataset:
-        return Dataset(op, self.settings)
+    def reduce(self, initial: Any, function: Callable[[Any, Any], Any]) -> Any:
+        """What is left when `function` of what was carried and an element has been called for each of them."""
+        with self.iterator() as elements:
+            return functools.reduce(function, elements, initial)
+
+    # One element of another
+
+    def map(
+        self,
+        function: Callable[..., Any],
+        *,
+        vectorized: bool = False,
+        spec: ElementSpec | pa.Schema | None = None,
+        reads: Sequence[str] | None = None,
+        writes: Sequence[str] | None = None,
+        format: Format | None = None,  # noqa: A002  the word for it
+        num_parallel: int | None = None,
+        deterministic: bool | None = None,
+        workers: Literal["thread", "process"] = "thread",
+        stateless: bool | None = None,
+    ) -> Dataset:
+        """The results of `function`, element by element; a plain tuple is spread over its arguments.
+
+        Vectorized, it takes blocks of rows, as RecordBatches (`format="arrow"`, or if its argument is annotated so) or
+        else as dicts of NumPy arrays, and gives as many rows back in either form. It must treat each row by itself.
+        `reads` are the columns it is given, `writes` those it gives back, which are added to the others; with both
+        said, files are read and rows filtered as far below it as possible. `spec` says what it gives.
+        """
+        result = _described(spec)
+        rows = isinstance(result, Table) and not vectorized
+        op = Map(
+            input=self.op,
+            function=function,
+            vectorized=vectorized,
+            result=UNKNOWN if rows else result,
+            reads=None if reads is None else tuple(reads),
+            writes=None if writes is None else tuple(writes),
+            format=format,
+            num_parallel=num_parallel,
+            deterministic=deterministic,
+            workers=workers,
+            stateless=stateless,
+        )
+        made = self._then(op)
+        return made.as_rows(result.schema) if rows and isinstance(result, Table) and result.schema is not None else made
+
+    def map_batches(self, function: Callable[..., Any], **options: Any) -> Dataset:
+        """`map(function, vectorized=True, …)`."""
+        return self.map(function, vectorized=True, **options)
+
+    def filter(
+        self,
+        predicate: Callable[..., Any] | pc.Expression,
+        *,
+        vectorized: bool = False,
+        format: Format | None = None,  # noqa: A002  the word for it
+    ) -> Dataset:
+        """The elements for which it holds: `col("fare") > 3`, or a function (vectorized, it gives a mask)."""
+        return self._then(Filter(input=self.op, predicate=predicate, vectorized=vectorized, format=format))
+
+    def select(self, *columns: str) -> Dataset:
+        """These columns of rows, in this order."""
+        return self._then(Select(input=self.op, columns=columns))
+
+    def enumerate(self, start: int = 0, *, column: str = "index") -> Dataset:
+        """Elements as `(number, element)`; rows get the number as a first column."""
+        return self._then(Enumerate(input=self.op, start=start, column=column))
+
+    def scan(self, initial: Any, function: Callable[[Any, Any], tuple[Any, Any]]) -> Dataset:
+        """The results of `function(carried, element)`, which gives what to carry to the next element, and a result."""
+        return self._then(Scan(input=self.op, initial=initial, function=function))
+
+    def as_rows(self, schema: pa.Schema) -> Dataset:
+        """Dicts as the rows of a table."""
+        return self._then(AsRows(input=self.op, schema=schema))
+
+    def as_numpy(self) -> Dataset:
+        """RecordBatches as dicts of NumPy arrays."""
+        return self._then(AsNumpy(input=self.op))
+
+    def ignore_errors(self) -> Dataset:
+        """The elements that could be made; a function that raises for one leaves it out, with a line in the log."""
+        return self._then(IgnoreErrors(input=self.op))
+
+    # Datasets of elements, elements of datasets
+
+    def flat_map(self, function: Callable[..., Dataset], *, spec: ElementSpec | pa.Schema | None = None) -> Dataset:
+        """The elements of the datasets that `function` makes of elements, one dataset behind the other.
+
+        A schema as `spec` says that these are datasets of such rows, which then travel in blocks.
+        """
+        return self._then(Interleave(input=self.op, function=function, result=_described(spec)))
+
+    def interleave(
+        self,
+        function: Callable[..., Dataset],
+        *,
+        cycle_length: int = 16,
+        block_length: int = 1,
+        spec: ElementSpec | pa.Schema | None = None,
+        num_parallel: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Dataset:
+        """As `flat_map`, but of `cycle_length` datasets in turns, `block_length` elements (rows) each turn."""
+        return self._then(
+            Interleave(
+                input=self.op,
+                function=function,
+                cycle=cycle_length,
+                block=block_length,
+                result=_described(spec),
+                num_parallel=num_parallel,
+                deterministic=deterministic,
+            )
+        )
+
+    def window(self, size: int, *, shift: int | None = None, stride: int = 1, drop_remainder: bool = False) -> Dataset:
+        """Datasets of `size` elements each, `stride` apart; each begins `shift` elements behind the one before."""
+        op = Window(input=self.op, size=size, shift=shift, stride=stride, drop_remainder=drop_remainder)
+        return self._then(op)
+
+    # Batches
 
     def batch(self, size: int, *, drop_remainder: bool = False, ragged: bool = False) -> Dataset:
         """Batches of exactly `size` elements; the last may be smaller, unless dropped. Rows make RecordBatches."""
         return self._then(Batch(input=self.op, size=size, drop_remainder=drop_remainder, ragged=ragged))
 
+    def unbatch(self) -> Dataset:
+        """The elements of batches; RecordBatches become rows."""
+        return self._then(Unbatch(input=self.op))
 
-class DatasetIterator(Iterator[Element]):
-    """One pass over a dataset; its `state` can be kept and given to another one, in another process too."""
+    def rebatch(self, size: int, *, drop_remainder: bool = False) -> Dataset:
+        """Batches of another size."""
+        return self._then(rebatch(self.op, size, drop_remainder=drop_remainder))
 
-    def __init__(self, dataset: Dataset, epoch: int, *, blocks: bool) -> None:
-        options = dataset.settings
-        seed = secrets.randbits(63) if options.seed is None else options.seed
-        self._op = dataset.op
-        self._opening = Opening(options=options, seed=seed, epoch=(epoch,), dataset=Dataset)
-        self._stream: Stream | None = None
-        self._in_rows = rows_of(dataset.op) and not blocks
-        self._rows: list[Element] = []  # of the block that is being given row by row
-        self._at = 0
-        self._before: State = {}
-        self._closed = False
+    def padded_batch(
+        self, size: int, *, shapes: Sizes = None, values: Padding = None, drop_remainder: bool = False
+    ) -> Dataset:
+        """Batches of arrays of different sizes, filled up with `values` to the largest of the batch or to `shapes`."""
+        op = PaddedBatch(input=self.op, size=size, shapes=shapes, values=values, drop_remainder=drop_remainder)
+        return self._then(op)
 
-    def _open(self) -> Stream:
-        if self._stream is None:
-            self._stream = self._opening.open(self._op)
-            weakref.finalize(self, self._stream.close)
-        return self._stream
+    def bucket_by_sequence_length(
+        self,
+        length: Callable[..., int],
+        boundaries: Sequence[int],
+        sizes: Sequence[int],
+        *,
+        shapes: Sizes = None,
+        values: Padding = None,
+        drop_remainder: bool = False,
+        no_padding: bool = False,
+    ) -> Dataset:
+        """Padded batches of elements of like length: below `boundaries[i]`, `sizes[i]` of them make a batch."""
+        return self._then(
+            Bucket(
+                input=self.op,
+                length=length,
+                boundaries=tuple(boundaries),
+                sizes=tuple(sizes),
+                shapes=shapes,
+                values=values,
+                drop_remainder=drop_remainder,
+                no_padding=no_padding,
+            )
+        )
 
-    def __next__(self) -> Element:
-        if self._closed:
-            raise StopIteration
-        stream = self._stream or self._open()
-        if not self._in_rows:
-            return next(stream)
-        if self._at == len(self._rows):
-            self._before = stream.state()
-            self._rows, self._at = next(stream).to_pylist(), 0
-        self._at += 1
-        return self._rows[self._at - 1]
+    # Which elements, in what order
 
-    def state(self) -> State:
-        """Where it stands, as plain data."""
-        stream = self._open()
-        inside = self._at < len(self._rows)
-        return {
-            "epoch": list(self._opening.epoch),
-            "seed": self._opening.seed,
-            "stream": self._before if inside else stream.state(),
-            "used": self._at if inside else 0,
-        }
+    def shuffle(
+        self, buffer: int | None = None, *, seed: int | None = None, reshuffle_each_iteration: bool = True
+    ) -> Dataset:
+        """The elements of each window of `buffer` of them (None: of all) in an order that follows from the seed."""
+        op = Shuffle(input=self.op, buffer=buffer, seed=seed, reshuffle_each_iteration=reshuffle_each_iteration)
+        return self._then(op)
 
-    def restore(self, state: State) -> Self:
-        """Goes on where the iterator stood whose state it was."""
-        if self._stream is not None:
-            raise StateMismatch("restore: this iterator has been used already; take a fresh one from the dataset.")
-        self._opening = replace(self._opening, epoch=tuple(state["epoch"]), seed=state["seed"])
-        self._open().restore(state["stream"])
-        for _ in builtins.range(state["used"]):
-            next(self)
-        return self
+    def repeat(self, count: int | None = None) -> Dataset:
+        """All elements `count` times over; without a count, without end."""
+        return self._then(Repeat(input=self.op, count=count))
 
-    def close(self) -> None:
-        """Ends the pass and gives back what it holds; also done when the iterator is dropped."""
-        self._closed = True
-        if self._stream is not None:
-            self._stream.close()
+    def take(self, count: int) -> Dataset:
+        """The first `count` elements; -1 for all of them."""
+        return self._then(Take(input=self.op, count=count))
 
-    def __enter__(self) -> Self:
-        return self
+    def skip(self, count: int) -> Dataset:
+        """All but the first `count` elements; -1 leaves none."""
+        return self._then(Skip(input=self.op, count=count))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def shard(self, shards: int, index: int) -> Dataset:
+        """Every `shards`-th element, beginning with number `index`."""
+        return self._then(Shard(input=self.op, shards=shards, index=index))
+
+    def concatenate(self, *others: Dataset) -> Dataset:
+        """The elements of this dataset, and behind them those of the others."""
+        return self._then(Concatenate(parts=(self.op, *(other.op for other in others))))
+
+    # How it runs
+
+    def cache(self, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Dataset:
+        """Keeps the elements of the first whole pass in memory; more than `limit_bytes` of them is an error."""
+        return self._then(Cache(input=self.op, limit_bytes=limit_bytes))
+
+    def snapshot(
+        self,
+        path: str | os.PathLike[str],
+        compression: Compression | None = "auto",
+        reader_fn: Callable[[Dataset], Dataset] | None = None,
+        writer_fn: Callable[[Dataset], Dataset | Sequence[Dataset]] | None = None,
+        pending_snapshot_expiry_seconds: float = 86_400,
+        mode: Mode = "auto",
+        *,
+        files_by: FilesBy = "mtime",
+    ) -> Dataset:
+        """The same elements, kept below `path` by the first pass that gets to its end, and read from there by others.
+
+        `path` is a folder or an fsspec URL. A snapshot is found again by the fingerprint of the ops before this one,
+        in which a source file counts by its time of change or, with `files_by="content"`, by every byte.
+        `writer_fn` splits the elements into datasets that are written side by side; `reader_fn` makes one dataset of
+        these splits again, in any order.
+        """
+        return snapshots.taken(
+            self,
+            path=os.fspath(path),
+            compression=compression or "none",
+            reader_fn=reader_fn,
+            writer_fn=writer_fn,
+            expiry_s=pending_snapshot_expiry_seconds,
+            mode=mode,
+            files_by=files_by,
+        )
+
+    def with_snapshot_fingerprint(self, fingerprint: str) -> Dataset:
+        """The same elements; to snapshots behind it the step before it counts by this name, whatever it does."""
+        return self._then(WithFingerprint(input=self.op, fingerprint=fingerprint))
+
+    def prefetch(self, buffer: int = AUTOTUNE) -> Dataset:
+        """Makes up to `buffer` elements ready in the background."""
+        return self._then(Prefetch(input=self.op, buffer=buffer))
+
+    def apply(self, function: Callable[[Dataset], Dataset]) -> Dataset:
+        """`function(self)`: a chain of words under a name."""
+        made = function(self)
+        if not isinstance(made, Dataset):
+            raise DatasetError(f"apply({function!r}): wants a Dataset back, not {type(made).__name__}.")
+        return made
+
+    def options(self, **changes: Any) -> Dataset:
+        """The same elements, made in another way; see `Options` for the names."""
+        known = [each.name for each in fields(Options)]
+        for name, value in changes.items():
+            if name not in known:
+                raise DatasetError(f"options({name}=…): there is no such option; there are {', '.join(known)}.")
+            if name in {"block_rows", "cpu_budget", "memory_budget_bytes"} and value is not None:
+                whole("options", name, value, autotune=name == "block_rows")
+            if name == "seed" and value is not None:
+                whole("options", name, value, at_least=0)
+        if "without" in changes:
+            changes["without"] = frozenset(changes["without"])
+            for rule in changes["without"] - {rule.name for rule in RULES}:
+                names = ", ".join(rule.name for rule in RULES)
+                raise DatasetError(f"options(without={rule!r}): there is no such rewrite; there are {names}.")
+        return Dataset(self.op, replace(self.settings, **changes))
+
+    def explain(self) -> Plan:
+        """The graph before and after it is rewritten, and which rewrite did what and why; print it."""
+        return optimized(self.op, self.settings)
+
+    # Where it goes
+
+    def to_arrow(self) -> pa.Table:
+        """All rows, or all batches or dicts as rows, as one table."""
+        self._finite("to_arrow")
+        return sinks.to_arrow(self)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """As `to_arrow`, as a pandas frame."""
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        """As `to_arrow`, as a Polars frame."""
+        return sinks.to_polars(self.to_arrow())
+
+    def to_numpy(self) -> Any:
+        """All elements as one batch: arrays, or a structure of them."""
+        self._finite("to_numpy")
+        return sinks.to_numpy(self)
+
+    def to_torch(self) -> Any:
+        """A `torch.utils.data.IterableDataset`; each of a DataLoader's workers gives its share of the elements."""
+        return sinks.to_torch(self)
+
+    def to_jax(self) -> Any:
+        """An iterable of elements whose leaves are JAX arrays."""
+        return sinks.to_jax(self)
+
+    def to_tf(self) -> Any:
+        """A `tf.data.Dataset` of the elements."""
+        return sinks.to_tf(self)
+
+    def _finite(self, sink: str) -> None:
+        if self.cardinality == math.inf:
+            raise DatasetError(f"{sink}: this dataset never ends; take(…) as much of it as is wanted.")
+
+    def _then(self, op: Op) -> Dataset:
+        return Dataset(op, self.settings)
 
 
-def range(start: int, stop: int | None = None, step: int = 1) -> Dataset:  # noqa: A001  as tf.data calls it
-    """Whole numbers, as Python's own `range`."""
-    return Dataset(Range(start=0, stop=start, step=step) if stop is None else Range(start=start, stop=stop, step=step))
-
-
-def from_arrow(table: pa.Table | pa.RecordBatch) -> Dataset:
-    """Rows of a table."""
+def _described(spec: ElementSpec | pa.Schema | None) -> ElementSpec:
+    """What a function gives, as the user said: a schema stands for rows."""
     import pyarrow as pa
 
-    return Dataset(Arrow(table=pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table))
+    if spec is None:
+        return UNKNOWN
+    if isinstance(spec, pa.Schema):
+        return Table(spec)
+    if isinstance(spec, ElementSpec):
+        return spec
+    raise DatasetError(f"spec={spec!r}: wants an ElementSpec, or a pyarrow.Schema for rows.")

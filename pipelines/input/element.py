@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, overload
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,9 +29,18 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, row: int) -> NDArray[Any]:
-        at = range(len(self))[row]
-        return self.values[self.offsets[at] : self.offsets[at + 1]]
+    @overload
+    def __getitem__(self, at: int) -> NDArray[Any]: ...
+    @overload
+    def __getitem__(self, at: slice) -> Ragged: ...
+    def __getitem__(self, at: int | slice) -> NDArray[Any] | Ragged:
+        """One row, or several rows that follow each other; no values are copied."""
+        if isinstance(at, int):
+            row = range(len(self))[at]
+            return self.values[self.offsets[row] : self.offsets[row + 1]]
+        start, stop, _ = at.indices(len(self))
+        offsets = self.offsets[start : max(start, stop) + 1]
+        return Ragged(self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
         return (self[row] for row in range(len(self)))

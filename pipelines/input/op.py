@@ -10,25 +10,25 @@ The contract, for whoever adds an op (one file in `ops/`: a frozen dataclass and
   gives one element at a time.
 - A `Stream` is an iterator. `state()` is what it takes to give the same rest again, in plain data; `restore` is called
   on a fresh stream, at most once, before the first element. An error raised by `__next__` has used up its element: the
-  next call goes on behind it. `state()` is called once a block by ops that cut blocks (`Rows`), so it has to be cheap.
+  next call goes on behind it. Ops that cut blocks (`rows.Rows`) call `state()` once a block, so it has to be cheap.
+- An op that leaves a seed open has a field `seed` that is None; before it is opened a number stands there (`seeded`).
 - What can be set while the stream runs is a `Knob`, registered with `opening.tuner` when the stream is opened.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeAlias
 
 from orchestrator.errors import DatasetError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from pipelines.input.element import Spec
 
 Element: TypeAlias = Any
@@ -72,6 +72,13 @@ class Knob:
     cost_bytes: int = 0  #: memory that one more of it takes; 0 if not known yet
 
 
+def block_knob(rows: int) -> Knob:
+    """The knob for the size of blocks; AUTOTUNE leaves it free between sizes that were measured to be good."""
+    if rows == AUTOTUNE:
+        return Knob(name="block_rows", kind="block", value=DEFAULT_BLOCK_ROWS, minimum=8192, maximum=65_536)
+    return Knob(name="block_rows", kind="block", value=rows, minimum=rows, maximum=rows)
+
+
 class Tuner(Protocol):
     """Finds good values for knobs while the streams run."""
 
@@ -85,14 +92,13 @@ class Opening:
     options: Options = field(default_factory=Options)
     seed: int = 0  #: of this iteration; every seed that the user left open comes from it
     epoch: tuple[int, ...] = (0,)  #: the iteration's number, then the round of each `repeat` around the op
-    block: Knob = field(
-        default_factory=lambda: Knob(
-            name="block_rows", kind="block", value=DEFAULT_BLOCK_ROWS, minimum=1024, maximum=1 << 17
-        )
-    )
+    block: Knob = field(default_factory=lambda: block_knob(AUTOTUNE))  #: how many rows travel together
     tuner: Tuner | None = None
     observe: Callable[[Op, Stream], Stream] | None = None  #: wraps each stream as it is opened, to time it
     dataset: Callable[[Op], object] | None = None  #: gives users' functions a nested dataset in the form they know
+    report: Callable[[object], None] | None = (
+        None  #: is given the records in which ops tell of themselves: `SnapshotUse`
+    )
 
     def open(self, op: Op) -> Stream:
         stream = op.open(self)
@@ -106,6 +112,8 @@ class Opening:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Op(ABC):
     """One step of a dataset; two ops are the same only if they are one object."""
+
+    own_seeds: ClassVar[bool] = False  #: whether it gives seeds to the ops below it when it is opened
 
     @property
     @abstractmethod
@@ -189,69 +197,6 @@ class Through(Stream):
         self._source.close()
 
 
-class Rows:
-    """Takes rows off a stream of blocks by count. Not a stream: a part of those that cut blocks.
-
-    Its state is that of the stream before the block it is in, and the rows used since: so a restored one may meet
-    blocks of other sizes.
-    """
-
-    def __init__(self, source: Stream) -> None:
-        self._source = source
-        self._block: pa.RecordBatch | None = None
-        self._at = 0  # rows of the block that are used
-        self._rows = 0  # of the block
-        self._before: State | None = None  # the source's, before the block
-        self._skip = 0  # rows before the block since then; only after a restore
-
-    def take(self, limit: int) -> pa.RecordBatch:
-        """The next rows: at least one, at most `limit`, without copying.
-
-        Raises:
-            StopIteration: there are no more.
-        """
-        at = self._at
-        if at == self._rows:
-            self._fetch()
-            at = self._at
-        block = self._block
-        assert block is not None
-        rows = self._rows - at
-        if limit < rows:
-            self._at = at + limit
-            return block.slice(at, limit)
-        self._at = self._rows
-        return block.slice(at) if at else block
-
-    def _fetch(self) -> None:
-        self._before = self._source.state()
-        self._at = self._rows = self._skip = 0
-        self._block = next(self._source)
-        self._rows = self._block.num_rows
-
-    def state(self) -> State:
-        if self._at == self._rows or self._before is None:
-            return {"input": self._source.state(), "used": 0}
-        return {"input": self._before, "used": self._skip + self._at}
-
-    def restore(self, state: State) -> None:
-        self._source.restore(state["input"])
-        before = state["input"]
-        left = used = state["used"]
-        while left:
-            self._fetch()
-            self._at = min(left, self._rows)
-            left -= self._at
-            self._before, self._skip = before, used - left - self._at
-
-
-def rows_of(op: Op) -> bool:
-    """Whether the elements of an op are rows, so that its stream gives blocks of them."""
-    from pipelines.input.element import Table
-
-    return isinstance(op.spec, Table)
-
-
 def whole(op: str, argument: str, value: object, *, at_least: int = 1, autotune: bool = False) -> None:
     """Refuses an argument that is no whole number, or too small.
 
@@ -293,3 +238,44 @@ def mixed(seed: int, *more: int) -> int:
     """A seed made of numbers, the same on every machine; other numbers make another one."""
     text = ",".join(map(str, (seed, *more)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def rebuilt(op: Op, change: Callable[[Op], Op], *, stop: Callable[[Op], bool] | None = None) -> Op:
+    """The graph with `change` applied to each op, inputs first; what is shared stays shared.
+
+    What lies below an op for which `stop` holds is left as it is.
+    """
+    done: dict[int, Op] = {}
+
+    def walk(old: Op) -> Op:
+        if id(old) not in done:
+            below = old if stop is not None and stop(old) else old.with_inputs([walk(each) for each in old.inputs])
+            done[id(old)] = change(below)
+        return done[id(old)]
+
+    return walk(op)
+
+
+def seeded(op: Op, seed: int) -> Op:
+    """The graph with a seed for each op that was given none: the same seed makes the same graph."""
+    numbers = itertools.count()
+
+    def give(each: Op) -> Op:
+        if getattr(each, "seed", 0) is not None:
+            return each
+        changes: dict[str, object] = {"seed": mixed(seed, next(numbers))}
+        return replace(each, **changes)
+
+    return rebuilt(op, give, stop=lambda each: each.own_seeds)
+
+
+def ops_of(op: Op) -> list[Op]:
+    """Every op of the graph once, inputs first."""
+    found: dict[int, Op] = {}
+
+    def note(each: Op) -> Op:
+        found[id(each)] = each
+        return each
+
+    rebuilt(op, note)
+    return list(found.values())

@@ -157,9 +157,6 @@ def cut(batch: Any, start: int, stop: int) -> Any:
     taken = parts_of(batch)
     if taken is not None:
         return build(type(batch), taken[0], [cut(part, start, stop) for part in taken[1]])
-    if isinstance(batch, Ragged):
-        offsets = batch.offsets[start : stop + 1]
-        return Ragged(batch.values[offsets[0] : offsets[-1]], offsets - offsets[0])
     if isinstance(batch, Sparse):
         there = (batch.indices[:, 0] >= start) & (batch.indices[:, 0] < stop)
         shift = np.asarray([start, *[0] * (batch.indices.shape[1] - 1)])

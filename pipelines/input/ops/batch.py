@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import DatasetError
+from pipelines.input.arrays import as_arrays
 from pipelines.input.element import Batch as BatchSpec
 from pipelines.input.element import Spec, batched
-from pipelines.input.op import Count, Element, Op, Opening, Rows, State, Stream, Through, ceil_div, rows_of, whole
-from pipelines.input.stacking import joined, stack
+from pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, ceil_div, whole
+from pipelines.input.ops.as_numpy import arrays_of
+from pipelines.input.rows import Rows, in_rows
+from pipelines.input.stacking import stack
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +24,7 @@ class Batch(Op):
     size: int
     drop_remainder: bool = False
     ragged: bool = False  #: whether arrays of different lengths make a `Ragged`
+    numpy: bool = False  #: whether batches of rows come as dicts of arrays
 
     def __post_init__(self) -> None:
         whole("batch", "size", self.size)
@@ -30,7 +34,8 @@ class Batch(Op):
     @property
     def spec(self) -> Spec:
         even = self.drop_remainder or (isinstance(count := self.input.cardinality, int) and count % self.size == 0)
-        return batched(self.input.spec, self.size if even else None)
+        spec = batched(self.input.spec, self.size if even else None)
+        return arrays_of(spec) if self.numpy and isinstance(spec, BatchSpec) else spec
 
     @property
     def cardinality(self) -> Count:
@@ -38,7 +43,9 @@ class Batch(Op):
 
     def open(self, opening: Opening) -> Stream:
         source = opening.open(self.input)
-        return RowBatchStream(source, self) if rows_of(self.input) else BatchStream(source, self)
+        if not in_rows(self.input):
+            return BatchStream(source, self)
+        return ArrayBatchStream(source, self) if self.numpy else RowBatchStream(source, self)
 
 
 class RowBatchStream(Stream):
@@ -48,23 +55,11 @@ class RowBatchStream(Stream):
         self._size = op.size
         self._drop = op.drop_remainder
 
-    def __next__(self) -> pa.RecordBatch:
-        batch = self._rows.take(self._size)
-        return batch if batch.num_rows == self._size else self._filled(batch)
-
-    def _filled(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        pieces = [batch]
-        missing = self._size - batch.num_rows
-        while missing:
-            try:
-                pieces.append(self._rows.take(missing))
-            except StopIteration:
-                if self._drop:
-                    raise
-                break
-            missing -= pieces[-1].num_rows
-        whole: pa.RecordBatch = joined(pieces)
-        return whole
+    def __next__(self) -> Element:
+        batch = self._rows.gather(self._size)
+        if not batch or (self._drop and batch.num_rows < self._size):
+            raise StopIteration
+        return batch
 
     def state(self) -> State:
         return self._rows.state()
@@ -74,6 +69,25 @@ class RowBatchStream(Stream):
 
     def close(self) -> None:
         self._source.close()
+
+
+class ArrayBatchStream(RowBatchStream):
+    """Makes arrays of a whole block and cuts these: a batch inside a block costs one slice for each column."""
+
+    def __init__(self, source: Stream, op: Batch) -> None:
+        super().__init__(source, op)
+        self._block: pa.RecordBatch | None = None
+        self._arrays: dict[str, Any] = {}
+
+    def __next__(self) -> Element:
+        size = self._size
+        at = self._rows.within(size)
+        if at is None:
+            return as_arrays(super().__next__())
+        block = self._rows.block
+        if block is not None and block is not self._block:
+            self._block, self._arrays = block, as_arrays(block)
+        return {name: array[at : at + size] for name, array in self._arrays.items()}
 
 
 class BatchStream(Through):

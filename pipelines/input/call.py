@@ -1,0 +1,58 @@
+"""How a user's function is called: what it is given for rows and tuples, and how its errors are told."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from orchestrator.errors import DatasetError, FunctionFailed
+from pipelines.input.arrays import as_arrays
+from pipelines.input.op import Element
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Format: TypeAlias = Literal["arrow", "numpy"]
+
+
+def format_of(function: Callable[..., object], wanted: Format | None = None) -> Format:
+    """What a function that takes rows is given: what was asked for, else what its first argument is annotated with."""
+    if wanted is not None:
+        if wanted not in {"arrow", "numpy"}:
+            raise DatasetError(f"format={wanted!r}: wants 'arrow' (RecordBatches) or 'numpy' (dicts of arrays).")
+        return wanted
+    try:
+        first = next(iter(inspect.signature(function).parameters.values()), None)
+    except (TypeError, ValueError):  # made in C, without a signature
+        return "numpy"
+    return "arrow" if first is not None and "RecordBatch" in str(first.annotation) else "numpy"
+
+
+def caller(function: Callable[..., Any], wanted: Format | None = None) -> Callable[[Element], Any]:
+    """The function of one element: tuples are spread over its arguments, RecordBatches come in the form it takes."""
+    import pyarrow as pa
+
+    numpy = format_of(function, wanted) == "numpy"
+    batch = pa.RecordBatch
+
+    def call(element: Element) -> Any:
+        if type(element) is tuple:
+            return function(*element)
+        return function(as_arrays(element) if numpy and type(element) is batch else element)
+
+    return call
+
+
+def failed(op: str, function: object, position: str, error: Exception) -> FunctionFailed:
+    """The error for a function that raised at that position; raise it from the function's own."""
+    name = getattr(function, "__qualname__", None) or repr(function)
+    return FunctionFailed(
+        f"{op}: {name} raised {type(error).__name__} at {position} (the first is 0): {error}. "
+        f"Its own traceback stands above; ignore_errors() leaves out elements that fail."
+    )
+
+
+def of_rows(start: int, block: pa.RecordBatch) -> str:
+    """The position of a block that begins at row `start`."""
+    return f"rows {start} to {start + block.num_rows - 1}"

@@ -1,0 +1,142 @@
+"""Rows of many files: what the sources that read files have in common."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from orchestrator.errors import ColumnsChanged, DatasetError, UnreadableInput
+from pipelines.input.op import State, Stream
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.fs import FileSystem
+
+PathLike: TypeAlias = "str | os.PathLike[str]"
+Paths: TypeAlias = "PathLike | Iterable[PathLike | Iterable[PathLike]]"
+"""One path, several, or several for each span. A path may be a pattern such as `day/*.parquet`, or a URL."""
+
+
+def listed(op: str, paths: Paths) -> tuple[str, ...]:
+    """The files, in the order given; those of one pattern by name.
+
+    Raises:
+        DatasetError: there is none, or none that fits a pattern.
+    """
+    if isinstance(paths, str | os.PathLike):
+        path = os.fspath(paths)
+        if "://" in path or not glob.has_magic(path):
+            return (path,)
+        found = tuple(sorted(glob.glob(path)))  # noqa: PTH207  texts, as given
+        if not found:
+            raise DatasetError(f"{op}({path!r}): no file fits this pattern.")
+        return found
+    files = tuple(file for each in paths for file in listed(op, each))
+    if not files:
+        raise DatasetError(f"{op}([]): wants at least one file.")
+    return files
+
+
+def place(path: str) -> tuple[FileSystem, str]:
+    """Where a path or URL is, and its name there."""
+    from pyarrow.fs import FileSystem, LocalFileSystem
+
+    return FileSystem.from_uri(path) if "://" in path else (LocalFileSystem(), path)
+
+
+def unified(op: str, schemas: Mapping[str, pa.Schema]) -> pa.Schema:
+    """Every column that any of the files has; a file that lacks one, or has only nulls in it, gives nulls.
+
+    Raises:
+        ColumnsChanged: two files have different types for one column.
+    """
+    import pyarrow as pa
+
+    found: dict[str, tuple[pa.DataType, str]] = {}
+    for path, schema in schemas.items():
+        for field in schema:
+            before = found.get(field.name)
+            if before is None or pa.types.is_null(before[0]):
+                found[field.name] = (field.type, path)
+            elif field.type != before[0] and not pa.types.is_null(field.type):
+                raise ColumnsChanged(
+                    f"{op}: column {field.name!r} is {before[0]} in {before[1]} and {field.type} in {path}. "
+                    f"Write one of them again with the type of the other."
+                )
+    return pa.schema([(name, type_) for name, (type_, _) in found.items()])
+
+
+def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with the columns and types of the schema; what it lacks is null."""
+    import pyarrow as pa
+
+    if batch.schema.equals(schema):
+        return batch
+    arrays = []
+    for field in schema:
+        at = batch.schema.get_field_index(field.name)
+        column = pa.nulls(batch.num_rows, field.type) if at < 0 else batch.column(at)
+        arrays.append(column if column.type == field.type else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class PartStream(Stream):
+    """Reads parts (files, row groups) one behind the other. Its state: which part, and how many of its rows are used.
+
+    `read` opens a part; `finish` makes a block of rows that were read, which may leave some out.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        read: Callable[[int], Iterator[pa.RecordBatch]],
+        finish: Callable[[pa.RecordBatch], pa.RecordBatch],
+        name: Callable[[int], str],
+        order: Sequence[int] | None = None,
+    ) -> None:
+        self._order = range(count) if order is None else order
+        self._read = read
+        self._finish = finish
+        self._name = name
+        self._number = 0  # of the part in the order
+        self._used = 0  # rows of it
+        self._batches: Iterator[pa.RecordBatch] | None = None
+
+    def __next__(self) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        while self._number < len(self._order):
+            part = self._order[self._number]
+            try:
+                if self._batches is None:
+                    self._batches = _after(self._used, self._read(part))
+                batch = next(self._batches)
+                self._used += batch.num_rows
+                block = self._finish(batch)
+            except StopIteration:
+                self._number, self._used, self._batches = self._number + 1, 0, None
+                continue
+            except (pa.ArrowException, OSError) as error:
+                raise UnreadableInput(f"{self._name(part)}: cannot be read ({error}).") from error
+            if block.num_rows:
+                return block
+        raise StopIteration
+
+    def state(self) -> State:
+        return {"part": self._number, "rows": self._used}
+
+    def restore(self, state: State) -> None:
+        self._number, self._used = state["part"], state["rows"]
+
+    def close(self) -> None:
+        self._batches = None
+
+
+def _after(rows: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches without the first so many rows."""
+    for batch in batches:
+        if rows < batch.num_rows:
+            yield batch.slice(rows) if rows else batch
+        rows = max(rows - batch.num_rows, 0)

@@ -1,0 +1,111 @@
+"""One pass over a dataset: its elements, its state, its end."""
+
+from __future__ import annotations
+
+import secrets
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from orchestrator.errors import StateMismatch
+from pipelines.input.autotune import Tuner, tuned
+from pipelines.input.op import (
+    Element,
+    Op,
+    Opening,
+    Options,
+    State,
+    Stream,
+    ops_of,
+    seeded,
+)
+from pipelines.input.rewrite import optimized
+from pipelines.input.rows import elements
+
+
+class DatasetIterator(Iterator[Element]):
+    """One pass over a dataset; its `state` can be kept and given to another one, in another process too.
+
+    Nothing is opened, read or started before the first element is asked for. What it holds is given back when it is
+    closed or dropped.
+    """
+
+    def __init__(self, op: Op, options: Options, epoch: int, *, blocks: bool, dataset: Callable[[Op], object]) -> None:
+        seed = secrets.randbits(63) if options.seed is None else options.seed
+        self._op = op
+        self._blocks = blocks
+        self.reports: list[object] = []  #: what the ops tell of this pass: a `SnapshotUse` of each snapshot
+        self._opening = Opening(options=options, seed=seed, epoch=(epoch,), dataset=dataset, report=self.reports.append)
+        self._stream: Stream | None = None
+        self.tuner: Tuner | None = None  #: what times this pass and sets its knobs; None if there is nothing to set
+        self._closed = False
+
+    def _open(self) -> Stream:
+        if self._stream is None:
+            graph = self._graph()
+            opening, self.tuner = tuned(graph, self._opening)
+            self._stream = opening.open(graph) if self._blocks else elements(opening, graph)
+            self._end = weakref.finalize(self, _end, self._stream, self.tuner)
+        return self._stream
+
+    def _graph(self) -> Op:
+        return optimized(seeded(self._op, self._opening.seed), self._opening.options).op
+
+    def __next__(self) -> Element:
+        if self._closed:
+            raise StopIteration
+        return next(self._stream or self._open())
+
+    def state(self) -> State:
+        """Where it stands, as plain data: dicts, lists, texts, numbers and bytes."""
+        return {
+            "graph": self._names(),
+            "blocks": self._blocks,
+            "epoch": list(self._opening.epoch),
+            "seed": self._opening.seed,
+            "stream": self._open().state(),
+        }
+
+    def _names(self) -> list[str]:
+        return [op.name for op in ops_of(self._graph())]
+
+    def restore(self, state: State) -> Self:
+        """Goes on where the iterator stood whose state it was.
+
+        Raises:
+            StateMismatch: this iterator has begun, or the state is one of another graph.
+        """
+        if self._stream is not None:
+            raise StateMismatch("restore: this iterator has begun already; take a fresh one from the dataset.")
+        self._opening = replace(self._opening, epoch=tuple(state["epoch"]), seed=state["seed"])
+        here = {"graph": self._names(), "blocks": self._blocks}
+        for what, ours in here.items():
+            if state[what] != ours:
+                raise StateMismatch(
+                    f"restore: the state was saved by another dataset ({what}: {state[what]}), this one has {ours}. "
+                    f"Restore it with the same ops and the same options."
+                )
+        self._open().restore(state["stream"])
+        return self
+
+    def close(self) -> None:
+        """Ends the pass and gives back what it holds."""
+        self._closed = True
+        if self._stream is not None:
+            self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _end(stream: Stream, tuner: Tuner | None) -> None:
+    stream.close()
+    if tuner is not None:
+        tuner.close()

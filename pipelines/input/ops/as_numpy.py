@@ -1,0 +1,51 @@
+"""RecordBatches as dicts of NumPy arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.errors import DatasetError
+from pipelines.input.arrays import as_arrays
+from pipelines.input.element import UNKNOWN, ArraySpec, Batch, Spec, Structure
+from pipelines.input.op import Count, Element, Op, Opening, Stream, Through
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AsNumpy(Op):
+    input: Op
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.input.spec, Batch):
+            raise DatasetError("as_numpy: the elements are no RecordBatches; batch rows first.")
+
+    @property
+    def spec(self) -> Spec:
+        assert isinstance(self.input.spec, Batch)
+        return arrays_of(self.input.spec)
+
+    @property
+    def cardinality(self) -> Count:
+        return self.input.cardinality
+
+    def open(self, opening: Opening) -> Stream:
+        return AsNumpyStream(opening.open(self.input))
+
+
+def arrays_of(batch: Batch) -> Spec:
+    """What such RecordBatches are as dicts of arrays, as far as the types of columns say."""
+    import pyarrow as pa
+
+    if batch.schema is None:
+        return UNKNOWN
+    parts: list[Spec] = []
+    for field in batch.schema:
+        flat = pa.types.is_primitive(field.type)
+        dtype = field.type.to_pandas_dtype() if flat else object
+        name = getattr(dtype, "__name__", str(dtype))
+        parts.append(ArraySpec(name, (batch.rows,)) if not pa.types.is_nested(field.type) else UNKNOWN)
+    return Structure(dict, tuple(batch.schema.names), tuple(parts))
+
+
+class AsNumpyStream(Through):
+    def __next__(self) -> Element:
+        return as_arrays(next(self._source))

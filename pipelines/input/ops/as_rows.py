@@ -1,0 +1,87 @@
+"""Dicts as rows of a table, gathered into blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import DatasetError
+from pipelines.input.element import Spec, Table
+from pipelines.input.op import Count, Element, Op, Opening, Stream, Through
+from pipelines.input.rows import in_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AsRows(Op):
+    input: Op
+    schema: pa.Schema
+
+    def __post_init__(self) -> None:
+        import pyarrow as pa
+
+        if not isinstance(self.schema, pa.Schema):
+            raise DatasetError(f"as_rows(schema={self.schema!r}): wants a pyarrow.Schema.")
+        if in_rows(self.input):
+            raise DatasetError("as_rows: the elements are rows already.")
+
+    @property
+    def spec(self) -> Spec:
+        return Table(self.schema)
+
+    @property
+    def cardinality(self) -> Count:
+        return self.input.cardinality
+
+    def open(self, opening: Opening) -> Stream:
+        return AsRowsStream(opening.open(self.input), self.schema, opening)
+
+
+class AsRowsStream(Through):
+    """The first block has one row and each next one twice as many, so that a slow source is not waited for."""
+
+    def __init__(self, source: Stream, schema: pa.Schema, opening: Opening) -> None:
+        super().__init__(source)
+        self._schema = schema
+        self._block = opening.block
+        self._size = 1
+        self._at = 0
+        self._failure: Exception | None = None  # told behind the rows before it
+
+    def __next__(self) -> Element:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        found: list[Element] = []
+        size = self._size = min(2 * self._size, self._block.value)
+        while len(found) < size:
+            try:
+                found.append(next(self._source))
+            except StopIteration:
+                break
+            except Exception as error:
+                if not found:
+                    raise
+                self._failure = error
+                break
+        if not found:
+            raise StopIteration
+        self._at += len(found)
+        return self._rows(found)
+
+    def _rows(self, found: list[Element]) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        names = set(self._schema.names)
+        for number, element in enumerate(found):
+            if not isinstance(element, dict) or not names.issuperset(element):
+                at = self._at - len(found) + number
+                raise DatasetError(f"as_rows: element {at} is no dict of {', '.join(names)}: {element!r:.80}.")
+        try:
+            return pa.RecordBatch.from_pylist(found, self._schema)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise DatasetError(
+                f"as_rows: elements {self._at - len(found)} to {self._at - 1} do not fit the schema: {error}."
+            ) from error

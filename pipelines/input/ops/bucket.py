@@ -1,0 +1,122 @@
+"""Batches of elements of like length, so that little is padded.
+
+A state names the elements that wait in buckets by their distance from the oldest of them, and holds none itself.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from orchestrator.errors import DatasetError
+from pipelines.input.call import caller, failed
+from pipelines.input.element import UNKNOWN, Spec
+from pipelines.input.op import Element, Op, Opening, State, Stream, Through, callable_, whole
+from pipelines.input.ops.padded_batch import Padding, Sizes, padded
+from pipelines.input.rows import elements
+from pipelines.input.stacking import stack
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Bucket(Op):
+    input: Op
+    length: Callable[..., Any]
+    boundaries: tuple[int, ...]  #: bucket i has the lengths below boundary i; one more bucket has the rest
+    sizes: tuple[int, ...]  #: how many elements make a batch, bucket by bucket
+    shapes: Sizes = None
+    values: Padding = None
+    drop_remainder: bool = False
+    no_padding: bool = False  #: whether the elements of a bucket are all of one size already
+
+    def __post_init__(self) -> None:
+        op = "bucket_by_sequence_length"
+        callable_(op, "length", self.length)
+        if any(high <= low for low, high in pairwise(self.boundaries)):
+            raise DatasetError(f"{op}(boundaries={list(self.boundaries)}): wants numbers that ascend.")
+        if len(self.sizes) != len(self.boundaries) + 1:
+            raise DatasetError(
+                f"{op}: {len(self.boundaries)} boundaries make {len(self.boundaries) + 1} buckets, "
+                f"but there are {len(self.sizes)} batch sizes."
+            )
+        for size in self.sizes:
+            whole(op, "sizes", size)
+
+    @property
+    def spec(self) -> Spec:
+        return UNKNOWN
+
+    @property
+    def cardinality(self) -> None:
+        return None
+
+    def open(self, opening: Opening) -> Stream:
+        return BucketStream(elements(opening, self.input), self)
+
+
+class BucketStream(Through):
+    def __init__(self, source: Stream, op: Bucket) -> None:
+        super().__init__(source)
+        self._op = op
+        self._call = caller(op.length)
+        self._at = 0  # elements read
+        self._buckets: list[dict[int, Element]] = [{} for _ in op.sizes]  # by their numbers
+        self._before: dict[int, State] = {}  # the source's state before each element that waits
+
+    def __next__(self) -> Element:
+        while True:
+            before = self._source.state()
+            try:
+                element = next(self._source)
+            except StopIteration:
+                return self._last()
+            bucket = self._buckets[self._bucket_of(element)]
+            number = self._at - 1
+            bucket[number] = element
+            self._before[number] = before
+            if len(bucket) == self._op.sizes[self._buckets.index(bucket)]:
+                return self._emptied(bucket)
+
+    def _bucket_of(self, element: Element) -> int:
+        self._at += 1
+        try:
+            return bisect.bisect_right(self._op.boundaries, int(self._call(element)))
+        except Exception as error:
+            raise failed("bucket_by_sequence_length", self._op.length, f"element {self._at - 1}", error) from error
+
+    def _last(self) -> Element:
+        for bucket in self._buckets:
+            if bucket and not self._op.drop_remainder:
+                return self._emptied(bucket)
+        raise StopIteration
+
+    def _emptied(self, bucket: dict[int, Element]) -> Element:
+        found = list(bucket.values())
+        for number in bucket:
+            del self._before[number]
+        bucket.clear()
+        return stack(found) if self._op.no_padding else padded(found, self._op.shapes, self._op.values)
+
+    def state(self) -> State:
+        oldest = min(self._before, default=self._at)
+        return {
+            "input": self._before[oldest] if self._before else self._source.state(),
+            "oldest": oldest,
+            "read": self._at,
+            "waiting": sorted(self._before),
+        }
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        self._at = state["oldest"]
+        waiting = set(state["waiting"])
+        while self._at < state["read"]:
+            before = self._source.state()
+            element = next(self._source)
+            if self._at not in waiting:
+                self._at += 1
+                continue
+            self._buckets[self._bucket_of(element)][self._at - 1] = element
+            self._before[self._at - 1] = before

@@ -1,0 +1,169 @@
+"""Elements kept in memory from the first whole pass on. A pass that was not finished leaves nothing behind."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from orchestrator.errors import DatasetError
+from pipelines.input.element import Ragged, Sparse, Spec, parts_of
+from pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, seeded, whole
+from pipelines.input.ops.arrow import BlockStream
+from pipelines.input.ops.tensors import ElementsStream
+from pipelines.input.rows import Rows, in_rows
+
+DEFAULT_LIMIT_BYTES = 1 << 30
+
+
+class Shelf:
+    """What is kept, shared by all passes over the dataset. It stays in its process: a copy elsewhere is empty."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.kept: list[Any] | None = None
+        self.seed: int | None = None  #: of the pass that was kept
+
+    def __reduce__(self) -> tuple[type[Shelf], tuple[()]]:
+        return Shelf, ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cache(Op):
+    own_seeds = True
+
+    input: Op
+    limit_bytes: int = DEFAULT_LIMIT_BYTES
+    shelf: Shelf = field(default_factory=Shelf, repr=False)
+
+    def __post_init__(self) -> None:
+        whole("cache", "limit_bytes", self.limit_bytes)
+
+    @property
+    def spec(self) -> Spec:
+        return self.input.spec
+
+    @property
+    def cardinality(self) -> Count:
+        return self.input.cardinality
+
+    def open(self, opening: Opening) -> Stream:
+        return CacheStream(self, opening)
+
+
+class CacheStream(Stream):
+    """Gives what is kept, or fills the shelf; restored where nothing is kept, it makes the pass again."""
+
+    def __init__(self, op: Cache, opening: Opening) -> None:
+        self._op = op
+        self._opening = opening
+        self._seed: int | None = None
+        self._source: Stream | None = None
+        self._found: list[Any] | None = None  # what was read so far, while the shelf is being filled
+        self._bytes = 0
+        self._at = 0  # elements or rows given
+
+    def _opened(self) -> Stream:
+        if self._source is None:
+            shelf, op = self._op.shelf, self._op
+            with shelf.lock:
+                kept, seed = shelf.kept, shelf.seed
+            if kept is not None and self._seed in {None, seed}:
+                self._seed = seed
+                self._source = BlockStream(kept, self._opening.block) if in_rows(op) else ElementsStream(kept)
+            else:
+                self._seed = self._opening.seed if self._seed is None else self._seed
+                # always as a first pass: what is kept does not depend on which pass happened to fill the shelf
+                first = replace(self._opening, seed=self._seed, epoch=(0,))
+                self._source = first.open(seeded(op.input, self._seed))
+                self._found = []
+        return self._source
+
+    def __next__(self) -> Element:
+        source = self._opened()
+        try:
+            element = next(source)
+        except StopIteration:
+            self._keep()
+            raise
+        except Exception:
+            self._found = None  # a pass with a hole in it is not kept
+            raise
+        self._at += element.num_rows if in_rows(self._op) else 1
+        if self._found is not None:
+            self._found.append(element)
+            self._bytes += size_bytes(element)
+            if self._bytes > self._op.limit_bytes:
+                raise DatasetError(
+                    f"cache(limit_bytes={self._op.limit_bytes}): {self._at} elements take {self._bytes} bytes, and "
+                    f"there are more to come. Raise the limit, keep fewer columns, or use snapshot, which keeps them "
+                    f"on disk."
+                )
+        return element
+
+    def close(self) -> None:
+        if self._source is not None:
+            self._source.close()
+
+    def _keep(self) -> None:
+        if self._found is not None:
+            with self._op.shelf.lock:
+                self._op.shelf.kept, self._op.shelf.seed = self._found, self._seed
+            self._found = None
+
+    def state(self) -> State:
+        self._opened()
+        return {"at": self._at, "seed": self._seed}
+
+    def restore(self, state: State) -> None:
+        self._seed = state["seed"]
+        source = self._opened()
+        if self._found is None and in_rows(self._op):
+            source.restore({"rows": state["at"]})
+            self._at = state["at"]
+        elif self._found is None:
+            source.restore({"at": state["at"]})
+            self._at = state["at"]
+        else:
+            self._replay(state["at"])
+
+    def _replay(self, count: int) -> None:
+        """Makes the pass again up to there; a block that reaches further is cut, and comes next."""
+        if not in_rows(self._op):
+            while self._at < count:
+                next(self)
+            return
+        rows = Rows(self._opened())
+        assert self._found is not None
+        while self._at < count:
+            block = rows.take(count - self._at)
+            self._found.append(block)
+            self._bytes += block.nbytes
+            self._at += block.num_rows
+        self._source = Rest(rows, self._opened())
+
+
+class Rest(Through):
+    """The rest of the blocks of which `rows` has taken some."""
+
+    def __init__(self, rows: Rows, source: Stream) -> None:
+        super().__init__(source)
+        self._rows = rows
+
+    def __next__(self) -> Element:
+        return self._rows.rest()
+
+
+def size_bytes(element: Element) -> int:
+    """About how much memory an element takes."""
+    if isinstance(element, Ragged):
+        return int(element.values.nbytes + element.offsets.nbytes)
+    if isinstance(element, Sparse):
+        return int(element.values.nbytes + element.indices.nbytes)
+    taken = parts_of(element)
+    if taken is not None:
+        return sys.getsizeof(element) + sum(map(size_bytes, taken[1]))
+    if hasattr(element, "get_total_buffer_size"):  # RecordBatches; of a slice only what it shows counts
+        return int(element.nbytes)
+    return int(getattr(element, "nbytes", 0)) or sys.getsizeof(element)

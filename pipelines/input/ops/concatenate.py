@@ -1,0 +1,83 @@
+"""The elements of several datasets, one dataset behind the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.errors import DatasetError
+from pipelines.input.element import UNKNOWN, Spec, Table
+from pipelines.input.op import Count, Element, Op, Opening, State, Stream
+from pipelines.input.rows import in_rows
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Concatenate(Op):
+    parts: tuple[Op, ...]
+
+    def __post_init__(self) -> None:
+        one_kind("concatenate", self.parts)
+
+    @property
+    def spec(self) -> Spec:
+        specs = [part.spec for part in self.parts]
+        if all(spec == specs[0] for spec in specs):
+            return specs[0]
+        return Table(None) if in_rows(self.parts[0]) else UNKNOWN
+
+    @property
+    def cardinality(self) -> Count:
+        counts = [part.cardinality for part in self.parts]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
+    def open(self, opening: Opening) -> Stream:
+        return ConcatenateStream(self, opening)
+
+
+def one_kind(op: str, inputs: tuple[Op, ...]) -> None:
+    """Refuses to mix rows with other elements, or rows with other columns.
+
+    Raises:
+        DatasetError: there is no dataset at all, or they do not fit.
+    """
+    if not inputs:
+        raise DatasetError(f"{op}: wants at least one dataset.")
+    if len({in_rows(each) for each in inputs}) > 1:
+        raise DatasetError(f"{op}: some datasets have rows and others have not.")
+    schemas = [each.spec.schema for each in inputs if isinstance(each.spec, Table) and each.spec.schema is not None]
+    for schema in schemas[1:]:
+        if not schema.equals(schemas[0]):
+            raise DatasetError(f"{op}: the datasets have other columns:\n{schemas[0]}\nand\n{schema}")
+
+
+class ConcatenateStream(Stream):
+    def __init__(self, op: Concatenate, opening: Opening) -> None:
+        self._parts = op.parts
+        self._opening = opening
+        self._number = 0
+        self._source: Stream | None = None
+
+    def __next__(self) -> Element:
+        while self._number < len(self._parts):
+            if self._source is None:
+                self._source = self._opening.open(self._parts[self._number])
+            try:
+                return next(self._source)
+            except StopIteration:
+                self._source.close()
+                self._source = None
+                self._number += 1
+        raise StopIteration
+
+    def state(self) -> State:
+        return {"number": self._number, "input": None if self._source is None else self._source.state()}
+
+    def restore(self, state: State) -> None:
+        self._number = state["number"]
+        if state["input"] is not None:
+            self._source = self._opening.open(self._parts[self._number])
+            self._source.restore(state["input"])
+
+    def close(self) -> None:
+        if self._source is not None:
+            self._source.close()

@@ -1,0 +1,70 @@
+"""Elements with their number: as `(number, element)`, or as a first column of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.errors import DatasetError
+from pipelines.input.element import ArraySpec, Spec, Structure, Table
+from pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, whole
+from pipelines.input.rows import in_rows
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Enumerate(Op):
+    input: Op
+    start: int = 0
+    column: str = "index"  #: of the number, in rows
+
+    def __post_init__(self) -> None:
+        whole("enumerate", "start", self.start, at_least=-(2**63))
+        if isinstance(self.input.spec, Table) and self.input.spec.schema is not None:
+            names = self.input.spec.schema.names
+            if self.column in names:
+                raise DatasetError(f"enumerate(column={self.column!r}): the rows have such a column; name another.")
+
+    @property
+    def spec(self) -> Spec:
+        below = self.input.spec
+        if not isinstance(below, Table):
+            return Structure(tuple, (), (ArraySpec("int64"), below))
+        import pyarrow as pa
+
+        return Table(None if below.schema is None else below.schema.insert(0, pa.field(self.column, pa.int64())))
+
+    @property
+    def cardinality(self) -> Count:
+        return self.input.cardinality
+
+    def open(self, opening: Opening) -> Stream:
+        source = opening.open(self.input)
+        return RowEnumerateStream(source, self) if in_rows(self.input) else EnumerateStream(source, self)
+
+
+class EnumerateStream(Through):
+    def __init__(self, source: Stream, op: Enumerate) -> None:
+        super().__init__(source)
+        self._next = op.start
+        self._column = op.column
+
+    def __next__(self) -> Element:
+        element = next(self._source)
+        self._next += 1
+        return self._next - 1, element
+
+    def state(self) -> State:
+        return {"input": self._source.state(), "next": self._next}
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        self._next = state["next"]
+
+
+class RowEnumerateStream(EnumerateStream):
+    def __next__(self) -> Element:
+        import numpy as np
+
+        block = next(self._source)
+        first = self._next
+        self._next += block.num_rows
+        return block.add_column(0, self._column, np.arange(first, self._next))

@@ -1,0 +1,139 @@
+"""Leaves out elements. Of rows, by an Arrow expression, by a mask for a whole block, or one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import DatasetError
+from pipelines.input.arrays import as_column
+from pipelines.input.call import Format, caller, failed, format_of, of_rows
+from pipelines.input.element import Spec, Table
+from pipelines.input.op import Element, Op, Opening, State, Stream, Through
+from pipelines.input.rows import in_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Filter(Op):
+    input: Op
+    predicate: Callable[..., Any] | pc.Expression
+    vectorized: bool = False  #: whether the predicate takes blocks of rows and gives a mask
+    format: Format | None = None
+
+    def __post_init__(self) -> None:
+        if self.expression is not None:
+            if not in_rows(self.input):
+                raise DatasetError("filter: an expression names columns, but the elements are not rows.")
+            if isinstance(self.input.spec, Table) and self.input.spec.schema is not None:
+                check(self.expression, self.input.spec.schema)
+            return
+        if not callable(self.predicate):
+            raise DatasetError(
+                f"filter({self.predicate!r}): wants a function, or an expression such as col('fare') > 3."
+            )
+        format_of(self.predicate, self.format)
+        if self.vectorized and not in_rows(self.input):
+            raise DatasetError("filter(vectorized=True): the elements are not rows, so there are no blocks of them.")
+
+    @property
+    def expression(self) -> pc.Expression | None:
+        import pyarrow.compute as pc
+
+        return self.predicate if isinstance(self.predicate, pc.Expression) else None
+
+    @property
+    def spec(self) -> Spec:
+        return self.input.spec
+
+    @property
+    def cardinality(self) -> None:
+        return None
+
+    def open(self, opening: Opening) -> Stream:
+        source = opening.open(self.input)
+        return BlockFilterStream(source, self) if in_rows(self.input) else FilterStream(source, self)
+
+
+def check(expression: pc.Expression, schema: pa.Schema) -> None:
+    """Refuses an expression that names other columns, or that is no condition on them.
+
+    Raises:
+        DatasetError: says what does not fit.
+    """
+    import pyarrow as pa
+
+    try:
+        schema.empty_table().filter(expression)
+    except pa.ArrowException as error:
+        raise DatasetError(f"filter({expression}): {error}. The columns are {', '.join(schema.names)}.") from error
+
+
+def columns_of(expression: pc.Expression, schema: pa.Schema) -> frozenset[str]:
+    """The columns that an expression names: those without which it cannot be bound."""
+
+    def needs(name: str) -> bool:
+        try:
+            check(expression, schema.remove(schema.get_field_index(name)))
+        except DatasetError:
+            return True
+        return False
+
+    return frozenset(name for name in schema.names if needs(name))
+
+
+class FilterStream(Through):
+    def __init__(self, source: Stream, op: Filter) -> None:
+        super().__init__(source)
+        self._op = op
+        self._at = 0  # elements or rows read
+        self._holds = self._made(op)
+
+    def _made(self, op: Filter) -> Callable[[Element], Any]:
+        assert callable(op.predicate)
+        return caller(op.predicate, op.format)
+
+    def __next__(self) -> Element:
+        for element in self._source:
+            self._at += 1
+            try:
+                if self._holds(element):
+                    return element
+            except Exception as error:
+                raise failed("filter", self._op.predicate, f"element {self._at - 1}", error) from error
+        raise StopIteration
+
+    def state(self) -> State:
+        return {"input": self._source.state(), "at": self._at}
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        self._at = state["at"]
+
+
+class BlockFilterStream(FilterStream):
+    """Keeps the rows of each block for which an expression or a mask is true; where it is null they go."""
+
+    def _made(self, op: Filter) -> Callable[[Element], Any]:
+        if op.expression is not None:
+            return lambda _: op.expression
+        call = super()._made(op)
+        if op.vectorized:
+            return lambda block: as_column(call(block))
+        return lambda block: as_column([bool(call(row)) for row in block.to_pylist()])
+
+    def __next__(self) -> Element:
+        for block in self._source:
+            at = self._at
+            self._at += block.num_rows
+            try:
+                kept = block.filter(self._holds(block))
+            except Exception as error:
+                raise failed("filter", self._op.predicate, of_rows(at, block), error) from error
+            if kept.num_rows:
+                return kept
+        raise StopIteration

@@ -1,0 +1,74 @@
+"""Elements from a Python iterable that a function makes anew for each pass."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.errors import DatasetError
+from pipelines.input.call import failed
+from pipelines.input.element import UNKNOWN, Spec
+from pipelines.input.op import Count, Element, Op, Opening, State, Stream, callable_
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Generator(Op):
+    function: Callable[..., Iterable[Any]]
+    arguments: tuple[Any, ...] = ()
+    result: Spec = UNKNOWN
+
+    def __post_init__(self) -> None:
+        callable_("from_generator", "function", self.function)
+
+    @property
+    def inputs(self) -> tuple[Op, ...]:
+        return ()
+
+    @property
+    def spec(self) -> Spec:
+        return self.result
+
+    @property
+    def cardinality(self) -> Count:
+        return None
+
+    def open(self, opening: Opening) -> Stream:
+        return GeneratorStream(self)
+
+
+class GeneratorStream(Stream):
+    """Nobody can look into a generator, so a restored stream makes the elements again and drops them."""
+
+    def __init__(self, op: Generator) -> None:
+        self._op = op
+        self._elements: Iterator[Element] | None = None
+        self._at = 0
+
+    def __next__(self) -> Element:
+        try:
+            if self._elements is None:
+                made = self._op.function(*self._op.arguments)
+                if not isinstance(made, Iterable):
+                    raise DatasetError(f"wants an iterable back, not {type(made).__name__}.")  # noqa: TRY301
+                self._elements = iter(made)
+            element = next(self._elements)
+        except StopIteration:
+            raise
+        except Exception as error:
+            raise failed("from_generator", self._op.function, f"element {self._at}", error) from error
+        self._at += 1
+        return element
+
+    def state(self) -> State:
+        return {"at": self._at}
+
+    def restore(self, state: State) -> None:
+        for _ in itertools.repeat(None, state["at"]):
+            next(self)
+
+    def close(self) -> None:
+        stop = getattr(self._elements, "close", None)
+        if callable(stop):
+            stop()

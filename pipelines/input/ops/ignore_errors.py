@@ -1,0 +1,42 @@
+"""Leaves out the elements whose functions failed."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from orchestrator.errors import DatasetError, FunctionFailed
+from pipelines.input.element import Spec
+from pipelines.input.op import Element, Op, Opening, Stream, Through
+from pipelines.input.rows import in_rows
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class IgnoreErrors(Op):
+    input: Op
+
+    def __post_init__(self) -> None:
+        if in_rows(self.input):
+            raise DatasetError("ignore_errors: rows travel in blocks, so a block would be lost for one bad row.")
+
+    @property
+    def spec(self) -> Spec:
+        return self.input.spec
+
+    @property
+    def cardinality(self) -> None:
+        return None
+
+    def open(self, opening: Opening) -> Stream:
+        return IgnoreErrorsStream(opening.open(self.input))
+
+
+class IgnoreErrorsStream(Through):
+    def __next__(self) -> Element:
+        while True:
+            try:
+                return next(self._source)
+            except FunctionFailed as error:
+                _log.warning("dataset.element_left_out", extra={"why": str(error)})

@@ -1,0 +1,180 @@
+"""A function of each element, or of whole blocks of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from orchestrator.errors import DatasetError
+from pipelines.input.arrays import as_arrays, as_batch
+from pipelines.input.call import Format, caller, failed, format_of, of_rows
+from pipelines.input.element import UNKNOWN, Spec, Table
+from pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, callable_, whole
+from pipelines.input.rows import elements, in_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Apply: TypeAlias = Callable[[Element, int], Element]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Map(Op):
+    input: Op
+    function: Callable[..., Any]
+    vectorized: bool = False  #: whether the function takes blocks of rows and gives as many rows back
+    result: Spec = UNKNOWN  #: what the function gives
+    reads: tuple[str, ...] | None = None  #: the columns that the function is given; None for all of them
+    writes: tuple[str, ...] | None = (
+        None  #: the columns that it gives back, added to the others; None for all there are
+    )
+    format: Format | None = None
+    num_parallel: int | None = None  #: how many calls may run at once; None runs them in the consumer's thread
+    deterministic: bool | None = None  #: None as the dataset's options say
+    workers: Literal["thread", "process"] = "thread"
+    stateless: bool | None = None  #: whether calls may run side by side; None to find out from the code
+
+    def __post_init__(self) -> None:
+        callable_("map", "function", self.function)
+        format_of(self.function, self.format)
+        if self.num_parallel is not None:
+            whole("map", "num_parallel", self.num_parallel, autotune=True)
+        if self.workers not in {"thread", "process"}:
+            raise DatasetError(f"map(workers={self.workers!r}): wants 'thread' or 'process'.")
+        if self.vectorized and not in_rows(self.input):
+            raise DatasetError("map(vectorized=True): the elements are not rows, so there are no blocks of them.")
+        if not self.vectorized and isinstance(self.result, Table):
+            raise DatasetError(
+                "map: a function of one element makes no table; as_rows(schema) makes rows of its dicts."
+            )
+        if not self.vectorized and (self.reads is not None or self.writes is not None):
+            raise DatasetError("map(reads=, writes=): only a vectorized map works on columns.")
+        schema = self.input.spec.schema if isinstance(self.input.spec, Table) else None
+        for name in self.reads or ():
+            if schema is not None and name not in schema.names:
+                raise DatasetError(
+                    f"map(reads={name!r}): there is no such column; there are {', '.join(schema.names)}."
+                )
+
+    @property
+    def name(self) -> str:
+        return "Map" if self.num_parallel is None else "ParallelMap"
+
+    @property
+    def spec(self) -> Spec:
+        if self.vectorized and not isinstance(self.result, Table):
+            return Table(None)
+        return self.result
+
+    @property
+    def cardinality(self) -> Count:
+        return self.input.cardinality
+
+    def open(self, opening: Opening) -> Stream:
+        if self.num_parallel is not None:
+            from pipelines.input.parallel import open_map
+
+            return open_map(self, opening)
+        source = opening.open(self.input) if self.vectorized else elements(opening, self.input)
+        return MapStream(source, self)
+
+    def applied(self) -> Apply:
+        """What to call for an element (or block) and its position, which errors name. Can be sent to processes."""
+        if isinstance(self.function, Chain):
+            return self.function
+        if not self.vectorized:
+            return ElementCall(function=self.function, format=self.format)
+        schema = self.result.schema if isinstance(self.result, Table) else None
+        return BlockCall(
+            function=self.function, format=self.format, reads=self.reads, writes=self.writes, schema=schema
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElementCall:
+    function: Callable[..., Any]
+    format: Format | None
+
+    @cached_property
+    def _call(self) -> Callable[[Element], Any]:
+        return caller(self.function, self.format)
+
+    def __call__(self, element: Element, position: int) -> Element:
+        try:
+            return self._call(element)
+        except Exception as error:
+            raise failed("map", self.function, f"element {position}", error) from error
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"function": self.function, "format": self.format}  # what was worked out is worked out again
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockCall:
+    function: Callable[..., Any]
+    format: Format | None
+    reads: tuple[str, ...] | None
+    writes: tuple[str, ...] | None
+    schema: pa.Schema | None
+
+    @cached_property
+    def _arrow(self) -> bool:
+        return format_of(self.function, self.format) == "arrow"
+
+    def __call__(self, block: pa.RecordBatch, position: int) -> pa.RecordBatch:
+        seen = block if self.reads is None else block.select(list(self.reads))
+        given = {} if self._arrow else as_arrays(seen)
+        try:
+            made = self.function(seen if self._arrow else dict(given))
+            made = as_batch(made, given, seen, self.schema if self.writes is None else None)
+            if made.num_rows != block.num_rows:
+                raise DatasetError(  # noqa: TRY301
+                    f"wants as many rows back as it was given, {block.num_rows}, not {made.num_rows}; "
+                    f"filter leaves rows out, flat_map makes more of them."
+                )
+            return made if self.writes is None else self._written(block, made, self.writes)
+        except Exception as error:
+            raise failed("map", self.function, of_rows(position, block), error) from error
+
+    def _written(self, block: pa.RecordBatch, made: pa.RecordBatch, writes: tuple[str, ...]) -> pa.RecordBatch:
+        if set(made.schema.names) != set(writes):
+            raise DatasetError(f"wants the columns that it writes back, {', '.join(writes)}, not {made.schema.names}.")
+        for name in writes:
+            column, place = made.column(name), block.schema.get_field_index(name)
+            block = block.append_column(name, column) if place < 0 else block.set_column(place, name, column)
+        return block if self.schema is None else as_batch(block, {}, block, self.schema)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Maps behind each other as one."""
+
+    calls: tuple[Apply, ...]
+
+    def __call__(self, element: Element, position: int) -> Element:
+        for call in self.calls:
+            element = call(element, position)
+        return element
+
+
+class MapStream(Through):
+    def __init__(self, source: Stream, op: Map) -> None:
+        super().__init__(source)
+        self._call = op.applied()
+        self._vectorized = op.vectorized
+        self._at = 0  # elements or rows taken
+
+    def __next__(self) -> Element:
+        element = next(self._source)
+        at = self._at
+        self._at += element.num_rows if self._vectorized else 1
+        return self._call(element, at)
+
+    def state(self) -> State:
+        return {"input": self._source.state(), "at": self._at}
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        self._at = state["at"]

@@ -1,0 +1,115 @@
+"""Batches of arrays of different sizes, filled up to the largest of the batch or to sizes that are given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from orchestrator.errors import DatasetError
+from pipelines.input.element import UNKNOWN, Spec, build, parts_of
+from pipelines.input.op import Count, Element, Op, Opening, Stream, Through, ceil_div, whole
+from pipelines.input.rows import elements
+from pipelines.input.stacking import stack
+
+Padding: TypeAlias = "int | float | str | bytes | bool | None | Mapping[str, Padding] | tuple[Padding, ...]"
+"""One value for all leaves, or a structure like the element's; None for 0, "" or False as the type has it."""
+
+Sizes: TypeAlias = "Sequence[int | None] | Mapping[str, Sizes] | None"
+"""Sizes of a leaf's axes, None for the largest of the batch; or a dict like the element's."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PaddedBatch(Op):
+    input: Op
+    size: int
+    shapes: Sizes = None
+    values: Padding = None
+    drop_remainder: bool = False
+
+    def __post_init__(self) -> None:
+        whole("padded_batch", "size", self.size)
+
+    @property
+    def spec(self) -> Spec:
+        return UNKNOWN
+
+    @property
+    def cardinality(self) -> Count:
+        return ceil_div(self.input.cardinality, self.size, drop=self.drop_remainder)
+
+    def open(self, opening: Opening) -> Stream:
+        return PaddedBatchStream(elements(opening, self.input), self)
+
+
+class PaddedBatchStream(Through):
+    def __init__(self, source: Stream, op: PaddedBatch) -> None:
+        super().__init__(source)
+        self._op = op
+
+    def __next__(self) -> Element:
+        found = []
+        for element in self._source:
+            found.append(element)
+            if len(found) == self._op.size:
+                break
+        if not found or (self._op.drop_remainder and len(found) < self._op.size):
+            raise StopIteration
+        return padded(found, self._op.shapes, self._op.values)
+
+
+def padded(found: Sequence[Element], shapes: Sizes = None, values: Padding = None) -> Element:
+    """The stack of the elements, each leaf filled up behind its end on every axis.
+
+    Raises:
+        DatasetError: a leaf is larger than the shape allows, or has another number of axes.
+    """
+    import numpy as np
+
+    taken = parts_of(found[0])
+    if taken is not None:
+        names, parts = taken
+        columns = zip(*[_parts(element) for element in found], strict=True)
+        keys: Sequence[str | int] = names or range(len(parts))
+        return build(
+            type(found[0]),
+            names,
+            [
+                padded(column, _of(shapes, key, Mapping), _of(values, key, Mapping | tuple))
+                for key, column in zip(keys, columns, strict=True)
+            ],
+        )
+    arrays = [np.asarray(element) for element in found]
+    axes = {array.ndim for array in arrays}
+    if len(axes) > 1:
+        raise DatasetError(f"padded_batch: elements with {sorted(axes)} axes make no batch.")
+    largest = [max(sizes) for sizes in zip(*(array.shape for array in arrays), strict=True)]
+    wanted = list(shapes) if isinstance(shapes, Sequence) else [None] * len(largest)
+    if len(wanted) != len(largest) or any(
+        size is not None and size < has for size, has in zip(wanted, largest, strict=False)
+    ):
+        raise DatasetError(f"padded_batch(shapes={shapes!r}): an element has the shape {tuple(largest)}.")
+    shape = [has if size is None else size for size, has in zip(wanted, largest, strict=True)]
+    if not shape:
+        return stack(found)
+    kind = np.result_type(*arrays)
+    filled = np.zeros((len(arrays), *shape), kind)
+    if values is not None:
+        filled[...] = values
+    for row, array in zip(filled, arrays, strict=True):
+        row[tuple(map(slice, array.shape))] = array
+    return filled
+
+
+def _parts(element: Element) -> tuple[Any, ...]:
+    taken = parts_of(element)
+    if taken is None:
+        raise DatasetError(f"padded_batch: {element!r:.80} has another structure than the elements before it.")
+    return taken[1]
+
+
+def _of(given: Any, key: str | int, kinds: Any) -> Any:
+    """What was given for one part: one thing for all, or a structure."""
+    if isinstance(given, kinds):
+        return given.get(key) if isinstance(given, Mapping) else given[key]
+    return given

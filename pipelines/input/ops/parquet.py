@@ -1,0 +1,173 @@
+"""Rows of Parquet files: only the columns that are wanted, only the row groups in which a condition can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import DatasetError, UnreadableInput
+from pipelines.input.element import Spec, Table
+from pipelines.input.files import PartStream, Paths, conformed, listed, place, unified
+from pipelines.input.op import Count, Knob, Op, Opening, Stream, mixed
+from pipelines.input.ops.filter import check, columns_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+
+@dataclass(frozen=True)
+class Group:
+    """A row group: where it is and how many rows it has."""
+
+    path: str
+    number: int
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Parquet(Op):
+    paths: tuple[str, ...]
+    groups: tuple[Group, ...] = field(repr=False)
+    schema: pa.Schema = field(repr=False)  #: of all files together
+    columns: tuple[str, ...] | None = None  #: those that are read; None for all of them
+    filter: pc.Expression | None = None  #: a condition on columns, which need not be among those
+    shuffle: bool = False  #: whether the row groups come in another order each time
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.columns or ():
+            if name not in self.schema.names:
+                names = ", ".join(self.schema.names)
+                raise DatasetError(f"from_parquet(columns={name!r}): there is no such column; there are {names}.")
+        if self.columns == ():
+            raise DatasetError("from_parquet(columns=[]): wants at least one column.")
+        if self.filter is not None:
+            check(self.filter, self.schema)
+
+    @property
+    def inputs(self) -> tuple[Op, ...]:
+        return ()
+
+    @cached_property
+    def given(self) -> pa.Schema:
+        """The columns of its rows."""
+        import pyarrow as pa
+
+        names = self.schema.names if self.columns is None else self.columns
+        return pa.schema([self.schema.field(name) for name in names])
+
+    @property
+    def spec(self) -> Spec:
+        return Table(self.given)
+
+    @property
+    def cardinality(self) -> Count:
+        return None if self.filter is not None else sum(group.rows for group in self.groups)
+
+    def open(self, opening: Opening) -> Stream:
+        order = None
+        if self.shuffle:
+            import numpy as np
+
+            generator = np.random.Generator(np.random.PCG64(mixed(self.seed or 0, *opening.epoch)))
+            order = generator.permutation(len(self.groups)).tolist()
+        reader = Reader(self, opening.block)
+        return PartStream(len(self.groups), reader.read, reader.finished, reader.name, order)
+
+
+def parquet(
+    paths: Paths,
+    columns: tuple[str, ...] | None,
+    condition: pc.Expression | None,
+    *,
+    shuffle: bool,
+    seed: int | None,
+) -> Parquet:
+    """The op, with what the files' footers say.
+
+    Raises:
+        DatasetError: there is no such file or column.
+        UnreadableInput: a file is no Parquet, or damaged.
+        ColumnsChanged: two files have different types for one column.
+    """
+    files = listed("from_parquet", paths)
+    groups: list[Group] = []
+    schemas: dict[str, pa.Schema] = {}
+    for path in files:
+        with opened(path) as file:
+            schemas[path] = file.schema_arrow
+            sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+            groups += [Group(path, number, rows) for number, rows in enumerate(sizes) if rows]
+    schema = unified("from_parquet", schemas)
+    return Parquet(
+        paths=files, groups=tuple(groups), schema=schema, columns=columns, filter=condition, shuffle=shuffle, seed=seed
+    )
+
+
+def opened(path: str) -> pq.ParquetFile:
+    """An open file.
+
+    Raises:
+        UnreadableInput: there is none, it is no Parquet, or damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        filesystem, name = place(path)
+        return pq.ParquetFile(name, filesystem=filesystem, pre_buffer=True)
+    except (pa.ArrowException, OSError) as error:
+        raise UnreadableInput(f"{path}: cannot be read as Parquet ({error}).") from error
+
+
+class Reader:
+    """Reads row groups, one file open at a time."""
+
+    def __init__(self, op: Parquet, block: Knob) -> None:
+        self._op = op
+        self._block = block
+        self._given = op.given
+        needed = () if op.filter is None else columns_of(op.filter, op.schema)
+        names = [name for name in op.schema.names if name in self._given.names or name in needed]
+        import pyarrow as pa
+
+        self._read: pa.Schema = pa.schema([op.schema.field(name) for name in names])
+        self._needed = frozenset(needed)
+        self._path = ""
+        self._file: pq.ParquetFile | None = None
+        self._wanted: frozenset[int] | None = None  # the row groups of the file in which the condition can hold
+
+    def read(self, part: int) -> Iterator[pa.RecordBatch]:
+        group = self._op.groups[part]
+        if group.path != self._path:
+            self._file, self._path = opened(group.path), group.path
+            self._wanted = self._possible(group.path, self._file)
+        if self._file is None or (self._wanted is not None and group.number not in self._wanted):
+            return iter(())
+        there = [name for name in self._read.names if name in self._file.schema_arrow.names]
+        batches: Iterator[pa.RecordBatch] = self._file.iter_batches(
+            self._block.value, row_groups=[group.number], columns=there
+        )
+        return batches
+
+    def _possible(self, path: str, file: pq.ParquetFile) -> frozenset[int] | None:
+        if self._op.filter is None or not self._needed.issubset(file.schema_arrow.names):
+            return None
+        from pyarrow import dataset
+
+        filesystem, name = place(path)
+        fragment: Any = dataset.ParquetFileFormat().make_fragment(name, filesystem)
+        return frozenset(group.id for part in fragment.split_by_row_group(self._op.filter) for group in part.row_groups)
+
+    def finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        rows = conformed(batch, self._read)
+        if self._op.filter is not None:
+            rows = rows.filter(self._op.filter)
+        return rows if self._read.names == self._given.names else rows.select(self._given.names)
+
+    def name(self, part: int) -> str:
+        return self._op.groups[part].path

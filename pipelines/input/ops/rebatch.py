@@ -1,0 +1,11 @@
+"""Batches of another size. RecordBatches are cut and joined as they are; others are taken apart and stacked again."""
+
+from __future__ import annotations
+
+from pipelines.input.op import Op
+from pipelines.input.ops.batch import Batch
+from pipelines.input.ops.unbatch import Unbatch
+
+
+def rebatch(source: Op, size: int, *, drop_remainder: bool = False) -> Op:
+    return Batch(input=Unbatch(input=source), size=size, drop_remainder=drop_remainder)

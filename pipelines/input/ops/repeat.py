@@ -1,0 +1,81 @@
+"""The same elements several times over, or without end; what shuffles below does it differently each time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pipelines.input.element import Spec
+from pipelines.input.op import Count, Element, Op, Opening, State, Stream, whole
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Repeat(Op):
+    input: Op
+    count: int | None = None  #: None, or -1, for no end
+
+    def __post_init__(self) -> None:
+        if self.count is not None:
+            whole("repeat", "count", self.count, at_least=-1)
+
+    @property
+    def rounds(self) -> float:
+        return math.inf if self.count is None or self.count < 0 else self.count
+
+    @property
+    def spec(self) -> Spec:
+        return self.input.spec
+
+    @property
+    def cardinality(self) -> Count:
+        below = self.input.cardinality
+        if self.rounds == 0 or below == 0:
+            return 0
+        if math.inf in {below, self.rounds}:
+            return math.inf
+        return None if below is None else int(below * self.rounds)
+
+    def open(self, opening: Opening) -> Stream:
+        # one round is the input itself, so that to leave out such a repeat changes no shuffle
+        return opening.open(self.input) if self.count == 1 else RepeatStream(self, opening)
+
+
+class RepeatStream(Stream):
+    def __init__(self, op: Repeat, opening: Opening) -> None:
+        self._op = op
+        self._opening = opening
+        self._round = 0
+        self._source: Stream | None = None
+        self._empty = True  # whether this round has given nothing so far
+
+    def __next__(self) -> Element:
+        while self._round < self._op.rounds:
+            if self._source is None:
+                self._source = self._opening.round(self._round).open(self._op.input)
+                self._empty = True
+            try:
+                element = next(self._source)
+            except StopIteration:
+                self._source.close()
+                self._source = None
+                self._round += 1
+                if self._empty:  # without end, of nothing: that ends too
+                    raise
+            else:
+                self._empty = False
+                return element
+        raise StopIteration
+
+    def state(self) -> State:
+        inside = None if self._source is None else self._source.state()
+        return {"round": self._round, "input": inside, "empty": self._empty}
+
+    def restore(self, state: State) -> None:
+        self._round, self._empty = state["round"], state["empty"]
+        if state["input"] is not None:
+            self._source = self._opening.round(self._round).open(self._op.input)
+            self._source.restore(state["input"])
+
+    def close(self) -> None:
+        if self._source is not None:
+            self._source.close()

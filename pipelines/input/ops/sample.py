@@ -1,0 +1,157 @@
+"""Elements of several datasets, drawn one by one with given weights.
+
+The draws follow from the seed alone. A draw of a dataset that has ended is dropped, so the others keep their weights
+among each other.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.errors import DatasetError
+from pipelines.input.element import UNKNOWN, Spec
+from pipelines.input.op import Count, Element, Op, Opening, State, Stream, mixed, whole
+from pipelines.input.ops.concatenate import one_kind
+from pipelines.input.rows import Rows, in_rows
+from pipelines.input.stacking import joined
+
+_DRAWS = 4096  # made at a time; part of what a seed means, so never change it
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sample(Op):
+    parts: tuple[Op, ...]
+    weights: tuple[float, ...]
+    seed: int | None = None
+    stop_on_empty: bool = False  #: whether to end when a dataset is drawn that has ended
+    reshuffle_each_iteration: bool = True
+
+    def __post_init__(self) -> None:
+        op = "sample_from_datasets"
+        one_kind(op, self.parts)
+        if len(self.weights) != len(self.parts):
+            raise DatasetError(f"{op}: {len(self.parts)} datasets, but {len(self.weights)} weights.")
+        if not all(weight >= 0 and math.isfinite(weight) for weight in self.weights) or not sum(self.weights):
+            raise DatasetError(f"{op}(weights={list(self.weights)}): wants numbers of at least 0, not all of them 0.")
+        if self.seed is not None:
+            whole(op, "seed", self.seed, at_least=0)
+
+    @property
+    def spec(self) -> Spec:
+        specs = [part.spec for part in self.parts]
+        return specs[0] if in_rows(self.parts[0]) or all(spec == specs[0] for spec in specs) else UNKNOWN
+
+    @property
+    def cardinality(self) -> Count:
+        counts = [part.cardinality for part, weight in zip(self.parts, self.weights, strict=True) if weight]
+        if self.stop_on_empty:
+            return math.inf if all(count == math.inf for count in counts) else None
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
+    def open(self, opening: Opening) -> Stream:
+        sources = [opening.open(part) for part in self.parts]
+        epoch = opening.epoch if self.reshuffle_each_iteration else ()
+        kind = RowSampleStream if in_rows(self) else SampleStream
+        return kind(self, sources, mixed(self.seed or 0, *epoch))
+
+
+class SampleStream(Stream):
+    def __init__(self, op: Sample, sources: list[Stream], seed: int) -> None:
+        self._op = op
+        self._sources = sources
+        self._seed = seed
+        self._ended = [weight == 0 for weight in op.weights]
+        self._number = 0  # of the draws made together
+        self._at = 0  # of those, how many are used
+        self._draws: Any = None
+
+    def _drawn(self) -> Any:
+        import numpy as np
+
+        generator = np.random.Generator(np.random.PCG64(mixed(self._seed, self._number)))
+        bounds = np.cumsum(self._op.weights) / sum(self._op.weights)
+        last = max(place for place, weight in enumerate(self._op.weights) if weight)
+        return np.minimum(np.searchsorted(bounds, generator.random(_DRAWS), side="right"), last)
+
+    def __next__(self) -> Element:
+        while not all(self._ended):
+            if self._draws is None:
+                self._draws = self._drawn().tolist()
+            drawn = self._draws[self._at]
+            self._at += 1
+            if self._at == _DRAWS:
+                self._draws, self._number, self._at = None, self._number + 1, 0
+            if self._ended[drawn]:
+                continue
+            try:
+                return next(self._sources[drawn])
+            except StopIteration:
+                self._ended = [True] * len(self._ended) if self._op.stop_on_empty else self._with_end(drawn)
+        raise StopIteration
+
+    def _with_end(self, place: int) -> list[bool]:
+        return [ended or number == place for number, ended in enumerate(self._ended)]
+
+    def _places(self) -> list[State]:
+        return [source.state() for source in self._sources]
+
+    def state(self) -> State:
+        return {"inputs": self._places(), "ended": list(self._ended), "number": self._number, "at": self._at}
+
+    def restore(self, state: State) -> None:
+        for source, its in zip(self._sources, state["inputs"], strict=True):
+            source.restore(its)
+        self._ended, self._number, self._at = list(state["ended"]), state["number"], state["at"]
+
+    def close(self) -> None:
+        for source in self._sources:
+            source.close()
+
+
+class RowSampleStream(SampleStream):
+    """Takes what a set of draws wants from each dataset at once, and puts it in the order of the draws."""
+
+    def __init__(self, op: Sample, sources: list[Stream], seed: int) -> None:
+        super().__init__(op, sources, seed)
+        self._rows = [Rows(source) for source in sources]
+
+    def __next__(self) -> Element:
+        import numpy as np
+
+        while not all(self._ended):
+            draws = self._drawn()
+            self._number += 1
+            pieces, places = [], []
+            stop = len(draws)
+            for number, rows in enumerate(self._rows):
+                wanted = np.flatnonzero(draws == number)
+                if self._ended[number] or not len(wanted):
+                    continue
+                got = rows.gather(len(wanted))
+                if len(got) < len(wanted):
+                    self._ended = self._with_end(number)
+                    stop = min(stop, int(wanted[len(got)]))
+                if len(got):
+                    pieces.append(got)
+                    places.append(wanted[: len(got)])
+            if self._op.stop_on_empty and stop < len(draws):
+                self._ended = [True] * len(self._ended)
+            if pieces:
+                place = np.concatenate(places)
+                order = np.argsort(place)
+                if self._op.stop_on_empty:
+                    order = order[place[order] < stop]
+                if len(order):
+                    return joined(pieces).take(order)
+        raise StopIteration
+
+    def _places(self) -> list[State]:
+        return [rows.state() for rows in self._rows]
+
+    def restore(self, state: State) -> None:
+        for rows, its in zip(self._rows, state["inputs"], strict=True):
+            rows.restore(its)
+        self._ended, self._number, self._at = list(state["ended"]), state["number"], state["at"]

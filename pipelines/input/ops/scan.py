@@ -1,0 +1,64 @@
+"""A function of each element and of what it carried over from the elements before."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.errors import DatasetError
+from pipelines.input.call import failed
+from pipelines.input.element import UNKNOWN, Spec
+from pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, callable_
+from pipelines.input.rows import elements
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scan(Op):
+    input: Op
+    initial: Any  #: what is carried to the first element
+    function: Callable[[Any, Any], tuple[Any, Any]]  #: of what is carried and an element: what to carry, and the result
+
+    def __post_init__(self) -> None:
+        callable_("scan", "function", self.function)
+
+    @property
+    def spec(self) -> Spec:
+        return UNKNOWN
+
+    @property
+    def cardinality(self) -> Count:
+        return self.input.cardinality
+
+    def open(self, opening: Opening) -> Stream:
+        return ScanStream(elements(opening, self.input), self)
+
+
+class ScanStream(Through):
+    """What is carried is any value of the user's, so it goes pickled into the state."""
+
+    def __init__(self, source: Stream, op: Scan) -> None:
+        super().__init__(source)
+        self._op = op
+        self._carried = pickle.loads(pickle.dumps(op.initial))  # noqa: S301  a copy: functions may change it
+        self._at = 0
+
+    def __next__(self) -> Element:
+        element = next(self._source)
+        self._at += 1
+        try:
+            made = self._op.function(self._carried, element)
+            if not isinstance(made, tuple) or len(made) != 2:  # noqa: PLR2004
+                raise DatasetError(f"wants (what to carry, the result) back, not {made!r:.80}.")  # noqa: TRY301
+        except Exception as error:
+            raise failed("scan", self._op.function, f"element {self._at - 1}", error) from error
+        self._carried, result = made
+        return result
+
+    def state(self) -> State:
+        return {"input": self._source.state(), "at": self._at, "carried": pickle.dumps(self._carried)}
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        self._at, self._carried = state["at"], pickle.loads(state["carried"])  # noqa: S301  the user's own state

@@ -1,0 +1,55 @@
+"""Some of the columns of rows, in the order named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.errors import DatasetError
+from pipelines.input.element import Spec, Table
+from pipelines.input.op import Count, Element, Op, Opening, Stream, Through
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Select(Op):
+    input: Op
+    columns: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.input.spec, Table):
+            raise DatasetError("select: the elements are not rows, so they have no columns.")
+        if not self.columns or len(set(self.columns)) < len(self.columns):
+            raise DatasetError(f"select{self.columns!r}: wants at least one column, each of them once.")
+        schema = self.input.spec.schema
+        for name in self.columns:
+            if schema is not None and name not in schema.names:
+                raise DatasetError(f"select({name!r}): there is no such column; there are {', '.join(schema.names)}.")
+
+    @property
+    def spec(self) -> Spec:
+        assert isinstance(self.input.spec, Table)
+        schema = self.input.spec.schema
+        if schema is None:
+            return Table(None)
+        import pyarrow as pa
+
+        return Table(pa.schema([schema.field(name) for name in self.columns]))
+
+    @property
+    def cardinality(self) -> Count:
+        return self.input.cardinality
+
+    def open(self, opening: Opening) -> Stream:
+        return SelectStream(opening.open(self.input), self.columns)
+
+
+class SelectStream(Through):
+    def __init__(self, source: Stream, columns: tuple[str, ...]) -> None:
+        super().__init__(source)
+        self._columns = list(columns)
+
+    def __next__(self) -> Element:
+        block = next(self._source)
+        try:
+            return block.select(self._columns)
+        except KeyError as error:
+            raise DatasetError(f"select: {error.args[0]}; there are {', '.join(block.schema.names)}.") from error

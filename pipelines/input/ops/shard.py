@@ -1,0 +1,71 @@
+"""Every so-manieth element: one of several parts that together are the whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.errors import DatasetError
+from pipelines.input.element import Spec
+from pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, ceil_div, whole
+from pipelines.input.rows import in_rows
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shard(Op):
+    input: Op
+    shards: int
+    index: int
+
+    def __post_init__(self) -> None:
+        whole("shard", "shards", self.shards)
+        whole("shard", "index", self.index, at_least=0)
+        if self.index >= self.shards:
+            raise DatasetError(f"shard(index={self.index}): of {self.shards} shards the last is {self.shards - 1}.")
+
+    @property
+    def spec(self) -> Spec:
+        return self.input.spec
+
+    @property
+    def cardinality(self) -> Count:
+        below = self.input.cardinality
+        return None if below is None else ceil_div(max(below - self.index, 0), self.shards)
+
+    def open(self, opening: Opening) -> Stream:
+        source = opening.open(self.input)
+        return RowShardStream(source, self) if in_rows(self.input) else ShardStream(source, self)
+
+
+class ShardStream(Through):
+    def __init__(self, source: Stream, op: Shard) -> None:
+        super().__init__(source)
+        self._op = op
+        self._wait = op.index  # elements that are not ours before the next one that is
+
+    def __next__(self) -> Element:
+        while self._wait:
+            self._wait -= 1
+            next(self._source)
+        self._wait = self._op.shards - 1
+        return next(self._source)
+
+    def state(self) -> State:
+        return {"input": self._source.state(), "wait": self._wait}
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        self._wait = state["wait"]
+
+
+class RowShardStream(ShardStream):
+    def __next__(self) -> Element:
+        import numpy as np
+
+        for block in self._source:
+            rows, first = block.num_rows, self._wait
+            if rows <= first:
+                self._wait -= rows
+                continue
+            self._wait = (first - rows) % self._op.shards
+            return block if self._op.shards == 1 else block.take(np.arange(first, rows, self._op.shards))
+        raise StopIteration

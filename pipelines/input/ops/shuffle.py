@@ -1,0 +1,161 @@
+"""Elements in another order: windows of `buffer` elements, each put into an order that follows from the seed.
+
+A state holds no elements: the window's place in the input and how much of it was given. To restore reads the window
+again. Within a window the order is perfect; no element leaves its window, so shuffle files or row groups first where
+the input is sorted.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.input.element import Spec
+from pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, mixed, whole
+from pipelines.input.rows import Rows, in_rows
+from pipelines.input.stacking import joined
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shuffle(Op):
+    input: Op
+    buffer: int | None = None  #: elements held; None for all there are
+    seed: int | None = None  #: None for another order in each iteration, unless the options name one
+    reshuffle_each_iteration: bool = True
+
+    def __post_init__(self) -> None:
+        if self.buffer is not None:
+            whole("shuffle", "buffer", self.buffer)
+        if self.seed is not None:
+            whole("shuffle", "seed", self.seed, at_least=0)
+
+    @property
+    def spec(self) -> Spec:
+        return self.input.spec
+
+    @property
+    def cardinality(self) -> Count:
+        return self.input.cardinality
+
+    def open(self, opening: Opening) -> Stream:
+        source = opening.open(self.input)
+        epoch = opening.epoch if self.reshuffle_each_iteration else ()
+        if in_rows(self.input):
+            return RowShuffleStream(source, self, epoch, opening)
+        return ShuffleStream(source, self, epoch)
+
+
+class ShuffleStream(Through):
+    def __init__(self, source: Stream, op: Shuffle, epoch: tuple[int, ...]) -> None:
+        super().__init__(source)
+        self._size = op.buffer or sys.maxsize
+        self._seed = mixed(op.seed or 0, *epoch)
+        self._number = 0  # of windows so far
+        self._before: State | None = None  # the source's, before the window
+        self._window: Any = []
+        self._order: Any = []
+        self._at = 0  # how much of the window was given
+        self._failure: Exception | None = None  # met while the window was filled; told behind it
+
+    def __next__(self) -> Element:
+        if self._at == len(self._order):
+            self._fill()
+        self._at += 1
+        return self._window[self._order[self._at - 1]]
+
+    def _fill(self) -> None:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        self._at, self._order = 0, []
+        self._before = self._place()
+        try:
+            count = self._read()
+        except Exception:
+            self._before = None
+            raise
+        self._order = self._permutation(count)
+        self._number += 1
+
+    def _permutation(self, count: int) -> Any:
+        import numpy as np
+
+        generator = np.random.Generator(np.random.PCG64(mixed(self._seed, self._number)))
+        return generator.permutation(count)
+
+    def _place(self) -> State:
+        return self._source.state()
+
+    def _read(self) -> int:
+        """Fills the window; how many elements it has got."""
+        self._window = []
+        while len(self._window) < self._size:
+            try:
+                self._window.append(next(self._source))
+            except StopIteration:
+                break
+            except Exception as error:
+                if not self._window:
+                    raise
+                self._failure = error
+                break
+        if not self._window:
+            raise StopIteration
+        return len(self._window)
+
+    def state(self) -> State:
+        if self._at == len(self._order) or self._before is None:
+            return {"input": self._place(), "number": self._number, "given": 0}
+        return {"input": self._before, "number": self._number - 1, "given": self._at}
+
+    def restore(self, state: State) -> None:
+        self._source.restore(state["input"])
+        self._resume(state)
+
+    def _resume(self, state: State) -> None:
+        self._number = state["number"]
+        if state["given"]:
+            self._fill()
+            self._at = state["given"]
+
+
+class RowShuffleStream(ShuffleStream):
+    """Takes the rows of a window by the permutation, a block at a time."""
+
+    def __init__(self, source: Stream, op: Shuffle, epoch: tuple[int, ...], opening: Opening) -> None:
+        super().__init__(source, op, epoch)
+        self._rows = Rows(source)
+        self._block = opening.block
+
+    def __next__(self) -> Element:
+        if self._at == len(self._order):
+            self._fill()
+        taken = self._window.take(self._order[self._at : self._at + self._block.value])
+        self._at += taken.num_rows
+        return taken
+
+    def _place(self) -> State:
+        return self._rows.state()
+
+    def _read(self) -> int:
+        pieces, missing = [], self._size
+        while missing:
+            try:
+                pieces.append(self._rows.take(missing))
+            except StopIteration:
+                break
+            except Exception as error:
+                if not pieces:
+                    raise
+                self._failure = error
+                break
+            missing -= pieces[-1].num_rows
+        if not pieces:
+            raise StopIteration
+        self._window = joined(pieces)
+        return self._size - missing
+
+    def restore(self, state: State) -> None:
+        self._rows.restore(state["input"])
+        self._resume(state)

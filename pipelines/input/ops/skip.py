@@ -1,0 +1,73 @@
+"""All but the first so many elements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipelines.input.element import Spec
+from pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, whole
+from pipelines.input.rows import Rows, in_rows
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Skip(Op):
+    input: Op
+    count: int  #: -1 for all of them
+
+    def __post_init__(self) -> None:
+        whole("skip", "count", self.count, at_least=-1)
+
+    @property
+    def spec(self) -> Spec:
+        return self.input.spec
+
+    @property
+    def cardinality(self) -> Count:
+        below = self.input.cardinality
+        return 0 if self.count < 0 else None if below is None else max(below - self.count, 0)
+
+    def open(self, opening: Opening) -> Stream:
+        source = opening.open(self.input)
+        return RowSkipStream(source, self.count) if in_rows(self.input) else SkipStream(source, self.count)
+
+
+class SkipStream(Through):
+    def __init__(self, source: Stream, count: int) -> None:
+        super().__init__(source)
+        self._left = count
+
+    def __next__(self) -> Element:
+        if self._left < 0:
+            raise StopIteration
+        while self._left:
+            self._left -= 1
+            next(self._source)
+        return next(self._source)
+
+    def state(self) -> State:
+        return {"input": self._source.state(), "left": self._left}
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        self._left = state["left"]
+
+
+class RowSkipStream(Through):
+    def __init__(self, source: Stream, count: int) -> None:
+        super().__init__(source)
+        self._rows = Rows(source)
+        self._left = count
+
+    def __next__(self) -> Element:
+        if self._left < 0:
+            raise StopIteration
+        while self._left:
+            self._left -= self._rows.take(self._left).num_rows
+        return self._rows.rest()
+
+    def state(self) -> State:
+        return {"input": self._rows.state(), "left": self._left}
+
+    def restore(self, state: State) -> None:
+        self._rows.restore(state["input"])
+        self._left = state["left"]

@@ -1,0 +1,73 @@
+"""The first so many elements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipelines.input.element import Spec
+from pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, whole
+from pipelines.input.rows import Rows, in_rows
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Take(Op):
+    input: Op
+    count: int  #: -1 for all of them
+
+    def __post_init__(self) -> None:
+        whole("take", "count", self.count, at_least=-1)
+
+    @property
+    def spec(self) -> Spec:
+        return self.input.spec
+
+    @property
+    def cardinality(self) -> Count:
+        below = self.input.cardinality
+        return below if self.count < 0 or below is None else min(self.count, below)
+
+    def open(self, opening: Opening) -> Stream:
+        source = opening.open(self.input)
+        if self.count < 0:
+            return source
+        return RowTakeStream(source, self.count) if in_rows(self.input) else TakeStream(source, self.count)
+
+
+class TakeStream(Through):
+    def __init__(self, source: Stream, count: int) -> None:
+        super().__init__(source)
+        self._left = count
+
+    def __next__(self) -> Element:
+        if self._left == 0:
+            raise StopIteration
+        self._left -= 1  # before an error can use the element up
+        return next(self._source)
+
+    def state(self) -> State:
+        return {"input": self._source.state(), "left": self._left}
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        self._left = state["left"]
+
+
+class RowTakeStream(Through):
+    def __init__(self, source: Stream, count: int) -> None:
+        super().__init__(source)
+        self._rows = Rows(source)
+        self._left = count
+
+    def __next__(self) -> Element:
+        if self._left == 0:
+            raise StopIteration
+        block = self._rows.take(self._left)
+        self._left -= block.num_rows
+        return block
+
+    def state(self) -> State:
+        return {"input": self._rows.state(), "left": self._left}
+
+    def restore(self, state: State) -> None:
+        self._rows.restore(state["input"])
+        self._left = state["left"]

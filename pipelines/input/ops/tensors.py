@@ -1,0 +1,81 @@
+"""Elements that are at hand: one after the other, or the slices of arrays along their first axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipelines.input.element import UNKNOWN, Spec, spec_of, unbatched
+from pipelines.input.op import Element, Op, Opening, State, Stream
+from pipelines.input.stacking import cut, length, unstack
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Elements(Op):
+    values: tuple[Any, ...] = field(repr=False)
+
+    @property
+    def inputs(self) -> tuple[Op, ...]:
+        return ()  # an op among the values is an element
+
+    @property
+    def spec(self) -> Spec:
+        return spec_of(self.values[0]) if self.values else UNKNOWN
+
+    @property
+    def cardinality(self) -> int:
+        return len(self.values)
+
+    def open(self, opening: Opening) -> Stream:
+        return ElementsStream(self.values)
+
+
+class ElementsStream(Stream):
+    def __init__(self, values: Any) -> None:
+        self._values = values
+        self._rest = self._from(0)
+        self._at = 0
+
+    def _from(self, at: int) -> Iterator[Element]:
+        return iter(self._values[at:])
+
+    def __next__(self) -> Element:
+        element = next(self._rest)
+        self._at += 1
+        return element
+
+    def state(self) -> State:
+        return {"at": self._at}
+
+    def restore(self, state: State) -> None:
+        self._at = state["at"]
+        self._rest = self._from(self._at)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TensorSlices(Op):
+    tensors: Any = field(repr=False)
+
+    def __post_init__(self) -> None:
+        unstack(self.tensors)  # refuses leaves without a first axis, or with different ones
+
+    @property
+    def inputs(self) -> tuple[Op, ...]:
+        return ()
+
+    @property
+    def spec(self) -> Spec:
+        return unbatched(spec_of(self.tensors))
+
+    @property
+    def cardinality(self) -> int:
+        return length(self.tensors)
+
+    def open(self, opening: Opening) -> Stream:
+        return SlicesStream(self.tensors)
+
+
+class SlicesStream(ElementsStream):
+    def _from(self, at: int) -> Iterator[Element]:
+        return unstack(cut(self._values, at, length(self._values)))

@@ -1,0 +1,137 @@
+"""Datasets of so many elements that follow each other, as elements; windows may overlap or leave gaps."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.errors import DatasetError
+from pipelines.input.element import DatasetSpec, Spec
+from pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, whole
+from pipelines.input.ops.arrow import Arrow
+from pipelines.input.ops.tensors import Elements
+from pipelines.input.rows import Rows, in_rows
+from pipelines.input.stacking import joined
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Window(Op):
+    input: Op
+    size: int
+    shift: int | None = None  #: from the start of a window to that of the next; None for `size`
+    stride: int = 1  #: from an element of a window to the next of it
+    drop_remainder: bool = False
+
+    def __post_init__(self) -> None:
+        whole("window", "size", self.size)
+        whole("window", "stride", self.stride)
+        if self.shift is not None:
+            whole("window", "shift", self.shift)
+
+    @property
+    def step(self) -> int:
+        return self.shift or self.size
+
+    @property
+    def reach(self) -> int:
+        """How many elements of the input a full window spans."""
+        return (self.size - 1) * self.stride + 1
+
+    @property
+    def spec(self) -> Spec:
+        return DatasetSpec(self.input.spec)
+
+    @property
+    def cardinality(self) -> Count:
+        below = self.input.cardinality
+        if not isinstance(below, int):
+            return below
+        return max(0, (below - self.reach) // self.step + 1) if self.drop_remainder else -(-below // self.step)
+
+    def open(self, opening: Opening) -> Stream:
+        if opening.dataset is None:
+            raise DatasetError("window: this opening makes no nested datasets.")
+        source = opening.open(self.input)
+        pieces = RowPieces(source) if in_rows(self.input) else Pieces(source)
+        return WindowStream(source, self, pieces, opening.dataset)
+
+
+class Pieces:
+    """Reads up to so many elements at a time, as a list."""
+
+    def __init__(self, source: Stream) -> None:
+        self._source = source
+
+    def read(self, count: int) -> Any:
+        return list(itertools.islice(self._source, count))
+
+    def state(self) -> State:
+        return self._source.state()
+
+    def restore(self, state: State) -> None:
+        self._source.restore(state)
+
+    def op(self, pieces: Sequence[Any], op: Window) -> Op:
+        """The window that begins with the first piece."""
+        return Elements(values=tuple([element for piece in pieces for element in piece][: op.reach : op.stride]))
+
+
+class RowPieces(Pieces):
+    """Reads up to so many rows at a time, as a RecordBatch."""
+
+    def __init__(self, source: Stream) -> None:
+        super().__init__(source)
+        self._rows = Rows(source)
+
+    def read(self, count: int) -> Any:
+        return self._rows.gather(count)
+
+    def state(self) -> State:
+        return self._rows.state()
+
+    def restore(self, state: State) -> None:
+        self._rows.restore(state)
+
+    def op(self, pieces: Sequence[Any], op: Window) -> Op:
+        import numpy as np
+        import pyarrow as pa
+
+        rows = joined(pieces).slice(0, op.reach)
+        chosen = rows if op.stride == 1 else rows.take(np.arange(0, rows.num_rows, op.stride))
+        return Arrow(table=pa.Table.from_batches([chosen]))
+
+
+class WindowStream(Through):
+    """Reads in steps from the start of a window to that of the next, and knows the state before each."""
+
+    def __init__(self, source: Stream, op: Window, pieces: Pieces, dataset: Any) -> None:
+        super().__init__(source)
+        self._op = op
+        self._pieces = pieces
+        self._dataset = dataset
+        self._steps: deque[tuple[State, Any]] = deque()  # what was read, and the state before it
+        self._ended = False
+
+    def __next__(self) -> Element:
+        op = self._op
+        while not self._ended and sum(len(step) for _, step in self._steps) < op.reach:
+            before = self._pieces.state()
+            step = self._pieces.read(op.step)
+            self._ended = len(step) < op.step
+            if len(step):
+                self._steps.append((before, step))
+        read = sum(len(step) for _, step in self._steps)
+        if not read or (op.drop_remainder and read < op.reach):
+            raise StopIteration
+        window = self._pieces.op([step for _, step in self._steps], op)
+        self._steps.popleft()
+        return self._dataset(window)
+
+    def state(self) -> State:
+        return {"input": self._steps[0][0] if self._steps else self._pieces.state()}
+
+    def restore(self, state: State) -> None:
+        self._pieces.restore(state["input"])

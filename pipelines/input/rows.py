@@ -1,0 +1,136 @@
+"""Rows travel in blocks: how a stream of blocks is cut by rows, and how it is met a row at a time."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from pipelines.input.element import Table
+from pipelines.input.op import Element, Op, Opening, State, Stream
+from pipelines.input.stacking import joined
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def in_rows(op: Op) -> bool:
+    """Whether the elements of an op are rows, so that its stream gives blocks of them."""
+    return isinstance(op.spec, Table)
+
+
+def elements(opening: Opening, op: Op) -> Stream:
+    """The op's stream for those that take one element at a time: a row is a dict."""
+    stream = opening.open(op)
+    return RowDicts(stream) if in_rows(op) else stream
+
+
+class Rows:
+    """Takes rows off a stream of blocks by count. Not a stream: a part of those that cut blocks.
+
+    Its state is that of the stream before the block it is in, and the rows used since: so a restored one may meet
+    blocks of other sizes.
+    """
+
+    def __init__(self, source: Stream) -> None:
+        self._source = source
+        self.block: pa.RecordBatch | None = None  #: the rows come from
+        self._at = 0  # rows of the block that are used
+        self._rows = 0  # of the block
+        self._before: State | None = None  # the source's, before the block
+        self._skip = 0  # rows before the block since then; only after a restore
+
+    def take(self, limit: int) -> pa.RecordBatch:
+        """The next rows: at least one, at most `limit`, without copying.
+
+        Raises:
+            StopIteration: there are no more.
+        """
+        at = self._at
+        if at == self._rows:
+            self._fetch()
+            at = self._at
+        block = self.block
+        assert block is not None
+        rows = self._rows - at
+        if limit < rows:
+            self._at = at + limit
+            return block.slice(at, limit)
+        self._at = self._rows
+        return block.slice(at) if at else block
+
+    def within(self, count: int) -> int | None:
+        """Uses up so many rows of the block and says where they begin; None, using none, if it has fewer left."""
+        if self._at == self._rows:
+            self._fetch()
+        at = self._at
+        if count > self._rows - at:
+            return None
+        self._at = at + count
+        return at
+
+    def rest(self) -> pa.RecordBatch:
+        """What is left of the block, or all of the next one."""
+        return self.take(sys.maxsize)
+
+    def gather(self, count: int) -> pa.RecordBatch | tuple[()]:
+        """Exactly so many rows as one batch, or what is left of them: () if nothing is. Copies only across blocks."""
+        pieces: list[pa.RecordBatch] = []
+        while count:
+            try:
+                pieces.append(self.take(count))
+            except StopIteration:
+                break
+            count -= pieces[-1].num_rows
+        whole: pa.RecordBatch | tuple[()] = joined(pieces) if pieces else ()
+        return whole
+
+    def _fetch(self) -> None:
+        self._before = self._source.state()
+        self._at = self._rows = self._skip = 0
+        self.block = next(self._source)
+        self._rows = self.block.num_rows
+
+    def state(self) -> State:
+        if self._at == self._rows or self._before is None:
+            return {"input": self._source.state(), "used": 0}
+        return {"input": self._before, "used": self._skip + self._at}
+
+    def restore(self, state: State) -> None:
+        self._source.restore(state["input"])
+        before = state["input"]
+        left = used = state["used"]
+        while left:
+            self._fetch()
+            self._at = min(left, self._rows)
+            left -= self._at
+            self._before, self._skip = before, used - left - self._at
+
+
+class RowDicts(Stream):
+    """The rows of blocks one at a time, as dicts."""
+
+    def __init__(self, source: Stream) -> None:
+        self._source = source
+        self._rows = Rows(source)
+        self._dicts: list[Element] = []
+        self._at = 0
+        self._before: State = {}
+
+    def __next__(self) -> Element:
+        if self._at == len(self._dicts):
+            self._dicts, self._at = [], 0
+            self._before = self._rows.state()
+            self._dicts = self._rows.rest().to_pylist()
+        self._at += 1
+        return self._dicts[self._at - 1]
+
+    def state(self) -> State:
+        if self._at == len(self._dicts):
+            return self._rows.state()
+        return {"input": self._before["input"], "used": self._before["used"] + self._at}
+
+    def restore(self, state: State) -> None:
+        self._rows.restore(state)
+
+    def close(self) -> None:
+        self._source.close()

@@ -1,0 +1,134 @@
+"""Where elements go: tables, frames, arrays, PyTorch, JAX, TensorFlow. These libraries are imported here only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import DatasetError
+from pipelines.input.arrays import as_arrays
+from pipelines.input.element import Batch, Ragged, Sparse, Table, each_leaf
+from pipelines.input.stacking import joined, stack
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+    from pipelines.input.dataset import Dataset
+
+
+def to_arrow(dataset: Dataset) -> pa.Table:
+    import pyarrow as pa
+
+    spec = dataset.spec
+    if isinstance(spec, Table | Batch):
+        with dataset.blocks() if isinstance(spec, Table) else dataset.iterator() as blocks:
+            return pa.Table.from_batches(list(blocks), spec.schema)
+    with dataset.iterator() as elements:
+        rows = list(elements)
+    if not all(isinstance(row, dict) for row in rows):
+        raise DatasetError("to_arrow: the elements are neither rows nor dicts, so they have no names for columns.")
+    return pa.Table.from_pylist(rows)
+
+
+def to_polars(table: pa.Table) -> pl.DataFrame:
+    import polars as pl
+
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def to_numpy(dataset: Dataset) -> Any:
+    import pyarrow as pa
+
+    if isinstance(dataset.spec, Table | Batch):
+        table = to_arrow(dataset)
+        empty = pa.RecordBatch.from_pylist([], table.schema)
+        return as_arrays(joined([empty, *table.to_batches()]))
+    with dataset.iterator() as elements:
+        found = list(elements)
+    return stack(found) if found else []
+
+
+def arrays(element: Any) -> Any:
+    """An element for libraries that know arrays only: RecordBatches as dicts of arrays, sparse arrays in full."""
+    import pyarrow as pa
+
+    if isinstance(element, pa.RecordBatch):
+        element = as_arrays(element)
+    return each_leaf(lambda leaf: leaf.dense() if isinstance(leaf, Sparse) else leaf, element)
+
+
+def to_torch(dataset: Dataset) -> Any:
+    import torch
+    from torch.utils.data import IterableDataset, get_worker_info
+
+    def tensor(leaf: Any) -> Any:
+        """Numbers as tensors, on memory of their own: torch cannot promise to leave ours alone."""
+        import numpy as np
+
+        if isinstance(leaf, Ragged):
+            return [tensor(row) for row in leaf]
+        array = np.array(leaf)
+        return torch.from_numpy(array) if array.dtype.kind in "biufc" else leaf
+
+    class TorchDataset(IterableDataset):  # type: ignore[misc, type-arg, unused-ignore]
+        """Each pass is the dataset's next one; worker i of n gives the elements i, i + n, and so on."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._epoch = 0
+
+        def __iter__(self) -> Iterator[Any]:
+            epoch, self._epoch = self._epoch, self._epoch + 1
+            worker = get_worker_info()
+            chosen = dataset if worker is None else dataset.shard(worker.num_workers, worker.id)
+            with chosen.iterator(epoch=epoch) as elements:
+                for element in elements:
+                    yield each_leaf(tensor, arrays(element))
+
+    return TorchDataset()
+
+
+class JaxArrays:
+    """An iterable of elements whose leaves are JAX arrays."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        import jax.numpy as jnp
+        import numpy as np
+
+        def array(leaf: Any) -> Any:
+            found = np.asarray(leaf)
+            return jnp.asarray(found) if found.dtype.kind in "biufc" else leaf
+
+        with self._dataset.iterator() as elements:
+            for element in elements:
+                yield each_leaf(array, arrays(element))
+
+
+def to_jax(dataset: Dataset) -> JaxArrays:
+    return JaxArrays(dataset)
+
+
+def to_tf(dataset: Dataset) -> Any:
+    """The types are those of the first element, which is made for that and made again."""
+    import numpy as np
+    import tensorflow as tf
+
+    def tensors() -> Iterator[Any]:
+        with dataset.iterator() as elements:
+            yield from map(arrays, elements)
+
+    def signature(leaf: Any) -> Any:
+        array = np.asarray(leaf)
+        kind = tf.string if array.dtype.kind in "OUS" else tf.dtypes.as_dtype(array.dtype)
+        return tf.TensorSpec([None] * array.ndim, kind)
+
+    with dataset.iterator(epoch=0) as elements:
+        for first in elements:
+            return tf.data.Dataset.from_generator(tensors, output_signature=each_leaf(signature, arrays(first)))
+    raise DatasetError("to_tf: the dataset has no elements, so their types cannot be known.")

@@ -1,0 +1,136 @@
+"""Where a dataset begins: numbers, arrays, tables, files, generators; or other datasets put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import DatasetError
+from pipelines.input.dataset import Dataset
+from pipelines.input.element import UNKNOWN, ElementSpec
+from pipelines.input.files import Paths
+from pipelines.input.op import Options
+from pipelines.input.ops.arrow import Arrow
+from pipelines.input.ops.as_rows import AsRows
+from pipelines.input.ops.csv import csv
+from pipelines.input.ops.generator import Generator
+from pipelines.input.ops.ipc import arrow_files
+from pipelines.input.ops.parquet import parquet
+from pipelines.input.ops.range import Range
+from pipelines.input.ops.sample import Sample
+from pipelines.input.ops.tensors import Elements, TensorSlices
+from pipelines.input.ops.zip import Zip
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+
+def range(start: int, stop: int | None = None, step: int = 1) -> Dataset:  # noqa: A001  as it is called everywhere
+    """Whole numbers, as Python's own `range`."""
+    return Dataset(Range(start=0, stop=start, step=step) if stop is None else Range(start=start, stop=stop, step=step))
+
+
+def from_tensors(value: object) -> Dataset:
+    """One element: the value itself."""
+    return Dataset(Elements(values=(value,)))
+
+
+def from_elements(values: Iterable[object]) -> Dataset:
+    """The values, one after the other, as they are."""
+    return Dataset(Elements(values=tuple(values)))
+
+
+def from_tensor_slices(tensors: object) -> Dataset:
+    """The slices of arrays along their first axis; of a structure of arrays, structures of slices."""
+    return Dataset(TensorSlices(tensors=tensors))
+
+
+def from_arrow(table: pa.Table | pa.RecordBatch) -> Dataset:
+    """The rows of a table."""
+    import pyarrow as pa
+
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    if not isinstance(table, pa.Table):
+        raise DatasetError(f"from_arrow({type(table).__name__}): wants a pyarrow.Table or RecordBatch.")
+    return Dataset(Arrow(table=table))
+
+
+def from_parquet(
+    paths: Paths,
+    *,
+    columns: Sequence[str] | None = None,
+    filter: pc.Expression | None = None,  # noqa: A002  as pyarrow calls it
+    shuffle: bool = False,
+    seed: int | None = None,
+) -> Dataset:
+    """The rows of Parquet files, in the order of the paths; `shuffle` puts the row groups of all of them into another.
+
+    `paths` is a path, a pattern, a list of them, or a list of lists: one for each span. A file that lacks a column
+    that another one has gives nulls. Row groups in which `filter` cannot hold are not read.
+    """
+    chosen = None if columns is None else tuple(columns)
+    return Dataset(parquet(paths, chosen, filter, shuffle=shuffle, seed=seed))
+
+
+def from_arrow_files(paths: Paths) -> Dataset:
+    """The rows of Arrow IPC files, mapped into memory."""
+    return Dataset(arrow_files(paths))
+
+
+def from_csv(paths: Paths, *, schema: pa.Schema | None = None, delimiter: str = ",") -> Dataset:
+    """The rows of CSV files with a line of names; without a schema, with the types that the first lines look like."""
+    return Dataset(csv(paths, schema, delimiter))
+
+
+def from_generator(
+    function: Callable[..., Iterable[Any]], *arguments: object, spec: ElementSpec | pa.Schema | None = None
+) -> Dataset:
+    """What the iterable gives that `function(*arguments)` makes for each pass.
+
+    A schema as `spec` says that it gives dicts which are rows of it. A restored pass makes the elements again.
+    """
+    import pyarrow as pa
+
+    if isinstance(spec, pa.Schema):
+        return Dataset(AsRows(input=Generator(function=function, arguments=arguments), schema=spec))
+    return Dataset(Generator(function=function, arguments=arguments, result=UNKNOWN if spec is None else spec))
+
+
+def zip(*datasets: Dataset) -> Dataset:  # noqa: A001  as it is called everywhere
+    """Tuples of one element of each dataset, as long as all of them last; rows are dicts in them."""
+    return Dataset(Zip(parts=tuple(dataset.op for dataset in datasets)), _options(datasets))
+
+
+def sample_from_datasets(
+    datasets: Sequence[Dataset],
+    weights: Sequence[float] | None = None,
+    *,
+    seed: int | None = None,
+    stop_on_empty: bool = False,
+    reshuffle_each_iteration: bool = True,
+) -> Dataset:
+    """Elements of the datasets, each drawn with its weight; without weights all are drawn alike.
+
+    When one ends, the others go on; `stop_on_empty` ends there.
+    """
+    op = Sample(
+        parts=tuple(dataset.op for dataset in datasets),
+        weights=tuple(weights) if weights is not None else (1.0,) * len(datasets),
+        seed=seed,
+        stop_on_empty=stop_on_empty,
+        reshuffle_each_iteration=reshuffle_each_iteration,
+    )
+    return Dataset(op, _options(datasets))
+
+
+def _options(datasets: Sequence[Dataset]) -> Options | None:
+    return datasets[0].settings if datasets else None
+
+
+def col(name: str) -> pc.Expression:
+    """A column in a condition for `filter`: `col("fare") > 3`."""
+    import pyarrow.compute as pc
+
+    return pc.field(name)
