@@ -78,6 +78,16 @@ class Pipeline:
         """Everything that depends on these nodes."""
         return _reached(nodes, self.children)
 
+    def first_of(self, nodes: Iterable[str]) -> tuple[str, ...]:
+        """Those of the nodes that depend on none of the others."""
+        chosen = set(nodes)
+        return tuple(n for n in self.order if n in chosen and not self.ancestors(n) & chosen)
+
+    def last_of(self, nodes: Iterable[str]) -> tuple[str, ...]:
+        """Those of the nodes that none of the others depends on."""
+        chosen = set(nodes)
+        return tuple(n for n in self.order if n in chosen and not self.descendants(n) & chosen)
+
     def select(self, *, first: Sequence[str] = (), last: Sequence[str] = (), skip: Sequence[str] = ()) -> Selection:
         """The part from `first` to `last`: what descends from `first` and leads to `last`; empty means all.
 

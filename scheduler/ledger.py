@@ -422,6 +422,13 @@ def resume(store: Store, pipeline: str, *, who: str, now: datetime) -> Pause | N
     return ended
 
 
+def prolong(store: Store, pipeline: str, pause: Pause, *, until: datetime) -> None:
+    """Has a pause last until then, unless it was ended meanwhile."""
+    held = _pause(store, pipeline, pause.number)
+    if held.resumed is None:
+        store.amend(Claim("pause", f"{pipeline}#{pause.number}", _pause_facts(replace(held, until=until))))
+
+
 def paused(store: Store, pipeline: str, now: datetime) -> Pause | None:
     """The pause that holds now."""
     number = _newest(store, "pause", pipeline)

@@ -80,10 +80,8 @@ def resuming(run: Run, executions: Iterable[Execution], pipeline: Pipeline) -> R
 def left(run: Run, executions: Iterable[Execution], pipeline: Pipeline) -> Selection:
     """The part of the pipeline that continues a run."""
     done = {e.node for e in executions if e.state.succeeded}
-    todo = {name for name in run.nodes if name not in done}
-    first = [name for name in run.nodes if name in todo and not pipeline.ancestors(name) & todo]
-    last = [name for name in run.nodes if not pipeline.descendants(name) & set(run.nodes)]
-    return pipeline.select(first=first, last=last)
+    todo = [name for name in run.nodes if name not in done]
+    return pipeline.select(first=pipeline.first_of(todo), last=pipeline.last_of(run.nodes))
 
 
 def _refuse_complete(run: Run) -> None:

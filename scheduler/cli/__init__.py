@@ -7,8 +7,10 @@ Nothing but typer is imported before a command is chosen, so that `spanwise --he
 # isort: off
 from scheduler.cli.app import EXIT_CODES, app
 from scheduler.cli import launching
+from scheduler.cli import schedule
 from scheduler.cli import looking
 from scheduler.cli import tracing
+from scheduler.cli import mending
 from scheduler.cli import keeping
 
-__all__ = ["EXIT_CODES", "app", "keeping", "launching", "looking", "tracing"]
+__all__ = ["EXIT_CODES", "app", "keeping", "launching", "looking", "mending", "schedule", "tracing"]

@@ -1,0 +1,248 @@
+"""How backfills are told: the plan before, the progress meanwhile, the result and what to type next. Pure but `Bar`."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TextIO
+
+from orchestrator.run import Run, State, as_typed
+from orchestrator.runner import Event, Outcome
+from orchestrator.span import Calendar, Version, ranges
+from scheduler import show
+from scheduler.backfill.inventory import listed
+from scheduler.backfill.plan import Plan, Window
+from scheduler.backfill.record import TRAIN, Backfill
+from scheduler.backfill.work import Happened, Result
+from scheduler.ledger import Entry
+
+
+def planned(plan: Plan) -> str:
+    """A plan as text."""
+    calendar = plan.calendar
+    lines = [_headline(plan)]
+    if plan.targets:
+        rows = [
+            (
+                calendar.label(t.span),
+                _versions(t.versions.values()),
+                _versions(t.replaces.values()) if t.replaces else "new",
+                "; ".join(_window(w, calendar) for w in t.windows) or ("its own span" if not plan.train else ""),
+            )
+            for t in plan.targets
+        ]
+        headers = ("SPAN", "VERSION", "INSTEAD OF", "" if plan.train else "LEARNS FROM")
+        lines += [f"  {line}" for line in show.table(headers, rows).splitlines()]
+    if plan.train and plan.targets:
+        lines.append(f"Once for each span: {', '.join(plan.ingest)}" + _side_by_side(plan))
+        lines.append(f"Once, at the end: {', '.join(plan.train)}")
+        lines += [f"  {w.node}: {_window(w, calendar)}" for w in plan.windows]
+    if plan.targets:
+        lines.append("Models warm-start." if plan.warm_start else "Models learn from scratch.")
+    if plan.outside:
+        lines.append(f"Left out, since no window reads them: {listed(plan.outside, calendar)}  (--force runs them)")
+    if plan.absent:
+        lines.append(f"Left out, since they have no input: {listed(plan.absent, calendar)}")
+    if plan.estimate_s is not None and plan.targets:
+        lines.append(f"It takes about {show.took(plan.estimate_s)}, going by the last runs.")
+    return "\n".join(lines)
+
+
+def _headline(plan: Plan) -> str:
+    count = len(plan.targets)
+    if not count:
+        return f"Nothing of {plan.pipeline} is to be backfilled."
+    spans = f"{count} {'span' if count == 1 else 'spans'}"
+    how = "then one model" if plan.train else "a full run" if count == 1 else "a full run each"
+    return f"Backfill of {plan.pipeline}: {spans}, {how}."
+
+
+def _side_by_side(plan: Plan) -> str:
+    return f"  ({plan.parallel} spans side by side)" if plan.parallel > 1 else ""
+
+
+def _versions(versions: Iterable[Version]) -> str:
+    return ", ".join(dict.fromkeys("-" if v is None else f"v{v}" for v in versions))
+
+
+def _window(window: Window, calendar: Calendar) -> str:
+    text = ranges(window.spans, calendar) or "nothing"
+    if window.absent:
+        text += f"; missing {listed(window.absent, calendar)}"
+    return f"{text}; a run would fail there" if window.refusal else text
+
+
+def plan_document(plan: Plan) -> show.Document:
+    """A plan for programs."""
+    calendar = plan.calendar
+    return {
+        "pipeline": plan.pipeline,
+        "targets": [
+            {
+                **show.span_document(t.span, calendar),
+                "versions": dict(t.versions),
+                "replaces": dict(t.replaces),
+                "windows": [_window_document(w, calendar) for w in t.windows],
+            }
+            for t in plan.targets
+        ],
+        "outside": [show.span_document(s, calendar) for s in plan.outside],
+        "absent": [show.span_document(s, calendar) for s in plan.absent],
+        "ingest": list(plan.ingest),
+        "train": list(plan.train),
+        "windows": [_window_document(w, calendar) for w in plan.windows],
+        "parallel": plan.parallel,
+        "warm_start": plan.warm_start,
+        "estimate_s": plan.estimate_s,
+    }
+
+
+def _window_document(window: Window, calendar: Calendar) -> show.Document:
+    return {
+        "node": window.node,
+        "spans": [{**show.span_document(s, calendar), "version": v} for s, v in window.spans],
+        "absent": [show.span_document(s, calendar) for s in window.absent],
+        "refusal": window.refusal or None,
+    }
+
+
+# --- the progress
+
+
+def happened(event: Happened, backfill: Backfill) -> str:
+    """One line for something that happened; a few for a run that failed."""
+    if event.outcome is not None:
+        return _ran(event.outcome)
+    return {
+        "paused": f"The schedule of {backfill.pipeline} is paused.",
+        "resumed": f"The schedule of {backfill.pipeline} goes on.",
+        "waiting": f"Waiting: {event.message}.",
+        "stopped": event.message,
+        "began": f"Backfill {backfill.name} has begun.",
+        "train-held-back": "No model was trained: a span that it was to learn from has failed.",
+    }[event.what]
+
+
+def _ran(outcome: Outcome) -> str:
+    lines = [show.ended(outcome.run, outcome.executions, outcome.skipped)]
+    for node in outcome.failed:
+        first = show.uncontrolled(outcome.executions[node].error or "").strip().partition("\n")[0]
+        lines.append(f"  {node} failed: {first}")
+    return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def bar(
+    backfill: Backfill, done: int, out: TextIO, *, live: bool
+) -> Iterator[tuple[Callable[[Event], None], Callable[[Happened], None]]]:
+    """What shows the progress: an observer of the runs and one of the backfill. A bar with `live`, else lines."""
+    if not live:
+
+        def tell(event: Happened) -> None:
+            if text := happened(event, backfill):
+                out.write(text + "\n")
+                out.flush()
+
+        yield (lambda _event: None), tell
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[failed]}"))
+    with Progress(*columns, TimeRemainingColumn()) as progress:
+        total = len(backfill.spans) + bool(backfill.train)
+        task = progress.add_task(backfill.name, total=total, completed=done, failed="")
+        failed = 0
+
+        def observe(event: Event) -> None:
+            if event.what == "node-started":
+                calendar = show.calendar_of(event.run)
+                span = "training" if event.run.span is None else calendar.label(event.run.span)
+                progress.update(task, description=f"{span}: {event.node}")
+
+        def tell_live(event: Happened) -> None:
+            nonlocal failed
+            if text := happened(event, backfill):
+                progress.console.print(text, markup=False, highlight=False)
+            if event.outcome is not None:
+                failed += not event.outcome.succeeded
+                progress.update(task, advance=1, failed=f"{failed} failed" if failed else "")
+
+        yield observe, tell_live
+
+
+# --- the result
+
+
+def told(result: Result, passed: Sequence[Entry], elsewhere: Sequence[str] = ()) -> str:
+    """What became of a backfill, and the command that goes on with what is left."""
+    backfill = result.backfill
+    calendar = Calendar.called(backfill.calendar)
+    lines = [_counted(result)]
+    for span in result.failed:
+        run = result.runs[span]
+        lines.append(f"  {calendar.label(span)}: {run.error or 'failed'}  (spanwise show {run.name})")
+    trained = result.runs.get(TRAIN)
+    if trained is not None and trained.state is not State.COMPLETE:
+        lines.append(f"  the model: {trained.error or trained.state.value}  (spanwise show {trained.name})")
+    if passed:
+        lines.append(f"Ticks that passed meanwhile: {', '.join(_tick(entry) for entry in passed)}")
+        if any(entry.ending is not None and entry.ending.outcome.abnormal for entry in passed):
+            lines.append(f"Make them good:  {_words('backfill', backfill.source, '--missed', elsewhere=elsewhere)}")
+    if result.paused:
+        resume = _words("schedule", "resume", backfill.pipeline, elsewhere=elsewhere)
+        lines.append(f"The schedule of {backfill.pipeline} is still paused: {result.paused}. Resume it:  {resume}")
+    if left(result):
+        again = _words("backfill", "--resume", backfill.name, elsewhere=elsewhere)
+        lines.append(f"{'Go on' if result.interrupted else 'Try again'} with what is left:  {again}")
+    return "\n".join(lines)
+
+
+def left(result: Result) -> bool:
+    """Whether anything of the backfill is not complete."""
+    trained: Run | None = result.runs.get(TRAIN)
+    untrained = bool(result.backfill.train) and (trained is None or trained.state is not State.COMPLETE)
+    return bool(result.failed or result.left or untrained)
+
+
+def _counted(result: Result) -> str:
+    backfill = result.backfill
+    parts = [f"{len(result.done)} of {len(backfill.spans)} spans done"]
+    if result.failed:
+        parts.append(f"{len(result.failed)} failed")
+    if result.left:
+        parts.append(f"{len(result.left)} left")
+    if backfill.train:
+        trained = result.runs.get(TRAIN)
+        parts.append("trained" if trained is not None and trained.state is State.COMPLETE else "not trained")
+    verdict = f"interrupted by {result.interrupted}" if result.interrupted else backfill.stage.value
+    return f"Backfill {backfill.name}: {verdict}; {', '.join(parts)}."
+
+
+def _tick(entry: Entry) -> str:
+    ending = "open" if entry.ending is None else entry.ending.outcome.value
+    return f"{entry.tick.name} ({ending})"
+
+
+def _words(*words: str, elsewhere: Sequence[str]) -> str:
+    return shlex.join(["spanwise", *(as_typed(w) if w.startswith("/") else w for w in words), *elsewhere])
+
+
+def result_document(result: Result, passed: Sequence[Entry]) -> show.Document:
+    """The result for programs."""
+    backfill = result.backfill
+    calendar = Calendar.called(backfill.calendar)
+    return {
+        "backfill": backfill.name,
+        "pipeline": backfill.pipeline,
+        "stage": backfill.stage.value,
+        "done": [show.span_document(s, calendar) for s in result.done],
+        "failed": [show.span_document(s, calendar) for s in result.failed],
+        "left": [show.span_document(s, calendar) for s in result.left],
+        "runs": [show.run_document(run) for run in sorted(result.runs.values(), key=lambda r: r.number)],
+        "interrupted": result.interrupted or None,
+        "paused": result.paused or None,
+        "ticks": [
+            {"tick": e.tick.name, "outcome": None if e.ending is None else e.ending.outcome.value} for e in passed
+        ],
+    }

@@ -1,0 +1,103 @@
+"""Commands that mend the past."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from scheduler.cli.app import Config, Json, Param, Root, app, elsewhere, print_document, settings_of
+
+
+@app.command()
+def backfill(
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE", help="A Python file; FILE:NAME picks a pipeline in it.")
+    ] = None,
+    span: Annotated[
+        str | None, typer.Option(metavar="SPAN", help="A span, or A..B for all from A to B, at their newest versions.")
+    ] = None,
+    missed: Annotated[
+        bool, typer.Option("--missed", help="Every span whose tick was skipped, killed or missed, or failed.")
+    ] = False,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="Every span of which a newer version has arrived since it was ingested.")
+    ] = False,
+    resume: Annotated[
+        str | None, typer.Option(metavar="ID", help="Go on with a backfill that was interrupted or has failed.")
+    ] = None,
+    train_once: Annotated[
+        bool, typer.Option("--train-once", help="Ingest each span, then train one model on the latest window.")
+    ] = False,
+    split_at: Annotated[
+        list[str], typer.Option(metavar="NODE", help="A first node of what runs once. [default: what chooses by span]")
+    ] = [],  # noqa: B006  typer copies it
+    parallel: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Ingest so many spans side by side; with --train-once.")
+    ] = 1,
+    warm_start: Annotated[
+        bool,
+        typer.Option("--warm-start", help="Let models start from earlier ones, which may be wrong."),
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also run spans that no window reads.")] = False,
+    skip_absent: Annotated[
+        bool, typer.Option("--skip-absent", help="Leave out spans of the range that have no input.")
+    ] = False,
+    kill: Annotated[bool, typer.Option("--kill", help="End the run that is going, instead of waiting for it.")] = False,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Begin no other span once one has failed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and do nothing.")] = False,
+    param: Param = [],  # noqa: B006
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Do all work again, also what was done before.")] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Nodes at once. [default: one for each processor, two at least]")
+    ] = None,
+    root: Root = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Run past spans again.
+
+    Pauses the schedule, waits for the run that is going, runs each span at its newest version, the oldest first, and
+    resumes the schedule. The plan is printed first.
+
+    Example: spanwise backfill flights.py --span 2013-01-05..2013-01-09 --train-once
+    """
+    from scheduler.backfill import command, telling
+    from scheduler.backfill.plan import Wish
+    from scheduler.launch import Effort
+
+    settings = settings_of(root, config)
+    typed = command.Typed(
+        reference=file,
+        span=span,
+        missed=missed,
+        stale=stale,
+        resume=resume,
+        wish=Wish(
+            train_once=train_once,
+            split_at=tuple(split_at),
+            parallel=parallel,
+            force=force,
+            skip_absent=skip_absent,
+            warm_start=warm_start,
+        ),
+        params=param,
+        kill=kill,
+        fail_fast=fail_fast,
+        effort=Effort(jobs, cache=not no_cache),
+        elsewhere=elsewhere(root, config),
+    )
+    if resume is not None:
+        going, loaded = command.again(typed, settings)
+    else:
+        plan, loaded = command.plan(typed, settings)
+        if json and (dry_run or not plan.targets):
+            print_document(telling.plan_document(plan))
+        elif not json:
+            sys.stdout.write(telling.planned(plan) + "\n")
+            sys.stdout.flush()
+        if dry_run or not plan.targets:
+            return
+        going = command.begin(typed, settings, plan, loaded)
+    raise typer.Exit(command.work(going, loaded, typed, settings, json=json))
