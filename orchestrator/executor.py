@@ -359,9 +359,11 @@ class _Server:
 
     def _import_one(self) -> None:
         """Imports the next module while there is nothing else to do; children import what they still lack."""
+        logging.disable()  # what a library has to say as it is imported, it says in the log of a node
         with contextlib.suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             __import__(self._preload.pop(0))  # one that fails says so in the node that needs it
+        logging.disable(logging.NOTSET)
 
     def _step(self) -> None:
         now = time.monotonic()
