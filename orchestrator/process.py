@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import re
 import resource
@@ -185,25 +186,8 @@ def take_mark(mark: int) -> bool:
 
 
 def survivors(mark: int, *, sparing: Collection[int] = ()) -> list[Survivor]:
-    """The living processes with this mark, this one left out.
-
-    None is missed because it moves: a process that ends between being listed and being looked at may have left a child
-    that is not on that list, so the list is read again until none does. Who is not marked never will be.
-    """
-    innocent = {os.getpid(), *sparing}
-    while mark:
-        found, vanished = [], False
-        for process in _all(but=innocent):
-            marks = _marks(process.pid)
-            if mark in marks and process.lives:
-                found.append(Survivor(process.pid, process.state, _command(process.pid)))
-            elif not marks and _stat(process.pid).state == "X":
-                vanished = True
-            else:
-                innocent.add(process.pid)
-        if found or not vanished:
-            return found
-    return []
+    """The living processes with this mark, this one left out."""
+    return [_survivor(each) for each in _marked(mark, sparing)]
 
 
 def end(mark: int, *others: Identity, sparing: Collection[int] = (), limit_s: float = 10.0) -> list[Survivor]:
@@ -214,12 +198,37 @@ def end(mark: int, *others: Identity, sparing: Collection[int] = (), limit_s: fl
     """
     deadline = time.monotonic() + limit_s
     while True:
-        left = {each.pid: each for each in survivors(mark, sparing=sparing)}
-        left |= {who.pid: Survivor(who.pid, _stat(who.pid).state, _command(who.pid)) for who in others if alive(who)}
+        left = {}
+        for each in itertools.chain(_marked(mark, sparing), (_stat(who.pid) for who in others if alive(who))):
+            send([each.pid], signal.SIGKILL)  # at once: it may be about to fork and to end
+            left[each.pid] = _survivor(each)
         if not left or time.monotonic() > deadline:
             return list(left.values())
-        send(left, signal.SIGKILL)
         time.sleep(0.01)
+
+
+def _marked(mark: int, sparing: Collection[int]) -> Iterator[_Stat]:
+    """The living processes with this mark, as they are found.
+
+    None is missed because it moves: a process that ends between being listed and being looked at may have left a child
+    that is not on that list, so the list is read again until none does. Who is not marked never will be.
+    """
+    known = {os.getpid(), *sparing}
+    found, vanished = False, bool(mark)
+    while vanished and not found:
+        vanished = False
+        for process in _all(but=known):
+            marks = _marks(process.pid)
+            if mark in marks and process.lives:
+                found = True
+                yield process
+                continue
+            known.add(process.pid)
+            vanished |= mark in marks or (not marks and _stat(process.pid).state == "X")
+
+
+def _survivor(process: _Stat) -> Survivor:
+    return Survivor(process.pid, process.state, _command(process.pid))
 
 
 def _marks(pid: int) -> tuple[int, ...]:

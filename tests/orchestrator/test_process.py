@@ -14,7 +14,7 @@ from textwrap import dedent
 import pytest
 
 from orchestrator import process
-from tests.scenario.processes import frozen
+from tests.scenario.processes import frozen, needs_freezer
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def test_a_process_that_forks_and_ends_without_end_is_caught(leave):
         os.wait()
     """)
 
-    assert process.end(mark) == []
+    assert process.end(mark, limit_s=60.0) == []
     time.sleep(0.1)
     assert process.survivors(mark) == []
 
@@ -291,6 +291,7 @@ def test_what_cannot_be_ended_is_named(sleeper, monkeypatch):
     )
 
 
+@needs_freezer
 def test_uninterruptible_sleep_is_not_waited_for(leave):
     """A process that not even SIGKILL reaches is named with its state after the limit."""
     mark, pid = leave(KINDS["a daemon"])

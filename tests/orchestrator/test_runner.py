@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import orchestrator.executor as executor_module
 from orchestrator import (
     Attempt,
     Component,
@@ -30,6 +31,7 @@ from orchestrator.lease import Clock, acquire, current
 from orchestrator.runner import Controller, Request, run
 from orchestrator.store import Address, AlreadyClaimed, Claim, MemoryStore
 from orchestrator.testing import Trial
+from tests.scenario.processes import frozen, needs_freezer
 
 
 class Say(Component):
@@ -53,6 +55,20 @@ class Say(Component):
             raise ValueError(f"try {attempt.number}")
         (report.path / "word").write_text(word + "".join((b.path / "word").read_text() for b in before or []))
         (report.path / "ended").write_text(str(time.monotonic()))
+
+
+class Leave(Component):
+    """Leaves a child, notes who it is, and ends when it is told to go."""
+
+    def run(self, report: Output[Report], place: str) -> None:
+        child = os.fork()
+        if not child:
+            time.sleep(1000)
+        Path(place, "draft").write_text(str(child))
+        Path(place, "draft").rename(Path(place, "pid"))
+        while not Path(place, "go").exists():
+            time.sleep(0.01)
+        (report.path / "word").write_text("left")
 
 
 class Train(Component):
@@ -479,6 +495,36 @@ def test_a_server_that_was_killed_ends_the_run_in_order(trial):
 
     assert states_of(trial.store) == {"p/1/Long/1": State.FAILED}
     assert trial.store.run("p", 1).state is State.FAILED
+
+
+@needs_freezer
+def test_a_lease_is_not_given_back_while_a_process_lives_that_cannot_be_killed(trial, tmp_path, monkeypatch, caplog):
+    """The run ends and says who is left; nobody else can begin."""
+    monkeypatch.setattr(executor_module, "REAP_S", 0.3)
+    pipeline = Pipeline("p", [Leave(place=str(tmp_path))])
+    with Executor(pipeline) as executor:
+        stuck = threading.Thread(target=freeze_noted, args=[tmp_path])
+        stuck.start()
+        ran = run(pipeline, executor=executor, store=trial.store, root=trial.root)
+        with pytest.raises(Held, match="run 1 of 'p' is still going"):
+            acquire(trial.store, "p", "a run")
+        (tmp_path / "thaw").touch()
+        stuck.join()
+
+    pid = (tmp_path / "pid").read_text()
+    (told,) = [r for r in caplog.records if r.getMessage() == "lease-not-released"]
+    assert ran.succeeded
+    assert told.reason.startswith(f"{pid} (state D: ")
+    assert not current(trial.store, "p").released
+
+
+def freeze_noted(folder):
+    while not (folder / "pid").exists():
+        time.sleep(0.01)
+    with frozen(int((folder / "pid").read_text())):
+        (folder / "go").touch()
+        while not (folder / "thaw").exists():
+            time.sleep(0.01)
 
 
 def test_a_run_that_lost_its_lease_stops(trial):

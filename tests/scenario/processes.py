@@ -70,14 +70,11 @@ FREEZER = Path("/sys/fs/cgroup/freezer")
 
 @contextlib.contextmanager
 def frozen(pid):
-    """Holds a process in uninterruptible sleep, in which not even SIGKILL reaches it; where it cannot, skips the test."""
+    """Holds a process in uninterruptible sleep, in which not even SIGKILL reaches it. Tests of it are `needs_freezer`."""
     group = FREEZER / f"spanwise-{uuid.uuid4().hex}"
+    group.mkdir()
     try:
-        group.mkdir()
         (group / "cgroup.procs").write_text(str(pid))
-    except OSError:
-        pytest.skip("there is no freezer of processes (cgroup v1) here that we may use")
-    try:
         (group / "freezer.state").write_text("FROZEN")
         while (group / "freezer.state").read_text() != "FROZEN\n":
             time.sleep(0.01)
@@ -86,6 +83,11 @@ def frozen(pid):
         (group / "freezer.state").write_text("THAWED")
         (FREEZER / "cgroup.procs").write_text(str(pid))
         group.rmdir()
+
+
+needs_freezer = pytest.mark.skipif(
+    not os.access(FREEZER / "cgroup.procs", os.W_OK), reason="there is no freezer (cgroup v1) that we may use"
+)
 
 
 def environment(pid):

@@ -7,12 +7,18 @@ import pty
 import signal
 import termios
 import time
+from functools import partial
 
 import pytest
 
-from tests.scenario.processes import Marked, kill
+from orchestrator import lease, process
+from orchestrator.errors import Held, RunError
+from orchestrator.mlmd import open_store
+from orchestrator.run import State
+from scheduler import stop as stopping
+from tests.scenario.processes import Marked, frozen, kill, needs_freezer
 
-NODES = ["Deaf", "Forking", "Daemon", "Shell"]
+NODES = ["Deaf", "Forking", "Daemon", "Shell", "Hidden", "Stopped", "Program"]
 SOON_S = 10.0  # on a machine that does other things too
 
 pytestmark = pytest.mark.slow
@@ -23,8 +29,8 @@ def start(tmp_path):
     """Starts the run of unruly nodes; ends whatever the test leaves."""
     started = []
 
-    def start(ending, **options):
-        started.append(Marked("tests.scenario.unruly", tmp_path, ending, **options))
+    def start(*words, **options):
+        started.append(Marked("tests.scenario.unruly", tmp_path, *words, **options))
         return started[-1]
 
     yield start
@@ -32,11 +38,34 @@ def start(tmp_path):
         run.end()
 
 
-def all_ready(folder):
-    deadline = time.monotonic() + 20
-    while not all((folder / node).exists() for node in NODES):
+def all_ready(folder, nodes=NODES):
+    deadline = time.monotonic() + 40
+    while not all((folder / node).exists() for node in nodes):
         assert time.monotonic() < deadline, "the nodes never started"
         time.sleep(0.01)
+
+
+def left_by(run, folder):
+    """What lives of a run: who has inherited its mark, and who hides but was noted."""
+    noted = [int(note.read_text()) for note in folder.glob("*.pid")]
+    return [*run.alive(), *(pid for pid in noted if process.alive(process.identity(pid)))]
+
+
+def kill_at_one_blow(run):
+    """Kills the controller, the keeper and the server, so that none can do anything about the others' death."""
+    victims = [run.pid, run.keeper, run.server]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in victims:
+            kill(pid, number)
+    run.process.wait(timeout=SOON_S)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """The metadata of the runs, opened when first asked for something."""
+    opened = open_store(str(tmp_path / "metadata.db"))
+    yield opened
+    opened.close()
 
 
 def ended(run):
@@ -45,7 +74,7 @@ def ended(run):
 
 
 @pytest.mark.parametrize(("ending", "state"), [("end", "complete"), ("fail", "failed"), ("hang", "failed")])
-def test_a_node_leaves_no_process_when_it_has_ended(start, ending, state):
+def test_a_node_leaves_no_process_when_it_has_ended(start, tmp_path, ending, state):
     """After a normal end, a failure and a timeout, all that the nodes started is gone before the run goes on."""
     run = start(ending)
     said = ended(run)
@@ -53,7 +82,7 @@ def test_a_node_leaves_no_process_when_it_has_ended(start, ending, state):
 
     assert said["states"] == dict.fromkeys(NODES, state)
     assert said["left"] == []
-    assert run.alive() == []
+    assert left_by(run, tmp_path) == []
 
 
 def test_a_stopped_run_leaves_no_process(start, tmp_path):
@@ -68,7 +97,7 @@ def test_a_stopped_run_leaves_no_process(start, tmp_path):
     assert said["states"] == dict.fromkeys(NODES, "canceled")
     assert said["error"] == "stopped by SIGTERM"
     assert time.monotonic() - asked < SOON_S
-    assert run.alive() == []
+    assert left_by(run, tmp_path) == []
 
 
 @pytest.mark.parametrize("victim", ["pid", "server", "keeper"])
@@ -79,6 +108,97 @@ def test_a_killed_run_leaves_no_process(start, tmp_path, victim):
     kill(getattr(run, victim), signal.SIGKILL)
 
     assert run.gone_within(SOON_S) == []
+    assert left_by(run, tmp_path) == []
+
+
+def test_stopping_a_run_whose_processes_were_killed_at_one_blow_ends_the_rest(start, tmp_path, store):
+    """Whatever has detached itself, and however it hides, is gone when `stop` returns."""
+    run = start("wait")
+    all_ready(tmp_path)
+    kill_at_one_blow(run)
+    before = left_by(run, tmp_path)
+    stopped = stopping.stop(store, store.run("unruly", 1), tmp_path, grace_s=0)
+
+    assert len(before) > 4
+    assert (stopped.how, stopped.run.state) == ("closed", State.FAILED)
+    assert left_by(run, tmp_path) == []
+
+
+def test_the_next_run_ends_what_is_left_before_it_begins(start, tmp_path):
+    """A run that died and left daemons does not run beside the next one."""
+    first = start("wait")
+    all_ready(tmp_path)
+    kill_at_one_blow(first)
+    before = left_by(first, tmp_path)
+    noted = [process.identity(int(note.read_text())) for note in tmp_path.glob("*.pid")]
+    second = start("end", "Deaf")
+    second.read_until("run-started")
+    after = [*first.alive(), *filter(process.alive, noted)]
+
+    assert len(before) > 4
+    assert after == []
+    assert ended(second)["states"] == {"Deaf": "complete"}
+
+
+def test_a_run_that_does_not_listen_is_killed_with_all_it_has_started(start, tmp_path, store, monkeypatch):
+    """Its controller, keeper and server are stopped, so that none of them does anything: all the same nothing is left."""
+    monkeypatch.setattr(stopping, "SLACK_S", 0.2)
+    run = start("wait")
+    all_ready(tmp_path)
+    for pid in (run.server, run.keeper, run.pid):
+        kill(pid, signal.SIGSTOP)
+    stopped = stopping.stop(store, store.run("unruly", 1), tmp_path, grace_s=0)
+
+    assert (stopped.how, stopped.run.state, stopped.pid) == ("killed", State.FAILED, run.pid)
+    assert left_by(run, tmp_path) == []
+
+
+@needs_freezer
+def test_nothing_begins_while_a_process_lives_that_cannot_be_killed(start, tmp_path, store, monkeypatch):
+    """It is named with its state, by `stop` and by whoever wants to begin, until it is gone."""
+    monkeypatch.setattr(stopping, "SLACK_S", 0.2)
+    monkeypatch.setattr(process, "end", partial(process.end, limit_s=0.5))
+    run = start("wait", "Daemon")
+    all_ready(tmp_path, ["Daemon"])
+    daemon = int((tmp_path / "daemon").read_text())
+    with frozen(daemon):
+        with pytest.raises(
+            RunError, match=rf"(?s)would not die: {daemon} \(state D: .*ps -o [^ ]+ -p {daemon}"
+        ) as stuck:
+            stopping.stop(store, store.run("unruly", 1), tmp_path, grace_s=0)
+        with pytest.raises(Held, match=rf"nothing was started: {daemon} \(state D: "):
+            begin_and_end(store)
+        with pytest.raises(RunError, match=rf"nothing was started: {daemon} \(state D: "):
+            stopping.stop(store, store.run("unruly", 1), tmp_path, grace_s=0)
+        state = store.run("unruly", 1).state
+    stopped = stopping.stop(store, store.run("unruly", 1), tmp_path, grace_s=0)
+
+    assert "killed" in str(stuck.value)
+    assert state is State.RUNNING
+    assert (stopped.how, stopped.run.state) == ("closed", State.FAILED)
+    assert left_by(run, tmp_path) == []
+    begin_and_end(store)
+
+
+def begin_and_end(store):
+    """What every run does first and last."""
+    mine = lease.acquire(store, "unruly", "a run")
+    try:
+        for holder in lease.left_open(store, mine):
+            lease.close(store, holder)
+    finally:
+        mine.release()
+
+
+@pytest.mark.skipif("SPANWISE_TEST_BEAM" not in os.environ, reason="long: SPANWISE_TEST_BEAM=1 asks for it")
+def test_the_processes_of_beam_are_ended(start, tmp_path, store):
+    """Workers that Beam has started in processes of their own are found like all others."""
+    run = start("wait", "Beaming")
+    all_ready(tmp_path, ["Beaming"])
+    kill_at_one_blow(run)
+    stopping.stop(store, store.run("unruly", 1), tmp_path, grace_s=0)
+
+    assert left_by(run, tmp_path) == []
 
 
 def test_ctrl_c_reaches_the_controller_alone(start, tmp_path):
@@ -100,7 +220,7 @@ def test_ctrl_c_reaches_the_controller_alone(start, tmp_path):
     assert said["error"] == "stopped by SIGINT"
     assert said["states"] == dict.fromkeys(NODES, "canceled")
     assert not (tmp_path / "interrupted").exists()
-    assert run.alive() == []
+    assert left_by(run, tmp_path) == []
 
 
 def test_nohup_keeps_a_run_going(start, tmp_path):

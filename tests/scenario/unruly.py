@@ -1,7 +1,8 @@
 """A run of nodes that leave processes behind, in a process of its own: `python -m tests.scenario.unruly ROOT ENDING`.
 
 Each node starts what it starts, says so with a file in ROOT, and then ends as it is told: `end`, `fail`, or not at all
-(`hang`, with a time limit; `wait`, without).
+(`hang`, with a time limit; `wait`, without). What hides is noted by its id in ROOT, too. A node named after ENDING runs
+alone.
 """
 
 import json
@@ -13,10 +14,11 @@ import time
 from functools import partial
 from pathlib import Path
 
+from components import Command
 from orchestrator import Component, Output, Pipeline, Report, process
 from orchestrator.executor import Executor
+from orchestrator.mlmd import open_store
 from orchestrator.runner import Request, run
-from orchestrator.store import MemoryStore
 
 say = partial(print, flush=True)
 
@@ -77,21 +79,82 @@ class Shell(Component):
         ready("Shell", place, ending)
 
 
-NODES = [Deaf, Forking, Daemon, Shell]
+class Hidden(Component):
+    """Leaves a daemon that has no file open, another name and folder, and becomes a program without environment."""
+
+    def run(self, report: Output[Report], place: str, ending: str) -> None:
+        child = os.fork()
+        if not child:
+            os.setsid()
+            if not os.fork():
+                Path(place, "hidden.pid").write_text(str(os.getpid()))
+                os.chdir("/")
+                os.closerange(0, 1000)
+                os.execve("/bin/sleep", ["cron", "1000"], {})
+            os._exit(0)
+        os.waitpid(child, 0)
+        while not Path(place, "hidden.pid").exists():
+            time.sleep(0.01)
+        ready("Hidden", place, ending)
 
 
-def main(root: Path, ending: str) -> None:
+class Stopped(Component):
+    """Leaves a child in a session of its own that is stopped, as a debugger or Ctrl-Z does it."""
+
+    def run(self, report: Output[Report], place: str, ending: str) -> None:
+        child = os.fork()
+        if not child:
+            os.setsid()
+            os.kill(os.getpid(), signal.SIGSTOP)
+            os._exit(0)
+        os.waitpid(child, os.WUNTRACED)
+        ready("Stopped", place, ending)
+
+
+class Beaming(Component):
+    """Works with Beam, in processes that Beam starts."""
+
+    def run(self, report: Output[Report], place: str, ending: str) -> None:
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+        options = PipelineOptions(["--direct_running_mode=multi_processing", "--direct_num_workers=2"])
+        with beam.Pipeline(runner=FnApiRunner(), options=options) as pipeline:
+            _ = pipeline | beam.Create(["Beaming"]) | beam.Map(ready, place, ending)
+
+
+def program(place: str, ending: str, timeout_s: float | None) -> Command:
+    """Starts a service in a session of its own, as the client of a container engine does, with none of our variables."""
+    service = "setsid sh -c 'echo $$ > {place}/service.pid; exec sleep 1000' >/dev/null 2>&1 & "
+    waiting = "while ! [ -s {place}/service.pid ]; do sleep 0.01; done; echo 1 > {report}/n; touch {place}/Program; "
+    return Command(
+        shell=service + waiting + {"end": "", "fail": "exit 1"}.get(ending, "sleep 1000"),
+        outputs={"report": Report},
+        settings={"place": place},
+        timeout_s=timeout_s,
+        name="Program",
+    )
+
+
+NODES = [Deaf, Forking, Daemon, Shell, Hidden, Stopped, program]
+
+
+def main(root: Path, ending: str, alone: str = "") -> None:
     limit_s = 1.0 if ending == "hang" else None
-    pipeline = Pipeline("unruly", [kind(place=str(root), ending=ending, timeout_s=limit_s) for kind in NODES])
+    kinds = [globals()[alone]] if alone else NODES
+    pipeline = Pipeline("unruly", [kind(place=str(root), ending=ending, timeout_s=limit_s) for kind in kinds])
     with Executor(pipeline) as executor:
+        store = open_store(str(root / "metadata.db"))
         outcome = run(
             pipeline,
             executor=executor,
-            store=MemoryStore(),
+            store=store,
             root=root,
-            request=Request(jobs=len(NODES), grace_s=0.3),
+            request=Request(jobs=len(kinds), grace_s=0.3),
             observe=lambda event: say(event.what, event.node),
         )
+        store.close()
         (server,) = children(executor.session)
         left = process.descendants(server)  # the dead that it has yet to collect left out
     states = {name: execution.state.value for name, execution in outcome.executions.items()}
@@ -103,4 +166,4 @@ def children(pid: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), *sys.argv[2:])
