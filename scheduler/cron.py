@@ -13,7 +13,7 @@ import select
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,7 +25,7 @@ from orchestrator.store import Store
 from scheduler import alert as words
 from scheduler import channel, ledger, outbox, presence, root, schedule, settings
 from scheduler.describe import Asking, Described
-from scheduler.ledger import Scheduled
+from scheduler.ledger import Entry, Scheduled
 from scheduler.load import split
 from scheduler.presence import BEATS, Present, Watch
 from scheduler.schedule import Timetable
@@ -103,12 +103,14 @@ class Cron:
         once: bool = False,
         let_finish: bool = False,
         options: Sequence[str] = (),
+        note: Callable[[Entry], object] = lambda _entry: None,
         clock: Clock | None = None,
         tools: Tools | None = None,
     ) -> None:
         """`once`: do what is due, wait for its runs, and end. `let_finish`: when stopped, wait for the runs.
 
-        `options` are --root and --config as they were typed, for the commands in alerts.
+        `options` are --root and --config as they were typed, for the commands in alerts. `note` gets each tick that
+        is ended here.
 
         Raises:
             SettingsError: a channel for alerts names a variable that is not there.
@@ -119,7 +121,7 @@ class Cron:
         self._let_finish = let_finish
         self._clock = clock or Clock()
         self._once = self._clock.now() if once else None
-        self._tools = tools or Tools(root=known.root, config=known.file, site=words.here(options))
+        self._tools = tools or Tools(root=known.root, config=known.file, site=words.here(options), note=note)
         self._watch = Watch(self._clock.ttl_s)
         self._routes = channel.routes(known.alerts)
         self._me: Present | None = None

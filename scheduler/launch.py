@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import UsageError
+from orchestrator.errors import StoreError, UsageError
 from orchestrator.executor import Executor
 from orchestrator.pipeline import Pipeline, Selection
 from orchestrator.run import State
@@ -27,6 +28,8 @@ from scheduler.settings import Settings
 if TYPE_CHECKING:
     from scheduler.show import Document
 
+
+log = logging.getLogger("spanwise.launch")
 
 _NO_DATA_BEFORE = 1980  # a year; a smaller date that is typed as a number is a mistake
 
@@ -87,7 +90,7 @@ def carried_out(
             shown(_display(json=json)) as display,
             emitting(settings, store, display) as observe,
         ):
-            return run_pipeline(
+            outcome = run_pipeline(
                 loaded.pipeline,
                 executor=executor,
                 store=store,
@@ -95,8 +98,25 @@ def carried_out(
                 request=filled(request(store), loaded, settings, effort),
                 observe=observe,
             )
+            _recover(store, outcome, loaded.pipeline)
+            return outcome
     finally:
         executor.close()
+
+
+def _recover(store: Store, outcome: Outcome, pipeline: Pipeline) -> None:
+    """Notes that what a schedule has missed of the run's span is made good, if the run went to the pipeline's end."""
+    ends = {node.name for node in pipeline if not pipeline.children(node.name)}
+    span = outcome.run.span
+    if not outcome.succeeded or span is None or not ends <= set(outcome.run.nodes):
+        return
+    try:
+        if store.claimed("schedule", pipeline.name) is not None:  # or the ledger need not be imported
+            from scheduler import ledger
+
+            ledger.recover(store, pipeline.name, span, outcome.run.number)
+    except StoreError as error:  # the run is complete, whatever is known of it; `schedule missed` goes on listing them
+        log.warning("recovery-not-noted", extra={"run": outcome.run.name, "reason": str(error)})
 
 
 def filled(request: Request, loaded: Loaded, settings: Settings, effort: Effort) -> Request:
@@ -156,18 +176,19 @@ def span_typed(text: str, calendar: Calendar) -> int:
     return span
 
 
-def moment(text: str) -> datetime:
-    """A point in time as it is typed: ISO 8601; without a zone it is local time.
+def moment(text: str, zone: tzinfo | None = None) -> datetime:
+    """A point in time as it is typed: ISO 8601; without a zone it is time in `zone`, or local time.
 
     Raises:
         UsageError: it is none.
     """
     try:
-        return datetime.fromisoformat(text).astimezone(UTC)
+        typed = datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(
             f"{text!r} is no time; write 2013-01-08, 2013-01-08T03:00 (your zone) or 2013-01-08T03:00Z (UTC)."
         ) from error
+    return (typed.replace(tzinfo=zone) if typed.tzinfo is None and zone is not None else typed).astimezone(UTC)
 
 
 def base_run(store: Store, pipeline: str, typed: str | None) -> int | None:

@@ -25,7 +25,7 @@ from scheduler import attempt, guard, ledger, outbox, presence, schedule, schedu
 from scheduler.alert import Alert, Site
 from scheduler.attempt import Again
 from scheduler.describe import Asking, Described
-from scheduler.due import Due, Missed, due
+from scheduler.due import Due, Missed, due, waits
 from scheduler.ledger import Ending, Entry, Outcome, Scheduled
 from scheduler.overrun import KillThenStart, Skip, decide
 from scheduler.presence import Watch
@@ -54,6 +54,7 @@ class Tools:
     config: Path | None
     site: Site
     start: Callable[[Job], subprocess.Popen[bytes]] = scheduled.start
+    note: Callable[[Entry], object] = lambda _entry: None  #: gets each tick that was ended here
 
     def tell(self, alert: Alert) -> bool:
         """Puts an alert into the outbox."""
@@ -106,7 +107,6 @@ class Watched:
         self.adopting = True  #: ticks of dead schedulers may be there to take over
         self.retired = False  #: its file has it no longer
         self.failures = 0  #: in a row, of looking after it
-        self.abnormal = 0  #: ticks that were ended here and did not run to a good end
         self.looked_at = False  #: at least once
         self._tools = tools
         self._watch = watch  # of heartbeats
@@ -358,8 +358,8 @@ class Watched:
             return
         first = self._with_span(found.run[0])
         running = self._running(store, now)
-        if running is not None and (len(found.run) > 1 or starts(self.described.timetable, first) <= running.began):
-            # They had come before it began, so it has not overrun them. Another scheduler sees to it by itself.
+        if running is not None and waits(found, self.described.timetable, running.began):
+            # It is ours to wait for; to another scheduler's, that one sees.
             self._waiting = running.entry is None or running.entry.tick.name in self.open
             self.due_at = None if self._waiting else now + timedelta(seconds=POLL_S)
             return
@@ -398,15 +398,13 @@ class Watched:
         if paused or not found.run:
             return found
         pauses = ledger.pauses(store, self.pipeline, since=found.run[0].at)
-        kept: list[Tick] = []
         lost: list[Missed] = []
         for tick in found.run:
             held = next((pause for pause in pauses if pause.holds(tick.at)), None)
             if held is None:
-                kept.append(tick)
-            else:
-                lost.append(Missed(tick=tick, why=_told(held)))
-        return replace(found, run=tuple(kept), missed=(*found.missed, *lost)) if lost else found
+                break  # those after it are looked at once it is taken
+            lost.append(Missed(tick=tick, why=_told(held)))
+        return replace(found, run=found.run[len(lost) :], missed=(*found.missed, *lost))
 
     def _note_newest(self, store: Store) -> None:
         newest = ledger.newest(store, self.pipeline, seen=self._number)
@@ -433,6 +431,7 @@ class Watched:
             why = f"about {found.older.about} ticks from {found.older.first:%Y-%m-%d %H:%M}Z up to it were missed"
             entry = self._claimed(tick, store, me, now, Ending(outcome=Outcome.MISSED, why=why))
             if entry is not None:
+                self._tools.note(entry)
                 recorded.append(entry)
                 more = found.older.about - 1
         for missed in found.missed:
@@ -440,8 +439,8 @@ class Watched:
             entry = self._claimed(self._with_span(missed.tick), store, me, now, ending)
             if entry is not None:
                 log.info("tick-missed", extra=self._facts(missed.tick, reason=missed.why))
+                self._tools.note(entry)
                 if not ending.quiet:
-                    self.abnormal += 1
                     recorded.append(entry)
                     why = why or missed.why
         if recorded:
@@ -537,7 +536,7 @@ class Watched:
     ) -> None:
         """Tells of the end of a tick, then notes that it was told: after a death in between it is told again."""
         run = None if ending.run is None else store.run(self.pipeline, ending.run)
-        self.abnormal += ending.outcome.abnormal
+        self._tools.note(replace(entry, ending=ending, ended=now))
         told = [self._tools.tell(each) for each in self._alerts(store, entry, ending, run, running, now)]
         if ending.outcome.abnormal and all(told):
             ledger.alerted(store, entry)

@@ -1,0 +1,383 @@
+"""Commands about schedules: run them, look at what they did, will do and would do, pause them, and watch over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from scheduler.cli.app import (
+    All,
+    Config,
+    File,
+    Json,
+    Root,
+    app,
+    elsewhere,
+    now,
+    print_document,
+    reading_store,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    from orchestrator.store import Store
+    from scheduler.duration import Duration
+    from scheduler.ledger import Entry
+    from scheduler.schedule import SpanRule, Timetable
+    from scheduler.settings import Settings
+
+schedule = typer.Typer(
+    name="schedule",
+    help="Run pipelines by the clock, and look after that.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(schedule)
+
+_LAST_RUNS = 200  # of which the durations are taken
+
+Files: TypeAlias = Annotated[
+    list[str], typer.Argument(metavar="FILE...", help="Python files; FILE:NAME picks a schedule in one of several.")
+]
+Pipeline: TypeAlias = Annotated[str, typer.Argument(metavar="PIPELINE", help="The name of a scheduled pipeline.")]
+Pipelines: TypeAlias = Annotated[
+    list[str] | None, typer.Argument(metavar="[PIPELINE]...", help="Only these. [default: all that are scheduled]")
+]
+
+
+@schedule.command()
+def start(
+    files: Files,
+    let_finish: Annotated[
+        bool, typer.Option("--let-finish", help="When stopped, wait for the runs to end instead of stopping them.")
+    ] = False,
+    root: Root = None,
+    config: Config = None,
+    json: Annotated[bool, typer.Option("--json", help="Log one JSON object a line.")] = False,
+) -> None:
+    """Run pipelines by their schedules.
+
+    Goes on until it is stopped: SIGTERM or Ctrl-C. A changed file is loaded again, and so are all on SIGHUP.
+
+    Example: spanwise schedule start flights.py
+    """
+    from scheduler import journal
+    from scheduler.cron import Cron
+
+    journal.keep(as_json=json)
+    Cron(files, settings_of(root, config), let_finish=let_finish, options=elsewhere(root, config)).run()
+
+
+@schedule.command()
+def tick(files: Files, root: Root = None, config: Config = None, json: Json = False) -> None:
+    """Do what is due now, then end.
+
+    For cron, systemd timers and Kubernetes. Exit code 1 when a tick did not run to a good end.
+
+    Example: spanwise schedule tick flights.py
+    """
+    from scheduler import account, ledger
+    from scheduler import root as home
+    from scheduler.cron import Cron
+
+    settings = settings_of(root, config)
+    ended: list[Entry] = []
+    Cron(files, settings, once=True, options=elsewhere(root, config), note=ended.append).run()
+    with home.read(settings) as store:
+        found = [(ledger.entry(store, e.pipeline, e.tick.name) or e, account.known(store, e.pipeline)) for e in ended]
+        if json:
+            print_document([account.entry_document(e, of, elsewhere(root, config)) for e, of in found])
+        else:
+            for entry, of in found:
+                typer.echo(account.ended_told(entry, of))
+            if not found:
+                typer.echo("Nothing is due.")
+    raise typer.Exit(1 if any(e.ending is not None and e.ending.outcome.abnormal for e in ended) else 0)
+
+
+@schedule.command("next")
+def coming(
+    file: File,
+    count: Annotated[int, typer.Argument(metavar="[N]", min=1, help="How many.")] = 5,
+    root: Root = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Show the ticks that come.
+
+    With the span of each, and with what changes of the clock do to it.
+
+    Example: spanwise schedule next flights.py 10
+    """
+    from orchestrator.span import Calendar
+    from scheduler import preview
+
+    found = [
+        (timetable, preview.coming(timetable, now(), count, rule), Calendar.called(calendar))
+        for timetable, rule, calendar in _timetables(file, settings_of(root, config))
+    ]
+    if json:
+        print_document([preview.document(*each) for each in found])
+    else:
+        typer.echo("\n\n".join(preview.told(*each) for each in found))
+
+
+@schedule.command()
+def ticks(
+    what: Annotated[str, typer.Argument(metavar="FILE|PIPELINE", help="A pipeline file, or a scheduled pipeline.")],
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="From when on, such as 2026-03-01. [default: a week ago]")
+    ] = None,
+    root: Root = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Explain the ticks of the past.
+
+    What became of each, and why.
+
+    Example: spanwise schedule ticks flights --since 2026-03-01
+    """
+    from datetime import timedelta
+
+    from orchestrator.span import Calendar
+    from scheduler import account, ledger
+    from scheduler.launch import moment
+    from scheduler.schedule import Timetable
+
+    settings = settings_of(root, config)
+    by_file = account.is_file(what)
+    wanted = [(timetable, calendar) for timetable, _, calendar in _timetables(what, settings)] if by_file else []
+
+    def told(store: Store) -> None:
+        if not by_file:
+            known = account.known(store, what)
+            wanted.append((Timetable.read(known.timetable), known.calendar))
+        found = []
+        for timetable, calendar in wanted:
+            begin = now() - timedelta(days=7) if since is None else moment(since, timetable.clock)
+            known_one = ledger.schedule(store, timetable.pipeline)
+            explained = account.explain(store, timetable, known_one, begin, now())
+            found.append((explained, timetable, Calendar.called(calendar)))
+        if json:
+            print_document(
+                [
+                    {"pipeline": table.pipeline, "ticks": [account.explained_document(e, calendar) for e in explained]}
+                    for explained, table, calendar in found
+                ]
+            )
+        else:
+            typer.echo("\n\n".join(account.ticks_told(*each) for each in found))
+
+    reading_store(root, config, told)
+
+
+@schedule.command()
+def missed(pipelines: Pipelines = None, root: Root = None, config: Config = None, json: Json = False) -> None:
+    """List what has to be made good.
+
+    Ticks that were skipped, killed, missed or failed, and the command that makes each good. Exit code 1 when there are.
+
+    Example: spanwise schedule missed flights
+    """
+    from scheduler import account, ledger
+
+    def told(store: Store) -> None:
+        names = pipelines or ledger.scheduled(store)
+        found = [(account.known(store, name), ledger.missed(store, name)) for name in names]
+        options = elsewhere(root, config)
+        if json:
+            print_document([account.entry_document(e, of, options) for of, entries in found for e in entries])
+        else:
+            typer.echo(account.missed_told(store, names, options))
+        raise typer.Exit(1 if any(entries for _, entries in found) else 0)
+
+    reading_store(root, config, told)
+
+
+@schedule.command()
+def status(pipelines: Pipelines = None, root: Root = None, config: Config = None, json: Json = False) -> None:
+    """Show how schedules stand.
+
+    What came last and comes next, what runs, what is missing or wrong, and which schedulers there are.
+
+    Example: spanwise schedule status flights
+    """
+    from scheduler import account, ledger, presence
+
+    def told(store: Store) -> None:
+        found = [account.status(store, name, now()) for name in pipelines or ledger.scheduled(store)]
+        schedulers = presence.present(store)
+        if json:
+            print_document(
+                {
+                    "schedules": [account.status_document(one) for one in found],
+                    "schedulers": [account.scheduler_document(one) for one in schedulers],
+                }
+            )
+            return
+        parts = [account.status_told(one, now()) for one in found] or ["Nothing was ever scheduled here."]
+        typer.echo("\n\n".join([*parts, account.schedulers_told(schedulers, now())]))
+
+    reading_store(root, config, told)
+
+
+@schedule.command()
+def pause(
+    pipeline: Pipeline,
+    why: Annotated[str, typer.Option(metavar="REASON", help="For those who wonder.")],
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="When it goes on by itself. [default: once it is resumed]")
+    ] = None,
+    root: Root = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Have a schedule start no runs.
+
+    Every scheduler heeds it, at once. A run that is going on goes on; ticks in the pause are recorded as missed.
+
+    Example: spanwise schedule pause flights --why "new disks" --until 2026-03-02T06:00
+    """
+    from orchestrator.errors import UsageError
+    from scheduler import account, ledger, show
+    from scheduler.launch import moment
+
+    end = None if until is None else moment(until)
+    if end is not None and end <= now():
+        raise UsageError(f"--until {until} is past, so there is nothing to pause.")
+    with _ledger(root, config) as store:
+        account.known(store, pipeline)
+        made = ledger.pause(store, pipeline, who=account.me(), why=why, now=now(), until=end)
+    if json:
+        print_document(account.pause_document(pipeline, made))
+    else:
+        goes_on = f"until {show.at(made.until)}" if made.until else f"until:  spanwise schedule resume {pipeline}"
+        typer.echo(f"The schedule of {pipeline} is paused {goes_on}")
+
+
+@schedule.command()
+def resume(pipeline: Pipeline, root: Root = None, config: Config = None, json: Json = False) -> None:
+    """End the pause of a schedule.
+
+    Exit code 1 when it was not paused.
+
+    Example: spanwise schedule resume flights
+    """
+    from scheduler import account, ledger
+
+    with _ledger(root, config) as store:
+        account.known(store, pipeline)
+        ended = ledger.resume(store, pipeline, who=account.me(), now=now())
+    if json:
+        print_document(None if ended is None else account.pause_document(pipeline, ended))
+    else:
+        typer.echo(f"The schedule of {pipeline} {'was not paused.' if ended is None else 'goes on.'}")
+    raise typer.Exit(1 if ended is None else 0)
+
+
+@schedule.command()
+def check(pipelines: Pipelines = None, root: Root = None, config: Config = None, json: Json = False) -> None:
+    """Tell when a schedule is not kept.
+
+    To be run by another machine or a monitor: exit code 1, and an alert, when a tick is overdue or a model is stale.
+
+    Example: spanwise schedule check flights
+    """
+    from scheduler import account, ledger, watchdog
+
+    settings = settings_of(root, config)
+
+    def told(store: Store) -> None:
+        found = [account.status(store, name, now()) for name in pipelines or ledger.scheduled(store)]
+        watchdog.tell(found, settings, now(), elsewhere(root, config))
+        if json:
+            print_document([account.status_document(one) for one in found])
+        else:
+            typer.echo("\n".join(account.checked_told(one) for one in found) or "Nothing was ever scheduled here.")
+        raise typer.Exit(0 if all(one.good for one in found) else 1)
+
+    reading_store(root, config, told)
+
+
+@schedule.command()
+def simulate(
+    file: File,
+    start: Annotated[str, typer.Option("--from", metavar="TIME", help="When it begins; in the schedule's zone.")],
+    end: Annotated[str, typer.Option("--to", metavar="TIME", help="When it ends.")],
+    duration: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LENGTH", help="How long runs take: 2h, normal(2h,30m), uniform(1h,3h) or lognormal(2h,5h)"
+        ),
+    ] = None,
+    from_history: Annotated[
+        bool, typer.Option("--duration-from-history", help="Runs take as long as those that were recorded.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of the dice; one seed gives one result.")] = 0,
+    whole: All = False,
+    root: Root = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Show what a schedule would do.
+
+    Plays it on a clock of its own: ticks, overruns, what would be skipped, days on which clocks change.
+
+    Example: spanwise schedule simulate flights.py --from 2026-03-01 --to 2026-04-01 --duration "normal(2h,30m)"
+    """
+    from orchestrator.errors import UsageError
+    from orchestrator.span import Calendar
+    from scheduler import simulate as play
+    from scheduler.duration import Duration
+    from scheduler.launch import moment
+
+    if (duration is None) != from_history:
+        raise UsageError("Say how long runs take: either --duration 2h, or --duration-from-history.")
+    settings = settings_of(root, config)
+    found = []
+    for timetable, rule, calendar in _timetables(file, settings):
+        length = Duration.parse(duration) if duration is not None else _seen(timetable.pipeline, settings)
+        begin, stop = moment(start, timetable.clock), moment(end, timetable.clock)
+        found.append((play.simulate(timetable, begin, stop, length, seed, rule=rule), Calendar.called(calendar)))
+    if json:
+        print_document([play.document(*each) for each in found])
+    else:
+        typer.echo("\n\n".join(play.told(*each, whole=whole) for each in found))
+
+
+def _timetables(file: str, settings: Settings) -> Iterator[tuple[Timetable, SpanRule | None, str]]:
+    """The schedules of a file, each with the span rule that only the file has, and with how spans are shown."""
+    from scheduler import load
+    from scheduler.schedule import Custom, timetable_of
+
+    for one, loaded in load.schedules(file, settings=settings.params):
+        timetable = timetable_of(one, loaded.pipeline.name)
+        yield timetable, one.span if isinstance(timetable.span, Custom) else None, loaded.calendar.value
+
+
+def _seen(pipeline: str, settings: Settings) -> Duration:
+    """How long the runs of a pipeline took."""
+    from itertools import islice
+
+    from orchestrator.run import State
+    from scheduler import root as home
+    from scheduler import show
+    from scheduler.duration import Duration
+
+    with home.read(settings) as store:
+        runs = [run for run in islice(store.runs(pipeline), _LAST_RUNS) if run.base is None]
+    return Duration.of([s for run in runs if run.state is State.COMPLETE and (s := show.seconds(run)) is not None])
+
+
+@contextmanager
+def _ledger(root: Path | None, config: Path | None) -> Iterator[Store]:
+    """The metadata to write to; nothing is made where nothing was ever recorded."""
+    from scheduler import root as home
+
+    with home.read(settings_of(root, config)) as store:
+        yield store
