@@ -1,0 +1,259 @@
+"""Forecasts: how long runs and their nodes take against the time between ticks, and when the first will overrun. Pure.
+
+Growth is the Theil-Sen slope, the median of the slopes between all pairs of runs, which a few odd runs do not move. It
+counts only when Kendall's test finds it sure (one chance in a hundred of seeing it in runs that do not grow); else
+there is none.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from orchestrator.run import Execution, Run, State
+from orchestrator.store import Store
+from scheduler import show
+from scheduler.schedule import Timetable, ticks
+
+HISTORY = 60
+"""So many runs are looked at."""
+
+LEAST = 8
+"""With fewer, growth is not looked for."""
+
+LOAD = 0.8
+"""The part of the time between two ticks that a run may take, at the 95th percentile, before it is told."""
+
+HORIZON = timedelta(days=30)
+"""A first overrun within this time is told."""
+
+_DAY_S = 86400.0
+_SURE = 2.576  # standard deviations of Kendall's S, both sides together 1 %
+_HIGH = 0.95
+_SAMPLE = 50  # coming ticks that are looked at for the shortest time between two
+_FAR_DAYS = 3650.0  # an overrun later than this is none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """A complete run, with what its nodes took."""
+
+    started: datetime
+    took_s: float
+    nodes_s: Mapping[str, float]  #: seconds by node, all attempts together; of those that did their work in it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """How long something took over time."""
+
+    count: int
+    median_s: float
+    p95_s: float  #: 95th percentile
+    growth_s: float = 0.0  #: by so many seconds a day it grows, or shrinks; 0 when that is not sure
+    now_s: float = 0.0  #: what it takes now, at the median: the growth since is in it
+    high_s: float = 0.0  #: what it takes now, at the 95th percentile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What is to be expected of a schedule's runs."""
+
+    pipeline: str
+    now: datetime
+    interval: timedelta | None  #: the shortest time between two coming ticks, without jitter; None: fewer than two come
+    run: Course | None  #: None: no complete run is known
+    nodes: Mapping[str, Course]
+    overran: int  #: of the runs, how many took longer than the interval
+
+    @property
+    def load(self) -> float | None:
+        """The part of the interval that a run takes now, at the 95th percentile."""
+        if self.run is None or self.interval is None:
+            return None
+        return self.run.high_s / self.interval.total_seconds()
+
+    @property
+    def first_overrun(self) -> datetime | None:
+        """When one run in twenty will take longer than the interval; None when that is not to be seen."""
+        if self.run is None or self.interval is None:
+            return None
+        left_s = self.interval.total_seconds() - self.run.high_s
+        if left_s <= 0:
+            return self.now
+        days = left_s / self.run.growth_s if self.run.growth_s > 0 else math.inf
+        return self.now + timedelta(days=days) if days <= _FAR_DAYS else None
+
+    def alarming(self, load: float = LOAD, horizon: timedelta = HORIZON) -> str:
+        """Why somebody should be told, in words; empty when nobody should."""
+        first = self.first_overrun
+        if self.run is None or self.load is None or self.interval is None:
+            return ""
+        if self.load < load and (first is None or first > self.now + horizon):
+            return ""
+        interval_s = self.interval.total_seconds()
+        takes = f"a run takes up to {show.took(self.run.high_s)} of the {show.took(interval_s)} between two ticks"
+        if first is None:
+            return takes
+        return f"{takes}; {_when(first, self.now)}"
+
+
+def recent(store: Store, pipeline: str, limit: int = HISTORY) -> list[Ran]:
+    """The last complete runs of the whole pipeline, newest first.
+
+    Partial runs, and those that failed or were ended, are passed over: they say little of how long a run takes.
+    """
+    whole = (run for run in itertools.islice(store.runs(pipeline), 3 * limit) if _counts(run))
+    found = list(itertools.islice(whole, limit))
+    same = [run for run in found if set(run.nodes) == set(found[0].nodes)]
+    return [ran(run, store.executions(run)) for run in same]
+
+
+def _counts(run: Run) -> bool:
+    return run.state is State.COMPLETE and run.base is None and show.seconds(run) is not None
+
+
+def ran(run: Run, executions: Sequence[Execution]) -> Ran:
+    """What a complete run took."""
+    assert run.started is not None, "a run is recorded with its start"
+    worked = [execution for execution in executions if execution.state is not State.CACHED]
+    nodes = {e.node: sum(show.seconds(other) or 0.0 for other in worked if other.node == e.node) for e in worked}
+    return Ran(started=run.started, took_s=show.seconds(run) or 0.0, nodes_s=nodes)
+
+
+def forecast(timetable: Timetable, runs: Sequence[Ran], now: datetime) -> Forecast:
+    """What is to be expected, from runs in any order."""
+    interval = shortest_interval(timetable, now)
+    nodes = sorted({node for each in runs for node in each.nodes_s})
+    return Forecast(
+        pipeline=timetable.pipeline,
+        now=now,
+        interval=interval,
+        run=course([(each.started, each.took_s) for each in runs], now) if runs else None,
+        nodes={
+            node: course([(each.started, each.nodes_s[node]) for each in runs if node in each.nodes_s], now)
+            for node in nodes
+        },
+        overran=sum(interval is not None and each.took_s > interval.total_seconds() for each in runs),
+    )
+
+
+def shortest_interval(timetable: Timetable, now: datetime) -> timedelta | None:
+    """The shortest time that a run has before the next one's tick, among those that come."""
+    coming = list(itertools.islice(ticks(timetable, now), _SAMPLE))
+    apart = [later.at - tick.at for tick, later in itertools.pairwise(coming)]
+    return min(apart) - timedelta(seconds=timetable.jitter_s) if apart else None
+
+
+def course(points: Sequence[tuple[datetime, float]], now: datetime) -> Course:
+    """How lengths in seconds, each with when it began, have come to be what they are."""
+    lengths = [length for _, length in points]
+    growth = _growth(points)
+    # What each would take if it began now: the growth since is added, and what is left is chance.
+    today = [length + growth * _days(began, now) for began, length in points]
+    return Course(
+        count=len(points),
+        median_s=statistics.median(lengths),
+        p95_s=_percentile(lengths),
+        growth_s=growth,
+        now_s=max(statistics.median(today), 0.0),
+        high_s=max(_percentile(today), 0.0),
+    )
+
+
+def _growth(points: Sequence[tuple[datetime, float]]) -> float:
+    """Seconds a day, by Theil and Sen; 0 where Kendall's test is not sure that there is any."""
+    slopes = list(_slopes(points))
+    count = len(points)
+    if count < LEAST or not slopes:
+        return 0.0
+    ups = sum(slope > 0 for slope in slopes) - sum(slope < 0 for slope in slopes)
+    deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    return statistics.median(slopes) if abs(ups) > _SURE * deviation else 0.0
+
+
+def _slopes(points: Sequence[tuple[datetime, float]]) -> Iterator[float]:
+    for (began, length), (later, other) in itertools.combinations(sorted(points), 2):
+        if later > began:
+            yield (other - length) / _days(began, later)
+
+
+def _days(since: datetime, until: datetime) -> float:
+    return (until - since).total_seconds() / _DAY_S
+
+
+def _percentile(values: Sequence[float]) -> float:
+    """The 95th percentile, between the two values around it."""
+    ordered = sorted(values)
+    place = _HIGH * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+# Telling
+
+
+def told(found: Forecast) -> str:
+    """A forecast as text."""
+    if found.run is None:
+        return f"{found.pipeline}: no complete run is known, so how long it takes is not."
+    run = found.run
+    takes = f"a run takes {show.took(run.now_s)}, and one in twenty more than {show.took(run.high_s)}"
+    lines = [f"{found.pipeline}: {takes}{_of_interval(found)}, going by {run.count} runs."]
+    if found.overran:
+        lines.append(f"Of those, {found.overran} took longer than the time between two ticks.")
+    if run.growth_s:
+        lines.append(f"It {_grows(run)}.")
+    if found.first_overrun is not None:
+        lines.append(f"{_when(found.first_overrun, found.now).capitalize()}.")
+    rows = [
+        (name, str(c.count), show.took(c.median_s), show.took(c.p95_s), _grows(c) if c.growth_s else "-")
+        for name, c in sorted(found.nodes.items(), key=lambda item: -item[1].now_s)
+    ]
+    return "\n".join([*lines, *([show.table(("NODE", "RUNS", "MEDIAN", "95 %", "TREND"), rows)] if rows else [])])
+
+
+def document(found: Forecast) -> show.Document:
+    """A forecast for programs."""
+    return {
+        "pipeline": found.pipeline,
+        "interval_s": None if found.interval is None else found.interval.total_seconds(),
+        "load": found.load,
+        "overran": found.overran,
+        "first_overrun": show.iso(found.first_overrun),
+        "alarming": found.alarming(),
+        "run": None if found.run is None else _course_document(found.run),
+        "nodes": {name: _course_document(c) for name, c in found.nodes.items()},
+    }
+
+
+def _course_document(found: Course) -> show.Document:
+    return {
+        "count": found.count,
+        "median_s": found.median_s,
+        "p95_s": found.p95_s,
+        "growth_s_per_day": found.growth_s,
+        "now_s": found.now_s,
+        "high_s": found.high_s,
+    }
+
+
+def _of_interval(found: Forecast) -> str:
+    if found.interval is None or found.load is None:
+        return ""
+    return f", which is {found.load:.0%} of the {show.took(found.interval.total_seconds())} between two ticks"
+
+
+def _grows(course: Course) -> str:
+    return f"{'grows' if course.growth_s > 0 else 'shrinks'} by {show.took(abs(course.growth_s))} a day"
+
+
+def _when(first: datetime, now: datetime) -> str:
+    if first <= now:
+        return "an overrun is to be expected at any tick"
+    return f"if it goes on like this, overruns begin about {first:%Y-%m-%d}"
