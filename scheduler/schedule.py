@@ -458,6 +458,7 @@ _NICKNAMES = {
     "@annually": "0 0 1 1 *",
 }
 _CHOSEN = re.compile(r"[hr](\(.*\))?(/\d+)?")  # a field that croniter chooses: by a hash, or at random
+_RANGE = re.compile(r"(\w+)-(\w+)")
 _STEP = re.compile(r"/(\d+)")
 _EXAMPLE = "The fields are minute, hour, day, month and weekday: '0 3 * * *' is each day at 03:00."
 _LONG_AGO = datetime(2000, 1, 1)  # noqa: DTZ001  wall time
@@ -519,6 +520,12 @@ def _check_field(cron: str, part: str, kind: _Field) -> None:
             f"cron {cron!r}: {chosen[0].upper()} draws the {kind.name} anew in every process, so no two schedulers "
             f"would agree on it. Write H, which is derived from the pipeline's name, or jitter_s=."
         )
+    for first, last in _RANGE.findall(part):
+        if first == last:
+            raise ScheduleError(
+                f"cron {cron!r}: the range {first}-{last} has one {kind.name}, and would be read as all of them. "
+                f"Write {first}. {_EXAMPLE}"
+            )
     for step in _STEP.findall(part):
         if int(step) > kind.count:
             raise ScheduleError(

@@ -47,6 +47,7 @@ STORIES = {
 DOCTESTS = (
     "reference/pipelines.md",
     "reference/resolvers.md",
+    "reference/schedules.md",
     "reference/span-patterns.md",
     "how-to/write-a-resolver.md",
 )

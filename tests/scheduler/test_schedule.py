@@ -529,6 +529,8 @@ def test_every_span_rule_survives_being_described(rule: object) -> None:
         ({"cron": "0 0 31 2 *"}, ["no date at all", "day 31 in month 2"]),
         ({"cron": "0 0 30,31 feb *"}, ["no date at all"]),
         ({"cron": "*/90 * * * *"}, ["steps by 90", "would not come every 90"]),
+        ({"cron": "0 3-3 * * *"}, ["the range 3-3", "Write 3."]),
+        ({"cron": "0 3 * * 2,mon-mon"}, ["the range mon-mon"]),
         ({"cron": "R 3 * * *"}, ["R draws the minute anew", "jitter_s"]),
         ({"cron": "R(0-9) 3 * * *"}, ["draws the minute anew"]),
         ({"cron": 5}, ["cron=5 is no text"]),
