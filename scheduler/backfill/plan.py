@@ -11,7 +11,7 @@ import math
 import statistics
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from orchestrator.artifact import Artifact
 from orchestrator.component import Component, Resolver
@@ -101,16 +101,17 @@ def planned(
     expected = Expected(pipeline, store, calendar)
     targets: list[Target] = []
     outside: list[int] = []
-    for span in chosen:
+    if train:
+        for span in chosen:
+            expected.add(span, there[span])
+    for span in chosen:  # in a backfill of full runs, those before it are there by then, and those after it are not
         expected.add(span, there[span])
-    for span in chosen:
         if not wish.force and not expected.reads(span):
             outside.append(span)
             continue
         replaces = {s.node: s.published[span] for s in sources if span in s.published}
-        targets.append(Target(span=span, versions=there[span], replaces=replaces))
-    if not train:
-        targets = [*_with_windows(targets, Expected(pipeline, store, calendar))]
+        windows = () if train else tuple(expected.windows())
+        targets.append(Target(span=span, versions=there[span], replaces=replaces, windows=windows))
     return Plan(
         pipeline=pipeline.name,
         calendar=calendar,
@@ -124,13 +125,6 @@ def planned(
         warm_start=wish.warm_start,
         estimate_s=_estimate(took_s, ingest, train, spans=len(targets), parallel=wish.parallel),
     )
-
-
-def _with_windows(targets: Iterable[Target], expected: Expected) -> Iterator[Target]:
-    """Each with what its own run would learn from: the spans before it are there by then, those after it are not."""
-    for target in targets:
-        expected.add(target.span, target.versions)
-        yield replace(target, windows=tuple(expected.windows()))
 
 
 def _chosen(wish: Wish, calendar: Calendar, sources: Sequence[Source]) -> tuple[list[int], list[int]]:
