@@ -77,7 +77,7 @@ class Folder:
                     return False
             else:
                 self.files.replace(f"{self.fingerprint}/{PENDING}", [run.to_bytes()])
-        self.files.make_folder(f"{self.fingerprint}/{run.run_id}")
+            self.files.make_folder(f"{self.fingerprint}/{run.run_id}")
         return True
 
     def commit(self, run: Metadata, *, over: bool) -> bool:
@@ -94,8 +94,17 @@ class Folder:
                 self.files.replace(name, [run.to_bytes()])
             elif not self.files.create(name, [run.to_bytes()]):
                 found = self.look()  # a put whose answer was lost has been tried again
-                return found.final is not None and found.final.run_id == run.run_id
+                if found.final is None or found.final.run_id != run.run_id:
+                    return False
+            if not over:
+                self._sweep(run.run_id)
         return True
+
+    def _sweep(self, run_id: str) -> None:
+        """Removes what writers have left that died; those that live will find out that they have lost."""
+        for other in self.files.folders(self.fingerprint):
+            if other != run_id and self.files.is_used(f"{self.fingerprint}/{other}") is False:
+                self.files.remove(f"{self.fingerprint}/{other}")
 
     def withdraw(self, run_id: str) -> None:
         """Gives up the attempt, so that the next one need not wait until it expires."""

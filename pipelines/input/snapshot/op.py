@@ -16,7 +16,7 @@ from pipelines.input.fingerprint import FILES_BY, FilesBy, of_graph
 from pipelines.input.op import Count, Element, Op, Opening, State, Stream, mixed, ops_of, seeded
 from pipelines.input.snapshot.encoding import Piece, encoding_of
 from pipelines.input.snapshot.files import files_at
-from pipelines.input.snapshot.folder import Folder, Kept, new_run_id
+from pipelines.input.snapshot.folder import Folder, Found, Kept, new_run_id
 from pipelines.input.snapshot.reading import Reading, Split
 from pipelines.input.snapshot.state import MODES, Metadata, Mode, PassThrough, Read, Refuse, Write, decide
 from pipelines.input.snapshot.use import SnapshotUse
@@ -262,7 +262,17 @@ class SnapshotStream(Stream):
         op = self._op
         if op.mode == "passthrough":
             return self._passing("mode='passthrough'")
-        folder = self._enter()
+        try:
+            return self._decided()
+        except OSError as error:
+            if op.mode != "auto":
+                raise SnapshotNotFound(f"snapshot(path={op.path!r}): it cannot be reached: {error}.") from error
+            _log.warning("snapshot-unreachable", extra={"snapshot": op.path, "reason": str(error)})
+            self.use.failed = f"{type(error).__name__}: {error}"
+            return self._passing("it cannot be reached")
+
+    def _decided(self) -> Stream:
+        op, folder = self._op, self._enter()
         for _ in range(_TRIES):
             found = folder.look()
             now = op.clock()
@@ -277,8 +287,8 @@ class SnapshotStream(Stream):
                     f"With mode='auto' the first pass writes it."
                 )
             kept = self._kept()
-            attempt = self._attempt(decision, kept.origin or self._origin(), now)
-            if folder.claim(attempt.run, found):
+            attempt = self._attempt(decision, found, kept.origin or self._origin(), now)
+            if attempt.begin():
                 return self._writing(attempt, kept)
         return self._passing("others were faster each time")
 
@@ -340,7 +350,7 @@ class SnapshotStream(Stream):
             start=start,
         )
 
-    def _attempt(self, decision: Write, origin: Origin, now: float) -> Attempt:
+    def _attempt(self, decision: Write, found: Found, origin: Origin, now: float) -> Attempt:
         op, folder = self._op, self._enter()
         run = Metadata(
             run_id=new_run_id(),
@@ -353,7 +363,7 @@ class SnapshotStream(Stream):
         return Attempt(
             run=run,
             folder=folder,
-            encoding=self._encoding,
+            found=found,
             use=self.use,
             compression=op.compression,
             over=op.mode == "write",
@@ -399,8 +409,8 @@ class SnapshotStream(Stream):
         found, now = folder.look(), op.clock()
         decision = decide(final=found.final, pending=found.pending, now=now, expiry_s=op.expiry_s)
         if isinstance(decision, Write):
-            attempt = self._attempt(decision, origin, now)
-            if folder.claim(attempt.run, found):
+            attempt = self._attempt(decision, found, origin, now)
+            if attempt.begin():
                 self._run = attempt.run
                 self._entered("write", f"{error}", attempt.run.run_id)
                 return self._sequence(attempt, kept, origin, reading.at)
@@ -453,8 +463,8 @@ class SnapshotStream(Stream):
             return stream
         is_ours = found.final is None and found.pending is not None and found.pending.run_id == state["run"]
         if is_ours and self._is_repeatable() and op.writer_fn is None:
-            attempt = self._attempt(Write("restored", replaces=found.pending), place["origin"], now)
-            if folder.claim(attempt.run, found):
+            attempt = self._attempt(Write("restored", replaces=found.pending), found, place["origin"], now)
+            if attempt.begin():
                 self._run = attempt.run
                 self._entered("write", "restored", attempt.run.run_id)
                 return self._sequence(attempt, self._kept(state["run"]), place["origin"], place["at"])

@@ -12,7 +12,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
@@ -20,7 +20,7 @@ from orchestrator.errors import DatasetError, StateMismatch
 from pipelines.input.element import Spec
 from pipelines.input.op import Count, Op, Opening, State, Stream
 from pipelines.input.snapshot.encoding import Encoding, Piece
-from pipelines.input.snapshot.folder import Folder, Kept, KeptChunk
+from pipelines.input.snapshot.folder import Folder, Found, Kept, KeptChunk
 from pipelines.input.snapshot.format import Codec, Header, blocks_of, codec_for, file_name, pack
 from pipelines.input.snapshot.state import ChunkRecord, Metadata
 from pipelines.input.snapshot.use import SnapshotUse
@@ -176,14 +176,26 @@ class Attempt:
 
     run: Metadata
     folder: Folder
-    encoding: Encoding
+    found: Found  #: what the folder said when this was decided
     use: SnapshotUse
     compression: str
     over: bool  #: whether it takes the place of a snapshot that is there
     replaces: str | None = None  #: the run whose attempt has expired
+    mark: ExitStack = field(default_factory=ExitStack, repr=False)  #: tells others that somebody is at it
+
+    def begin(self) -> bool:
+        """Claims the folder; False if it has changed since it was looked at."""
+        try:
+            if not self.folder.claim(self.run, self.found):
+                return False
+            self.mark.enter_context(self.folder.using(self.run.run_id))
+        except FileNotFoundError:  # it was collected as garbage at this moment
+            return False
+        return True
 
     def commit(self, chunks: Sequence[ChunkRecord], splits: int = 1) -> None:
         """Makes what was written the snapshot, or takes it away if another one was faster."""
+        self.mark.close()
         whole = replace(self.run, complete=True, chunks=tuple(chunks), splits=splits)
         self.use.committed = self.folder.commit(whole, over=self.over)
         if not self.use.committed:
@@ -196,6 +208,7 @@ class Attempt:
         """Ends the attempt. `keep` leaves finished chunks to the next one."""
         _log.warning("snapshot-given-up", extra={"snapshot": str(self.folder), "reason": reason})
         self.use.failed = reason
+        self.mark.close()
         self.folder.withdraw(self.run.run_id)
         if not keep:
             self.folder.discard(self.run.run_id)
@@ -443,6 +456,8 @@ class Writing(Ahead):
         self._pieces = iter(())
         if self._writer is not None:
             self._writer.close()
+        if self._attempt is not None:
+            self._attempt.mark.close()
         if self._input is not None:
             self._input.close()
 
@@ -647,4 +662,6 @@ class SplitWriting(Ahead):
             self._end_threads()
         for stream in self._streams:
             stream.close()
+        if self._attempt is not None:
+            self._attempt.mark.close()
         self._source.close()
