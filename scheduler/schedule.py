@@ -153,6 +153,8 @@ class Schedule(_Terms):
     end: datetime | date | None = None  #: no tick after; a date is its last moment
 
     def __post_init__(self) -> None:
+        if not (self.pipeline is None or isinstance(self.pipeline, Pipeline) or callable(self.pipeline)):
+            raise ScheduleError(f"{self.pipeline!r} is no pipeline, nor a function that makes one.")
         timetable_of(self, _name_of(self.pipeline))
 
 
@@ -446,7 +448,7 @@ _FIELDS = (
     _Field("day of the week", "0 to 7 (0 and 7 are Sunday), or sun to sat", 7),
     _Field("second", "0 to 59", 60),
 )
-_MINUTE, _HOUR_FIELD, _DAY_FIELD, _WEEKDAY_FIELD = 0, 1, 2, 4
+_HOUR_FIELD, _DAY_FIELD, _MONTH_FIELD, _WEEKDAY_FIELD = 1, 2, 3, 4
 _FIVE, _SIX = 5, 6
 _NICKNAMES = {
     "@hourly": "0 * * * *",
@@ -492,15 +494,16 @@ def _words(cron: str, pipeline: str) -> _Words:
     for part, kind in zip(parts, _FIELDS, strict=False):
         _check_field(cron, part, kind)
     text = " ".join(parts)
+    seed = pipeline if any(_CHOSEN.fullmatch(part) for part in parts) else ""
     try:
-        expanded = _croniter(text, pipeline).expanded
+        expanded = _croniter(text, seed).expanded
     except (CroniterError, ValueError, TypeError, KeyError, IndexError) as error:
         raise ScheduleError(
             f"cron {cron!r} cannot be read: {_culprit(parts, pipeline) or error}. {_EXAMPLE}"
         ) from error
     words = _Words(
         text=text,
-        seed=pipeline if any(_CHOSEN.fullmatch(part) for part in parts) else "",
+        seed=seed,
         every_hour=expanded[_HOUR_FIELD] == ["*"] or len(expanded[_HOUR_FIELD]) == _HOURS,
         either_day=["*"] not in (expanded[_DAY_FIELD], expanded[_WEEKDAY_FIELD]),
         stamp="%Y-%m-%dT%H:%M:%S" if len(parts) == _SIX else "%Y-%m-%dT%H:%M",
@@ -508,9 +511,8 @@ def _words(cron: str, pipeline: str) -> _Words:
     try:
         _next(words, _LONG_AGO)
     except CroniterBadDateError as error:
-        raise ScheduleError(
-            f"cron {cron!r} means no date at all: there is no day {parts[_DAY_FIELD]} in month {parts[3]}. {_EXAMPLE}"
-        ) from error
+        day = f"day {parts[_DAY_FIELD]} in month {parts[_MONTH_FIELD]}"
+        raise ScheduleError(f"cron {cron!r} means no date at all: there is no {day}. {_EXAMPLE}") from error
     return words
 
 
@@ -551,14 +553,14 @@ def _croniter(text: str, seed: str) -> croniter:
     return croniter(text, 0.0, hash_id=seed)
 
 
-@lru_cache(maxsize=65536)  # pipelines share expressions, and the tick that was next is soon the last
+@lru_cache(maxsize=8192)  # pipelines share expressions, and the tick that was next is soon the last
 def _next(words: _Words, wall: datetime) -> datetime:
     """The first wall time after another that the expression names."""
     found: datetime = copy.copy(_croniter(words.text, words.seed)).get_next(datetime, start_time=wall)
     return found
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def _previous(words: _Words, wall: datetime) -> datetime:
     """The last wall time before another that the expression names."""
     found: datetime = copy.copy(_croniter(words.text, words.seed)).get_prev(datetime, start_time=wall)
@@ -590,7 +592,8 @@ def _bound(name: str, value: object, zone: ZoneInfo) -> datetime | None:
         case None:
             return None
         case datetime():
-            return value.astimezone(UTC) if value.tzinfo is not None else _first(zone, value)
+            whole = value.replace(microsecond=0)
+            return whole.astimezone(UTC) if whole.tzinfo is not None else _first(zone, whole)
         case date():
             midnight = datetime.combine(value, time())
             return _first(zone, midnight) if name == "start" else _first(zone, midnight + _DAY) - _SECOND

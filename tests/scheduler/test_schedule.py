@@ -586,3 +586,5 @@ def test_a_schedule_is_made_for_a_pipeline_or_for_the_only_one_in_its_file() -> 
     assert Schedule(flights, cron="@daily").pipeline is flights
     assert Schedule(flights(), cron="@daily").zone == "UTC"
     assert Schedule(cron="@daily").pipeline is None
+    with pytest.raises(ScheduleError, match="'flights' is no pipeline"):
+        Schedule("flights", cron="@daily")  # type: ignore[arg-type]
