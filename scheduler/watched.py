@@ -55,6 +55,7 @@ class Tools:
     site: Site
     start: Callable[[Job], subprocess.Popen[bytes]] = scheduled.start
     note: Callable[[Entry], object] = lambda _entry: None  #: gets each tick that was ended here
+    measure: Callable[[Store, Entry], object] = lambda _store, _entry: None  #: the same, for metrics
 
     def tell(self, alert: Alert) -> bool:
         """Puts an alert into the outbox."""
@@ -536,7 +537,9 @@ class Watched:
     ) -> None:
         """Tells of the end of a tick, then notes that it was told: after a death in between it is told again."""
         run = None if ending.run is None else store.run(self.pipeline, ending.run)
-        self._tools.note(replace(entry, ending=ending, ended=now))
+        ended = replace(entry, ending=ending, ended=now)
+        self._tools.note(ended)
+        self._tools.measure(store, ended)
         told = [self._tools.tell(each) for each in self._alerts(store, entry, ending, run, running, now)]
         if ending.outcome.abnormal and all(told):
             ledger.alerted(store, entry)
@@ -597,6 +600,7 @@ class Watched:
         limit = self.described.timetable.stall_after
         if limit is None:
             return
+        one.entry = ledger.entry(store, self.pipeline, one.entry.tick.name) or one.entry
         run = newest_run(store, one.entry)
         if run is None or run.state.ended:
             return
