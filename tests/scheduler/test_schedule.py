@@ -566,6 +566,51 @@ def test_a_schedule_that_cannot_mean_anything_is_refused_when_it_is_made(
         assert part in str(error.value)
 
 
+def test_whatever_is_typed_is_read_or_refused_in_our_words() -> None:
+    """No error of croniter, nor any that it did not foresee, comes through."""
+    dice = random.Random(1)
+    words = [
+        "*",
+        "0",
+        "5",
+        "60",
+        "*/5",
+        "*/0",
+        "1-5",
+        "5-1",
+        "1-",
+        "-1",
+        "L",
+        "W",
+        "15W",
+        "LW",
+        "1#2",
+        "fri#6",
+        "#",
+        "H",
+        "H(0-5)",
+        "h(5-1)",
+        "R",
+        "?",
+        "jan",
+        "sun-7",
+        "1,,2",
+        "1.5",
+        "a-b",
+        "0x1",
+        "٣",
+    ]
+    refused = 0
+    for _ in range(1500):
+        cron = " ".join(dice.choice(words) for _ in range(dice.choice([5, 5, 6])))
+        try:
+            assert next(ticks(timetable(cron), moment("2026-05-01"))).at > moment("2026-05-01")
+        except ScheduleError:
+            refused += 1
+
+    assert 1000 < refused < 1500
+
+
 @pytest.mark.parametrize("rule", [days_before, hours_before])
 def test_a_span_rule_takes_a_whole_number(rule: Callable[[object], object]) -> None:
     """Half a day names no span."""
