@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -18,13 +19,16 @@ from orchestrator.errors import NotRecorded, SpanwiseError
 from orchestrator.run import State
 from orchestrator.runner import room
 from orchestrator.store import Store
-from scheduler import show
+from scheduler import alert as words
+from scheduler import channel, outbox, show
 from scheduler.root import claim_root
 from scheduler.settings import Settings
 
 Level = Literal["ok", "warn", "fail"]
 
-LIBRARIES = ("apache-beam", "croniter", "ml-metadata", "pyarrow", "pydantic", "pydantic-settings", "rich", "typer")
+LIBRARIES = (
+    "apache-beam", "apprise", "croniter", "ml-metadata", "pyarrow", "pydantic", "pydantic-settings", "rich", "typer",
+)  # fmt: skip
 LEAST_FREE_BYTES = 1_000_000_000
 LOOK_BACK = 50
 """How many runs of a pipeline are looked through for what was left open."""
@@ -44,13 +48,17 @@ class Check:
     todo: str = ""  #: what to type
 
 
-def checks(settings: Settings, *, migrate: bool = False) -> Iterator[Check]:
-    """Everything that is looked at, in turn; `migrate` brings an older database up to date on the way."""
+def checks(settings: Settings, *, migrate: bool = False, alert: bool = False) -> Iterator[Check]:
+    """Everything that is looked at, in turn.
+
+    `migrate` brings an older database up to date on the way, `alert` sends a message to every channel.
+    """
     yield _python()
     yield from _libraries()
     yield _settings(settings)
     yield from _root(settings.root)
     yield from _metadata(settings, migrate=migrate)
+    yield from _alerts(settings, alert=alert)
 
 
 def told(check: Check) -> str:
@@ -123,6 +131,27 @@ def _metadata(settings: Settings, *, migrate: bool) -> Iterator[Check]:
         yield Check("metadata", "fail", "does not answer", str(error))
     finally:
         store.close()
+
+
+def _alerts(settings: Settings, *, alert: bool) -> Iterator[Check]:
+    try:
+        routes = channel.routes(settings.alerts)
+        if not routes.channels:
+            yield Check("alerts", "ok", "go nowhere: [alerts] in spanwise.toml has no urls")
+            return
+        channel.check(routes)
+    except SpanwiseError as error:
+        yield Check("alerts", "fail", "cannot be sent", str(error))
+        return
+    yield Check("alerts", "ok", f"go to {', '.join(c.name for c in routes.channels)}")
+    if left := [letter for letter in outbox.waiting(settings.root) if letter.todo]:
+        tried = [f"{name}: {a.error}" for letter in left for name, a in letter.todo.items() if a.error]
+        since = f"{len(left)} could not be sent yet, the oldest since {show.at(left[0].since)}"
+        yield Check("outbox", "warn", "; ".join(dict.fromkeys([since, *tried])), "spanwise doctor --alert")
+    if alert:
+        trial = words.trial(at=datetime.now(UTC), site=words.here())
+        for name, fault in outbox.tell(routes.channels, trial).items():
+            yield Check(f"message to {name}", "fail" if fault else "ok", fault or "was taken: look whether it has come")
 
 
 def _identity(store: Store, settings: Settings) -> Check:

@@ -47,20 +47,22 @@ def doctor(
     migrate: Annotated[
         bool, typer.Option("--migrate", help="Bring a database of an older ml-metadata up to date. Copy it first.")
     ] = False,
+    alert: Annotated[bool, typer.Option("--alert", help="Send a message to every channel for alerts.")] = False,
     root: Root = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
     """Check all that a run needs.
 
-    The installation, the root, the metadata, and what earlier runs have left; with what to type.
+    The installation, the root, the metadata, the channels for alerts, and what earlier runs have left; with what to
+    type.
 
     Example: spanwise doctor
     """
     from scheduler import doctor as examination
 
     found = []
-    for check in examination.checks(settings_of(root, config), migrate=migrate):
+    for check in examination.checks(settings_of(root, config), migrate=migrate, alert=alert):
         found.append(check)
         if not json:
             typer.echo(examination.told(check))

@@ -1,13 +1,15 @@
 import os
+import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator import State
-from scheduler import doctor, root
+from scheduler import alert, channel, doctor, outbox, root
 from scheduler.doctor import Check
-from scheduler.settings import Settings
-from tests.scheduler.records import begun, ended, examples, published
+from scheduler.settings import Alerts, Settings
+from tests.scheduler.records import NOON, begun, ended, examples, published
 
 
 def settings(folder: Path) -> Settings:
@@ -88,3 +90,34 @@ def test_a_check_is_a_line_and_what_to_type() -> None:
     """The second is below the first."""
     assert doctor.told(Check("x", "warn", "is odd", "mend it")) == "warn  x: is odd\n      -> mend it"
     assert doctor.told(Check("x", "ok", "is well")) == "ok    x: is well"
+
+
+def test_channels_for_alerts_are_looked_at(tmp_path: Path) -> None:
+    """One that Apprise cannot use fails before an alert does; where none is set, that is said."""
+    known = settings(tmp_path)
+    wrong = replace(known, alerts=Alerts(urls=("json://127.0.0.1/hook", "slak://hunter2")))
+
+    none = {check.name: check for check in doctor.checks(known)}
+    found = {check.name: check for check in doctor.checks(wrong)}
+
+    assert none["alerts"] == Check("alerts", "ok", "go nowhere: [alerts] in spanwise.toml has no urls")
+    assert found["alerts"].level == "fail"
+    assert found["alerts"].todo.startswith("alerts.urls[1] (slak): Apprise knows no such service.")
+
+
+def test_a_channel_is_tried_when_it_is_asked_for(tmp_path: Path) -> None:
+    """A message goes to each; what waits in the outbox is told with the reason."""
+    with socket.socket() as free:  # bound, and nobody listens
+        free.bind(("127.0.0.1", 0))
+        known = replace(settings(tmp_path), alerts=Alerts(urls=(f"json://127.0.0.1:{free.getsockname()[1]}/",)))
+        site = alert.Site(host="train-1", folder=tmp_path)
+        outbox.put(known.root, alert.failure("flights", at=NOON, site=site, error="as asked for"))
+        outbox.deliver(known.root, channel.routes(known.alerts), NOON)
+
+        checks = {check.name: check for check in doctor.checks(known, alert=True)}
+
+    name = "alerts.urls[0] (json)"
+    assert checks["alerts"] == Check("alerts", "ok", f"go to {name}")
+    assert checks["outbox"].found.startswith("1 could not be sent yet, the oldest since 2013-01-08")
+    assert checks["outbox"].found.endswith(f"; {name}: the connection was refused")
+    assert checks[f"message to {name}"] == Check(f"message to {name}", "fail", "the connection was refused")

@@ -76,6 +76,7 @@ def test_a_wrong_file_is_refused_with_its_name(folder: Path, text: str, says: st
         ("SPANWISE_JOBS", "many", "SPANWISE_JOBS: input should be a valid integer"),
         ("SPANWISE_METADTA", "x.db", "SPANWISE_METADTA is no setting. Did you mean 'metadata'?"),
         ("SPANWISE_PARAMS", "{", "SPANWISE_PARAMS is not JSON"),
+        ("SPANWISE_ALERTS", "{", "SPANWISE_ALERTS is not JSON"),
     ],
 )
 def test_a_wrong_variable_is_refused_by_name(
@@ -88,6 +89,55 @@ def test_a_wrong_variable_is_refused_by_name(
         settings.read()
 
     assert says in str(refused.value)
+
+
+def test_alerts_of_a_pipeline_are_those_of_all_unless_it_has_its_own(folder: Path) -> None:
+    """What a table `[alerts.pipelines.<name>]` leaves out is as in `[alerts]`."""
+    (folder / "spanwise.toml").write_text(
+        '[alerts]\nurls = ["json://all"]\nfrom = "night watch"\n'
+        '[alerts.pipelines.taxi]\nurls = ["json://${TAXI}"]\non = ["failure"]\ngroup_s = 60\n'
+    )
+
+    alerts = settings.read().alerts
+
+    assert alerts.of("flights") == alerts
+    assert (alerts.urls, alerts.on, alerts.group_s) == (("json://all",), None, 3600.0)
+    assert alerts.of("taxi") == settings.Alerts(
+        urls=("json://${TAXI}",), on=("failure",), group_s=60.0, from_name="night watch"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('urls = ["hunter2"]', "alerts.urls.0: a channel is scheme://…"),
+        ('urls = "json://hunter2"', "alerts.urls: input should be a valid list"),
+        ('url = ["json://hunter2"]', "alerts.url: is no setting"),
+        ('on = ["failures"]', "alerts.on.0: input should be 'failure', 'overrun'"),
+        ("group_s = -1", "alerts.group_s: input should be greater than or equal to 0"),
+        ('pipelines.taxi.urls = ["hunter2"]', "alerts.pipelines.taxi.urls.0: a channel is"),
+    ],
+)
+def test_wrong_alerts_are_refused_without_what_may_be_secret(folder: Path, text: str, says: str) -> None:
+    """Which setting, and what is wanted; never what was found."""
+    (folder / "spanwise.toml").write_text(f"[alerts]\n{text}\n")
+
+    with pytest.raises(SettingsError) as refused:
+        settings.read()
+
+    assert says in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_channels_can_be_a_variable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As JSON, which replaces the file's; what may be secret is not in the settings' own text."""
+    (folder / "spanwise.toml").write_text('[alerts]\nurls = ["json://file"]\ngroup_s = 60\n')
+    monkeypatch.setenv("SPANWISE_ALERTS", '{"urls": ["json://hunter2"]}')
+
+    read = settings.read()
+
+    assert (read.alerts.urls, read.alerts.group_s) == (("json://hunter2",), 60.0)
+    assert "hunter2" not in repr(read)
 
 
 def test_a_variable_of_something_else_is_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
