@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from orchestrator.run import Run
+from orchestrator.run import Execution, Run
 from scheduler import show
 
 Kind: TypeAlias = Literal[
@@ -21,8 +21,7 @@ Facts: TypeAlias = Mapping[str, str]
 KINDS: tuple[Kind, ...] = tuple(kind for kind in get_args(Kind) if kind != "test")
 """The kinds that can be asked for; a test is sent by hand, and always."""
 
-_MOST_LINES = 5  # of an error; a pager shows about a thousand letters of a message, and the command must be in them
-_WIDTH = 160
+_MOST_LINES, _MOST_LETTERS = 5, 450  # of an error; a pager shows 1,024 letters, and the commands must be among them
 _MANY = 10
 
 
@@ -70,13 +69,15 @@ def failure(
     tick: str = "",
     span: str = "",
     run: Run | None = None,
+    failed: Sequence[Execution] = (),
     attempts: int = 1,
     log: Path | None = None,
     resume: str = "",
 ) -> Alert:
     """A run failed, and is not tried again; `run` None: it could not even begin.
 
-    `span` is the label of the tick's span, `resume` the command that takes the run up where it stopped.
+    `error` is told when no node has `failed`; `span` is the label of the tick's span, `resume` the command that takes
+    the run up where it stopped.
     """
     of_span = f" on span {span}" if span else ""
     return Alert(
@@ -84,7 +85,7 @@ def failure(
         pipeline=pipeline,
         cause=f"failure {pipeline}",
         subject=f"{pipeline} failed{of_span}" if run else f"{pipeline} could not start{of_span}",
-        text=_first_lines(error),
+        text=_first_lines("\n".join(f"{each.node} failed: {each.error}" for each in failed) or error),
         facts=_facts(
             tick=tick,
             span=span,
@@ -336,8 +337,8 @@ def _folder(site: Site) -> Facts:
 
 def _first_lines(text: str) -> str:
     lines = [line.rstrip() for line in show.uncontrolled(text).splitlines() if line.strip()]
-    cut = [line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…" for line in lines[:_MOST_LINES]]
-    return "\n".join([*cut, *(["…"] if len(lines) > _MOST_LINES else [])])
+    first = "\n".join([*lines[:_MOST_LINES], *(["…"] if len(lines) > _MOST_LINES else [])])
+    return first if len(first) <= _MOST_LETTERS else f"{first[: _MOST_LETTERS - 1]}…"
 
 
 def _s(length: timedelta) -> float:

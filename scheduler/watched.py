@@ -17,7 +17,7 @@ from pathlib import Path
 from orchestrator import lease, process
 from orchestrator.component import Retry
 from orchestrator.errors import SpanwiseError
-from orchestrator.run import Run, Trigger
+from orchestrator.run import Run, State, Trigger
 from orchestrator.span import Calendar
 from orchestrator.store import Store
 from scheduler import alert as words
@@ -583,6 +583,7 @@ class Watched:
                     tick=tick.name,
                     span=span if tick.span is not None else "",
                     run=run,
+                    failed=[] if run is None else [e for e in store.executions(run) if e.state is State.FAILED],
                     attempts=max(1, entry.attempts),
                     log=self._log(entry),
                     resume=site.command("resume", run.name) if run is not None else "",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.run import Run
+from orchestrator.run import Execution, Run, State
 from scheduler import alert
 from scheduler.alert import Alert, Site
 from scheduler.cli import app
@@ -106,14 +106,25 @@ def test_every_command_of_an_alert_exists(told: Alert) -> None:
         node.make_context(words[0], rest)
 
 
-def test_a_long_error_is_cut() -> None:
-    """So that the command stays within what a pager shows; the log has the rest."""
-    told = failure(error="\n".join(f"\x1b[31mline {n} {'x' * 500}\x1b[0m" for n in range(100)))
+@pytest.mark.parametrize("width", [10, 5_000])
+def test_a_long_error_is_cut(width: int) -> None:
+    """After five lines or 450 letters, so that the commands stay within what a pager shows; the log has the rest."""
+    told = failure(error="\n".join(f"\x1b[31mline {n} {'x' * width}\x1b[0m" for n in range(100)))
 
-    assert told.text.count("\n") == 5
-    assert told.text.endswith("\n…")
+    assert told.text.startswith("line 0 xxx")
+    assert told.text.endswith("…")
+    assert told.text.count("\n") <= 5
     assert "\x1b" not in told.text
-    assert max(map(len, told.text.splitlines())) == 160
+    assert len(alert.title(told)) + len(alert.body(told)) < 1024
+
+
+def test_a_failure_says_why_its_nodes_failed() -> None:
+    """In their own words, not only which they were."""
+    node = Execution(
+        pipeline="flights", run=42, node="Trainer", state=State.FAILED, error="labels hold NaN\n  at train.py"
+    )
+
+    assert failure(error="Trainer failed", failed=[node]).text == "Trainer failed: labels hold NaN\n  at train.py"
 
 
 def test_repeats_are_counted() -> None:
