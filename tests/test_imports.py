@@ -23,6 +23,8 @@ MAY_IMPORT = {
     "orchestrator": [],
     "resolvers": ["orchestrator"],
     "scheduler": ["orchestrator"],
+    "scheduler.cli.snapshot": ["orchestrator", "scheduler", "pipelines.input"],  # docs/decisions/0032-snapshots.md
+    "scheduler.snapshots": ["orchestrator", "scheduler", "pipelines.input"],  # as above
     "components": ["orchestrator", "pipelines.input"],
     "pipelines": ["orchestrator", "resolvers", "scheduler", "components"],
     "pipelines.input": ["orchestrator.errors", "orchestrator.fingerprint"],
@@ -34,6 +36,7 @@ DOORS = {
     "apprise": ["scheduler.channel"],
     "croniter": ["scheduler.schedule"],
     "typer": ["scheduler.cli"],
+    "prometheus_client": ["scheduler.metrics"],
     "apache_beam": ["components"],
 }
 

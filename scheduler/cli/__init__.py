@@ -12,5 +12,6 @@ from scheduler.cli import looking
 from scheduler.cli import tracing
 from scheduler.cli import mending
 from scheduler.cli import keeping
+from scheduler.cli import snapshot
 
-__all__ = ["EXIT_CODES", "app", "keeping", "launching", "looking", "mending", "schedule", "tracing"]
+__all__ = ["EXIT_CODES", "app", "keeping", "launching", "looking", "mending", "schedule", "snapshot", "tracing"]

@@ -1,0 +1,135 @@
+"""Commands about snapshots: what datasets keep on disk, whether it is whole, and what of it can go.
+
+With `scheduler.snapshots`, which shows them, all of the scheduler that imports `pipelines.input`
+(docs/decisions/0032-snapshots.md).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from scheduler.cli.app import Config, Json, Root, app, now, print_document, settings_of
+
+if TYPE_CHECKING:
+    from pipelines.input.snapshot.files import Files
+
+snapshot = typer.Typer(
+    name="snapshot",
+    help="Look after what datasets keep on disk.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(snapshot)
+
+Place: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--path", metavar="DIR", help="A folder or URL that holds snapshots. [default: ROOT/snapshots]"),
+]
+Fingerprint: TypeAlias = Annotated[
+    str, typer.Argument(metavar="FINGERPRINT", help="Of the snapshot; its first letters will do.")
+]
+_EXPIRY_S = 86_400.0
+
+
+@snapshot.command()
+def ls(path: Place = None, root: Root = None, config: Config = None, json: Json = False) -> None:
+    """List snapshots, newest first.
+
+    Example: spanwise snapshot ls
+    """
+    from pipelines.input.snapshot import keep
+    from scheduler import snapshots as rendering
+
+    found = sorted(keep.snapshots(_files(path, root, config)), key=rendering.by_age)
+    if json:
+        print_document([rendering.listing_document(listing) for listing in found])
+    else:
+        typer.echo(rendering.listings(found) if found else "No snapshot is here yet.")
+
+
+@snapshot.command()
+def show(
+    fingerprint: Fingerprint, path: Place = None, root: Root = None, config: Config = None, json: Json = False
+) -> None:
+    """Show a snapshot, its runs and chunks.
+
+    Example: spanwise snapshot show 20bac5
+    """
+    from pipelines.input.snapshot import keep
+    from scheduler import snapshots as rendering
+
+    listing = keep.snapshot(_files(path, root, config), fingerprint)
+    if json:
+        print_document(rendering.listing_document(listing, whole=True))
+    else:
+        typer.echo(rendering.listing(listing))
+
+
+@snapshot.command()
+def verify(
+    fingerprint: Annotated[
+        str | None, typer.Argument(metavar="FINGERPRINT", help="Only this one; its first letters will do.")
+    ] = None,
+    path: Place = None,
+    root: Root = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Read every byte of whole snapshots.
+
+    Changes nothing: the next pass that reads a damaged one finds that too, and writes it anew.
+
+    Example: spanwise snapshot verify
+    """
+    from pipelines.input.snapshot import keep
+    from scheduler import snapshots as rendering
+
+    files = _files(path, root, config)
+    chosen = [keep.snapshot(files, fingerprint)] if fingerprint else list(keep.snapshots(files))
+    verdicts = [verdict for listing in chosen for verdict in keep.verify(files, listing)]
+    if json:
+        print_document([rendering.verdict_document(verdict) for verdict in verdicts])
+    else:
+        typer.echo(rendering.verdicts(verdicts))
+    raise typer.Exit(1 if any(verdict.problem for verdict in verdicts) else 0)
+
+
+@snapshot.command()
+def gc(
+    older_than: Annotated[
+        str | None,
+        typer.Option(metavar="LENGTH", help="Also whole snapshots that were written so long ago, such as 30d."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would go, and remove nothing.")] = False,
+    path: Place = None,
+    root: Root = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Remove what nobody reads or finishes.
+
+    Snapshots that are being read stay.
+
+    Example: spanwise snapshot gc --older-than 30d
+    """
+    from pipelines.input.snapshot import keep
+    from scheduler import snapshots as rendering
+    from scheduler.duration import length
+
+    files = _files(path, root, config)
+    whole_s = None if older_than is None else length(older_than).total_seconds()
+    act = keep.garbage if dry_run else keep.collect
+    gone = list(act(files, now=now().timestamp(), whole_s=whole_s, expiry_s=_EXPIRY_S))
+    if json:
+        print_document([rendering.garbage_document(each) for each in gone])
+    else:
+        typer.echo(rendering.garbage(gone, dry_run=dry_run))
+
+
+def _files(path: str | None, root: Path | None, config: Path | None) -> Files:
+    from pipelines.input.snapshot.files import files_at
+
+    return files_at(path if path is not None else settings_of(root, config).root / "snapshots")
