@@ -251,8 +251,8 @@ def _sent(
     failed: dict[str, str] = {}
     down: dict[str, datetime] = {}  # channels that have failed this time, and when to try them again
     behind: set[tuple[str, str]] = set()  # cause and channel of what is not sent: what comes later keeps its place
-    for waiting_letter in letters:
-        letter = waiting_letter
+    for first in letters:
+        letter = first
         for channel in routes.of(letter.alert.pipeline).to(letter.alert):
             attempt = letter.todo.get(channel.name)
             if attempt is None:

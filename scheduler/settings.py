@@ -44,10 +44,6 @@ class Alerts:
     from_name: str = "spanwise"  #: the name that messages come from
     pipelines: Mapping[str, Alerts] = field(default_factory=dict)  #: those for whom something else holds
 
-    def of(self, pipeline: str) -> Alerts:
-        """What holds for a pipeline; an empty name is the scheduler itself."""
-        return self.pipelines.get(pipeline, self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:

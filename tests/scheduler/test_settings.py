@@ -100,9 +100,8 @@ def test_alerts_of_a_pipeline_are_those_of_all_unless_it_has_its_own(folder: Pat
 
     alerts = settings.read().alerts
 
-    assert alerts.of("flights") == alerts
     assert (alerts.urls, alerts.on, alerts.group_s) == (("json://all",), None, 3600.0)
-    assert alerts.of("taxi") == settings.Alerts(
+    assert alerts.pipelines["taxi"] == settings.Alerts(
         urls=("json://${TAXI}",), on=("failure",), group_s=60.0, from_name="night watch"
     )
 
