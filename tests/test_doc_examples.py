@@ -43,6 +43,7 @@ STORIES = {
     "write-a-resolver": ("how-to/write-a-resolver.md",),
     "write-a-reader": ("how-to/write-a-reader.md",),
     "mend": ("how-to/mend.md",),
+    "trace-data": ("how-to/trace-data.md",),
     "run-on-a-schedule": ("how-to/run-on-a-schedule.md",),
     "get-alerted": ("how-to/get-alerted.md",),
 }
