@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 ENOUGH = 0.02  #: a gain below this share of the latency is none
 LEAST_BUFFER_GAIN_S = 1e-9  #: a longer buffer has to shorten the wait by more than that
+SPARE = 1.1  #: how much more than what the model finds just enough is set
 PERIOD_S: Final = (0.01, 60.0)  #: from one proposal to the next: the first, which doubles up to the second
 BLOCK_BYTES: Final = 1 << 24  #: a block above this does not fit the caches of a processor any more
 
@@ -248,12 +249,18 @@ class Tuner:
         tree = self.stats.tree(recent, parameters)
         proposal = propose(tree, self.budget, self._consumer_s(recent[self.stats.ops[0]]))
         for op, key in keys.items():
-            knobs[op].value = proposal.settings[key]
+            knobs[op].value = self._with_spare(proposal, proposal.settings[key], knobs[op])
         if self._block is not None and self._before:
             self._tune_block(self._block, tree, proposal)
         self._before = readings
         self.proposal = proposal
         logger.debug("input.autotune", extra={"settings": proposal.settings, "reason": proposal.stop.value})
+
+    def _with_spare(self, proposal: Proposal, wanted: int, knob: Knob) -> int:
+        """A little more than what is just enough, where that costs nothing: measured times are never quite right."""
+        if proposal.stop is not Stop.ENOUGH or 2 * proposal.held_bytes > self.budget.memory_bytes:
+            return wanted
+        return min(knob.maximum, math.ceil(wanted * SPARE)) if wanted > 1 else wanted
 
     def _consumer_s(self, read: Reading) -> float:
         """How long the consumer works on an element: the least so far, since it may stop to do something else."""

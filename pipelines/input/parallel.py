@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Literal
 
-from orchestrator.errors import WorkerLost
+from orchestrator.errors import DatasetError, WorkerLost
 from pipelines.input.autotune import cores
 from pipelines.input.element import Spec
 from pipelines.input.op import AUTOTUNE, Count, Element, Knob, Op, Opening, State, Stream
@@ -214,7 +214,8 @@ class _Window:
         self._room.acquire()
         self._origin: Origin | None = None
         self._at = 0  # rows or elements of the input that were taken
-        self._done: tuple[tuple[int, int], ...] = ()  # of them, those that another life of the stream has given
+        self._given: tuple[tuple[int, int], ...] = ()  # of them, those that another life of the stream has given
+        self._done: tuple[tuple[int, int], ...] = ()  # the same, until the last of them has been passed
         self._pieces: deque[tuple[Element, int, int]] = deque()  # of a block part of which was given
         self._runner: threading.Thread | None = None
         self.pulled = Work()
@@ -288,7 +289,7 @@ class _Window:
         assert origin is not None
         done = [(origin.at, next_)]
         done += [(slot.at, slot.stop) for slot in slots if slot.given and slot.at >= next_]
-        done += [(max(first, next_), stop) for first, stop in self._done if stop > next_]
+        done += [(max(first, next_), stop) for first, stop in self._given if stop > next_]
         return {
             "at": origin.at,
             "done": [[first - origin.at, stop - origin.at] for first, stop in sorted(done) if stop > first],
@@ -302,7 +303,7 @@ class _Window:
             return
         self._source.restore(state["input"])
         self._origin = Origin(state["input"], self._at)
-        self._done = tuple((self._at + first, self._at + stop) for first, stop in state["done"])
+        self._given = self._done = tuple((self._at + first, self._at + stop) for first, stop in state["done"])
 
     @property
     def _replays(self) -> bool:
@@ -367,6 +368,7 @@ class _Window:
                     self.finish(slot)
                 else:
                     self.team.submit(slot)
+                del slot  # which may be the last to hold the element
                 if ended:
                     break
         finally:
@@ -499,13 +501,14 @@ class _Team:
             while (slot := self._todo.get()) is not None:
                 if self._window.stopped:
                     continue
-                if self._workers == "process":
-                    process = process or self._process()
-                    if not self.call(slot, process):
-                        self._ended(process)
-                        process = None
-                else:
-                    self.call(slot)
+                if self._workers == "process" and process is None:
+                    try:
+                        process = self._process()
+                    except Exception as error:  # noqa: BLE001  such as too many processes
+                        slot.error = error
+                if slot.error is None and not self.call(slot, process):
+                    self._ended(process)
+                    process = None
                 self._window.finish(slot)
                 del slot
         finally:
@@ -534,15 +537,15 @@ class _Team:
         if judge.sure:
             self.lock_share, self._judge = judge.lock_share, None
             if judge.wants_processes(weight(slot.element) + weight(made)):
-                with contextlib.suppress(Exception):  # what cannot be sent stays here
-                    portable(self._function)
+                with contextlib.suppress(DatasetError):  # what cannot be sent stays here
+                    portable(self._function, name=self._window.name)
                     self._workers, self.lock_share = "process", 0.0
                     return made
             self._workers = "thread"
         return made
 
     def _process(self) -> Process:
-        process = Process(portable(self._function), name=self._window.name)
+        process = Process(portable(self._function, name=self._window.name), name=self._window.name)
         self._processes.add(process)
         if self._window.stopped:  # it may have come too late to be stopped with the others
             process.kill()

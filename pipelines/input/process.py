@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.errors import WorkerLost
+from orchestrator.errors import DatasetError, WorkerLost
 from pipelines.input.op import Element
 
 Function = Callable[[Element, int], Element]  #: of an element and its position
@@ -89,11 +89,21 @@ class Process:
         self._process.wait()
 
 
-def portable(function: Function) -> bytes:
-    """A function as bytes that another process can call, with what it closes over; modules are sent by their name."""
+def portable(function: Function, *, name: str) -> bytes:
+    """A function as bytes that another process can call, with what it closes over; modules are sent by their name.
+
+    Raises:
+        DatasetError: it holds something that exists only in this process.
+    """
     import cloudpickle
 
-    return bytes(cloudpickle.dumps(function))
+    try:
+        return bytes(cloudpickle.dumps(function))
+    except Exception as error:
+        raise DatasetError(
+            f"{name}: the function cannot be sent to another process: {error}. "
+            "Make what it needs inside the function, or let threads call it: workers='thread'."
+        ) from error
 
 
 def serve(descriptor: int) -> None:
