@@ -7,6 +7,7 @@ artifact or one cache key. Names are looked up in groups by `external_id`, which
 from __future__ import annotations
 
 import contextlib
+import itertools
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -234,14 +235,12 @@ class MlmdStore:
         return self._with_artifacts(self._connection.read("get_executions_by_id", readers))
 
     def links(self, *, artifacts: Collection[int] = (), executions: Collection[int] = ()) -> list[Link]:
-        events = [
-            *self._found("get_events_by_artifact_ids", artifacts),
-            *self._found("get_events_by_execution_ids", executions),
-        ]
         read = metadata_store_pb2.Event.INPUT
-        return list(
-            dict.fromkeys(Link(artifact=e.artifact_id, execution=e.execution_id, read=e.type == read) for e in events)
+        events = itertools.chain(
+            self._found("get_events_by_artifact_ids", artifacts), self._found("get_events_by_execution_ids", executions)
         )
+        found = [Link(artifact=e.artifact_id, execution=e.execution_id, read=e.type == read) for e in events]
+        return list(dict.fromkeys(found)) if artifacts and executions else found  # only both have the same event
 
     def artifacts_by_id(self, ids: Collection[int]) -> list[Artifact]:
         messages = sorted(self._found("get_artifacts_by_id", ids), key=lambda m: int(m.id))
