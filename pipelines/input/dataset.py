@@ -45,7 +45,6 @@ from pipelines.input.snapshot.op import Compression
 from pipelines.input.snapshot.state import Mode
 
 if TYPE_CHECKING:
-    import pandas as pd
     import polars as pl
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -366,7 +365,7 @@ class Dataset:
         self._finite("to_arrow")
         return sinks.to_arrow(self)
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> Any:
         """As `to_arrow`, as a pandas frame."""
         return self.to_arrow().to_pandas()
 

@@ -191,7 +191,8 @@ def spec_of(value: object) -> ElementSpec:  # noqa: PLR0911  one line per kind o
     if isinstance(value, str | bytes):
         return ArraySpec(type(value).__name__)
     array = np.asarray(value)
-    return ArraySpec(array.dtype.name, array.shape)
+    kinds = {"U": "str", "S": "bytes"}  # without the width, which is that of the longest
+    return ArraySpec(kinds.get(array.dtype.kind, array.dtype.name), array.shape)
 
 
 def batched(spec: ElementSpec, size: int | None) -> ElementSpec:

@@ -95,11 +95,13 @@ class PartStream(Stream):
         finish: Callable[[pa.RecordBatch], pa.RecordBatch],
         name: Callable[[int], str],
         order: Sequence[int] | None = None,
+        rows: Callable[[int], int | None] = lambda _: None,
     ) -> None:
         self._order = range(count) if order is None else order
         self._read = read
         self._finish = finish
         self._name = name
+        self._rows = rows  # of a part, if known: one that is used up need not be opened again
         self._number = 0  # of the part in the order
         self._used = 0  # rows of it
         self._batches: Iterator[pa.RecordBatch] | None = None
@@ -129,6 +131,8 @@ class PartStream(Stream):
 
     def restore(self, state: State) -> None:
         self._number, self._used = state["part"], state["rows"]
+        if self._used and self._rows(self._order[self._number]) == self._used:
+            self._number, self._used = self._number + 1, 0
 
     def close(self) -> None:
         self._batches = None

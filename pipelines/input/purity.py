@@ -80,7 +80,8 @@ def _is_pure(value: object, seen: set[int]) -> bool:  # noqa: PLR0911  one line 
     if isinstance(value, types.BuiltinFunctionType):
         if value.__module__ == "builtins":
             return value.__name__ in _BUILTINS
-        return str(value.__module__).partition(".")[0] in _MODULES and "random" not in str(value.__module__)
+        home = str(value.__module__)
+        return home.partition(".")[0].removeprefix("_") in _MODULES and "random" not in home
     if isinstance(value, tuple | frozenset):
         return all(_is_pure(each, seen) for each in value)
     return _is_constant(value)

@@ -100,6 +100,8 @@ def _noop(op: Op) -> Change | None:
     match op:
         case Take(input=below, count=-1):
             why = "takes everything"
+        case Take(input=below, count=count) if _at_most(below, count):
+            why = "takes more than there is"
         case Skip(input=below, count=0):
             why = "skips nothing"
         case Repeat(input=below, count=1):
@@ -115,6 +117,10 @@ def _noop(op: Op) -> Change | None:
         case _:
             return None
     return below, why
+
+
+def _at_most(op: Op, count: int) -> bool:
+    return isinstance(op.cardinality, int) and op.cardinality <= count
 
 
 def _names(op: Op) -> tuple[str, ...] | None:

@@ -76,7 +76,8 @@ class Parquet(Op):
             generator = np.random.Generator(np.random.PCG64(mixed(self.seed or 0, *opening.epoch)))
             order = generator.permutation(len(self.groups)).tolist()
         reader = Reader(self, opening.block)
-        return PartStream(len(self.groups), reader.read, reader.finished, reader.name, order)
+        rows = [group.rows for group in self.groups]
+        return PartStream(len(rows), reader.read, reader.finished, reader.name, order, rows.__getitem__)
 
 
 def parquet(

@@ -1,0 +1,60 @@
+"""Datasets beside and behind each other: zip, concatenate, enumerate, scan."""
+
+import pyarrow as pa
+import pytest
+
+from orchestrator.errors import DatasetError, FunctionFailed
+from pipelines import input as inputs
+
+
+def test_zip_is_as_long_as_all_of_its_parts():
+    """The shortest decides."""
+    dataset = inputs.zip(inputs.range(3), inputs.range(10, 20))
+
+    assert list(dataset) == [(0, 10), (1, 11), (2, 12)]
+    assert dataset.cardinality == 3
+
+
+def test_an_error_in_one_part_of_a_zip_uses_up_its_partner():
+    """Elements that belong together stay together after an error."""
+    one = inputs.from_elements([1, 0, 2]).map(lambda value: 2 // value)
+
+    assert list(inputs.zip(one, inputs.range(3)).ignore_errors()) == [(2, 0), (1, 2)]
+
+
+def test_rows_are_not_put_behind_other_elements_or_columns():
+    """What does not fit is told when the graph is built."""
+    rows = inputs.from_arrow(pa.table({"fare": [1]}))
+
+    with pytest.raises(DatasetError, match="some datasets have rows and others have not"):
+        rows.concatenate(inputs.range(3))
+    with pytest.raises(DatasetError, match="other columns"):
+        rows.concatenate(inputs.from_arrow(pa.table({"tip": [1]})))
+
+
+def test_rows_are_numbered_in_a_column():
+    """The number comes first, under a name that must be free."""
+    rows = inputs.from_arrow(pa.table({"fare": [5, 6]}))
+
+    assert rows.enumerate(3).to_arrow().to_pydict() == {"index": [3, 4], "fare": [5, 6]}
+    with pytest.raises(DatasetError, match=r"enumerate\(column='fare'\): the rows have such a column"):
+        rows.enumerate(column="fare")
+
+
+def test_scan_carries_something_from_element_to_element():
+    """Each pass begins with the initial value, even if the function changes it in place."""
+
+    def gather(seen, number):
+        seen.append(number)
+        return seen, len(seen)
+
+    dataset = inputs.range(3).scan([], gather)
+
+    assert list(dataset) == [1, 2, 3]
+    assert list(dataset) == [1, 2, 3]
+
+
+def test_scan_tells_what_its_function_should_have_given():
+    """A function that gives no pair is an error at that element."""
+    with pytest.raises(FunctionFailed, match=r"scan: .* at element 0 .*wants \(what to carry, the result\) back"):
+        list(inputs.range(3).scan(0, lambda total, number: number))

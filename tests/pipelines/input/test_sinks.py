@@ -1,0 +1,94 @@
+"""Where elements go."""
+
+import os
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from orchestrator.errors import DatasetError
+from pipelines import input as inputs
+from tests.pipelines.input.elements import plain
+
+
+@pytest.fixture
+def table():
+    return pa.table({"fare": np.arange(10.0), "zone": list("abcdefghij")})
+
+
+def test_tables_and_frames(table):
+    """Rows, batches and dicts all make tables."""
+    rows = inputs.from_arrow(table)
+
+    assert rows.to_arrow() == table
+    assert rows.batch(3).to_arrow() == table
+    assert inputs.from_elements(table.to_pylist()).to_arrow() == table
+    assert rows.to_pandas().equals(table.to_pandas())
+    assert rows.to_polars().to_arrow().cast(table.schema) == table
+    with pytest.raises(DatasetError, match="no names for columns"):
+        inputs.range(3).to_arrow()
+
+
+def test_no_rows_are_a_table_with_columns(table):
+    """The schema is known even if nothing comes."""
+    assert inputs.from_arrow(table).take(0).to_arrow().schema == table.schema
+
+
+def test_everything_as_arrays(table):
+    """All elements make one batch."""
+    arrays = inputs.from_arrow(table).to_numpy()
+
+    assert arrays["fare"].tolist() == list(range(10))
+    assert inputs.range(4).to_numpy().tolist() == [0, 1, 2, 3]
+
+
+def test_batches_of_arrays_are_cut_from_blocks(table):
+    """A batch inside a block shows the block's own memory, and is the same as the batch converted by itself."""
+    dataset = inputs.from_arrow(table).batch(4).as_numpy()
+    batches = list(dataset)
+
+    assert np.shares_memory(batches[0]["fare"], table["fare"].chunk(0).to_numpy())
+    assert [plain(batch) for batch in batches] == [plain(batch) for batch in dataset.options(optimize=False)]
+    with pytest.raises(DatasetError, match="batch rows first"):
+        inputs.range(3).as_numpy()
+
+
+@pytest.fixture
+def library(monkeypatch):
+    """A library by its name, from the environment or from the folders that SPANWISE_TEST_LIBRARIES names."""
+    for folder in filter(None, os.environ.get("SPANWISE_TEST_LIBRARIES", "").split(os.pathsep)):
+        monkeypatch.setattr(sys, "path", [*sys.path, folder])
+    return pytest.importorskip
+
+
+def test_torch_workers_share_the_elements(table, library):
+    """Each of a loader's workers gives its part; together they give each element once, as tensors."""
+    torch = library("torch")
+    dataset = inputs.from_arrow(table).batch(2).to_torch()
+
+    for workers in (0, 2):
+        loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=workers)
+        batches = list(loader)
+        assert sorted(batch["fare"].tolist() for batch in batches) == [[at, at + 1] for at in range(0, 10, 2)]
+        assert batches[0]["fare"].dtype == torch.float64
+
+
+def test_jax_arrays(table, library):
+    """Leaves are arrays of JAX; texts stay as they are."""
+    jax = library("jax")
+
+    first = next(iter(inputs.from_arrow(table).batch(2).to_jax()))
+
+    assert isinstance(first["fare"], jax.Array)
+    assert first["zone"].tolist() == ["a", "b"]
+
+
+def test_tf_dataset(table, library):
+    """The elements, typed after the first."""
+    library("tensorflow")
+
+    first = next(iter(inputs.from_arrow(table).batch(2).to_tf()))
+
+    assert first["fare"].numpy().tolist() == [0.0, 1.0]
+    assert first["zone"].numpy().tolist() == [b"a", b"b"]

@@ -1,0 +1,108 @@
+"""Elements as one batch, and a batch as elements again."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from orchestrator.errors import DatasetError
+from pipelines import input as inputs
+from pipelines.input import ArraySpec, DatasetSpec, OptionalSpec, Ragged, RaggedSpec, Sparse, SparseSpec, Structure
+from pipelines.input.element import UNKNOWN, batched, spec_of, unbatched
+from pipelines.input.stacking import stack, unstack
+from tests.pipelines.input.elements import contents, plain
+
+
+@dataclass(frozen=True)
+class Trip:
+    fare: float
+    stops: object
+
+
+class Pair(NamedTuple):
+    one: object
+    other: object
+
+
+def sparse(*places):
+    return Sparse(np.array(places, int).reshape(-1, 1), np.ones(len(places)), (5,))
+
+
+ELEMENTS = {
+    "numbers": [1, 2, 3],
+    "texts": ["a", "bcd"],
+    "arrays": [np.arange(4).reshape(2, 2), np.zeros((2, 2), int)],
+    "dicts": [{"a": 1, "b": np.arange(2)}, {"a": 2, "b": np.arange(2)}],
+    "tuples": [(1, "a"), (2, "b")],
+    "named tuples": [Pair(1, {"c": 2.0}), Pair(3, {"c": 4.0})],
+    "dataclasses": [Trip(1.0, np.arange(3)), Trip(2.0, np.arange(3))],
+    "missing": [1.0, None, 3.0],
+    "missing arrays": [None, np.arange(2)],
+    "sparse": [sparse(1, 3), sparse(), sparse(4)],
+}
+
+
+@pytest.mark.parametrize("elements", ELEMENTS.values(), ids=ELEMENTS)
+def test_a_batch_gives_its_elements_back(elements):
+    """Whatever the structure and the leaves, what was put together comes apart the same."""
+    assert contents(unstack(stack(elements))) == contents(elements)
+
+
+@pytest.mark.parametrize("elements", ELEMENTS.values(), ids=ELEMENTS)
+def test_the_spec_of_a_batch_follows_from_that_of_its_elements(elements):
+    """It is known before a batch was made, and back."""
+    if any(element is None for element in elements):
+        return
+    spec = spec_of(elements[0])
+
+    assert batched(spec, len(elements)) == spec_of(stack(elements))
+    assert unbatched(batched(spec, 2)) == spec
+
+
+def test_arrays_of_different_lengths_make_a_ragged_one_if_asked_to():
+    """Otherwise the error says what to use."""
+    elements = [np.arange(2), np.arange(0), np.arange(3)]
+
+    assert plain(stack(elements, ragged=True)) == ("ragged", [plain(element) for element in elements])
+    with pytest.raises(DatasetError, match=r"different shapes .* Use padded_batch, or batch\(..., ragged=True\)"):
+        stack(elements)
+
+
+def test_elements_of_different_structure_are_told_apart_by_part():
+    """The message names the part that does not fit."""
+    with pytest.raises(DatasetError, match=r"elements\['a'\] of different shapes"):
+        stack([{"a": np.zeros(1)}, {"a": np.zeros(2)}])
+    with pytest.raises(DatasetError, match="different structure"):
+        stack([{"a": 1}, {"b": 1}])
+
+
+def test_none_makes_a_masked_array():
+    """A batch of optional values says which are missing."""
+    batch = stack([1, None, 3])
+
+    assert isinstance(batch, np.ma.MaskedArray)
+    assert batch.tolist() == [1, None, 3]
+
+
+def test_every_kind_of_leaf_has_a_spec():
+    """Arrays, ragged, sparse, missing, datasets."""
+    ragged = Ragged(np.arange(3.0), np.array([0, 1, 3]))
+
+    assert spec_of(np.zeros((2, 3))) == ArraySpec("float64", (2, 3))
+    assert spec_of(ragged) == RaggedSpec("float64", ())
+    assert spec_of(sparse(1)) == SparseSpec("float64", (5,))
+    assert spec_of(None) == OptionalSpec(UNKNOWN)
+    assert spec_of(inputs.range(3)) == DatasetSpec(ArraySpec("int64"))
+    assert spec_of(Pair(1, "a")) == Structure(Pair, ("one", "other"), (ArraySpec("int64"), ArraySpec("str")))
+
+
+def test_a_ragged_array_is_cut_without_copying():
+    """Rows are counted from either end, slices show the same values."""
+    ragged = Ragged(np.arange(6), np.array([0, 2, 2, 6]))
+
+    assert ragged[-1].tolist() == [2, 3, 4, 5]
+    assert [row.tolist() for row in ragged[1:]] == [[], [2, 3, 4, 5]]
+    assert np.shares_memory(ragged[1:].values, ragged.values)
+    with pytest.raises(IndexError):
+        ragged[3]
