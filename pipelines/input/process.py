@@ -7,6 +7,7 @@ process that is killed leaves nothing in /dev/shm. Only the structure around the
 
 from __future__ import annotations
 
+import ctypes
 import io
 import mmap
 import os
@@ -210,20 +211,18 @@ def _send(to: socket.socket, value: object) -> None:
 
 def _receive(source: socket.socket) -> Any:
     head, descriptors, *_ = socket.recv_fds(source, _HEAD.size, 1)
-    while head and len(head) < _HEAD.size:
-        head += source.recv(_HEAD.size - len(head))
-    if not head:
-        raise EOFError("the other side is gone")
-    length, total = _HEAD.unpack(head)
-    payload = io.BytesIO(_exactly(source, length))
-    sizes: list[int] = pickle.load(payload)  # noqa: S301  from a process of ours
-    shared: Any
-    if total:
-        flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)  # the pages are there; one call maps them all
-        shared = memoryview(mmap.mmap(descriptors[0], total, flags=flags))
-        os.close(descriptors[0])
-    else:
-        shared = memoryview(_exactly(source, sum(map(_padded, sizes))))
+    try:
+        while head and len(head) < _HEAD.size:
+            head += source.recv(_HEAD.size - len(head))
+        if not head:
+            raise EOFError("the other side is gone")
+        length, total = _HEAD.unpack(head)
+        payload = io.BytesIO(_exactly(source, length))
+        sizes: list[int] = pickle.load(payload)  # noqa: S301  from a process of ours
+        shared = _mapped(descriptors[0], total) if total else memoryview(_exactly(source, sum(map(_padded, sizes))))
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
     views, at = [], 0
     for size in sizes:
         views.append(shared[at : at + size])
@@ -237,6 +236,20 @@ def _anonymous() -> int:
         return os.memfd_create("spanwise")
     with tempfile.TemporaryFile() as file:  # elsewhere than on Linux: a file that is removed already
         return os.dup(file.fileno())
+
+
+def _mapped(memory: int, size: int) -> memoryview:
+    """The memory as long as anything looks at it, writable as any array is."""
+    if sys.platform != "linux":
+        return memoryview(mmap.mmap(memory, size))
+    import pyarrow as pa
+
+    # Python's own mmap keeps a descriptor open for each array that lives; there are only so many.
+    with pa.memory_map(f"/proc/self/fd/{memory}", "r+") as file:
+        region = file.read_buffer(size)
+    writable = (ctypes.c_char * size).from_address(region.address)
+    writable.keeps = region  # type: ignore[attr-defined]
+    return memoryview(writable).cast("B")
 
 
 def _write(memory: int, buffers: Sequence[memoryview]) -> None:
