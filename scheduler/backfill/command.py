@@ -21,6 +21,7 @@ from scheduler.backfill.record import Backfill, Stage, enter, find, record, runs
 from scheduler.backfill.work import Means, Result, carry_out
 from scheduler.launch import Effort, span_typed
 from scheduler.load import Loaded, load
+from scheduler.openlineage import emitting
 from scheduler.settings import Settings
 
 _RECENT = 10  # runs that tell how long nodes take
@@ -142,7 +143,10 @@ def work(backfill: Backfill, loaded: Loaded, typed: Typed, settings: Settings, *
         with root.opened(settings) as store:
             backfill = enter(store, backfill, Stage.GOING)
             done = sum(run.state.succeeded for run in runs(store, backfill).values())
-            with telling.bar(backfill, done, out, live=not json and sys.stdout.isatty()) as (observe, tell):
+            with (
+                telling.bar(backfill, done, out, live=not json and sys.stdout.isatty()) as (display, tell),
+                emitting(settings, store, display) as observe,
+            ):
                 means = Means(
                     executor=executor,
                     store=store,
