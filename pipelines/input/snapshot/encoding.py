@@ -240,6 +240,7 @@ def _class(home: str, name: str) -> type:
     return kind
 
 
+_PLAIN: Final = frozenset({bool, int, float, str, bytes, type(None)})
 _INT64: Final = range(-(1 << 63), 1 << 63)
 
 
@@ -261,9 +262,9 @@ def _cell(leaf: Any) -> tuple[str, tuple[int, ...], bytes]:  # noqa: PLR0911  a 
         return "bytes", (), leaf
     if leaf is None:
         return "none", (), b""
-    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind == "O":
+    if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "O" and all(type(each) in _PLAIN for each in leaf.flat):
         return "objects", leaf.shape, plain_json(leaf.ravel().tolist()).encode()
-    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind != "V":
+    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "OV":
         return f"{'array' if isinstance(leaf, np.ndarray) else 'scalar'} {leaf.dtype.str}", leaf.shape, leaf.tobytes()
     if isinstance(leaf, pa.RecordBatch):
         sink = pa.BufferOutputStream()

@@ -22,7 +22,8 @@ from pipelines.input.snapshot.use import SnapshotUse
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_AHEAD: Final = 2  # chunks that are checked before they are needed
+_AHEAD: Final = 3  # chunks that are checked before they are needed
+_THREADS: Final = 2  # one alone is no faster than a consumer that does nothing but add up the bytes
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class Reading(Stream):
         Raises:
             SnapshotDamaged: it is not what was written; the snapshot has been taken back.
         """
-        self._pool = self._pool or ThreadPoolExecutor(1, "snapshot-read")
+        self._pool = self._pool or ThreadPoolExecutor(_THREADS, "snapshot-read")
         while self._chunks and len(self._loading) < _AHEAD:
             record = self._chunks.popleft()
             self._loading.append((record, self._pool.submit(_load, self._folder, self._run.run_id, record)))

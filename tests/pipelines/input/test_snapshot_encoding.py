@@ -1,0 +1,160 @@
+"""Elements of any structure come back exactly as they were."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from orchestrator.errors import DatasetError, SnapshotDamaged
+from pipelines.input.element import Ragged, Sparse
+from pipelines.input.snapshot.encoding import ENCODINGS
+
+
+class Point(NamedTuple):
+    x: object
+    y: object
+
+
+@dataclass(frozen=True)
+class Ride:
+    fare: object
+    zone: object
+
+
+def back(elements, kind="elements", skip=0):
+    _, blocks, layout = ENCODINGS[kind].pack(elements)
+    return list(ENCODINGS[kind].unpack(blocks, layout, skip))
+
+
+def same(found, wanted):  # noqa: PLR0911  a line for each kind
+    """Equal in value and in kind, down to the leaves."""
+    if type(found) is not type(wanted):
+        return False
+    if isinstance(wanted, dict):
+        return list(found) == list(wanted) and all(same(found[name], wanted[name]) for name in wanted)
+    if isinstance(wanted, tuple):
+        return len(found) == len(wanted) and all(map(same, found, wanted))
+    if isinstance(wanted, Ride | Ragged | Sparse):
+        return same(vars(found), vars(wanted))
+    if isinstance(wanted, np.ma.MaskedArray):
+        return same(found.data, wanted.data) and same(np.ma.getmaskarray(found), np.ma.getmaskarray(wanted))
+    if isinstance(wanted, np.ndarray | np.generic):
+        equal = repr(found.tolist()) == repr(wanted.tolist())
+        return found.dtype == wanted.dtype and found.shape == wanted.shape and equal
+    return repr(found) == repr(wanted)
+
+
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | arrays.arrays(
+        arrays.boolean_dtypes() | arrays.integer_dtypes() | arrays.floating_dtypes() | arrays.datetime64_dtypes(max_period="ns", min_period="ns"),
+        arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
+    )
+    | st.builds(np.float32, st.floats(width=32))
+)
+elements = st.recursive(
+    leaves,
+    lambda parts: (
+        st.dictionaries(st.text(), parts, max_size=3)
+        | st.lists(parts, max_size=3).map(tuple)
+        | st.builds(Point, parts, parts)
+        | st.builds(Ride, parts, parts)
+    ),
+    max_leaves=6,
+)
+
+
+@given(st.lists(elements, min_size=1, max_size=6), st.integers(0, 7))
+def test_every_structure_comes_back(items, skip):
+    """Whatever was put in, also if no two elements are alike; from any of them on."""
+    found = back(items, skip=skip)
+
+    assert len(found) == max(0, len(items) - skip)
+    assert all(map(same, found, items[skip:]))
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        Ragged(np.arange(5.0), np.asarray([0, 2, 5])),
+        Sparse(np.asarray([[0, 1], [2, 2]]), np.asarray([1.5, 2.5]), (3, 4)),
+        np.ma.MaskedArray([1, 2, 3], [False, True, False]),
+        np.asarray(["a", b"b", None, 3], object),
+        np.asarray(["ab", "c"]),
+    ],
+)
+def test_arrays_of_other_kinds_come_back(element):
+    """Ragged, sparse, masked, of objects, of texts."""
+    (found,) = back([element])
+
+    assert same(found, element)
+
+
+def test_a_record_batch_inside_an_element_comes_back():
+    """With its schema."""
+    batch = pa.record_batch({"fare": [1.0, None]})
+
+    ((number, found),) = back([(1, batch)])
+
+    assert number == 1
+    assert found.equals(batch)
+
+
+def test_arrays_that_were_read_can_be_written_to():
+    """As those of the pass that wrote them: a function that changes its argument works in both."""
+    (found,) = back([np.zeros(3)])
+    found += 1
+
+    assert found.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("element", [{1, 2}, object(), {3: "a"}, np.asarray([object()])])
+def test_what_cannot_be_kept_is_refused(element):
+    """Told as the user's, before anything wrong is written."""
+    with pytest.raises(DatasetError, match="snapshot"):
+        back([element])
+
+
+def test_a_class_that_is_gone_is_named():
+    """With what to do about it."""
+
+    @dataclass(frozen=True)
+    class Here:
+        x: int
+
+    with pytest.raises(SnapshotDamaged, match=r"Here.*top of a module"):
+        back([Here(1)])
+
+
+def test_small_blocks_of_rows_are_joined():
+    """So that a chunk is read in blocks that are worth their fixed cost."""
+    blocks = pa.table({"x": range(1000)}).to_batches(max_chunksize=10)
+
+    _, packed, _ = ENCODINGS["rows"].pack(blocks)
+
+    assert [block.num_rows for block in packed] == [1000]
+
+
+def test_batches_stay_apart():
+    """Each is an element."""
+    batches = pa.table({"x": range(10)}).to_batches(max_chunksize=4)
+
+    assert [batch.num_rows for batch in back(batches, "batches")] == [4, 4, 2]
+    assert [batch.num_rows for batch in back(batches, "batches", skip=2)] == [2]
+
+
+@pytest.mark.parametrize("kind", ["rows", "batches"])
+def test_rows_of_different_columns_are_refused(kind):
+    """They have no schema together."""
+    with pytest.raises(DatasetError, match="different columns"):
+        back([pa.record_batch({"x": [1]}), pa.record_batch({"y": [1]})], kind)

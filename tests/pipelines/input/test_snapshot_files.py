@@ -1,0 +1,207 @@
+"""Where snapshots are kept: one contract for a local folder, an S3 server and a file system in memory."""
+
+import os
+import socket
+import threading
+from contextlib import ExitStack
+
+import pytest
+
+from orchestrator.errors import DatasetError
+from pipelines import input as inputs
+from pipelines.input.snapshot import keep, writing
+from pipelines.input.snapshot.files import LocalFiles, RemoteFiles, files_at
+from pipelines.input.snapshot.folder import Folder
+
+
+@pytest.fixture(scope="module")
+def s3_url():
+    """The URL of a bucket on an S3 server on this machine."""
+    import s3fs
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    settings = {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        s3fs.S3FileSystem().mkdir("lake")
+        yield "s3://lake"
+    server.stop()
+
+
+@pytest.fixture(params=["local", "s3", "memory"])
+def place(request, tmp_path):
+    """A path or URL at which nothing is yet."""
+    if request.param == "local":
+        return str(tmp_path / "snapshots")
+    name = f"{request.node.name.partition('[')[0]}-{os.getpid()}"
+    if request.param == "s3":
+        return f"{request.getfixturevalue('s3_url')}/{name}"
+    return f"memory://{name}"
+
+
+@pytest.fixture
+def files(place):
+    found = files_at(place)
+    found.make_folder("f")
+    return found
+
+
+def test_what_was_put_is_there_whole(files):
+    """Parts are one file."""
+    files.replace("f/a", [b"one", memoryview(b"two")])
+
+    assert files.read("f/a") == b"onetwo"
+    assert files.map("f/a").to_pybytes() == b"onetwo"
+    assert files.sizes("f") == {"a": 6}
+
+
+def test_a_file_that_is_not_there(files):
+    """None where absence means something, an error where it does not."""
+    assert files.read("f/none") is None
+    assert files.sizes("none") == {}
+    assert files.folders("none") == []
+    with pytest.raises(FileNotFoundError):
+        files.map("f/none")
+
+
+def test_replace_takes_the_place_of_a_file(files):
+    """And leaves nothing else."""
+    files.replace("f/a", [b"old"])
+    files.replace("f/a", [b"new"])
+
+    assert files.read("f/a") == b"new"
+    assert list(files.sizes("f")) == ["a"]
+
+
+def test_create_lets_the_first_one_win(files):
+    """The second is told so, and changes nothing."""
+    assert files.create("f/a", [b"first"])
+    assert not files.create("f/a", [b"second"])
+
+    assert files.read("f/a") == b"first"
+    assert list(files.sizes("f")) == ["a"]
+
+
+def test_of_many_creators_one_wins(files, request):
+    """However close together they come, where the storage has conditional puts."""
+    if "memory" in request.node.name:
+        pytest.skip("a file system in memory has no conditional put")
+    won = []
+    threads = [threading.Thread(target=lambda n=n: won.append(files.create("f/a", [b"%d" % n]))) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(won) == [False] * 7 + [True]
+
+
+def test_a_shared_file_outlives_its_first_name(files):
+    """As a finished chunk does that another run takes up."""
+    files.make_folder("f/r1")
+    files.make_folder("f/r2")
+    files.replace("f/r1/a", [b"kept"])
+    files.share("f/r1/a", "f/r2/a")
+    files.remove("f/r1")
+
+    assert files.read("f/r2/a") == b"kept"
+    assert files.folders("f") == ["r2"]
+
+
+def test_removing_twice_is_no_error(files):
+    """Two losers of a race may do so."""
+    files.make_folder("f/r1")
+    files.replace("f/r1/a", [b""])
+
+    for _ in range(2):
+        files.remove("f/r1/a")
+        files.remove("f/r1")
+
+    assert files.folders("f") == []
+
+
+def test_a_pass_writes_and_another_one_reads(place, monkeypatch):
+    """Over several chunks, in order; damage is found and mended; gc leaves it whole."""
+    monkeypatch.setattr(writing, "CHUNK_BYTES", 4_096)
+    dataset = inputs.range(1000).snapshot(place)
+
+    def passed():
+        with dataset.iterator() as iterator:
+            return list(iterator), iterator.reports[0]
+
+    written, read = passed(), passed()
+    files = files_at(place)
+    final = Folder(files, dataset.op.fingerprint).look().final
+    name = f"{final.fingerprint}/{final.run_id}/{final.chunks[1].file}"
+    files.replace(name, [files.read(name)[:-1] + b"!"])
+    mended = passed()
+    keep.collect(files, now=final.started + 1)
+    after = passed()
+
+    assert written[0] == read[0] == mended[0] == after[0] == list(range(1000))
+    assert [use.state for _, use in (written, read, mended, after)] == ["write", "read", "write", "read"]
+    assert mended[1].damaged == [final.chunks[1].file]
+    assert mended[1].elements_read > 0
+
+
+def test_two_passes_at_once_write_once(place):
+    """Behind a URL too: the second finds that somebody writes."""
+    first, second = (inputs.range(100).snapshot(place).iterator() for _ in range(2))
+
+    assert list(zip(first, second, strict=True)) == [(n, n) for n in range(100)]
+    assert [each.reports[0].state for each in (first, second)] == ["write", "passthrough"]
+
+
+def test_marks_of_a_folder_end_with_their_context(tmp_path):
+    """On a local disk it can be told whether somebody reads there."""
+    files = LocalFiles(tmp_path)
+    files.make_folder("r1")
+
+    with ExitStack() as marks:
+        marks.enter_context(files.using("r1"))
+        marks.enter_context(files.using("r1"))
+        during = files.is_used("r1")
+    assert (during, files.is_used("r1"), files.is_used("none")) == (True, False, False)
+
+
+def test_a_write_that_fails_leaves_no_draft(tmp_path, monkeypatch):
+    """A full disk is not made fuller."""
+    files = LocalFiles(tmp_path)
+    monkeypatch.setattr(os, "fsync", fail)
+
+    with pytest.raises(OSError, match="No space"):
+        files.replace("a", [b"text"])
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def fail(_handle):
+    raise OSError(28, "No space left on device")
+
+
+def test_a_url_of_an_unknown_kind_is_refused():
+    """In words of the one who typed it."""
+    with pytest.raises(DatasetError, match=r"snapshot\(path='nosuch://x'\)"):
+        RemoteFiles("nosuch://x")
+
+
+def test_a_store_that_cannot_be_reached_is_passed_through():
+    """Training goes on; the report says why nothing was kept."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/snapshots"
+    with inputs.range(10).snapshot(url).iterator() as iterator:
+        elements = list(iterator)
+
+    assert elements == list(range(10))
+    assert iterator.reports[0].failed
