@@ -84,6 +84,7 @@ def tainted(
     """
     from scheduler import find, show
     from scheduler import taint as tracing
+    from scheduler.launch import span_typed
 
     settings = settings_of(root, config)
 
@@ -91,7 +92,7 @@ def tainted(
         name, source = find.pipeline_or_file(store, pipeline, settings.params)
         newest = find.latest(store, name)
         assert newest is not None, "it was found among those that have run"
-        wrong = show.calendar_of(newest).parse(span)
+        wrong = span_typed(span, show.calendar_of(newest))
         found = tracing.taint(store, name, wrong, version=version, source=source)
         if json:
             print_document(tracing.document(found))

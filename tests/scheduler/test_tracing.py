@@ -174,6 +174,7 @@ def test_tainted_takes_a_file_that_names_the_pipeline(past, spanwise, folder):
         (["--span", "2013-01-06"], "Nothing supersedes"),
         (["--span", "2013-01-05", "--version", "9"], "no version 9"),
         (["--span", "soon"], "is no span"),
+        (["--span", "5"], "5 is 1970-01-06 here"),
         (["fligts", "--span", "2013-01-05"], "Did you mean flights?"),
     ],
 )
