@@ -11,13 +11,13 @@ _ALWAYS = frozenset([*vars(logging.makeLogRecord({})), "message", "asctime", "ta
 """What every log record has; all else of it are facts."""
 
 
-def keep(*, as_json: bool) -> None:
-    """Has everything that our modules log go to stderr, from the level INFO on."""
+def keep(*, as_json: bool = False, level: int = logging.INFO) -> None:
+    """Has what our modules log go to stderr, from this level on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Json() if as_json else Text())
     ours = logging.getLogger("spanwise")
     ours.handlers[:] = [handler]
-    ours.setLevel(logging.INFO)
+    ours.setLevel(level)
     ours.propagate = False
 
 

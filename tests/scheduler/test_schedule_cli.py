@@ -1,0 +1,242 @@
+"""The commands of schedules, on a real database; ticks and runs are recorded by the test or by a real one-shot."""
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from orchestrator.mlmd import open_store
+from scheduler import ledger, schedule
+from scheduler.ledger import Ending, Outcome, Scheduled
+from scheduler.schedule import DaysBefore, Timetable
+from tests.scheduler.conftest import start
+
+FILE = """
+from flow import flow
+from scheduler import Schedule, days_before
+
+often = Schedule(flow, cron="* * * * *", span=days_before(1))
+"""
+HOURLY = Timetable("flow", cron="0 * * * *", span=DaysBefore(1), freshness=timedelta(days=1))
+
+
+@pytest.fixture
+def file(project):
+    (project / "often.py").write_text(FILE)
+    return "often.py"
+
+
+@pytest.fixture
+def store(project):
+    opened = open_store(str(project / ".spanwise" / "metadata.db")) if (project / ".spanwise").mkdir() is None else None
+    yield opened
+    opened.close()
+
+
+def scheduled_since(store, hours):
+    """An hourly schedule that counts since so many hours ago, and the ticks that came."""
+    now = datetime.now(UTC)
+    since = now - timedelta(hours=hours)
+    known = Scheduled(
+        pipeline="flow", timetable=schedule.described(HOURLY), since=since, source=f"{Path.cwd()}/flow.py:flow",
+        calendar="day",
+    )  # fmt: skip
+    ledger.put_schedule(store, known)
+    return list(schedule.ticks(HOURLY, since, now))
+
+
+def taken(store, tick, ending=None):
+    return ledger.claim_tick(store, "flow", tick, holder=1, now=tick.at, ending=ending)
+
+
+def test_a_one_shot_runs_what_is_due(file, shell):
+    """And says what became of it; the second has nothing to do."""
+    code, out, err = shell("schedule", "tick", file, "--json")
+    assert code == 0, err
+    (ended,) = json.loads(out)
+    again = shell("schedule", "tick", file)
+
+    assert (ended["outcome"], ended["run"]) == ("ran", "flow/1")
+    assert again[0] == 0
+    assert again[1] in ("Nothing is due.\n", again[1] if "flow/2" in again[1] else "")
+
+
+def test_a_one_shot_whose_run_fails_ends_with_1(file, project, shell):
+    """So that cron sends its mail, and the alert is in the outbox."""
+    (project / "spanwise.toml").write_text("[params.flow]\nfail = true\n")
+
+    code, out, _ = shell("schedule", "tick", file)
+
+    assert code == 1
+    assert re.search(r"flow \S+, span \S+: failed, flow/1: Second failed", out)
+
+
+def test_a_file_without_schedule_is_refused(project, shell):
+    """The message shows how one is written."""
+    code, _, err = shell("schedule", "start", "flow.py")
+
+    assert code == 2
+    assert "holds no schedule" in err
+    assert "Schedule(cron=" in err
+
+
+def test_the_loop_says_what_it_decides(file, project):
+    """As JSON, one object a line, until it is stopped."""
+    (project / "often.py").write_text(FILE.replace("* * * * *", "* * * * * *"))
+    loop = start("schedule", "start", "often.py", "--json", cwd=project)
+    try:
+        events = []
+        while "tick-ended" not in [event["event"] for event in events]:
+            events.append(json.loads(loop.stderr.readline()))
+        loop.terminate()
+        _, rest = loop.communicate(timeout=60)
+    finally:
+        loop.kill()
+
+    assert loop.returncode == 0, rest
+    assert [e["event"] for e in events][:3] == ["schedule-loaded", "tick-taken", "run-launched"]
+    assert events[-1]["outcome"] == "ran"
+
+
+def test_next_shows_what_comes(file, spanwise):
+    """As many as asked for."""
+    code, out, _ = spanwise("schedule", "next", file, "3")
+    assert code == 0
+    assert len(out.splitlines()) == 4
+
+    (one,) = json.loads(spanwise("schedule", "next", file, "--json")[1])
+    assert len(one["ticks"]) == 5
+
+
+def test_ticks_explains_the_past(store, spanwise):
+    """Each tick, whoever took it or did not."""
+    ticks = scheduled_since(store, 5)
+    taken(store, ticks[0], Ending(outcome=Outcome.SKIPPED, why="flow/1 had not ended"))
+    taken(store, ticks[1])
+    ledger.pause(store, "flow", who="ann", why="new disks", now=ticks[2].at)
+
+    code, out, _ = spanwise("schedule", "ticks", "flow", "--since", (ticks[0].at - timedelta(hours=2)).isoformat())
+    (document,) = json.loads(spanwise("schedule", "ticks", "flow", "--since", ticks[0].at.isoformat(), "--json")[1])
+
+    assert code == 0
+    assert "not taken  the schedule was first loaded" in out
+    assert [t["outcome"] for t in document["ticks"]] == ["skipped", "open", *["waiting"] * (len(ticks) - 2)]
+    assert document["ticks"][2]["why"] == "the schedule was paused by ann: new disks"
+
+
+def test_missed_lists_what_to_make_good_and_how(store, spanwise):
+    """With the command to type; the exit code says whether there is anything."""
+    ticks = scheduled_since(store, 3)
+    taken(store, ticks[0], Ending(outcome=Outcome.RAN, run=1))
+    assert spanwise("schedule", "missed") == (0, "Nothing is missing.\n", "")
+    taken(store, ticks[1], Ending(outcome=Outcome.MISSED, why="no scheduler ran"))
+
+    code, out, _ = spanwise("schedule", "missed", "flow")
+
+    label = (ticks[1].at - timedelta(days=1)).date()
+    assert code == 1
+    assert f"spanwise backfill flow.py:flow --span {label}" in out
+    (entry,) = json.loads(spanwise("schedule", "missed", "--json")[1])
+    assert entry["recover"] == f"spanwise backfill flow.py:flow --span {label}"
+
+
+def test_a_run_by_hand_makes_good_what_was_missed(file, project, shell):
+    """A complete run of that span, however it was started."""
+    (project / "spanwise.toml").write_text("[params.flow]\nfail = true\n")
+    shell("schedule", "tick", file)
+    (missed,) = json.loads(shell("schedule", "missed", "--json")[1])
+    (project / "spanwise.toml").unlink()
+
+    assert shell("run", "flow.py", "--span", str(missed["span"]), "--root", ".spanwise")[0] == 0
+
+    assert shell("schedule", "missed")[0] == 0
+
+
+def test_a_pause_is_heeded_until_it_is_resumed(store, spanwise):
+    """With who, why and until when."""
+    scheduled_since(store, 1)
+
+    code, out, _ = spanwise("schedule", "pause", "flow", "--why", "new disks", "--until", "2999-01-01")
+    assert (code, "is paused until 2999-01-01" in out) == (0, True)
+    assert "new disks" in spanwise("schedule", "status", "flow")[1]
+
+    assert spanwise("schedule", "resume", "flow")[0] == 0
+    assert spanwise("schedule", "resume", "flow")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("pause", "flow", "--why", "x", "--until", "2001-01-01"), "is past"),
+        (("pause", "taxi", "--why", "x"), "'taxi' was never scheduled here. Scheduled are: flow."),
+        (("status", "taxi"), "'taxi' was never scheduled here."),
+        (("simulate", "flow.py", "--from", "2026-03-01", "--to", "2026-03-02"), "Say how long runs take"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(store, spanwise, words, says):
+    """With what to type instead."""
+    scheduled_since(store, 1)
+
+    code, _, err = spanwise("schedule", *words)
+
+    assert code == 2
+    assert says in err
+
+
+def test_check_tells_when_no_scheduler_is_at_work(store, spanwise):
+    """From the metadata alone; a pause is no fault."""
+    scheduled_since(store, 3)
+
+    code, out, _ = spanwise("schedule", "check")
+    assert code == 1
+    assert "is overdue, so no scheduler runs" in out
+
+    spanwise("schedule", "pause", "flow", "--why", "new disks")
+    assert spanwise("schedule", "check", "flow") == (0, "flow: good\n", "")
+
+
+def test_check_tells_when_no_model_was_pushed(store, spanwise):
+    """For longer than the schedule allows."""
+    for tick in scheduled_since(store, 30):
+        taken(store, tick, Ending(outcome=Outcome.RAN, run=1))
+
+    code, out, _ = spanwise("schedule", "check", "--json")
+
+    assert code == 1
+    (problem,) = json.loads(out)[0]["problems"]
+    assert problem == "no model was ever pushed; 24 h 00 min are allowed"
+
+
+def test_status_says_how_schedules_stand(store, spanwise):
+    """For people and for programs."""
+    ticks = scheduled_since(store, 2)
+    taken(store, ticks[0], Ending(outcome=Outcome.MISSED, why="no scheduler ran"))
+
+    code, out, _ = spanwise("schedule", "status")
+    document = json.loads(spanwise("schedule", "status", "flow", "--json")[1])
+
+    assert code == 0
+    assert "to make good:  1 tick: spanwise schedule missed flow" in re.sub(r"(good:) +", r"\1  ", out)
+    assert "No scheduler runs." in out
+    assert document["schedules"][0]["last"]["outcome"] == "missed"
+    assert document["schedulers"] == []
+
+
+def test_where_nothing_was_scheduled_nothing_is_wrong(project, spanwise):
+    """Looking makes no database."""
+    for command in ("status", "missed", "check"):
+        assert spanwise("schedule", command)[0] == 0
+    assert not (project / ".spanwise" / "metadata.db").exists()
+
+
+def test_simulate_plays_the_schedule(file, spanwise):
+    """Through the code that decides."""
+    words = ("schedule", "simulate", file, "--from", "2026-03-01T00:00", "--to", "2026-03-01T00:10")
+
+    code, out, _ = spanwise(*words, "--duration", "90s")
+    assert code == 0
+    assert "the run of 2026-03-01T00:00Z had not ended" in out
+
+    assert spanwise(*words, "--duration-from-history")[0] == 2
