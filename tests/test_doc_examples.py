@@ -48,6 +48,7 @@ STORIES = {
     "get-alerted": ("how-to/get-alerted.md",),
 }
 DOCTESTS = (
+    "reference/datasets.md",
     "reference/pipelines.md",
     "reference/resolvers.md",
     "reference/schedules.md",
