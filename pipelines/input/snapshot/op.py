@@ -397,10 +397,10 @@ class SnapshotStream(Stream):
         run, op = self._run, self._op
         if op.mode == "read" or not isinstance(reading, Reading) or run is None:
             raise SnapshotDamaged(f"{error} The snapshot was taken back, and the next pass writes it anew.") from error
-        if reading.at == 0:
-            return self._begin()
         origin = None if run.origin is None else dict(run.origin)
         if origin is None or origin["shape"] != self._origin()["shape"]:
+            if reading.at == 0:
+                return self._begin()
             raise SnapshotDamaged(
                 f"{error} The snapshot was taken back. The elements behind the {reading.at} that were given cannot be "
                 f"told, since their order is another one each time: start the pass again, and it is written anew."
