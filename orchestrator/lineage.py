@@ -6,7 +6,7 @@ A resolver's choice makes nothing: what is chosen goes straight from who made it
 from __future__ import annotations
 
 import functools
-from collections import defaultdict
+from collections import ChainMap, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -107,18 +107,19 @@ class _Graph:
     def advance(self, frontier: Collection[int]) -> tuple[int, ...]:
         """One step further: the artifacts that were not met before."""
         edges = self._above(frontier) if self._direction is Direction.UP else self._below(frontier)
-        far = {(edge[0] if self._direction is Direction.UP else edge[2]) for edge in edges}
-        fresh = {a.id: a for a in self._store.artifacts_by_id(far - self._artifacts.keys())}
-        there = {**self._artifacts, **fresh}
-        reached: dict[int, None] = {}
+        up = self._direction is Direction.UP
+        far = {edge[0] if up else edge[2] for edge in edges}
+        fresh = {a.id: a for a in self._store.artifacts_by_id([i for i in far if i not in self._artifacts])}
+        there = ChainMap(fresh, self._artifacts)
+        new: dict[int, None] = {}
         for read, execution, made in edges:
             if read in there and made in there and self._carries(there[read], there[made]):
                 self._inputs[execution][read] = None
                 self._outputs[execution][made] = None
-                reached[read if self._direction is Direction.UP else made] = None
-        new = tuple(i for i in reached if i not in self._artifacts)
+                if (reached := read if up else made) in fresh:
+                    new[reached] = None
         self._artifacts.update((i, fresh[i]) for i in new)
-        return new
+        return tuple(new)
 
     def _above(self, frontier: Collection[int]) -> list[tuple[int, int, int]]:
         """What the makers of these artifacts read, as (read, execution, made)."""
@@ -146,7 +147,7 @@ class _Graph:
 
     def _of(self, executions: Iterable[int]) -> dict[int, list[Link]]:
         wanted = set(executions)
-        lacking = wanted - self._links.keys()
+        lacking = [execution for execution in wanted if execution not in self._links]
         if lacking:
             self._links.update((execution, []) for execution in lacking)
             for link in self._store.links(executions=lacking):
