@@ -6,7 +6,7 @@ A resolver's choice makes nothing: what is chosen goes straight from who made it
 from __future__ import annotations
 
 import functools
-from collections import ChainMap, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -110,10 +110,10 @@ class _Graph:
         up = self._direction is Direction.UP
         far = {edge[0] if up else edge[2] for edge in edges}
         fresh = {a.id: a for a in self._store.artifacts_by_id([i for i in far if i not in self._artifacts])}
-        there = ChainMap(fresh, self._artifacts)
         new: dict[int, None] = {}
         for read, execution, made in edges:
-            if read in there and made in there and self._carries(there[read], there[made]):
+            one, other = (fresh.get(i) or self._artifacts.get(i) for i in (read, made))
+            if one is not None and other is not None and self._carries(one, other):
                 self._inputs[execution][read] = None
                 self._outputs[execution][made] = None
                 if (reached := read if up else made) in fresh:
