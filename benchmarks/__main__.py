@@ -14,7 +14,7 @@ from pathlib import Path
 import benchmarks
 
 TABLE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
-NOT_BENCHMARKS = {"__main__", "chain", "figures"}
+NOT_BENCHMARKS = {"__main__", "chain", "days", "figures"}
 
 HEAD = """# Benchmarks
 

@@ -12,6 +12,7 @@ import statistics
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from orchestrator.artifact import Artifact
 from orchestrator.component import Component, Resolver
@@ -23,7 +24,7 @@ from orchestrator.run import Execution, Run, State
 from orchestrator.span import Calendar, Version
 from orchestrator.store import Store
 from scheduler.backfill.inventory import Source, listed, ready, stale
-from scheduler.window import Explains, Wanted
+from scheduler.window import Explains, Refuses, Wanted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,12 +107,13 @@ def planned(
             expected.add(span, there[span])
     for span in chosen:  # in a backfill of full runs, those before it are there by then, and those after it are not
         expected.add(span, there[span])
-        if not wish.force and not expected.reads(span):
+        windows = tuple(expected.windows())
+        if not wish.force and not _read(span, windows):
             outside.append(span)
             continue
         replaces = {s.node: s.published[span] for s in sources if span in s.published}
-        windows = () if train else tuple(expected.windows())
-        targets.append(Target(span=span, versions=there[span], replaces=replaces, windows=windows))
+        learned = () if train else windows
+        targets.append(Target(span=span, versions=there[span], replaces=replaces, windows=learned))
     return Plan(
         pipeline=pipeline.name,
         calendar=calendar,
@@ -125,6 +127,11 @@ def planned(
         warm_start=wish.warm_start,
         estimate_s=_estimate(took_s, ingest, train, spans=len(targets), parallel=wish.parallel),
     )
+
+
+def _read(span: int, windows: Sequence[Window]) -> bool:
+    """Whether any window reads the span. Without windows, each run trains on its own span."""
+    return not windows or any(span in dict(window.spans) for window in windows)
 
 
 def _chosen(wish: Wish, calendar: Calendar, sources: Sequence[Source]) -> tuple[list[int], list[int]]:
@@ -236,11 +243,6 @@ class Expected:
         """From here on, the span counts as ingested at these versions."""
         self._planned[span] = versions
 
-    def reads(self, span: int) -> bool:
-        """Whether any window reads the span. Without windows, each run trains on its own span."""
-        windows = list(self.windows())
-        return not windows or any(span in dict(w.spans) for w in windows)
-
     def windows(self) -> Iterator[Window]:
         """What each resolver would read."""
         for node, history in self._resolvers:
@@ -252,7 +254,10 @@ class Expected:
         wanted: Sequence[Wanted] = ()
         try:
             wanted = node.explain(history)
-            node.resolve(history)
+            if isinstance(node, Refuses):
+                node.refuse(history, wanted)
+            else:
+                node.resolve(history)
         except ResolutionError as error:
             refusal = str(error)
         return Window(
@@ -265,17 +270,25 @@ class Expected:
 
 @dataclass(frozen=True)
 class _Foreseen(History):
-    """A history in which planned spans are published."""
+    """A history in which planned spans are published. What it has read it keeps: a plan is of one moment."""
 
     planned: Mapping[int, Mapping[str, Version]] = field(default_factory=dict)
+    known: dict[int, list[Artifact]] = field(default_factory=dict)
 
     def spans(self, *, below: int | None = None) -> Iterator[int]:
         coming = sorted((s for s in self.planned if below is None or s < below), reverse=True)
-        both = heapq.merge(coming, super().spans(below=below), reverse=True)
+        there = (s for s in self._there if below is None or s < below)
+        both = heapq.merge(coming, there, reverse=True)
         return (span for span, _ in itertools.groupby(both))
 
+    @cached_property
+    def _there(self) -> Iterable[int]:
+        return _Kept(History.spans(self))
+
     def of_span(self, span: int) -> list[Artifact]:
-        editions = super().of_span(span)
+        editions = self.known.get(span)
+        if editions is None:
+            editions = self.known[span] = super().of_span(span)
         versions = self.planned.get(span)
         if versions is None:
             return editions
@@ -284,6 +297,23 @@ class _Foreseen(History):
             return editions
         said = {"span": span} if version is None else {"span": span, "version": version}
         return [*editions, self.kind("", id=sys.maxsize, name=f"{self.address}/{span}/planned", properties=said)]
+
+
+class _Kept(Iterable[int]):
+    """An iterator that can be gone through again; it is asked for no more than anybody has wanted."""
+
+    def __init__(self, source: Iterator[int]) -> None:
+        self._source = source
+        self._kept: list[int] = []
+
+    def __iter__(self) -> Iterator[int]:
+        for place in itertools.count():
+            if place == len(self._kept):
+                further = next(self._source, None)
+                if further is None:
+                    return
+                self._kept.append(further)
+            yield self._kept[place]
 
 
 def _version(artifact: Artifact) -> Version:

@@ -7,14 +7,15 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import FrameType
-from typing import Literal
+from typing import Literal, Self
 
 from orchestrator import lease
 from orchestrator.errors import Held, StoreError
 from orchestrator.executor import Executor
+from orchestrator.lease import Clock
 from orchestrator.pipeline import Pipeline, Selection
 from orchestrator.run import Run, State, Trigger
 from orchestrator.runner import Controller, Observer, Outcome, Request
@@ -30,13 +31,14 @@ PAUSE_S = 600.0
 
 RENEWED_S = 60.0
 POLL_S = 0.5
+_WHO = "backfill "  # so begins who has paused, when it was a backfill
 
 
 @dataclass(frozen=True, kw_only=True)
 class Happened:
     """Something that happened in a backfill, for whoever shows its progress."""
 
-    what: Literal["paused", "waiting", "stopped", "began", "ran", "train-held-back", "resumed"]
+    what: Literal["paused", "waiting", "stopped", "began", "ran", "train-held-back", "resumed", "still-paused"]
     message: str = ""
     outcome: Outcome | None = None  #: of "ran"
 
@@ -53,6 +55,11 @@ class Result:
     interrupted: str = ""  #: by what
     paused: str = ""  #: why the schedule is still paused; empty when it is not
 
+    @property
+    def complete(self) -> bool:
+        """Whether nothing of it is left."""
+        return not (self.failed or self.left) and (not self.backfill.train or _complete(self.runs.get(TRAIN)))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Means:
@@ -68,37 +75,83 @@ class Means:
     tell: Callable[[Happened], None] = lambda _happened: None
 
 
-def carry_out(backfill: Backfill, loaded: Loaded, means: Means) -> Result:
+class Asked:
+    """Whether somebody has asked to end, such as by Ctrl-C."""
+
+    def __init__(self) -> None:
+        self.by = ""  #: who: the first signal that came
+
+    def sleep(self, seconds: float) -> None:
+        """Sleeps, and is woken by nobody but who asks to end.
+
+        Raises:
+            KeyboardInterrupt: somebody has asked.
+        """
+        deadline = time.monotonic() + seconds
+        while not self.by and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, 0.1))
+        if self.by:
+            raise KeyboardInterrupt(self.by)
+
+
+@contextlib.contextmanager
+def asked() -> Iterator[Asked]:
+    """Notes signals to end instead of obeying them, so that whatever goes on is left as it should be.
+
+    What our starter has us ignore stays ignored: SIGHUP under nohup, SIGINT in the background of a script.
+    """
+    noted = Asked()
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        noted.by = noted.by or signal.Signals(number).name
+
+    numbers = [n for n in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, *numbers)}
+    try:
+        yield noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def carry_out(backfill: Backfill, loaded: Loaded, means: Means, asked: Asked) -> Result:
     """Makes the runs of a backfill that are not complete yet, and notes what became of it.
 
-    Ctrl-C, or a signal to end, stops the run that goes on and keeps what is done; the schedule is resumed on every
-    way out. Ticks that a run makes good are noted as recovered.
+    Whoever asks to end has the run that goes on stopped, and no other begins; what is done is kept, and the schedule
+    is resumed on every way out. Ticks that a run makes good are noted as recovered.
     """
     interrupted = ""
-    with _interruptible(), paused(backfill, means) as still_paused:
+    with _Pause(backfill, means) as pause:
         try:
-            with _controller(backfill, loaded, means) as controller:
-                _Work(controller, backfill, loaded, means).go()
-                interrupted = controller.asked
-        except KeyboardInterrupt:
-            interrupted = "SIGINT"
-    made = runs(means.store, backfill)
-    done, failed, left = _sorted(backfill, made)
-    complete = not (failed or left) and (not backfill.train or _complete(made.get(TRAIN)))
-    stage = Stage.COMPLETE if complete else Stage.INTERRUPTED if interrupted else Stage.FAILED
-    return Result(
+            with _controller(backfill, loaded, means, asked) as controller:
+                pause.take()
+                work = _Work(controller, backfill, loaded, means)
+                work.go()
+                interrupted = controller.asked or work.stopped
+        except KeyboardInterrupt as by:
+            interrupted = str(by)
+    result = standing(backfill, means.store)
+    stage = Stage.COMPLETE if result.complete else Stage.INTERRUPTED if interrupted else Stage.FAILED
+    return replace(
+        result,
         backfill=enter(means.store, backfill, stage),
-        done=done,
-        failed=failed,
-        left=left,
-        runs=made,
-        interrupted=interrupted,
-        paused=still_paused(),
+        interrupted="" if result.complete else interrupted,
+        paused=pause.why,
     )
+
+
+def standing(backfill: Backfill, store: Store) -> Result:
+    """What has become of a backfill so far, as its runs are recorded."""
+    made = runs(store, backfill)
+    done = tuple(s for s in backfill.spans if _complete(made.get(s)))
+    failed = tuple(s for s in backfill.spans if s in made and made[s].state is State.FAILED)
+    left = tuple(s for s in backfill.spans if s not in (*done, *failed))
+    return Result(backfill=backfill, done=done, failed=failed, left=left, runs=made)
 
 
 class _Work:
     def __init__(self, controller: Controller, backfill: Backfill, loaded: Loaded, means: Means) -> None:
+        self.stopped = ""  #: who stopped a run from outside, and so all of it
         self._controller = controller
         self._backfill = backfill
         self._loaded = loaded
@@ -107,26 +160,35 @@ class _Work:
 
     def go(self) -> None:
         backfill = self._backfill
-        done = {span for span, run in runs(self._means.store, backfill).items() if _complete(run)}
+        done = {span: run for span, run in runs(self._means.store, backfill).items() if _complete(run)}
+        for run in done.values():
+            self._make_good(run)  # its process may have been killed before it could
         todo = [span for span in backfill.spans if span not in done]
         for outcome in self._controller.together(self._each(todo), at_once=backfill.parallel):
-            self._failed |= not outcome.succeeded
-            self._means.tell(Happened(what="ran", outcome=outcome))
-            if outcome.succeeded and not backfill.train:
-                self._made_good(outcome.run, [outcome.run.span])
-        if not backfill.train or (TRAIN in done and not todo) or self._controller.asked:
+            self._note(outcome)
+        if not backfill.train or (TRAIN in done and not todo) or self._asked:
             return
         if self._failed:
             self._means.tell(Happened(what="train-held-back"))
             return
-        outcome = self._controller.run(self._request(None, train=True))
+        self._note(self._controller.run(self._request(None, train=True)))
+
+    def _note(self, outcome: Outcome) -> None:
         self._means.tell(Happened(what="ran", outcome=outcome))
         if outcome.succeeded:
-            self._made_good(outcome.run, backfill.spans)
+            self._make_good(outcome.run)
+        elif outcome.run.state is State.CANCELED:
+            self.stopped = self.stopped or outcome.run.error or State.CANCELED.value
+        else:
+            self._failed = True
+
+    @property
+    def _asked(self) -> bool:
+        return bool(self._controller.asked or self.stopped)
 
     def _each(self, spans: Sequence[int]) -> Iterator[Request]:
         for span in spans:
-            if self._failed and self._means.fail_fast:
+            if self._asked or (self._failed and self._means.fail_fast):
                 return
             yield self._request(span, train=False)
 
@@ -149,10 +211,11 @@ class _Work:
         made = runs(self._means.store, self._backfill)
         return made[max(self._backfill.spans)].number
 
-    def _made_good(self, run: Run, spans: Sequence[int | None]) -> None:
-        for span in spans:
-            if span is not None:
-                ledger.recover(self._means.store, run.pipeline, span, run.number)
+    def _make_good(self, run: Run) -> None:
+        """Notes which ticks a complete run has made good: one of the first part alone, none."""
+        made_good = self._backfill.spans if run.span is None else () if self._backfill.train else (run.span,)
+        for span in made_good:
+            ledger.recover(self._means.store, run.pipeline, span, run.number)
 
 
 def _selection(pipeline: Pipeline, backfill: Backfill, *, train: bool) -> Selection | None:
@@ -163,14 +226,6 @@ def _selection(pipeline: Pipeline, backfill: Backfill, *, train: bool) -> Select
     return pipeline.select(last=pipeline.last_of(set(pipeline.order) - set(backfill.train)))
 
 
-def _sorted(
-    backfill: Backfill, made: dict[int | None, Run]
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    done = tuple(s for s in backfill.spans if _complete(made.get(s)))
-    failed = tuple(s for s in backfill.spans if s in made and made[s].state is State.FAILED)
-    return done, failed, tuple(s for s in backfill.spans if s not in (*done, *failed))
-
-
 def _complete(run: Run | None) -> bool:
     return run is not None and run.state is State.COMPLETE
 
@@ -179,33 +234,24 @@ def _complete(run: Run | None) -> bool:
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Has SIGTERM and SIGHUP do what Ctrl-C does, while no run is there to take them."""
+def _controller(backfill: Backfill, loaded: Loaded, means: Means, asked: Asked) -> Iterator[Controller]:
+    """The pipeline's lease, once the run that goes on has ended; with `kill`, it is ended.
 
-    def interrupt(number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt(signal.Signals(number).name)
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _controller(backfill: Backfill, loaded: Loaded, means: Means) -> Iterator[Controller]:
-    """The pipeline's lease, once the run that goes on has ended; with `kill`, it is ended."""
+    Raises:
+        KeyboardInterrupt: somebody has asked to end before it could be had.
+    """
     controller = Controller(
         loaded.pipeline,
         executor=means.executor,
         store=means.store,
         root=means.settings.root,
         observe=means.observe,
+        clock=Clock(sleep=asked.sleep),
         doing=f"backfill {backfill.number}",
     )
     said = ""
     while True:
+        asked.sleep(0)
         try:
             controller.__enter__()
         except Held as held:
@@ -214,11 +260,12 @@ def _controller(backfill: Backfill, loaded: Loaded, means: Means) -> Iterator[Co
                 means.tell(Happened(what="waiting", message=said.partition(", so nothing")[0]))
             if means.kill:
                 _end(backfill.pipeline, means)
-            time.sleep(POLL_S)
+            asked.sleep(POLL_S)
             continue
         break
     with contextlib.ExitStack() as stack:
         stack.push(controller.__exit__)
+        asked.sleep(0)  # from here on, the controller takes the signals
         means.tell(Happened(what="began"))
         yield controller
 
@@ -230,51 +277,70 @@ def _end(pipeline: str, means: Means) -> None:
     if holder is None or newest is None or newest.token != holder.token:
         return  # it has just begun, or has just ended
     stopped = stop.stop(means.store, newest, means.settings.root, grace_s=means.settings.grace_s)
-    means.tell(Happened(what="stopped", message=str(stopped)))
+    if stopped.how != "was over":
+        means.tell(Happened(what="stopped", message=str(stopped)))
 
 
-@contextlib.contextmanager
-def paused(backfill: Backfill, means: Means) -> Iterator[Callable[[], str]]:
-    """Keeps the schedule of the pipeline paused, unless somebody has paused it already.
+class _Pause:
+    """Keeps the schedule of a pipeline paused, unless somebody has paused it already.
 
-    The pause ends by itself a while after this process has died. What is yielded tells afterwards why it is still
-    paused; an empty text when it is not.
+    It ends by itself a while after this process has died.
     """
-    store, tell = means.store, means.tell
-    pipeline = backfill.pipeline
-    if ledger.schedule(store, pipeline) is None:
-        yield lambda: ""
-        return
-    theirs = ledger.paused(store, pipeline, _now())
-    if theirs is not None:
-        yield lambda: f"{theirs.who} paused it: {theirs.why}"
-        return
-    who = f"backfill {backfill.name}"
-    why = "its runs would come between those of the backfill"
-    pause = ledger.pause(store, pipeline, who=who, why=why, now=_now(), until=_now() + timedelta(seconds=PAUSE_S))
-    tell(Happened(what="paused"))
-    ended = threading.Event()
 
-    def renew() -> None:
-        while not ended.wait(RENEWED_S):
-            with contextlib.suppress(StoreError):  # the next time, or it ends and is said to have ended
-                ledger.prolong(store, pipeline, pause, until=_now() + timedelta(seconds=PAUSE_S))
+    def __init__(self, backfill: Backfill, means: Means) -> None:
+        self.why = ""  #: afterwards: why the schedule is still paused; empty when it is not
+        self._who = f"{_WHO}{backfill.name}"
+        self._pipeline = backfill.pipeline
+        self._store = means.store
+        self._tell = means.tell
+        self._mine: ledger.Pause | None = None
+        self._ended = threading.Event()
+        self._renewing = threading.Thread(target=self._renew, name="pause", daemon=True)
 
-    renewing = threading.Thread(target=renew, name="pause", daemon=True)
-    renewing.start()
-    left = [""]
-    try:
-        yield lambda: left[0]
-    finally:
-        ended.set()
-        renewing.join()
+    def __enter__(self) -> Self:
+        if self._held() is None:
+            self.take()
+        self._renewing.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._ended.set()
+        self._renewing.join()
         try:
-            held = ledger.paused(store, pipeline, _now())
-            if held is not None and held.number == pause.number:
-                ledger.resume(store, pipeline, who=who, now=_now())
-                tell(Happened(what="resumed"))
+            held = self._held()
+            if held is not None and self._mine is not None and held.number == self._mine.number:
+                ledger.resume(self._store, self._pipeline, who=self._who, now=_now())
+                self._tell(Happened(what="resumed"))
+            elif held is not None:
+                self.why = f"{held.who} paused it: {held.why}"
         except StoreError as error:
-            left[0] = f"it could not be resumed ({error}); it is by itself within {PAUSE_S / 60:g} minutes"
+            self.why = f"it could not be resumed ({error}); it is by itself within {PAUSE_S / 60:g} minutes"
+        if self.why and kind is not None:  # nobody will ask
+            self._tell(Happened(what="still-paused", message=self.why))
+
+    def take(self) -> None:
+        """Pauses the schedule, also where another backfill has: whoever has the lease knows that it has ended."""
+        held = self._held()
+        by_backfill = held is not None and held.who.startswith(_WHO)
+        ours = held is not None and self._mine is not None and held.number == self._mine.number
+        if ours or not (held is None or by_backfill) or ledger.schedule(self._store, self._pipeline) is None:
+            return
+        why, now = "its runs would come between those of the backfill", _now()
+        until = now + timedelta(seconds=PAUSE_S)
+        self._mine = ledger.pause(self._store, self._pipeline, who=self._who, why=why, now=now, until=until)
+        self._tell(Happened(what="paused"))
+
+    def _held(self) -> ledger.Pause | None:
+        return ledger.paused(self._store, self._pipeline, _now())
+
+    def _renew(self) -> None:
+        while not self._ended.wait(RENEWED_S):
+            if self._mine is None:
+                continue
+            with contextlib.suppress(StoreError):  # the next time, or it ends and is said to have ended
+                ledger.prolong(
+                    self._store, self._pipeline, self._mine, until=_now() + timedelta(seconds=PAUSE_S)
+                )
 
 
 def _now() -> datetime:
