@@ -29,7 +29,7 @@ def measured() -> Iterator[Figure]:
             write_s = median_s(lambda codec=codec: _write(table, root / "written", codec), times=3)
             yield _at_least(f"write, {codec}", ROWS / write_s / 1e6, "M rows/s", 5 * TF_WRITES_PER_S / 1e6)
         kept = {codec: _written(table, root / codec, codec) for codec in CODECS}
-        files = {codec: [path for path in (root / codec).rglob("*.snapshot")] for codec in CODECS}
+        files = {codec: list((root / codec).rglob("*.snapshot")) for codec in CODECS}
         cache_s = median_s(lambda: _read_all(files["none"]))
         size = sum(path.stat().st_size for path in files["none"])
         yield Figure(name="page cache, into a reused buffer", value=size / cache_s / 1e9, unit="GB/s")

@@ -52,6 +52,7 @@ DOCTESTS = (
     "reference/pipelines.md",
     "reference/resolvers.md",
     "reference/schedules.md",
+    "reference/snapshots.md",
     "reference/span-patterns.md",
     "how-to/write-a-resolver.md",
 )
