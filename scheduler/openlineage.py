@@ -60,17 +60,27 @@ def asked_for(settings: Settings) -> bool:
 def emitting(settings: Settings, store: Store, observe: Observer) -> Iterator[Observer]:
     """The observer, which now also sends what happens; as it was, where nobody has asked for that.
 
+    Variables may be meant for other programs, so what is wrong with them is only told.
+
     Raises:
-        SettingsError: `[openlineage]` is set and the extra is not installed.
+        SettingsError: `[openlineage]` is set and cannot be used, or the extra is not installed.
     """
-    if not asked_for(settings):
+    client = None
+    if asked_for(settings):
+        try:
+            client = _client(settings)
+        except SettingsError as error:
+            if settings.openlineage:
+                raise
+            log.warning("openlineage-failed", extra={"reason": str(error)})
+    if client is None:
         yield observe
         return
     scribe = Scribe(
         namespace=str(settings.openlineage.get("namespace") or os.environ.get("OPENLINEAGE_NAMESPACE") or NAMESPACE),
         home=root.identity(store) or "",
     )
-    sender = _Sender(_client(settings), scribe)
+    sender = _Sender(client, scribe)
 
     def both(event: Event) -> None:
         observe(event)

@@ -287,6 +287,19 @@ def test_a_transport_that_cannot_be_made_is_a_mistake_in_the_settings(tmp_path):
         pass
 
 
+def test_variables_that_cannot_be_used_are_only_told(tmp_path, monkeypatch, caplog):
+    """They may be meant for another program."""
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__TYPE", "carrier-pigeon")
+
+    with (
+        caplog.at_level(logging.WARNING, "spanwise.openlineage"),
+        openlineage.emitting(settings(tmp_path), MemoryStore(), print) as observe,
+    ):
+        assert observe is print
+
+    assert "openlineage-failed" in caplog.text
+
+
 def test_a_real_run_is_written_to_a_file(project, spanwise):
     """START and an end for the run and for each of its nodes; paths in the settings count from their file."""
     (project / "spanwise.toml").write_text(
