@@ -14,10 +14,11 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import LoadError, SpanwiseError, StoreUnavailable, UsageError
 from orchestrator.lease import Clock
@@ -32,6 +33,9 @@ from scheduler.schedule import Timetable
 from scheduler.settings import Settings
 from scheduler.stop import SLACK_S
 from scheduler.watched import Tools, Watched
+
+if TYPE_CHECKING:
+    from scheduler.metrics import Metrics
 
 log = logging.getLogger("spanwise.schedule")
 
@@ -104,6 +108,7 @@ class Cron:
         let_finish: bool = False,
         options: Sequence[str] = (),
         note: Callable[[Entry], object] = lambda _entry: None,
+        metrics: Metrics | None = None,
         clock: Clock | None = None,
         tools: Tools | None = None,
     ) -> None:
@@ -122,6 +127,10 @@ class Cron:
         self._clock = clock or Clock()
         self._once = self._clock.now() if once else None
         self._tools = tools or Tools(root=known.root, config=known.file, site=words.here(options), note=note)
+        self._metrics = metrics
+        if metrics is not None:
+            metrics.watch(self.watched)
+            self._tools = replace(self._tools, measure=metrics.tick_ended)
         self._watch = Watch(self._clock.ttl_s)
         self._routes = channel.routes(known.alerts)
         self._me: Present | None = None
@@ -159,6 +168,8 @@ class Cron:
         if monotonic >= self._look_s:
             self._look(now, monotonic)
         self._deliver(monotonic)
+        if self._metrics is not None:
+            self._metrics.turned(self._clock.monotonic() - monotonic)
         return self._over(monotonic)
 
     # --- the metadata
@@ -182,6 +193,7 @@ class Cron:
             self._failures += 1
             self._look_s = monotonic + _wait_s(self._failures)
             log.exception("metadata-trouble", extra={"failures": self._failures, "reason": str(error)})
+            self._count_failure()
             if self._failures == 1:
                 self._trouble(TROUBLE_METADATA, error, now)
             return
@@ -195,12 +207,15 @@ class Cron:
         until = None if self._stopping_s is not None else self._once or now
         try:
             one.step(store, self._me.number, now, monotonic, until=until)
+            if self._metrics is not None:
+                self._metrics.look(store, one, monotonic)
         except StoreUnavailable:
             raise
         except Exception as error:
             one.failures += 1
             one.due_at, one.look_s = None, monotonic + _wait_s(one.failures)
             log.exception("pipeline-trouble", extra={"pipeline": one.pipeline, "failures": one.failures})
+            self._count_failure(one.pipeline)
             if one.failures == 1:
                 self._trouble(TROUBLE_PIPELINE, error, now, one.pipeline)
             return
@@ -209,6 +224,10 @@ class Cron:
             self._good_again(TROUBLE_PIPELINE, "it goes on", now, one.pipeline)
         if one.retired and not one.busy:
             del self.watched[one.pipeline]
+
+    def _count_failure(self, pipeline: str = "") -> None:
+        if self._metrics is not None:
+            self._metrics.failed(pipeline)
 
     def _beat(self, store: Store, now: datetime, monotonic: float) -> None:
         """Shows that this scheduler lives, and looks which others do; what a dead one has left open is taken over."""

@@ -148,7 +148,9 @@ def test_every_library_that_is_imported_is_declared() -> None:
         library = found.imported.split(".")[0]
         if found.importer in BROUGHT.get(library, []):
             continue
-        if library not in {*FOLDERS, *sys.stdlib_module_names} and declared.isdisjoint(distributions.get(library, [])):
+        if library not in {*FOLDERS, *sys.stdlib_module_names} and declared.isdisjoint(
+            name.replace("_", "-") for name in distributions.get(library, [])
+        ):
             undeclared.append(f"{found.importer}, line {found.line}: {library}")
 
     assert undeclared == []

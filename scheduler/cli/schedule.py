@@ -55,6 +55,13 @@ def start(
     let_finish: Annotated[
         bool, typer.Option("--let-finish", help="When stopped, wait for the runs to end instead of stopping them.")
     ] = False,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[ADDRESS:]PORT",
+            help="Serve /metrics and /healthz there; without an address, to this machine alone.",
+        ),
+    ] = None,
     root: Root = None,
     config: Config = None,
     json: Annotated[bool, typer.Option("--json", help="Log one JSON object a line.")] = False,
@@ -69,7 +76,18 @@ def start(
     from scheduler.cron import Cron
 
     journal.keep(as_json=json)
-    Cron(files, settings_of(root, config), let_finish=let_finish, options=elsewhere(root, config)).run()
+    settings, options = settings_of(root, config), elsewhere(root, config)
+    if listen is None:
+        Cron(files, settings, let_finish=let_finish, options=options).run()
+        return
+    from scheduler import health
+    from scheduler.metrics import Metrics
+
+    where = health.address(listen)
+    metrics = Metrics(settings.root)
+    cron = Cron(files, settings, let_finish=let_finish, options=options, metrics=metrics)
+    with health.listening(where, metrics):
+        cron.run()
 
 
 @schedule.command()
