@@ -102,8 +102,9 @@ def _is_scalar(value: object) -> TypeGuard[Scalar]:
 def of_value(value: object, *, who: str = "the value") -> str:
     """The digest of a value by its content, the same in every process.
 
-    Dicts count without their order, sets by their elements' digests, instances by their class and state, arrays and
-    tables by their bytes, paths by their text, functions and classes as in `of_function` and `of_class`.
+    Dicts count without their order, sets by their elements' digests, instances by their class and state (or by the text
+    that their `__fingerprint__()` gives), arrays and tables by their bytes, paths by their text, functions and classes
+    as in `of_function` and `of_class`.
     Equal values of different types (1, 1.0, True) differ. `who` opens the message of an error.
 
     Raises:
@@ -535,6 +536,9 @@ def _describe(value: object) -> _Node:  # noqa: C901, PLR0911, PLR0912  a table 
         return _Node("regex", [_Child("its pattern", value.pattern), _scalar(value.flags)])
     if isinstance(value, logging.Logger):  # writes, and decides nothing
         return _Node("logger", [])
+    own = getattr(kind, "__fingerprint__", None)
+    if own is not None:
+        return _Node("own", [_text(own(value))])
     return _describe_array(value) or _describe_model(value) or _instance(value)
 
 
@@ -964,7 +968,7 @@ _STDLIB = os.path.dirname(os.path.realpath(os.__file__)) + os.sep  # noqa: PTH12
 _FRAME = os.path.dirname(os.path.realpath(__file__)) + os.sep  # noqa: PTH120  compared as text below
 _OURS = os.path.dirname(_FRAME.rstrip(os.sep)) + os.sep  # noqa: PTH120  as above
 _SITE = re.compile(r"^(.*[/\\](?:site|dist)-packages)[/\\](.+)$")
-_COMPONENTS = ("components", "resolvers")
+_COMPONENTS = ("components", "resolvers", os.path.join("pipelines", "input"))  # noqa: PTH118  compared as text
 
 
 @functools.lru_cache(maxsize=4096)
