@@ -13,7 +13,7 @@ from orchestrator.errors import DatasetError
 from pipelines.input import sinks
 from pipelines.input.call import Format
 from pipelines.input.element import UNKNOWN, ElementSpec, Spec, Table
-from pipelines.input.fingerprint import FilesBy, WithFingerprint
+from pipelines.input.fingerprint import FilesBy, WithFingerprint, of_graph
 from pipelines.input.iterator import DatasetIterator
 from pipelines.input.op import AUTOTUNE, Count, Op, Options, whole
 from pipelines.input.ops.as_numpy import AsNumpy
@@ -57,6 +57,10 @@ class Dataset:
         self.op = op
         self.settings = settings or Options()
         self._passes = 0  # begun so far
+
+    def __fingerprint__(self) -> str:
+        """What a function that uses it depends on: the graph, and not how often or with which options it was run."""
+        return of_graph(self.op)
 
     def __repr__(self) -> str:
         return f"<Dataset {self.op.name}: {self.spec}>"
