@@ -59,7 +59,8 @@ _BUILTINS = frozenset(
         "ZeroDivisionError",
     ]
 )
-_CHANGES = {"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "IMPORT_NAME", "YIELD_VALUE"}
+_CHANGES = {"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "YIELD_VALUE"}
+_IN_PLACE = {"byteswap", "fill", "itemset", "partition", "put", "resize", "setflags", "sort"}  # methods of arrays
 
 
 def stateless(function: object) -> bool:
@@ -101,21 +102,37 @@ def _code_is_pure(function: types.FunctionType, seen: set[int]) -> bool:
     captured = _captured(function)
     if captured is None:
         return False
-    steps = [step for code in _codes(function.__code__) for step in dis.get_instructions(code)]
-    own = set(function.__code__.co_freevars)
-    if any(step.opname in _CHANGES or (step.opname == "STORE_DEREF" and step.argval in own) for step in steps):
-        return False
-    if any("random" in code.co_names for code in _codes(function.__code__)):
-        return False
+    codes = list(_codes(function.__code__))
+    steps = [step for code in codes for step in dis.get_instructions(code)]
     names = {str(step.argval) for step in steps if step.opname == "LOAD_GLOBAL"}
     known = names & function.__globals__.keys()
-    if not names - known <= _BUILTINS:
+    own = set(function.__code__.co_freevars)
+    if any(_changes(step, own) for step in steps) or any("random" in code.co_names for code in codes):
         return False
     captured += [function.__globals__[name] for name in known]
-    writes = any(step.opname == "STORE_SUBSCR" for step in steps)
-    if writes and any(type(value).__module__.startswith("numpy") for value in captured):
-        return False  # it may be the captured array that is written to
+    holds_arrays = any(type(value).__module__.startswith("numpy") for value in captured)
+    if not names - known <= _BUILTINS or (holds_arrays and any(map(_writes, codes))):
+        return False  # of several arrays it may be the captured one that is written to
     return all(_is_pure(value, seen) for value in captured)
+
+
+def _changes(step: dis.Instruction, own: set[str]) -> bool:
+    """Whether a step reaches out of the function: to names around it, to attributes, to modules that are not known."""
+    if step.opname == "IMPORT_NAME":
+        return str(step.argval).partition(".")[0] not in _MODULES
+    return step.opname in _CHANGES or (step.opname == "STORE_DEREF" and step.argval in own)
+
+
+def _writes(code: types.CodeType) -> bool:
+    """Whether code may change an array: `a[i] = …`, `a += …`, `a.sort()`, `f(out=a)`."""
+    if not _IN_PLACE.isdisjoint(code.co_names) or any(
+        "out" in each for each in code.co_consts if isinstance(each, tuple)
+    ):
+        return True
+    return any(
+        step.opname == "STORE_SUBSCR" or (step.opname == "BINARY_OP" and step.argrepr.endswith("="))
+        for step in dis.get_instructions(code)
+    )
 
 
 def _captured(function: types.FunctionType) -> list[object] | None:

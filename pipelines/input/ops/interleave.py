@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from orchestrator.errors import DatasetError
 from pipelines.input.call import Format, caller, failed, format_of
 from pipelines.input.element import UNKNOWN, Spec, Table
-from pipelines.input.op import Element, Op, Opening, State, Stream, callable_, seeded, whole
+from pipelines.input.op import Element, Op, Opening, State, Stream, callable_, mixed, seeded, whole
 from pipelines.input.rows import Rows, elements, in_rows
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Interleave(Op):
 
     def opened(self, element: Element, number: int, opening: Opening) -> Stream:
         """The stream of that dataset: one element at a time, or blocks if rows are promised."""
-        op = seeded(self.made(element, number), opening.seed)
+        op = seeded(self.made(element, number), mixed(opening.seed, number))
         return opening.open(op) if in_rows(self) else elements(opening, op)
 
 

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import UnreadableInput
 from pipelines.input.element import Spec, Table
 from pipelines.input.files import PartStream, Paths, conformed, listed, unified
-from pipelines.input.op import Knob, Op, Opening, Stream
+from pipelines.input.op import Count, Knob, Op, Opening, Stream
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_MAGIC = b"ARROW1"  # how a file begins; a stream does not
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ArrowFiles(Op):
     paths: tuple[str, ...]
     schema: pa.Schema = field(repr=False)
-    rows: int
+    rows: int | None  #: None if it would take to read them
 
     @property
     def inputs(self) -> tuple[Op, ...]:
@@ -30,12 +33,12 @@ class ArrowFiles(Op):
         return Table(self.schema)
 
     @property
-    def cardinality(self) -> int:
+    def cardinality(self) -> Count:
         return self.rows
 
     def open(self, opening: Opening) -> Stream:
         def read(part: int) -> Iterator[pa.RecordBatch]:
-            return cut(opened(self.paths[part]), opening.block)
+            return cut(opened(self.paths[part])[1], opening.block)
 
         def finish(batch: pa.RecordBatch) -> pa.RecordBatch:
             return conformed(batch, self.schema)
@@ -52,13 +55,14 @@ def arrow_files(paths: Paths) -> ArrowFiles:
         ColumnsChanged: two files have different types for one column.
     """
     files = listed("from_arrow_files", paths)
-    tables = {path: opened(path) for path in files}
-    schema = unified("from_arrow_files", {path: table.schema for path, table in tables.items()})
-    return ArrowFiles(paths=files, schema=schema, rows=sum(table.num_rows for table in tables.values()))
+    schema = unified("from_arrow_files", {path: opened(path)[0] for path in files})
+    counts = [rows_in(path) for path in files]
+    known = [count for count in counts if count is not None]
+    return ArrowFiles(paths=files, schema=schema, rows=sum(known) if len(known) == len(counts) else None)
 
 
-def opened(path: str) -> pa.Table:
-    """A file as a table whose columns lie in the mapped file, unless it is compressed.
+def opened(path: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """The columns and the batches of a file, which lie in the mapped file unless it is compressed.
 
     Raises:
         UnreadableInput: there is none, it is no Arrow IPC, or damaged.
@@ -67,16 +71,29 @@ def opened(path: str) -> pa.Table:
 
     try:
         mapped = pa.memory_map(path)
-        head = mapped.read(6)
+        if mapped.read(len(_MAGIC)) == _MAGIC:
+            file = pa.ipc.open_file(mapped)
+            return file.schema, map(file.get_batch, range(file.num_record_batches))
         mapped.seek(0)
-        return pa.ipc.open_file(mapped).read_all() if head == b"ARROW1" else pa.ipc.open_stream(mapped).read_all()
+        stream = pa.ipc.open_stream(mapped)
+        return stream.schema, iter(stream)
     except (pa.ArrowException, OSError) as error:
         raise UnreadableInput(f"{path}: cannot be read as Arrow IPC ({error}).") from error
 
 
-def cut(table: pa.Table, block: Knob) -> Iterator[pa.RecordBatch]:
-    """The batches of a table, no larger than a block."""
-    for batch in table.to_batches():
+def rows_in(path: str) -> int | None:
+    """How many rows a file has by its metadata; None for a stream, which has to be read for that."""
+    from pyarrow import dataset
+
+    with Path(path).open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            return None
+    return int(dataset.dataset(path, format="ipc").count_rows())
+
+
+def cut(batches: Iterable[pa.RecordBatch], block: Knob) -> Iterator[pa.RecordBatch]:
+    """The batches, in pieces no larger than a block."""
+    for batch in batches:
         at = 0
         while at < batch.num_rows:
             taken = batch.slice(at, block.value)

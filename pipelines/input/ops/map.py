@@ -124,9 +124,9 @@ class BlockCall:
         return format_of(self.function, self.format) == "arrow"
 
     def __call__(self, block: pa.RecordBatch, position: int) -> pa.RecordBatch:
-        seen = block if self.reads is None else block.select(list(self.reads))
-        given = {} if self._arrow else as_arrays(seen)
         try:
+            seen = block if self.reads is None else block.select(list(self.reads))
+            given = {} if self._arrow else as_arrays(seen)
             made = self.function(seen if self._arrow else dict(given))
             made = as_batch(made, given, seen, self.schema if self.writes is None else None)
             if made.num_rows != block.num_rows:

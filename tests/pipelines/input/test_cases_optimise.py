@@ -17,7 +17,6 @@ from pipelines.input.fingerprint import of_graph
 from pipelines.input.op import ops_of
 from tests.pipelines.input.elements import DATASETS, all_of
 
-
 HERE = Path(__file__).parent
 
 

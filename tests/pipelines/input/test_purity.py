@@ -43,6 +43,33 @@ def writes_attribute(value):
     return value
 
 
+def sorts(value):
+    WEIGHTS.sort()
+    return value
+
+
+def adds(value):
+    weights = WEIGHTS
+    weights += value
+    return weights
+
+
+def into(value):
+    return np.add(value, 1, out=WEIGHTS)
+
+
+def imports(value):
+    from math import log1p
+
+    return log1p(value)
+
+
+def imports_clock(value):
+    from time import monotonic
+
+    return value + monotonic()
+
+
 def local_names(value):
     found = {}
     found["a"] = [each + 1 for each in value]
@@ -59,6 +86,7 @@ def local_names(value):
         functools.partial(operator.add, 3),
         np.log1p,
         local_names,
+        imports,
         len,
     ],
 )
@@ -80,6 +108,10 @@ def test_these_depend_on_their_arguments_alone(function):
         counter(),
         writes_global,
         writes_attribute,
+        sorts,
+        adds,
+        into,
+        imports_clock,
         functools.partial(map, SEEN.append),
         random.random,
         SEEN.append,
