@@ -139,7 +139,8 @@ def test_each_outside_system_has_one_door(library: str) -> None:
 def test_every_library_that_is_imported_is_declared() -> None:
     """No module counts on a library that is only there because another library brings it."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
-    requirements = [*project["dependencies"], *project["optional-dependencies"]["demo"]]
+    extras = project["optional-dependencies"]
+    requirements = [*project["dependencies"], *extras["demo"], *extras["openlineage"]]
     declared = {re.split(r"[^\w.-]", requirement)[0] for requirement in requirements}
     distributions = packages_distributions()
 
