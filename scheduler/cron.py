@@ -55,7 +55,7 @@ JUMP_S = 30.0
 """The wall clock was set when it has moved so much more or less than time has passed."""
 
 LOOK_BACK = timedelta(minutes=5)
-"""A schedule that a one-shot sees for the first time counts from a little before: its own start takes a while."""
+"""How late the tick may be that a one-shot takes of a schedule which was never known: to be started takes a while."""
 
 UNKILLABLE_S = 60.0
 """How long processes that would not die are waited for when the scheduler is stopped."""
@@ -186,6 +186,8 @@ class Cron:
                 self._take_up(answered, store, now)
                 for one in [one for one in self.watched.values() if one.ready(now, monotonic)]:
                     self._step(one, store, now, monotonic)
+                    if self._clock.monotonic() >= self._beat_s:
+                        break  # a thousand at once take a while: the heart has to beat, and then it goes on
                 self._kill(store)
         except _Hopeless:
             raise
@@ -304,20 +306,19 @@ class Cron:
                     self._watch_over(described, store, now)
             named = frozenset(described.pipeline for described in found) - taken
             for gone in file.pipelines - named:
-                self.watched[gone].retired = True
+                self.watched[gone].retired, self.watched[gone].look_s = True, 0.0
                 log.info("schedule-gone", extra={"pipeline": gone, "file": file.reference})
             file.pipelines, file.answer = named, None
         if files and not self.watched and all(file.trouble for file in self.files):
             raise _Hopeless(files[0].trouble)
 
     def _watch_over(self, described: Described, store: Store, now: datetime) -> None:
-        since = now if self._once is None else now - LOOK_BACK
         known = ledger.put_schedule(
             store,
             Scheduled(
                 pipeline=described.pipeline,
                 timetable=schedule.described(described.timetable),
-                since=since,
+                since=self._counts_from(described.timetable, now),
                 source=described.source,
                 calendar=described.calendar,
                 pushes=described.pushes,
@@ -330,6 +331,11 @@ class Cron:
         log.info("schedule-loaded", extra={"pipeline": described.pipeline, "cron": described.timetable.cron})
         for doubt in described.timetable.doubts:
             log.warning("schedule-doubtful", extra={"pipeline": described.pipeline, "reason": doubt})
+
+    def _counts_from(self, timetable: Timetable, now: datetime) -> datetime:
+        """When a schedule begins to count that was never known: now; for a one-shot, with the tick that started it."""
+        tick = schedule.latest(timetable, now) if self._once is not None else None
+        return now if tick is None or now - tick.at > LOOK_BACK else tick.at - timedelta(seconds=1)
 
     # --- stopping
 

@@ -524,7 +524,8 @@ class Watched:
             return
         mine = next((each for each in answer if each.pipeline == self.pipeline), None)
         if mine is not None:
-            self._spans.update(mine.spans)
+            since = self._since or self.known.since
+            self._spans = {at: span for at, span in {**self._spans, **mine.spans}.items() if at > since}
             trouble = mine.trouble
         self.described = replace(self.described, trouble=trouble)
         self._refused = {at for at in self._asked if at not in self._spans}

@@ -410,6 +410,19 @@ def test_a_stopped_scheduler_ends_its_runs(world):
     assert (entry.ending.outcome, entry.ending.why) == (Outcome.FAILED, "the scheduler was stopped")
 
 
+def test_a_run_that_will_not_stop_is_ended_by_a_process_of_its_own(world):
+    """Which proves that nothing of it is left; the scheduler waits for nobody."""
+    world.at(1)
+    stubborn = world.child.begin()
+    world.watched.stop("the scheduler was stopped")
+
+    world.watched.kill(world.records)
+    world.watched.kill(world.records)
+
+    assert [c.job.close for c in world.children] == [None, 1]
+    assert not stubborn.killed
+
+
 def test_what_had_not_begun_is_left_to_the_next_scheduler(world):
     """Nothing was done, so nothing is lost."""
     world.at(1)
