@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-fast test-lowest test-mlmd121 lint bench venv constraints clean
+.PHONY: help demo test test-fast test-lowest test-mlmd121 lint bench bench-input venv constraints clean
 
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -47,6 +47,15 @@ lint: $(VENV)/.dev  ## Check style, form and types
 
 bench: $(VENV)/.dev  ## Measure
 	$(BIN)/python -m benchmarks
+
+bench-input: $(VENV)/.dev $(VENV)/peers/.made  ## Measure input pipelines side by side with tf.data and Grain
+	$(BIN)/python -m benchmarks.input --tf $(VENV)/peers/bin/python
+
+# TensorFlow wants another protobuf than ml-metadata, so it lives in an environment of its own.
+$(VENV)/peers/.made: | $(BIN)/python
+	$(BIN)/python -m venv --clear $(VENV)/peers
+	$(VENV)/peers/bin/python -m pip --disable-pip-version-check --quiet install 'tensorflow>=2.19' pyarrow 'grain>=0.2.18'
+	@touch $@
 
 venv: $(VENV)/.dev  ## Make the environment for work on spanwise itself
 

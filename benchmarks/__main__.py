@@ -14,7 +14,7 @@ from pathlib import Path
 import benchmarks
 
 TABLE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
-NOT_BENCHMARKS = {"__main__", "chain", "days", "figures"}
+NOT_BENCHMARKS = {"__main__", "chain", "days", "figures", "input_peers"}
 
 HEAD = """# Benchmarks
 

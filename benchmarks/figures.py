@@ -30,6 +30,11 @@ def at_most(name: str, value: float, unit: str, limit: float) -> Figure:
     return Figure(name=name, value=value, unit=unit, goal=f"<= {limit:g}", ok=value <= limit)
 
 
+def at_least(name: str, value: float, unit: str, limit: float) -> Figure:
+    """A figure that should not be below a limit."""
+    return Figure(name=name, value=value, unit=unit, goal=f">= {limit:g}", ok=value >= limit)
+
+
 def median_s(work: Callable[[], object], *, times: int = 5, warm_up: int = 1) -> float:
     """The median of how long it takes, in seconds, after unmeasured first turns."""
     for _ in range(warm_up):

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -19,11 +19,12 @@ from typing import Final
 from pipelines.input.latency import Node, Parameter, Settings, cpu_s, held_bytes, latency_s, work_s
 from pipelines.input.op import AUTOTUNE, Knob, Op, Opening, Options, Stream
 from pipelines.input.rows import in_rows
-from pipelines.input.stats import Reading, Stats
+from pipelines.input.stats import Reading, Stats, Trace
 
 logger = logging.getLogger(__name__)
 
 ENOUGH = 0.02  #: a gain below this share of the latency is none
+ENOUGH_FOR_BLOCKS = 0.05  #: the same for the cost of a row, which is measured rather than computed
 LEAST_BUFFER_GAIN_S = 1e-9  #: a longer buffer has to shorten the wait by more than that
 SPARE = 1.1  #: how much more than what the model finds just enough is set
 PERIOD_S: Final = (0.01, 60.0)  #: from one proposal to the next: the first, which doubles up to the second
@@ -158,29 +159,40 @@ def next_block_rows(costs: Mapping[int, float], block: Knob) -> int:
     """How many rows should travel together next, given what a row has cost in blocks of each size tried so far.
 
     The best size so far, if twice and half of it have been tried; else one of these. Two sizes whose costs are within
-    2 % are as good as each other: the smaller one holds less.
+    5 % are as good as each other: the smaller one holds less.
     """
     best = min(costs.values())
-    size = min(rows for rows, cost in costs.items() if cost <= best * (1 + ENOUGH))
+    size = min(rows for rows, cost in costs.items() if cost <= best * (1 + ENOUGH_FOR_BLOCKS))
     for other in (size * 2, size // 2):
         if other not in costs and block.minimum <= other <= block.maximum:
             return other
     return size
 
 
+@dataclass(kw_only=True)
+class Found:
+    """What was found in the passes over a dataset so far: the next one begins with it."""
+
+    settings: dict[str, int] = field(default_factory=dict)
+    costs: dict[int, float] = field(default_factory=dict)  #: seconds an element, by the rows of a block
+
+
 class Tuner:
     """Times a graph while it runs, and sets its knobs. Its thread knows no stream, so these can be dropped."""
 
-    def __init__(self, graph: Op, options: Options, block: Knob) -> None:
+    def __init__(
+        self, graph: Op, options: Options, block: Knob, found: Found | None = None, trace: Trace | None = None
+    ) -> None:
         machine = machine_budget()
         memory = options.memory_budget_bytes
         self.budget = Budget(
             cores=options.cpu_budget or machine.cores, memory_bytes=machine.memory_bytes if memory is None else memory
         )
-        self.stats = Stats(graph)
+        self.stats = Stats(graph, trace)
         self.proposal: Proposal | None = None  #: the newest
         self._block = block if options.block_rows == AUTOTUNE and any(map(in_rows, self.stats.ops)) else None
-        self._costs: dict[int, float] = {}
+        self._found = found or Found()
+        self._places = {op: f"{place}.{op.name}" for place, op in enumerate(self.stats.ops)}
         self._opened: dict[int, Knob] = {}  # by their streams' ids, until `observe` tells the op
         self._knobs: dict[Op, Knob] = {}
         self._before: dict[Op, Reading] = {}
@@ -206,10 +218,9 @@ class Tuner:
         """The stream with a clock round it."""
         with self._lock:
             knob = self._opened.pop(id(stream), None)
-            if knob is not None and op in self.stats.ops:
-                before = self._knobs.get(op)
-                if before is not None:  # another round of a repeat
-                    knob.value = before.value
+            if knob is not None and op in self._places:
+                # another round of a repeat, or another pass
+                knob.value = self._found.settings.get(self._places[op], knob.value)
                 self._knobs[op] = knob
         return self.stats.observe(op, stream)
 
@@ -228,33 +239,41 @@ class Tuner:
         period_s, most_s = PERIOD_S
         while not self._stop.wait(period_s):
             try:
-                self.tune()
+                if self.tune():
+                    period_s = min(2 * period_s, most_s)
             except Exception:
                 logger.exception("input.autotune.failed")  # the graph runs on as it is set
-            period_s = min(2 * period_s, most_s)
+                return
 
-    def tune(self) -> None:
-        """Sets the knobs by what was seen since the last time."""
+    def tune(self) -> bool:
+        """Sets the knobs by what was seen since the last time; False if that was nothing."""
         with self._lock:
             knobs = dict(self._knobs)
         readings = self.stats.readings()
-        recent = {op: self._quiet(op, r.since(self._before.get(op, Reading()))) for op, r in readings.items()}
-        if not recent[self.stats.ops[0]].calls:
-            return  # the first element is still on its way
-        keys = {op: f"{place}.{op.name}" for place, op in enumerate(self.stats.ops) if op in knobs and recent[op].calls}
+        root = self.stats.ops[0]
+        if not readings[root].calls:
+            return False
+        if not self._before:  # what came before the first element (imports, files to open) will not come again
+            self._before, self._tuned_at = readings, time.monotonic()
+        if readings[root].calls == self._before[root].calls:
+            return False
+        recent = {op: self._quiet(op, read.since(self._before[op])) for op, read in readings.items()}
+        keys = {op: key for op, key in self._places.items() if op in knobs and recent[op].calls}
         parameters = {
             (op, knobs[op].kind): Parameter(key=key, minimum=knobs[op].minimum, maximum=knobs[op].maximum)
             for op, key in keys.items()
         }
         tree = self.stats.tree(recent, parameters)
-        proposal = propose(tree, self.budget, self._consumer_s(recent[self.stats.ops[0]]))
+        proposal = propose(tree, self.budget, self._consumer_s(recent[root]))
         for op, key in keys.items():
             knobs[op].value = self._with_spare(proposal, proposal.settings[key], knobs[op])
-        if self._block is not None and self._before:
+            self._found.settings[key] = knobs[op].value
+        if self._block is not None:
             self._tune_block(self._block, tree, proposal)
         self._before = readings
         self.proposal = proposal
         logger.debug("input.autotune", extra={"settings": proposal.settings, "reason": proposal.stop.value})
+        return True
 
     def _with_spare(self, proposal: Proposal, wanted: int, knob: Knob) -> int:
         """A little more than what is just enough, where that costs nothing: measured times are never quite right."""
@@ -270,15 +289,16 @@ class Tuner:
         return self._busy_s
 
     def _tune_block(self, block: Knob, tree: Node, proposal: Proposal) -> None:
-        """Tries another size of block; not with the first ones, which find the caches of the machine cold."""
-        self._costs[block.value] = work_s(tree)
-        rows = next_block_rows(self._costs, block)
+        """Tries another size of block."""
+        costs = self._found.costs
+        costs[block.value] = min(work_s(tree), costs.get(block.value, math.inf))
+        rows = next_block_rows(costs, block)
         growth = rows / block.value
         heaviest = max(node.element_bytes for node in tree.walk())
         if growth <= 1 or (
             heaviest * growth <= BLOCK_BYTES and proposal.held_bytes * growth <= self.budget.memory_bytes
         ):
-            block.value = rows
+            block.value = self._found.settings[block.name] = rows
 
     def _quiet(self, op: Op, reading: Reading) -> Reading:
         """The reading without the time in which calls waited for each other.
@@ -294,12 +314,18 @@ class Tuner:
         return replace(reading, work=replace(work, took_s=work.cpu_s + least_s * reading.units))
 
 
-def tuned(graph: Op, opening: Opening) -> tuple[Opening, Tuner | None]:
+def tuned(graph: Op, opening: Opening, found: Found, trace: Trace | None = None) -> tuple[Opening, Tuner | None]:
     """The opening with its size of blocks, and with a tuner that has been started if there is anything to tune."""
-    rows = opening.options.block_rows
-    opening = replace(opening, block=replace(opening.block, value=opening.block.value if rows == AUTOTUNE else rows))
-    tuner = Tuner(graph, opening.options, opening.block)
-    if not opening.options.autotune or not tuner.wanted:
+    block = replace(opening.block)
+    if opening.options.block_rows != AUTOTUNE:
+        block.value = opening.options.block_rows
+    elif opening.options.autotune:
+        block.value = found.settings.get(block.name, block.value)
+    opening = replace(opening, block=block)
+    tuner = Tuner(graph, opening.options, block, found, trace)
+    wanted = opening.options.autotune and tuner.wanted
+    if wanted:
+        tuner.start()
+    if not wanted and trace is None:
         return opening, None
-    tuner.start()
-    return replace(opening, tuner=tuner, observe=tuner.observe), tuner
+    return replace(opening, tuner=tuner if wanted else None, observe=tuner.observe), tuner

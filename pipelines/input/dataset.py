@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.errors import DatasetError
 from pipelines.input import sinks
+from pipelines.input.autotune import Found
 from pipelines.input.call import Format
 from pipelines.input.element import UNKNOWN, ElementSpec, Spec, Table
 from pipelines.input.fingerprint import FilesBy, WithFingerprint, of_graph
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from pipelines.input.profile import Profile
+
 
 class Dataset:
     """A description of a flow of elements; nothing happens until it is iterated over."""
@@ -57,6 +60,7 @@ class Dataset:
         self.op = op
         self.settings = settings or Options()
         self._passes = 0  # begun so far
+        self._found = Found()  # by autotune, in these
 
     def __fingerprint__(self) -> str:
         """What a function that uses it depends on: the graph, and not how often or with which options it was run."""
@@ -93,7 +97,7 @@ class Dataset:
     def _pass(self, epoch: int | None, *, blocks: bool) -> DatasetIterator:
         if epoch is None:
             epoch, self._passes = self._passes, self._passes + 1
-        return DatasetIterator(self.op, self.settings, epoch, blocks=blocks, dataset=Dataset)
+        return DatasetIterator(self.op, self.settings, epoch, blocks=blocks, dataset=Dataset, found=self._found)
 
     def reduce(self, initial: Any, function: Callable[[Any, Any], Any]) -> Any:
         """What is left when `function` of what was carried and an element has been called for each of them."""
@@ -363,6 +367,16 @@ class Dataset:
         return optimized(self.op, self.settings)
 
     # Where it goes
+
+    def profile(self, step: Callable[[Any], object] | None = None, *, limit_s: float = 5.0) -> Profile:
+        """Where the time of one pass goes, op by op; printed, a table, and `save(path)` writes a timeline.
+
+        `step` is what you do with each element: with it the profile tells whether you wait for the input, or the
+        input for you. It runs for `limit_s` seconds, or until the elements end.
+        """
+        from pipelines.input.profile import profiled
+
+        return profiled(self, step, limit_s=limit_s)
 
     def to_arrow(self) -> pa.Table:
         """All rows, or all batches or dicts as rows, as one table."""

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from orchestrator.errors import StateMismatch
-from pipelines.input.autotune import Tuner, tuned
+from pipelines.input.autotune import Found, Tuner, tuned
 from pipelines.input.op import (
     Element,
     Op,
@@ -23,6 +23,7 @@ from pipelines.input.op import (
 )
 from pipelines.input.rewrite import optimized
 from pipelines.input.rows import elements
+from pipelines.input.stats import Trace
 
 
 class DatasetIterator(Iterator[Element]):
@@ -32,10 +33,22 @@ class DatasetIterator(Iterator[Element]):
     closed or dropped.
     """
 
-    def __init__(self, op: Op, options: Options, epoch: int, *, blocks: bool, dataset: Callable[[Op], object]) -> None:
+    def __init__(
+        self,
+        op: Op,
+        options: Options,
+        epoch: int,
+        *,
+        blocks: bool,
+        dataset: Callable[[Op], object],
+        found: Found | None = None,
+        trace: Trace | None = None,
+    ) -> None:
         seed = secrets.randbits(63) if options.seed is None else options.seed
         self._op = op
         self._blocks = blocks
+        self._found = found or Found()
+        self._trace = trace
         self.reports: list[object] = []  #: what the ops tell of this pass: a `SnapshotUse` of each snapshot
         self._opening = Opening(options=options, seed=seed, epoch=(epoch,), dataset=dataset, report=self.reports.append)
         self._stream: Stream | None = None
@@ -45,7 +58,7 @@ class DatasetIterator(Iterator[Element]):
     def _open(self) -> Stream:
         if self._stream is None:
             graph = self._graph()
-            opening, self.tuner = tuned(graph, self._opening)
+            opening, self.tuner = tuned(graph, self._opening, self._found, self._trace)
             self._stream = opening.open(graph) if self._blocks else elements(opening, graph)
             self._end = weakref.finalize(self, _end, self._stream, self.tuner)
         return self._stream

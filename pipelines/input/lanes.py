@@ -24,6 +24,7 @@ class LanesStream(InterleaveStream):
     """
 
     lock_share = 0.0
+    watch: Callable[[int, int], None] | None = None  # its threads take elements, they call nothing
 
     def __init__(self, op: Interleave, opening: Opening, num_parallel: Knob, *, ordered: bool) -> None:
         super().__init__(op, opening)

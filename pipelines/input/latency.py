@@ -152,8 +152,8 @@ def _below(node: Node, cost: Callable[[Node], float]) -> float:
 
 
 def held_bytes(node: Node, settings: Settings) -> float:
-    """What is on its way in a tree, or waits, when every place is taken."""
-    return sum(n.element_bytes * places(n, settings) for n in node.walk())
+    """What is on its way in a tree, or waits, when every place is taken; and the one that each consumer holds."""
+    return sum(n.element_bytes * (places(n, settings) + 1) for n in node.walk() if n.kind.runs_ahead)
 
 
 def value(number: Parameter | int, settings: Settings) -> int:

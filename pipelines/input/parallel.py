@@ -136,6 +136,15 @@ class Ahead(Stream):
             self._window.team = _Team(function, num_parallel, workers, self._window)
         self._closer = weakref.finalize(self, self._window.close)
 
+    @property
+    def watch(self) -> Callable[[int, int], None] | None:
+        """Is told from when to when each call went, in ns."""
+        return self._window.watch
+
+    @watch.setter
+    def watch(self, watch: Callable[[int, int], None] | None) -> None:
+        self._window.watch = watch
+
     def __next__(self) -> Element:
         slot = self._window.take()
         if self.work is not None:
@@ -198,6 +207,7 @@ class _Window:
     team: _Team | None = None
     permits: Permits | None = None
     on_ready: Callable[[], None] | None = None
+    watch: Callable[[int, int], None] | None = None
 
     def __init__(
         self, source: Stream, *, rows: bool, size: Callable[[], int], limit_bytes: float, ordered: bool
@@ -528,6 +538,8 @@ class _Team:
             slot.error = error
         slot.took_s = time.perf_counter() - started
         slot.cpu_s = time.thread_time() - cpu if process is None else process.cpu_s
+        if (watch := self._window.watch) is not None:
+            watch(int(started * 1e9), int((started + slot.took_s) * 1e9))
         return not isinstance(slot.error, WorkerLost)
 
     def _judged(self, judge: _Judge, slot: Slot) -> Element:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -54,6 +54,7 @@ class RunsAhead(Protocol):
     """A stream that works while its consumer does."""
 
     work: Work | None  #: calls of a function; None if it only takes elements from its input
+    watch: Callable[[int, int], None] | None  #: is told from when to when each of them went, in ns
 
     @property
     def pulled(self) -> Work: ...  # what it took to take them
@@ -99,6 +100,31 @@ class Meter:
         self.rows += other.rows
         self.total_ns += other.total_ns
         self.element_bytes = other.element_bytes or self.element_bytes
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of time that a thread spent in an op, or in a call of its function."""
+
+    op: Op
+    thread: str
+    call: bool  #: of the function, in the background
+    start_s: float
+    end_s: float
+
+
+class Trace:
+    """The first spans of a pass, for its timeline."""
+
+    def __init__(self, limit: int = 20_000) -> None:
+        self.spans: list[Span] = []
+        self._limit = limit
+        self._begun = _clock()
+
+    def add(self, op: Op, start_ns: int, end_ns: int, *, call: bool = False) -> None:
+        if len(self.spans) < self._limit:
+            thread = threading.current_thread().name
+            self.spans.append(Span(op, thread, call, (start_ns - self._begun) / 1e9, (end_ns - self._begun) / 1e9))
 
 
 class Timed(Stream):
@@ -150,6 +176,29 @@ class TimedRows(Timed):
         return block
 
 
+class Traced(Stream):
+    """A timed stream that also leaves its spans in a trace."""
+
+    def __init__(self, timed: Timed, op: Op, trace: Trace) -> None:
+        self._timed, self._op, self._trace = timed, op, trace
+
+    def __next__(self) -> Element:
+        started = _clock()
+        try:
+            return next(self._timed)
+        finally:
+            self._trace.add(self._op, started, _clock())
+
+    def state(self) -> State:
+        return self._timed.state()
+
+    def restore(self, state: State) -> None:
+        self._timed.restore(state)
+
+    def close(self) -> None:
+        self._timed.close()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """What one op has done so far, all its streams together."""
@@ -158,7 +207,8 @@ class Reading:
     units: int = 0  #: elements or rows given
     total_s: float = 0.0  #: how long its consumer was in it
     element_bytes: float = 0.0
-    work: Work | None = None  #: what was done in the background
+    ahead: bool = False  #: whether it works in the background
+    work: Work | None = None  #: what was done there by calling a function
 
     def since(self, before: Reading) -> Reading:
         """What it has done after another reading; all of it, if that is nothing."""
@@ -177,6 +227,7 @@ class Reading:
             units=self.units - before.units,
             total_s=self.total_s - before.total_s,
             element_bytes=self.element_bytes,
+            ahead=self.ahead,
             work=work,
         )
 
@@ -203,7 +254,8 @@ class _Seen:
 class Stats:
     """Times the streams of a graph; `observe` goes into its `Opening`. Keeps no stream alive."""
 
-    def __init__(self, root: Op) -> None:
+    def __init__(self, root: Op, trace: Trace | None = None) -> None:
+        self._trace = trace
         self.ops = tuple(dict.fromkeys(_walk(root)))  #: each after its consumer
         self._root = root
         self._seen = {op: _Seen() for op in self.ops}
@@ -218,7 +270,12 @@ class Stats:
         timed = (TimedRows if in_rows(op) else Timed)(stream, meter)
         with self._lock:
             seen.add(meter, timed, stream)
-        return timed
+        trace = self._trace
+        if trace is None:
+            return timed
+        if isinstance(stream, RunsAhead):
+            stream.watch = lambda start_ns, end_ns: trace.add(op, start_ns, end_ns, call=True)
+        return Traced(timed, op, trace)
 
     def readings(self) -> dict[Op, Reading]:
         """What every op has done."""
@@ -235,6 +292,7 @@ class Stats:
             units=total.rows if in_rows(op) else total.calls,
             total_s=total.total_ns / 1e9,
             element_bytes=total.element_bytes or (ahead.element_bytes if ahead is not None else 0.0),
+            ahead=ahead is not None,
             work=replace(ahead.work) if ahead is not None and ahead.work is not None else None,
         )
 

@@ -72,7 +72,7 @@ def test_memory_stays_under_the_budget():
         return np.zeros(131_072).view(Array)
 
     dataset = tfdata.range(200).map(megabyte, num_parallel=AUTOTUNE).prefetch(AUTOTUNE)
-    for budget_megabytes in (4, 12):
+    for budget_megabytes in (6, 16):
         most[0] = 0
         tuned = dataset.options(optimize=False, memory_budget_bytes=budget_megabytes << 20, cpu_budget=64)
         with tuned.iterator() as elements:
@@ -81,14 +81,16 @@ def test_memory_stays_under_the_budget():
             proposal = elements.tuner.proposal
 
         assert proposal.held_bytes <= budget_megabytes << 20
-        assert 2 < most[0] <= budget_megabytes + 1  # and the one that the consumer holds
+        assert 1 < most[0] <= budget_megabytes
 
 
 def test_a_quick_function_is_called_by_the_consumer_itself():
     """A thread would cost more than it gains: none is started for it."""
     dataset = tfdata.range(20_000).map(lambda x: x + 1, num_parallel=AUTOTUNE).options(optimize=False)
     with dataset.iterator() as elements:
-        found = list(elements)
+        found = [next(elements) for _ in range(10_000)]
+        elements.tuner.tune()
+        found += list(elements)
         elements.tuner.tune()
 
         assert set(elements.tuner.proposal.settings.values()) == {0}
@@ -111,12 +113,29 @@ def test_a_round_of_a_repeat_begins_with_what_was_found_before():
     repeated = op.inputs[0]
 
     first = opening.open(repeated)
-    tuner._knobs[repeated].value = 7
+    tuner._found.settings["1.ParallelMap"] = 7
     second = opening.open(repeated)
 
     assert tuner._knobs[repeated].value == 7
     first.close()
     second.close()
+
+
+def test_another_pass_begins_with_what_was_found_before():
+    """It need not find out again."""
+    dataset = tfdata.range(1_000_000).map(stage(0.002), num_parallel=AUTOTUNE).options(optimize=False)
+    with dataset.iterator() as elements:
+        for _ in range(30):
+            next(elements)
+            elements.tuner.tune()
+        (first,) = elements.tuner._knobs.values()
+
+    with dataset.iterator() as elements:
+        next(elements)
+        (second,) = elements.tuner._knobs.values()
+
+    assert first.value > 0
+    assert second.value == first.value
 
 
 def test_blocks_grow_while_a_row_gets_cheaper():
@@ -126,8 +145,8 @@ def test_blocks_grow_while_a_row_gets_cheaper():
     assert next_block_rows({32: 1.0}, block) == 64
     assert next_block_rows({32: 1.0, 64: 0.8}, block) == 128
     assert next_block_rows({32: 1.0, 64: 0.8, 128: 0.81}, block) == 64
-    assert next_block_rows({32: 1.0, 64: 0.99}, block) == 16
-    assert next_block_rows({32: 1.0, 64: 0.99, 16: 2.0}, block) == 32
+    assert next_block_rows({32: 1.0, 64: 0.97}, block) == 16
+    assert next_block_rows({32: 1.0, 64: 0.97, 16: 2.0}, block) == 32
     assert next_block_rows({128: 1.0, 64: 2.0}, block) == 128
 
 

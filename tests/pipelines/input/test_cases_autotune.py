@@ -141,6 +141,7 @@ def test_AT_14_where_the_settings_stood_does_not_matter(start, monkeypatch):
     tuner = Tuner(graph, Options(cpu_budget=16), Opening().block)
     streams = Opening(tuner=tuner, observe=tuner.observe).open(graph)
     seen = {source: 0.02 * 100, inner: 0.1 * 100, outer: 0.2 * 100}
+    tuner._before = dict.fromkeys(tuner.stats.ops, Reading())
     monkeypatch.setattr(tuner.stats, "readings", lambda: {
         op: Reading(calls=100, units=100, total_s=s, work=None if op is source else Work(calls=100, took_s=s, cpu_s=s))
         for op, s in seen.items()

@@ -141,7 +141,7 @@ def _steady(tree):
 
 
 def test_what_is_on_its_way_holds_memory():
-    """Each place of each buffer, and nothing where the consumer makes the elements itself."""
+    """Each place of each buffer, and what the consumer has in its hands."""
     parallel = node(
         0.1,
         kind=Kind.ASYNC_KNOWN_RATIO,
@@ -150,5 +150,5 @@ def test_what_is_on_its_way_holds_memory():
     )
     tree = node(0.0, parallel, kind=Kind.ASYNC_KNOWN_RATIO, element_bytes=10.0, buffer=3)
 
-    assert held_bytes(tree, {"p": 4}) == 8 * 1000 + 3 * 10
-    assert held_bytes(tree, {"p": 0}) == 30
+    assert held_bytes(tree, {"p": 4}) == 9 * 1000 + 4 * 10
+    assert held_bytes(tree, {"p": 0}) == 1000 + 40

@@ -1,0 +1,204 @@
+"""Input pipelines: rows through read, map, shuffle and batch; snapshots; the slow path; autotune; memory.
+
+With `--tf PYTHON`, an interpreter that has TensorFlow and Grain (`make bench-input` makes one), also against these, in
+the same run. Every rate is of the best of a few passes over a table of 2 million rows, mapped into memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+import pipelines.input as data
+from benchmarks.figures import Figure, at_least, at_most, show
+from benchmarks.input_peers import BATCH, SHUFFLE, features, rate
+from pipelines.input import AUTOTUNE, Dataset
+from pipelines.input.stats import overhead_s
+
+ROWS = 2_000_000
+COLUMNS = 12
+EPOCHS = 100
+SLOW = 20_000  #: elements of the slow path
+PEERS = Path(__file__).with_name("input_peers.py")
+
+
+def measured(python: str | None) -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory() as name:
+        file = Path(name) / "table.arrow"
+        _write(file)
+        ours = rate(lambda: _rows(_pipeline(file)))
+        yield Figure(name="read, map, shuffle, batch 1024, prefetch", value=ours, unit="M rows/s")
+        plain = rate(lambda: _streamed(file))
+        yield at_least("the same, to plain pyarrow and NumPy", ours / plain, "x", 0.7)
+        yield from _autotuned(file, ours)
+        snapshot_write, snapshot_read = yield from _snapshots(file, Path(name))
+        slow = rate(lambda: (1 for _ in _slow_path()), times=2)
+        yield Figure(name="a Python function of each element", value=slow, unit="M/s")
+        yield from _overheads(file)
+        yield from _memory(file)
+        if python is not None:
+            done = subprocess.run([python, str(PEERS), str(file)], stdout=subprocess.PIPE, text=True, check=True)
+            peers = json.loads(done.stdout.splitlines()[-1])
+            for form, factor in (("rows", 50), ("batch then map", 20), ("best", 2)):
+                yield at_least(f"the pipeline, to tf.data's {form} form", ours / peers[form], "x", factor)
+            yield at_least("the pipeline, to Grain on Arrow blocks", ours / peers["grain"], "x", 1)
+            yield at_least("reading a snapshot, to tf.data", snapshot_read / peers["snapshot read"], "x", 5)
+            yield at_least("writing a snapshot, to tf.data", snapshot_write / peers["snapshot write"], "x", 5)
+            yield at_least("a Python function, to tf.data's py_function", slow / peers["python map"], "x", 1)
+            yield at_least("a Python function, to Grain", slow / peers["grain python map"], "x", 1)
+
+
+def _write(file: Path) -> None:
+    random = np.random.default_rng(0)
+    table = pa.table({f"c{i}": random.random(ROWS) for i in range(COLUMNS)})
+    with pa.ipc.new_file(file, table.schema) as out:
+        out.write_table(table, max_chunksize=65_536)
+
+
+def _mapped(file: Path, **how: int) -> Dataset:
+    return data.from_arrow_files([str(file)]).map(features, vectorized=True, **how)
+
+
+def _pipeline(file: Path) -> Dataset:
+    return _mapped(file).shuffle(SHUFFLE, seed=1).batch(BATCH).prefetch()
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+    return (batch.num_rows for batch in batches)
+
+
+def _streamed(file: Path) -> Iterator[int]:
+    """The same work written by hand: what reading, NumPy and slicing cost at the least, in one thread."""
+    reader = pa.ipc.open_file(pa.memory_map(str(file)))
+    for number in range(reader.num_record_batches):
+        block = reader.get_batch(number)
+        made = features({name: block.column(name).to_numpy() for name in block.schema.names})
+        order = np.random.default_rng(number).permutation(block.num_rows)
+        shuffled = pa.RecordBatch.from_pydict({name: column[order] for name, column in made.items()})
+        for at in range(0, block.num_rows, BATCH):
+            yield shuffled.slice(at, BATCH).num_rows
+
+
+def _autotuned(file: Path, tuned: float) -> Iterator[Figure]:
+    by_hand = 0.0
+    for block_rows in (16_384, 32_768, 65_536):
+        for num_parallel in (None, 1, 2):
+            how = {} if num_parallel is None else {"num_parallel": num_parallel}
+            dataset = _mapped(file, **how).shuffle(SHUFFLE, seed=1).batch(BATCH).prefetch(2)
+            dataset = dataset.options(block_rows=block_rows, autotune=False, optimize=False)
+            by_hand = max(by_hand, rate(lambda dataset=dataset: _rows(dataset), times=2))
+    yield at_least("autotune on the table, to the best by hand", tuned / by_hand, "x", 0.9)
+    by_hand_s, tuned_s = _steady_s(_talk(5, 10), 2.0), _steady_s(_talk(AUTOTUNE, AUTOTUNE), 7.0)
+    yield Figure(name="stages of 20, 100 and 200 ms, tuned", value=tuned_s * 1000, unit="ms")
+    yield at_least("the same, after 5 s, to the best by hand", by_hand_s / tuned_s, "x", 0.9)
+
+
+def _stage(seconds: float) -> object:
+    def wait(x: object) -> object:
+        time.sleep(seconds)
+        return x
+
+    return wait
+
+
+def _talk(first: int, second: int) -> Dataset:
+    source = data.range(1_000_000).map(_stage(0.02))
+    stages = source.map(_stage(0.1), num_parallel=first).map(_stage(0.2), num_parallel=second)
+    return stages.options(optimize=False)
+
+
+def _steady_s(dataset: Dataset, run_s: float) -> float:
+    """The time of an element, from 5 s on; or in the last half of a shorter run."""
+    begun, times = time.perf_counter(), []
+    with dataset.iterator() as elements:
+        while time.perf_counter() < begun + run_s:
+            next(elements)
+            times.append(time.perf_counter())
+    late = [t for t in times if t > begun + min(5.0, run_s / 2)]
+    return (late[-1] - late[0]) / (len(late) - 1)
+
+
+def _snapshots(file: Path, folder: Path) -> Iterator[Figure]:
+    """Gives what writing and reading manage, in millions of rows a second."""
+    batches = _mapped(file).batch(BATCH)
+    kept = batches.snapshot(folder / "snapshot", compression=None)
+    write = rate(lambda: _rows(kept), times=1, warm_up=0)
+    yield Figure(name="writing a snapshot", value=write, unit="M rows/s")
+    read = rate(lambda: (_touched(batch) for batch in kept))
+    row_bytes = next(iter(kept)).nbytes / BATCH
+    yield Figure(name="reading it, every byte touched", value=read, unit="M rows/s")
+    bandwidth = _page_cache_bytes_per_s(next((folder / "snapshot").rglob("*.snapshot")))
+    yield at_least("the same, to the page cache's bandwidth", read * 1e6 * row_bytes / bandwidth, "x", 0.6)
+    return write, read
+
+
+def _touched(batch: pa.RecordBatch) -> int:
+    for column in batch.columns:
+        column.to_numpy().sum()
+    return batch.num_rows
+
+
+def _page_cache_bytes_per_s(file: Path) -> float:
+    """Every byte of a mapped file summed, in batches of the same size: the most that a reader can do."""
+    numbers = np.memmap(file, dtype=np.float64, mode="r", shape=(file.stat().st_size // 8,))
+    best = 0.0
+    for _ in range(4):
+        begun = time.perf_counter()
+        for at in range(0, len(numbers), BATCH):
+            numbers[at : at + BATCH].sum()
+        best = max(best, numbers.nbytes / (time.perf_counter() - begun))
+    return best
+
+
+def _slow_path() -> Dataset:
+    return data.range(SLOW).map(lambda x: x * 2 + 1)
+
+
+def _overheads(file: Path) -> Iterator[Figure]:
+    yield at_most("timing an op, for each element or block", overhead_s() * 1e9, "ns", 1000)
+    plain = data.range(200_000).options(optimize=False, autotune=False)
+    idle = plain
+    for _ in range(10):
+        idle = idle.skip(0)
+    cost_s = 1e-6 / rate(lambda: (1 for _ in idle)) - 1e-6 / rate(lambda: (1 for _ in plain))
+    yield at_most("an idle op, for each element", cost_s / 10 * 1e6, "us", 2)
+    work = _mapped(file).batch(BATCH).options(optimize=False)
+    chained = work
+    for _ in range(10):
+        chained = chained.skip(0)
+    share = rate(lambda: _rows(work), times=5) / rate(lambda: _rows(chained), times=5) - 1
+    yield at_most("ten idle ops over batches, to the pipeline", share * 100, "%", 2)
+
+
+def _memory(file: Path) -> Iterator[Figure]:
+    small = data.from_arrow(pa.ipc.open_file(pa.memory_map(str(file))).read_all().slice(0, 100_000))
+    dataset = small.map(features, vectorized=True, num_parallel=2).shuffle(SHUFFLE).batch(BATCH).prefetch()
+    held = []
+    for epoch in range(EPOCHS):
+        for _ in dataset:
+            pass
+        if epoch in {EPOCHS // 10 - 1, EPOCHS - 1}:
+            held.append(_resident_bytes())
+    yield at_most(f"memory after {EPOCHS} epochs, to after {EPOCHS // 10}", held[1] / held[0], "x", 1.05)
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--tf", metavar="PYTHON")
+    options, rest = parser.parse_known_args()
+    sys.exit(show(measured(options.tf), rest))
