@@ -10,7 +10,7 @@ from pipelines.input.snapshot.files import files_at
 from pipelines.input.snapshot.folder import Folder
 from tests.scenario.snapshots import passed, start
 
-KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "12"))  # the full form: 100
+KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "8"))  # the full form: 100
 UNDER_WAY = 0.8  # most of them when the first rows are there
 
 pytestmark = pytest.mark.slow

@@ -18,9 +18,10 @@ from pipelines.input.snapshot.encoding import Piece, encoding_of
 from pipelines.input.snapshot.files import files_at
 from pipelines.input.snapshot.folder import Folder, Found, Kept, new_run_id
 from pipelines.input.snapshot.reading import Reading, Split
+from pipelines.input.snapshot.splits import Feed, SplitWriting
 from pipelines.input.snapshot.state import MODES, Metadata, Mode, PassThrough, Read, Refuse, Write, decide
 from pipelines.input.snapshot.use import SnapshotUse
-from pipelines.input.snapshot.writing import Attempt, Feed, Inputs, Origin, SplitWriting, Writing
+from pipelines.input.snapshot.writing import Attempt, Inputs, Origin, Writing
 
 Compression: TypeAlias = Literal["auto", "none", "lz4", "zstd"]
 COMPRESSIONS: Final = get_args(Compression)

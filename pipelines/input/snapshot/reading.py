@@ -89,7 +89,8 @@ class Reading(Stream):
             self._loading.append((record, self._pool.submit(_load, self._folder, self._run.run_id, record)))
         record, loading = self._loading.popleft()
         try:
-            loaded = loading.result()
+            # If no thread has come to it yet, to wait for one would take longer.
+            loaded = _load(self._folder, self._run.run_id, record) if loading.cancel() else loading.result()
         except SnapshotDamaged as error:
             _log.warning("snapshot-damaged", extra={"snapshot": str(self._folder), "reason": str(error)})
             self._use.damaged.append(record.file)
