@@ -3,8 +3,8 @@
 The contract, for whoever adds an op (one file in `ops/`: a frozen dataclass and its stream):
 
 - An `Op` is data. Its fields that are ops, or tuples of ops, are its inputs. It checks its arguments in
-  `__post_init__`, says what its elements are (`spec`) and how many there are (`cardinality`), and `open` makes the
-  stream. It opens its inputs by `opening.open(op)`, never by calling their `open`.
+  `__post_init__`, says what its elements are (`spec`) and how many (`cardinality`) where this differs from its first
+  input, and `open` makes the stream. It opens its inputs by `opening.open(op)`, never by calling their `open`.
 - If `spec` is a `Table`, the elements are rows and travel in blocks: the stream gives RecordBatches of at least one
   row. Every count in an op's arguments is in rows, and the size of the blocks changes no result. Otherwise the stream
   gives one element at a time.
@@ -116,14 +116,14 @@ class Op(ABC):
     own_seeds: ClassVar[bool] = False  #: whether it gives seeds to the ops below it when it is opened
 
     @property
-    @abstractmethod
     def spec(self) -> Spec:
-        """What an element is."""
+        """What an element is; if an op does not say, it is as in its first input."""
+        return self.inputs[0].spec
 
     @property
-    @abstractmethod
     def cardinality(self) -> Count:
-        """How many elements one iteration gives; rows, if the spec is a `Table`."""
+        """How many elements one iteration gives (rows, if the spec is a `Table`); if not said, as many as come in."""
+        return self.inputs[0].cardinality
 
     @abstractmethod
     def open(self, opening: Opening) -> Stream:
@@ -181,17 +181,35 @@ class Stream(ABC):
         """Gives back threads, processes, memory and files; may be called twice."""
 
 
-class Through(Stream):
-    """A stream over one input that has nothing to remember itself; also the start of those that have."""
+class Place(Protocol):
+    """Something that knows where it stands: a stream, or the cursor over one."""
 
-    def __init__(self, source: Stream) -> None:
+    def state(self) -> State: ...
+    def restore(self, state: State) -> None: ...
+
+
+class Through(Stream):
+    """A stream over one input. Its state is that of the input, and of its own attributes those that `kept` names.
+
+    Who cuts blocks passes the cursor as the `place`, which then stands for the input in the state.
+    """
+
+    kept: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, source: Stream, place: Place | None = None) -> None:
         self._source = source
+        self._place = place or source
 
     def state(self) -> State:
-        return {"input": self._source.state()}
+        state: State = {"input": self._place.state()}
+        for name in self.kept:
+            state[name] = getattr(self, name)
+        return state
 
     def restore(self, state: State) -> None:
-        self._source.restore(state["input"])
+        self._place.restore(state["input"])
+        for name in self.kept:
+            setattr(self, name, state[name])
 
     def close(self) -> None:
         self._source.close()

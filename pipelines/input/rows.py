@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipelines.input.element import Table
 from pipelines.input.op import Element, Op, Opening, State, Stream
-from pipelines.input.stacking import joined
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,6 +22,16 @@ def elements(opening: Opening, op: Op) -> Stream:
     """The op's stream for those that take one element at a time: a row is a dict."""
     stream = opening.open(op)
     return RowDicts(stream) if in_rows(op) else stream
+
+
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Batches behind each other as one; a single one is not copied."""
+    import pyarrow as pa
+
+    if len(batches) == 1:
+        return batches[0]
+    one: pa.RecordBatch = pa.concat_batches(batches)  # type: ignore[attr-defined]  # the stubs are older
+    return one
 
 
 class Rows:
@@ -72,8 +82,8 @@ class Rows:
         """What is left of the block, or all of the next one."""
         return self.take(sys.maxsize)
 
-    def gather(self, count: int) -> pa.RecordBatch | tuple[()]:
-        """Exactly so many rows as one batch, or what is left of them: () if nothing is. Copies only across blocks."""
+    def gather(self, count: int) -> pa.RecordBatch | None:
+        """Exactly so many rows as one batch, or what is left of them: None if nothing is. Copies only across blocks."""
         pieces: list[pa.RecordBatch] = []
         while count:
             try:
@@ -81,8 +91,7 @@ class Rows:
             except StopIteration:
                 break
             count -= pieces[-1].num_rows
-        whole: pa.RecordBatch | tuple[()] = joined(pieces) if pieces else ()
-        return whole
+        return joined(pieces) if pieces else None
 
     def _fetch(self) -> None:
         self._before = self._source.state()

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.errors import DatasetError
 from pipelines.input.arrays import as_arrays
 from pipelines.input.element import Batch, Ragged, Sparse, Table, each_leaf
-from pipelines.input.stacking import joined, stack
+from pipelines.input.rows import joined
+from pipelines.input.stacking import stack
 
 if TYPE_CHECKING:
     import polars as pl

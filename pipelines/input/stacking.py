@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import DatasetError
@@ -10,7 +10,6 @@ from pipelines.input.element import Ragged, Sparse, build, parts_of
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
 
 
 def stack(elements: Sequence[Any], *, ragged: bool = False, where: str = "") -> Any:
@@ -162,41 +161,3 @@ def cut(batch: Any, start: int, stop: int) -> Any:
         shift = np.asarray([start, *[0] * (batch.indices.shape[1] - 1)])
         return Sparse(batch.indices[there] - shift, batch.values[there], (stop - start, *batch.shape[1:]))
     return batch[start:stop]
-
-
-def joined(batches: Sequence[Any]) -> Any:
-    """Batches one behind the other as one.
-
-    Raises:
-        DatasetError: they do not fit.
-    """
-    import numpy as np
-    import pyarrow as pa
-
-    first = batches[0]
-    if len(batches) == 1:
-        return first
-    if isinstance(first, pa.RecordBatch):
-        return pa.concat_batches(batches)  # type: ignore[attr-defined]  # the stubs are older
-    taken = parts_of(first)
-    if taken is not None:
-        columns = [_parts(batch, taken[0], len(taken[1]), type(first), "") for batch in batches]
-        return build(type(first), taken[0], [joined(list(column)) for column in zip(*columns, strict=True)])
-    if isinstance(first, Ragged):
-        sizes: NDArray[np.int64] = np.concatenate([np.diff(batch.offsets) for batch in batches])
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-        return Ragged(np.concatenate([batch.values for batch in batches]), offsets)
-    if isinstance(first, Sparse):
-        starts = np.cumsum([0, *[batch.shape[0] for batch in batches]])
-        moved = [
-            batch.indices + np.asarray([start, *[0] * (batch.indices.shape[1] - 1)])
-            for start, batch in zip(starts, batches, strict=False)
-        ]
-        shape = (int(starts[-1]), *first.shape[1:])
-        return Sparse(np.concatenate(moved), np.concatenate([batch.values for batch in batches]), shape)
-    try:
-        masked = any(isinstance(batch, np.ma.MaskedArray) for batch in batches)
-        join: Callable[[Sequence[Any]], Any] = np.ma.concatenate if masked else np.concatenate
-        return join(batches)
-    except ValueError as error:
-        raise DatasetError(f"batches that do not fit behind each other: {error}.") from error

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from orchestrator.errors import DatasetError
 from pipelines.input.arrays import as_arrays
 from pipelines.input.element import UNKNOWN, ArraySpec, Batch, Spec, Structure
-from pipelines.input.op import Count, Element, Op, Opening, Stream, Through
+from pipelines.input.op import Element, Op, Opening, Stream, Through
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -22,10 +22,6 @@ class AsNumpy(Op):
     def spec(self) -> Spec:
         assert isinstance(self.input.spec, Batch)
         return arrays_of(self.input.spec)
-
-    @property
-    def cardinality(self) -> Count:
-        return self.input.cardinality
 
     def open(self, opening: Opening) -> Stream:
         return AsNumpyStream(opening.open(self.input))

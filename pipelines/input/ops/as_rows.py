@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.errors import DatasetError
 from pipelines.input.element import Spec, Table
-from pipelines.input.op import Count, Element, Op, Opening, Stream, Through
+from pipelines.input.op import Element, Op, Opening, Stream, Through
 from pipelines.input.rows import in_rows
 
 if TYPE_CHECKING:
@@ -30,10 +30,6 @@ class AsRows(Op):
     @property
     def spec(self) -> Spec:
         return Table(self.schema)
-
-    @property
-    def cardinality(self) -> Count:
-        return self.input.cardinality
 
     def open(self, opening: Opening) -> Stream:
         return AsRowsStream(opening.open(self.input), self.schema, opening)

@@ -9,7 +9,7 @@ from orchestrator.errors import DatasetError
 from pipelines.input.arrays import as_arrays
 from pipelines.input.element import Batch as BatchSpec
 from pipelines.input.element import Spec, batched
-from pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, ceil_div, whole
+from pipelines.input.op import Count, Element, Op, Opening, Stream, Through, ceil_div, whole
 from pipelines.input.ops.as_numpy import arrays_of
 from pipelines.input.rows import Rows, in_rows
 from pipelines.input.stacking import stack
@@ -48,27 +48,18 @@ class Batch(Op):
         return ArrayBatchStream(source, self) if self.numpy else RowBatchStream(source, self)
 
 
-class RowBatchStream(Stream):
+class RowBatchStream(Through):
     def __init__(self, source: Stream, op: Batch) -> None:
-        self._source = source
         self._rows = Rows(source)
+        super().__init__(source, self._rows)
         self._size = op.size
         self._drop = op.drop_remainder
 
     def __next__(self) -> Element:
         batch = self._rows.gather(self._size)
-        if not batch or (self._drop and batch.num_rows < self._size):
+        if batch is None or (self._drop and batch.num_rows < self._size):
             raise StopIteration
         return batch
-
-    def state(self) -> State:
-        return self._rows.state()
-
-    def restore(self, state: State) -> None:
-        self._rows.restore(state)
-
-    def close(self) -> None:
-        self._source.close()
 
 
 class ArrayBatchStream(RowBatchStream):

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.errors import DatasetError
-from pipelines.input.element import Ragged, Sparse, Spec, parts_of
-from pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, seeded, whole
+from pipelines.input.element import Ragged, Sparse, parts_of
+from pipelines.input.op import Element, Op, Opening, State, Stream, Through, seeded, whole
 from pipelines.input.ops.arrow import BlockStream
 from pipelines.input.ops.tensors import ElementsStream
 from pipelines.input.rows import Rows, in_rows
@@ -39,14 +39,6 @@ class Cache(Op):
 
     def __post_init__(self) -> None:
         whole("cache", "limit_bytes", self.limit_bytes)
-
-    @property
-    def spec(self) -> Spec:
-        return self.input.spec
-
-    @property
-    def cardinality(self) -> Count:
-        return self.input.cardinality
 
     def open(self, opening: Opening) -> Stream:
         return CacheStream(self, opening)

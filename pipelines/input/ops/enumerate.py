@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from orchestrator.errors import DatasetError
 from pipelines.input.element import ArraySpec, Spec, Structure, Table
-from pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, whole
+from pipelines.input.op import Element, Op, Opening, Stream, Through, whole
 from pipelines.input.rows import in_rows
 
 
@@ -32,32 +32,23 @@ class Enumerate(Op):
 
         return Table(None if below.schema is None else below.schema.insert(0, pa.field(self.column, pa.int64())))
 
-    @property
-    def cardinality(self) -> Count:
-        return self.input.cardinality
-
     def open(self, opening: Opening) -> Stream:
         source = opening.open(self.input)
         return RowEnumerateStream(source, self) if in_rows(self.input) else EnumerateStream(source, self)
 
 
 class EnumerateStream(Through):
+    kept = ("next",)
+
     def __init__(self, source: Stream, op: Enumerate) -> None:
         super().__init__(source)
-        self._next = op.start
+        self.next = op.start
         self._column = op.column
 
     def __next__(self) -> Element:
         element = next(self._source)
-        self._next += 1
-        return self._next - 1, element
-
-    def state(self) -> State:
-        return {"input": self._source.state(), "next": self._next}
-
-    def restore(self, state: State) -> None:
-        super().restore(state)
-        self._next = state["next"]
+        self.next += 1
+        return self.next - 1, element
 
 
 class RowEnumerateStream(EnumerateStream):
@@ -65,6 +56,6 @@ class RowEnumerateStream(EnumerateStream):
         import numpy as np
 
         block = next(self._source)
-        first = self._next
-        self._next += block.num_rows
-        return block.add_column(0, self._column, np.arange(first, self._next))
+        first = self.next
+        self.next += block.num_rows
+        return block.add_column(0, self._column, np.arange(first, self.next))

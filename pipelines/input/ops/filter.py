@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.errors import DatasetError
 from pipelines.input.arrays import as_column
 from pipelines.input.call import Format, caller, failed, format_of, of_rows
-from pipelines.input.element import Spec, Table
-from pipelines.input.op import Element, Op, Opening, State, Stream, Through
+from pipelines.input.element import Table
+from pipelines.input.op import Element, Op, Opening, Stream, Through
 from pipelines.input.rows import in_rows
 
 if TYPE_CHECKING:
@@ -45,10 +45,6 @@ class Filter(Op):
         import pyarrow.compute as pc
 
         return self.predicate if isinstance(self.predicate, pc.Expression) else None
-
-    @property
-    def spec(self) -> Spec:
-        return self.input.spec
 
     @property
     def cardinality(self) -> None:
@@ -87,10 +83,12 @@ def columns_of(expression: pc.Expression, schema: pa.Schema) -> frozenset[str]:
 
 
 class FilterStream(Through):
+    kept = ("at",)
+
     def __init__(self, source: Stream, op: Filter) -> None:
         super().__init__(source)
         self._op = op
-        self._at = 0  # elements or rows read
+        self.at = 0  # elements or rows read
         self._holds = self._made(op)
 
     def _made(self, op: Filter) -> Callable[[Element], Any]:
@@ -99,20 +97,13 @@ class FilterStream(Through):
 
     def __next__(self) -> Element:
         for element in self._source:
-            self._at += 1
+            self.at += 1
             try:
                 if self._holds(element):
                     return element
             except Exception as error:
-                raise failed("filter", self._op.predicate, f"element {self._at - 1}", error) from error
+                raise failed("filter", self._op.predicate, f"element {self.at - 1}", error) from error
         raise StopIteration
-
-    def state(self) -> State:
-        return {"input": self._source.state(), "at": self._at}
-
-    def restore(self, state: State) -> None:
-        super().restore(state)
-        self._at = state["at"]
 
 
 class BlockFilterStream(FilterStream):
@@ -128,8 +119,8 @@ class BlockFilterStream(FilterStream):
 
     def __next__(self) -> Element:
         for block in self._source:
-            at = self._at
-            self._at += block.num_rows
+            at = self.at
+            self.at += block.num_rows
             try:
                 kept = block.filter(self._holds(block))
             except Exception as error:

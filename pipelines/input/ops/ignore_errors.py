@@ -6,7 +6,6 @@ import logging
 from dataclasses import dataclass
 
 from orchestrator.errors import DatasetError, FunctionFailed
-from pipelines.input.element import Spec
 from pipelines.input.op import Element, Op, Opening, Stream, Through
 from pipelines.input.rows import in_rows
 
@@ -20,10 +19,6 @@ class IgnoreErrors(Op):
     def __post_init__(self) -> None:
         if in_rows(self.input):
             raise DatasetError("ignore_errors: rows travel in blocks, so a block would be lost for one bad row.")
-
-    @property
-    def spec(self) -> Spec:
-        return self.input.spec
 
     @property
     def cardinality(self) -> None:

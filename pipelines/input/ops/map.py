@@ -11,7 +11,7 @@ from orchestrator.errors import DatasetError
 from pipelines.input.arrays import as_arrays, as_batch
 from pipelines.input.call import Format, caller, failed, format_of, of_rows
 from pipelines.input.element import UNKNOWN, Spec, Table
-from pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, callable_, whole
+from pipelines.input.op import Element, Op, Opening, Stream, Through, callable_, whole
 from pipelines.input.rows import elements, in_rows
 
 if TYPE_CHECKING:
@@ -67,10 +67,6 @@ class Map(Op):
         if self.vectorized and not isinstance(self.result, Table):
             return Table(None)
         return self.result
-
-    @property
-    def cardinality(self) -> Count:
-        return self.input.cardinality
 
     def open(self, opening: Opening) -> Stream:
         if self.num_parallel is not None:
@@ -160,21 +156,16 @@ class Chain:
 
 
 class MapStream(Through):
+    kept = ("at",)
+
     def __init__(self, source: Stream, op: Map) -> None:
         super().__init__(source)
         self._call = op.applied()
         self._vectorized = op.vectorized
-        self._at = 0  # elements or rows taken
+        self.at = 0  # elements or rows taken
 
     def __next__(self) -> Element:
         element = next(self._source)
-        at = self._at
-        self._at += element.num_rows if self._vectorized else 1
+        at = self.at
+        self.at += element.num_rows if self._vectorized else 1
         return self._call(element, at)
-
-    def state(self) -> State:
-        return {"input": self._source.state(), "at": self._at}
-
-    def restore(self, state: State) -> None:
-        super().restore(state)
-        self._at = state["at"]

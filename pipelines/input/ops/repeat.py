@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pipelines.input.element import Spec
 from pipelines.input.op import Count, Element, Op, Opening, State, Stream, whole
 
 
@@ -21,10 +20,6 @@ class Repeat(Op):
     @property
     def rounds(self) -> float:
         return math.inf if self.count is None or self.count < 0 else self.count
-
-    @property
-    def spec(self) -> Spec:
-        return self.input.spec
 
     @property
     def cardinality(self) -> Count:

@@ -14,8 +14,7 @@ from orchestrator.errors import DatasetError
 from pipelines.input.element import UNKNOWN, Spec
 from pipelines.input.op import Count, Element, Op, Opening, State, Stream, mixed, whole
 from pipelines.input.ops.concatenate import one_kind
-from pipelines.input.rows import Rows, in_rows
-from pipelines.input.stacking import joined
+from pipelines.input.rows import Rows, in_rows, joined
 
 _DRAWS = 4096  # made at a time; part of what a seed means, so never change it
 
@@ -131,12 +130,13 @@ class RowSampleStream(SampleStream):
                 if self._ended[number] or not len(wanted):
                     continue
                 got = rows.gather(len(wanted))
-                if len(got) < len(wanted):
+                count = 0 if got is None else got.num_rows
+                if count < len(wanted):
                     self._ended = self._with_end(number)
-                    stop = min(stop, int(wanted[len(got)]))
-                if len(got):
+                    stop = min(stop, int(wanted[count]))
+                if got is not None:
                     pieces.append(got)
-                    places.append(wanted[: len(got)])
+                    places.append(wanted[:count])
             if self._op.stop_on_empty and stop < len(draws):
                 self._ended = [True] * len(self._ended)
             if pieces:

@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.errors import DatasetError
 from pipelines.input.call import failed
 from pipelines.input.element import UNKNOWN, Spec
-from pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, callable_
+from pipelines.input.op import Element, Op, Opening, State, Stream, Through, callable_
 from pipelines.input.rows import elements
 
 
@@ -26,10 +26,6 @@ class Scan(Op):
     @property
     def spec(self) -> Spec:
         return UNKNOWN
-
-    @property
-    def cardinality(self) -> Count:
-        return self.input.cardinality
 
     def open(self, opening: Opening) -> Stream:
         return ScanStream(elements(opening, self.input), self)

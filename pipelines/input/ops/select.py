@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from orchestrator.errors import DatasetError
 from pipelines.input.element import Spec, Table
-from pipelines.input.op import Count, Element, Op, Opening, Stream, Through
+from pipelines.input.op import Element, Op, Opening, Stream, Through
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,10 +33,6 @@ class Select(Op):
         import pyarrow as pa
 
         return Table(pa.schema([schema.field(name) for name in self.columns]))
-
-    @property
-    def cardinality(self) -> Count:
-        return self.input.cardinality
 
     def open(self, opening: Opening) -> Stream:
         return SelectStream(opening.open(self.input), self.columns)

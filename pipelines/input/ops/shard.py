@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.errors import DatasetError
-from pipelines.input.element import Spec
-from pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, ceil_div, whole
+from pipelines.input.op import Count, Element, Op, Opening, Stream, Through, ceil_div, whole
 from pipelines.input.rows import in_rows
 
 
@@ -23,10 +22,6 @@ class Shard(Op):
             raise DatasetError(f"shard(index={self.index}): of {self.shards} shards the last is {self.shards - 1}.")
 
     @property
-    def spec(self) -> Spec:
-        return self.input.spec
-
-    @property
     def cardinality(self) -> Count:
         below = self.input.cardinality
         return None if below is None else ceil_div(max(below - self.index, 0), self.shards)
@@ -37,24 +32,19 @@ class Shard(Op):
 
 
 class ShardStream(Through):
+    kept = ("wait",)
+
     def __init__(self, source: Stream, op: Shard) -> None:
         super().__init__(source)
         self._op = op
-        self._wait = op.index  # elements that are not ours before the next one that is
+        self.wait = op.index  # elements that are not ours before the next one that is
 
     def __next__(self) -> Element:
-        while self._wait:
-            self._wait -= 1
+        while self.wait:
+            self.wait -= 1
             next(self._source)
-        self._wait = self._op.shards - 1
+        self.wait = self._op.shards - 1
         return next(self._source)
-
-    def state(self) -> State:
-        return {"input": self._source.state(), "wait": self._wait}
-
-    def restore(self, state: State) -> None:
-        super().restore(state)
-        self._wait = state["wait"]
 
 
 class RowShardStream(ShardStream):
@@ -62,10 +52,10 @@ class RowShardStream(ShardStream):
         import numpy as np
 
         for block in self._source:
-            rows, first = block.num_rows, self._wait
+            rows, first = block.num_rows, self.wait
             if rows <= first:
-                self._wait -= rows
+                self.wait -= rows
                 continue
-            self._wait = (first - rows) % self._op.shards
+            self.wait = (first - rows) % self._op.shards
             return block if self._op.shards == 1 else block.take(np.arange(first, rows, self._op.shards))
         raise StopIteration

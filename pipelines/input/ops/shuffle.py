@@ -11,10 +11,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.input.element import Spec
-from pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, mixed, whole
-from pipelines.input.rows import Rows, in_rows
-from pipelines.input.stacking import joined
+from pipelines.input.op import Element, Op, Opening, Place, State, Stream, Through, mixed, whole
+from pipelines.input.rows import Rows, in_rows, joined
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,14 +28,6 @@ class Shuffle(Op):
         if self.seed is not None:
             whole("shuffle", "seed", self.seed, at_least=0)
 
-    @property
-    def spec(self) -> Spec:
-        return self.input.spec
-
-    @property
-    def cardinality(self) -> Count:
-        return self.input.cardinality
-
     def open(self, opening: Opening) -> Stream:
         source = opening.open(self.input)
         epoch = opening.epoch if self.reshuffle_each_iteration else ()
@@ -47,8 +37,8 @@ class Shuffle(Op):
 
 
 class ShuffleStream(Through):
-    def __init__(self, source: Stream, op: Shuffle, epoch: tuple[int, ...]) -> None:
-        super().__init__(source)
+    def __init__(self, source: Stream, op: Shuffle, epoch: tuple[int, ...], place: Place | None = None) -> None:
+        super().__init__(source, place)
         self._size = op.buffer or sys.maxsize
         self._seed = mixed(op.seed or 0, *epoch)
         self._number = 0  # of windows so far
@@ -69,7 +59,7 @@ class ShuffleStream(Through):
             failure, self._failure = self._failure, None
             raise failure
         self._at, self._order = 0, []
-        self._before = self._place()
+        self._before = self._place.state()
         try:
             count = self._read()
         except Exception:
@@ -83,9 +73,6 @@ class ShuffleStream(Through):
 
         generator = np.random.Generator(np.random.PCG64(mixed(self._seed, self._number)))
         return generator.permutation(count)
-
-    def _place(self) -> State:
-        return self._source.state()
 
     def _read(self) -> int:
         """Fills the window; how many elements it has got."""
@@ -106,14 +93,11 @@ class ShuffleStream(Through):
 
     def state(self) -> State:
         if self._at == len(self._order) or self._before is None:
-            return {"input": self._place(), "number": self._number, "given": 0}
+            return {"input": self._place.state(), "number": self._number, "given": 0}
         return {"input": self._before, "number": self._number - 1, "given": self._at}
 
     def restore(self, state: State) -> None:
-        self._source.restore(state["input"])
-        self._resume(state)
-
-    def _resume(self, state: State) -> None:
+        self._place.restore(state["input"])
         self._number = state["number"]
         if state["given"]:
             self._fill()
@@ -124,8 +108,8 @@ class RowShuffleStream(ShuffleStream):
     """Takes the rows of a window by the permutation, a block at a time."""
 
     def __init__(self, source: Stream, op: Shuffle, epoch: tuple[int, ...], opening: Opening) -> None:
-        super().__init__(source, op, epoch)
         self._rows = Rows(source)
+        super().__init__(source, op, epoch, self._rows)
         self._block = opening.block
 
     def __next__(self) -> Element:
@@ -134,9 +118,6 @@ class RowShuffleStream(ShuffleStream):
         taken = self._window.take(self._order[self._at : self._at + self._block.value])
         self._at += taken.num_rows
         return taken
-
-    def _place(self) -> State:
-        return self._rows.state()
 
     def _read(self) -> int:
         pieces, missing = [], self._size
@@ -155,7 +136,3 @@ class RowShuffleStream(ShuffleStream):
             raise StopIteration
         self._window = joined(pieces)
         return self._size - missing
-
-    def restore(self, state: State) -> None:
-        self._rows.restore(state["input"])
-        self._resume(state)

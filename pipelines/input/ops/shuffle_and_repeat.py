@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from pipelines.input.element import Spec
 from pipelines.input.op import Count, Op, Opening, Stream, ops_of
 from pipelines.input.ops.arrow import Arrow
 from pipelines.input.ops.cache import Cache
@@ -38,10 +37,6 @@ class ShuffleAndRepeat(Op):
         count = self.input.cardinality
         whole = self.buffer is None or (isinstance(count, int) and count <= self.buffer)
         return whole and all(_steady(op) for op in ops_of(self.input))
-
-    @property
-    def spec(self) -> Spec:
-        return self.input.spec
 
     @property
     def cardinality(self) -> Count:

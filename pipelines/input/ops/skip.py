@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipelines.input.element import Spec
-from pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, whole
+from pipelines.input.op import Count, Element, Op, Opening, Stream, Through, whole
 from pipelines.input.rows import Rows, in_rows
 
 
@@ -18,10 +17,6 @@ class Skip(Op):
         whole("skip", "count", self.count, at_least=-1)
 
     @property
-    def spec(self) -> Spec:
-        return self.input.spec
-
-    @property
     def cardinality(self) -> Count:
         below = self.input.cardinality
         return 0 if self.count < 0 else None if below is None else max(below - self.count, 0)
@@ -32,42 +27,32 @@ class Skip(Op):
 
 
 class SkipStream(Through):
+    kept = ("left",)
+
     def __init__(self, source: Stream, count: int) -> None:
         super().__init__(source)
-        self._left = count
+        self.left = count
 
     def __next__(self) -> Element:
-        if self._left < 0:
+        if self.left < 0:
             raise StopIteration
-        while self._left:
-            self._left -= 1
+        while self.left:
+            self.left -= 1
             next(self._source)
         return next(self._source)
 
-    def state(self) -> State:
-        return {"input": self._source.state(), "left": self._left}
-
-    def restore(self, state: State) -> None:
-        super().restore(state)
-        self._left = state["left"]
-
 
 class RowSkipStream(Through):
+    kept = ("left",)
+
     def __init__(self, source: Stream, count: int) -> None:
-        super().__init__(source)
         self._rows = Rows(source)
-        self._left = count
+        super().__init__(source, self._rows)
+        self.left = count
 
     def __next__(self) -> Element:
-        if self._left < 0:
+        if self.left < 0:
             raise StopIteration
-        while self._left:
-            self._left -= self._rows.take(self._left).num_rows
+        while self.left:
+            self.left -= self._rows.take(self.left).num_rows
         return self._rows.rest()
-
-    def state(self) -> State:
-        return {"input": self._rows.state(), "left": self._left}
-
-    def restore(self, state: State) -> None:
-        self._rows.restore(state["input"])
-        self._left = state["left"]

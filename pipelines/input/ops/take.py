@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipelines.input.element import Spec
-from pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, whole
+from pipelines.input.op import Count, Element, Op, Opening, Stream, Through, whole
 from pipelines.input.rows import Rows, in_rows
 
 
@@ -16,10 +15,6 @@ class Take(Op):
 
     def __post_init__(self) -> None:
         whole("take", "count", self.count, at_least=-1)
-
-    @property
-    def spec(self) -> Spec:
-        return self.input.spec
 
     @property
     def cardinality(self) -> Count:
@@ -34,40 +29,30 @@ class Take(Op):
 
 
 class TakeStream(Through):
+    kept = ("left",)
+
     def __init__(self, source: Stream, count: int) -> None:
         super().__init__(source)
-        self._left = count
+        self.left = count
 
     def __next__(self) -> Element:
-        if self._left == 0:
+        if self.left == 0:
             raise StopIteration
-        self._left -= 1  # before an error can use the element up
+        self.left -= 1  # before an error can use the element up
         return next(self._source)
-
-    def state(self) -> State:
-        return {"input": self._source.state(), "left": self._left}
-
-    def restore(self, state: State) -> None:
-        super().restore(state)
-        self._left = state["left"]
 
 
 class RowTakeStream(Through):
+    kept = ("left",)
+
     def __init__(self, source: Stream, count: int) -> None:
-        super().__init__(source)
         self._rows = Rows(source)
-        self._left = count
+        super().__init__(source, self._rows)
+        self.left = count
 
     def __next__(self) -> Element:
-        if self._left == 0:
+        if self.left == 0:
             raise StopIteration
-        block = self._rows.take(self._left)
-        self._left -= block.num_rows
+        block = self._rows.take(self.left)
+        self.left -= block.num_rows
         return block
-
-    def state(self) -> State:
-        return {"input": self._rows.state(), "left": self._left}
-
-    def restore(self, state: State) -> None:
-        self._rows.restore(state["input"])
-        self._left = state["left"]

@@ -13,8 +13,7 @@ from pipelines.input.element import DatasetSpec, Spec
 from pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, whole
 from pipelines.input.ops.arrow import Arrow
 from pipelines.input.ops.tensors import Elements
-from pipelines.input.rows import Rows, in_rows
-from pipelines.input.stacking import joined
+from pipelines.input.rows import Rows, in_rows, joined
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,7 +86,7 @@ class RowPieces(Pieces):
         self._rows = Rows(source)
 
     def read(self, count: int) -> Any:
-        return self._rows.gather(count)
+        return self._rows.gather(count) or ()
 
     def state(self) -> State:
         return self._rows.state()
