@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from orchestrator.errors import SpanwiseError, UsageError
 from orchestrator.executor import Executor
+from orchestrator.pipeline import Pipeline
 from orchestrator.run import as_typed
 from orchestrator.store import Store
 from scheduler import ledger, root, show
 from scheduler.backfill import telling
 from scheduler.backfill.inventory import ingesting, inventory
-from scheduler.backfill.plan import Plan, Wish, planned, took_s
-from scheduler.backfill.record import Backfill, Stage, enter, find, record, runs
-from scheduler.backfill.work import Means, Result, carry_out
+from scheduler.backfill.plan import Plan, Wish, planned, refuse_overlap, took_s
+from scheduler.backfill.plan import split as divided
+from scheduler.backfill.record import Backfill, Stage, enter, find, record
+from scheduler.backfill.work import Asked, Means, Result, carry_out, standing
 from scheduler.launch import Effort, span_typed
-from scheduler.load import Loaded, load
+from scheduler.load import Loaded, load, split
 from scheduler.openlineage import emitting
 from scheduler.settings import Settings
 
 _RECENT = 10  # runs that tell how long nodes take
+_MOST = 100_000  # spans of a range: the hours of eleven years
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +39,7 @@ class Typed:
     missed: bool = False
     stale: bool = False
     resume: str | None = None
-    wish: Wish
+    wish: Wish = field(default_factory=Wish)
     params: Sequence[str] = ()
     kill: bool = False
     fail_fast: bool = False
@@ -68,7 +71,7 @@ def plan(typed: Typed, settings: Settings) -> tuple[Plan, Loaded]:
         if typed.span is not None:
             first, last = calendar.parse_range(typed.span)
             span_typed(typed.span.partition("..")[0], calendar)  # a number that is no date
-            spans = range(first, last + 1)
+            spans = _range(first, last, typed.span)
             wish = replace(wish, spans=(first, last))
         elif typed.missed:
             entries = ledger.missed(store, name)
@@ -82,6 +85,13 @@ def plan(typed: Typed, settings: Settings) -> tuple[Plan, Loaded]:
             sources = inventory(loaded.pipeline, store)  # for the message that says which there are
         took = took_s(store.executions(run) for run in itertools.islice(store.runs(name), _RECENT))
         return planned(wish, loaded.pipeline, calendar, store, sources, took), loaded
+
+
+def _range(first: int, last: int, said: str) -> range:
+    """All spans of a range; one that is too long was not meant."""
+    if last - first >= _MOST:
+        raise UsageError(f"{said} is {last - first + 1:,} spans; a backfill takes at most {_MOST:,}. Write fewer.")
+    return range(first, last + 1)
 
 
 def _asked(typed: Typed) -> list[tuple[str, bool]]:
@@ -109,40 +119,60 @@ def begin(typed: Typed, settings: Settings, made: Plan, loaded: Loaded) -> Backf
         )
 
 
-def again(typed: Typed, settings: Settings) -> tuple[Backfill, Loaded]:
-    """A backfill that is to go on, with its pipeline as its file has it now.
+def again(typed: Typed, settings: Settings) -> tuple[Result, Loaded]:
+    """How a backfill stands that is to go on, with its pipeline as its file has it now.
 
     Raises:
         NotRecorded: there is no such backfill.
         UsageError: nothing is left of it, or its pipeline is another now.
     """
-    if typed.reference or any(given for _, given in _asked(typed)):
-        raise UsageError("--resume goes on with a backfill as it was planned; it takes no file and no spans.")
+    if typed.reference or typed.wish != Wish() or any(given for _, given in _asked(typed)):
+        raise UsageError(
+            "--resume goes on with a backfill as it was planned; it takes no file, no spans, and nothing that would "
+            "plan it otherwise (--train-once, --split-at, --parallel, --warm-start, --force, --skip-absent)."
+        )
     assert typed.resume is not None, "asked for only then"
     with root.read(settings) as store:
-        backfill = find(store, typed.resume)
+        so_far = standing(find(store, typed.resume), store)
+    backfill = so_far.backfill
     if backfill.stage is Stage.COMPLETE:
         raise UsageError(f"Backfill {backfill.name} is complete, so nothing is left of it.")
-    if not Path(backfill.source.partition(":")[0]).is_file():
+    if not split(backfill.source)[0].is_file():
         raise UsageError(f"The pipeline file of backfill {backfill.name} is gone: {backfill.source}. Put it back.")
-    loaded = load(as_typed(backfill.source), typed=[*backfill.typed, *typed.params], settings=settings.params)
-    lost = [node for node in backfill.train if node not in loaded.pipeline.nodes]
-    if loaded.pipeline.name != backfill.pipeline or lost:
+    backfill = replace(backfill, typed=(*backfill.typed, *typed.params))
+    loaded = load(as_typed(backfill.source), typed=backfill.typed, settings=settings.params)
+    if changed := _changed(backfill, loaded.pipeline):
         raise UsageError(
-            f"{as_typed(backfill.source)} is no longer what backfill {backfill.name} was planned for"
-            f"{': it has lost ' + ', '.join(lost) if lost else ''}. Plan a new one."
+            f"{as_typed(backfill.source)} is no longer what backfill {backfill.name} was planned for: {changed}. "
+            "Plan a new one; what was ingested is not ingested again."
         )
-    return backfill, loaded
+    return replace(so_far, backfill=backfill), loaded
 
 
-def work(backfill: Backfill, loaded: Loaded, typed: Typed, settings: Settings, *, json: bool) -> int:
+def _changed(backfill: Backfill, pipeline: Pipeline) -> str:
+    """What a pipeline has become that keeps a backfill of it from going on; empty when nothing does."""
+    if pipeline.name != backfill.pipeline:
+        return f"it makes {pipeline.name!r}"
+    lost = [node for node in backfill.train if node not in pipeline.nodes]
+    if lost or not backfill.train:
+        return f"it has lost {', '.join(lost)}" if lost else ""
+    now = divided(pipeline, pipeline.first_of(backfill.train))
+    if new := set(now) - set(backfill.train):
+        return f"{', '.join(n for n in now if n in new)} would run once, too"
+    if backfill.parallel > 1:
+        refuse_overlap(pipeline, [n for n in pipeline.order if n not in now], now)
+    return ""
+
+
+def work(backfill: Backfill, loaded: Loaded, typed: Typed, settings: Settings, asked: Asked, *, json: bool) -> int:
     """Carries a backfill out, prints what became of it, and returns the exit code."""
-    executor = Executor(loaded.pipeline)  # before the metadata is opened: the server is forked here
+    began = datetime.now(UTC)
     out = sys.stderr if json else sys.stdout
     try:
-        with root.opened(settings) as store:
+        executor = Executor(loaded.pipeline)  # before the metadata is opened: the server is forked here
+        with contextlib.closing(executor), root.opened(settings) as store:
             backfill = enter(store, backfill, Stage.GOING)
-            done = sum(run.state.succeeded for run in runs(store, backfill).values())
+            done = len(standing(backfill, store).done)
             with (
                 telling.bar(backfill, done, out, live=not json and sys.stdout.isatty()) as (display, tell),
                 emitting(settings, store, display) as observe,
@@ -157,12 +187,10 @@ def work(backfill: Backfill, loaded: Loaded, typed: Typed, settings: Settings, *
                     observe=observe,
                     tell=tell,
                 )
-                result = carry_out(backfill, loaded, means)
-            passed = _passed(store, backfill)
+                result = carry_out(backfill, loaded, means, asked)
+            passed = _passed(store, backfill.pipeline, began)
     except SpanwiseError as error:
-        raise type(error)(f"{error}\nGo on with what is left:  spanwise backfill --resume {backfill.name}") from error
-    finally:
-        executor.close()
+        raise type(error)(f"{error}\nGo on with what is left:  {telling.again(backfill, typed.elsewhere)}") from error
     if json:
         sys.stdout.write(show.json_text(telling.result_document(result, passed)) + "\n")
     else:
@@ -170,12 +198,26 @@ def work(backfill: Backfill, loaded: Loaded, typed: Typed, settings: Settings, *
     return _exit_code(result)
 
 
-def _passed(store: Store, backfill: Backfill) -> list[ledger.Entry]:
-    """The ticks that came while the backfill went on, oldest first."""
-    return list(ledger.entries(store, backfill.pipeline, since=backfill.began))[::-1]
+def _passed(store: Store, pipeline: str, since: datetime) -> list[telling.Passed]:
+    """The ticks that have come since then, oldest first; those in a pause are missed, also when nobody has looked."""
+    known = ledger.schedule(store, pipeline)
+    if known is None:
+        return []
+    from scheduler import account
+    from scheduler.schedule import Timetable
+
+    pauses = ledger.pauses(store, pipeline, since=since)
+    came = account.explain(store, Timetable.read(known.timetable), known, since, datetime.now(UTC))
+    return [
+        telling.Passed(
+            tick=one.tick.name,
+            outcome="missed" if one.entry is None and any(p.holds(one.tick.at) for p in pauses) else one.outcome,
+        )
+        for one in came
+    ]
 
 
 def _exit_code(result: Result) -> int:
     if result.interrupted:
         return 130 if result.interrupted == "SIGINT" else 1
-    return 1 if telling.left(result) else 0
+    return 0 if result.complete else 1

@@ -32,7 +32,7 @@ class Source:
 
     node: str
     ready: Mapping[int, Version]  #: in the input
-    published: Mapping[int, Version]  #: in the metadata
+    published: Mapping[int, Version]  #: in the metadata, of those that are ready
 
 
 def ingesting(pipeline: Pipeline) -> dict[str, Ingests]:
@@ -55,8 +55,7 @@ def inventory(pipeline: Pipeline, store: Store, spans: Collection[int] | None = 
     found = []
     for name, node in ingesting(pipeline).items():
         ready = node.available(spans)
-        asked = ready if spans is None else spans
-        editions = {span: store.of_span(address_of(pipeline, name, node), span) for span in asked}
+        editions = {span: store.of_span(address_of(pipeline, name, node), span) for span in ready}
         published = {span: _version(max(versions, key=edition)) for span, versions in editions.items() if versions}
         found.append(Source(node=name, ready=ready, published=published))
     return found

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TextIO
 
-from orchestrator.run import Run, State, as_typed
+from orchestrator.run import State, as_typed
 from orchestrator.runner import Event, Outcome
 from orchestrator.span import Calendar, Version, ranges
 from scheduler import show
@@ -15,7 +16,9 @@ from scheduler.backfill.inventory import listed
 from scheduler.backfill.plan import Plan, Window
 from scheduler.backfill.record import TRAIN, Backfill
 from scheduler.backfill.work import Happened, Result
-from scheduler.ledger import Entry
+from scheduler.ledger import Outcome as TickOutcome
+
+_ABNORMAL = {outcome.value for outcome in TickOutcome if outcome.abnormal}
 
 
 def planned(plan: Plan) -> str:
@@ -121,6 +124,7 @@ def happened(event: Happened, backfill: Backfill) -> str:
         "stopped": event.message,
         "began": f"Backfill {backfill.name} has begun.",
         "train-held-back": "No model was trained: a span that it was to learn from has failed.",
+        "still-paused": f"The schedule of {backfill.pipeline} is still paused: {event.message}.",
     }[event.what]
 
 
@@ -174,7 +178,15 @@ def bar(
 # --- the result
 
 
-def told(result: Result, passed: Sequence[Entry], elsewhere: Sequence[str] = ()) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Passed:
+    """A tick that came while a backfill went on."""
+
+    tick: str  #: its name
+    outcome: str
+
+
+def told(result: Result, passed: Sequence[Passed], elsewhere: Sequence[str] = ()) -> str:
     """What became of a backfill, and the command that goes on with what is left."""
     backfill = result.backfill
     calendar = Calendar.called(backfill.calendar)
@@ -186,23 +198,33 @@ def told(result: Result, passed: Sequence[Entry], elsewhere: Sequence[str] = ())
     if trained is not None and trained.state is not State.COMPLETE:
         lines.append(f"  the model: {trained.error or trained.state.value}  (spanwise show {trained.name})")
     if passed:
-        lines.append(f"Ticks that passed meanwhile: {', '.join(_tick(entry) for entry in passed)}")
-        if any(entry.ending is not None and entry.ending.outcome.abnormal for entry in passed):
+        lines.append(f"Ticks that passed meanwhile: {', '.join(f'{p.tick} ({p.outcome})' for p in passed)}")
+        if any(p.outcome in _ABNORMAL for p in passed):
             lines.append(f"Make them good:  {_words('backfill', backfill.source, '--missed', elsewhere=elsewhere)}")
     if result.paused:
         resume = _words("schedule", "resume", backfill.pipeline, elsewhere=elsewhere)
         lines.append(f"The schedule of {backfill.pipeline} is still paused: {result.paused}. Resume it:  {resume}")
-    if left(result):
-        again = _words("backfill", "--resume", backfill.name, elsewhere=elsewhere)
-        lines.append(f"{'Go on' if result.interrupted else 'Try again'} with what is left:  {again}")
+    if not result.complete:
+        command = again(backfill, elsewhere)
+        lines.append(f"{'Go on' if result.interrupted else 'Try again'} with what is left:  {command}")
     return "\n".join(lines)
 
 
-def left(result: Result) -> bool:
-    """Whether anything of the backfill is not complete."""
-    trained: Run | None = result.runs.get(TRAIN)
-    untrained = bool(result.backfill.train) and (trained is None or trained.state is not State.COMPLETE)
-    return bool(result.failed or result.left or untrained)
+def again(backfill: Backfill, elsewhere: Sequence[str] = ()) -> str:
+    """The command that goes on with a backfill."""
+    return _words("backfill", "--resume", backfill.name, elsewhere=elsewhere)
+
+
+def stands(result: Result) -> str:
+    """What going on with a backfill would do."""
+    backfill = result.backfill
+    calendar = Calendar.called(backfill.calendar)
+    lines = [_counted(result)]
+    if todo := [s for s in backfill.spans if s not in result.done]:
+        lines.append(f"To be run{' up to the model' if backfill.train else ''}: {listed(todo, calendar)}")
+    if backfill.train and not result.complete:
+        lines.append(f"Once, at the end: {', '.join(backfill.train)}")
+    return "\n".join(lines)
 
 
 def _counted(result: Result) -> str:
@@ -219,16 +241,11 @@ def _counted(result: Result) -> str:
     return f"Backfill {backfill.name}: {verdict}; {', '.join(parts)}."
 
 
-def _tick(entry: Entry) -> str:
-    ending = "open" if entry.ending is None else entry.ending.outcome.value
-    return f"{entry.tick.name} ({ending})"
-
-
 def _words(*words: str, elsewhere: Sequence[str]) -> str:
     return shlex.join(["spanwise", *(as_typed(w) if w.startswith("/") else w for w in words), *elsewhere])
 
 
-def result_document(result: Result, passed: Sequence[Entry]) -> show.Document:
+def result_document(result: Result, passed: Sequence[Passed] = ()) -> show.Document:
     """The result for programs."""
     backfill = result.backfill
     calendar = Calendar.called(backfill.calendar)
@@ -242,7 +259,5 @@ def result_document(result: Result, passed: Sequence[Entry]) -> show.Document:
         "runs": [show.run_document(run) for run in sorted(result.runs.values(), key=lambda r: r.number)],
         "interrupted": result.interrupted or None,
         "paused": result.paused or None,
-        "ticks": [
-            {"tick": e.tick.name, "outcome": None if e.ending is None else e.ending.outcome.value} for e in passed
-        ],
+        "ticks": [{"tick": p.tick, "outcome": p.outcome} for p in passed],
     }

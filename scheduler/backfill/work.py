@@ -127,7 +127,7 @@ def carry_out(backfill: Backfill, loaded: Loaded, means: Means, asked: Asked) ->
                 pause.take()
                 work = _Work(controller, backfill, loaded, means)
                 work.go()
-                interrupted = controller.asked or work.stopped
+                interrupted = controller.asked or ("`spanwise stop`" if work.stopped else "")
         except KeyboardInterrupt as by:
             interrupted = str(by)
     result = standing(backfill, means.store)
@@ -151,7 +151,7 @@ def standing(backfill: Backfill, store: Store) -> Result:
 
 class _Work:
     def __init__(self, controller: Controller, backfill: Backfill, loaded: Loaded, means: Means) -> None:
-        self.stopped = ""  #: who stopped a run from outside, and so all of it
+        self.stopped = False  #: a run was stopped from outside, and so all of it is
         self._controller = controller
         self._backfill = backfill
         self._loaded = loaded
@@ -178,7 +178,7 @@ class _Work:
         if outcome.succeeded:
             self._make_good(outcome.run)
         elif outcome.run.state is State.CANCELED:
-            self.stopped = self.stopped or outcome.run.error or State.CANCELED.value
+            self.stopped = True
         else:
             self._failed = True
 
@@ -289,7 +289,7 @@ class _Pause:
 
     def __init__(self, backfill: Backfill, means: Means) -> None:
         self.why = ""  #: afterwards: why the schedule is still paused; empty when it is not
-        self._who = f"{_WHO}{backfill.name}"
+        self._who = backfill.cause
         self._pipeline = backfill.pipeline
         self._store = means.store
         self._tell = means.tell
@@ -338,9 +338,7 @@ class _Pause:
             if self._mine is None:
                 continue
             with contextlib.suppress(StoreError):  # the next time, or it ends and is said to have ended
-                ledger.prolong(
-                    self._store, self._pipeline, self._mine, until=_now() + timedelta(seconds=PAUSE_S)
-                )
+                ledger.prolong(self._store, self._pipeline, self._mine, until=_now() + timedelta(seconds=PAUSE_S))
 
 
 def _now() -> datetime:

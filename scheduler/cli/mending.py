@@ -65,6 +65,7 @@ def backfill(
     """
     from scheduler.backfill import command, telling
     from scheduler.backfill.plan import Wish
+    from scheduler.backfill.work import asked
     from scheduler.launch import Effort
 
     settings = settings_of(root, config)
@@ -89,15 +90,23 @@ def backfill(
         elsewhere=elsewhere(root, config),
     )
     if resume is not None:
-        going, loaded = command.again(typed, settings)
-    else:
-        plan, loaded = command.plan(typed, settings)
-        if json and (dry_run or not plan.targets):
-            print_document(telling.plan_document(plan))
-        elif not json:
-            sys.stdout.write(telling.planned(plan) + "\n")
-            sys.stdout.flush()
-        if dry_run or not plan.targets:
+        so_far, loaded = command.again(typed, settings)
+        if dry_run and json:
+            print_document(telling.result_document(so_far))
+        elif dry_run:
+            typer.echo(telling.stands(so_far))
+        if dry_run:
             return
+        with asked() as by:
+            raise typer.Exit(command.work(so_far.backfill, loaded, typed, settings, by, json=json))
+    plan, loaded = command.plan(typed, settings)
+    if json and (dry_run or not plan.targets):
+        print_document(telling.plan_document(plan))
+    elif not json:
+        sys.stdout.write(telling.planned(plan) + "\n")
+        sys.stdout.flush()
+    if dry_run or not plan.targets:
+        return
+    with asked() as by:
         going = command.begin(typed, settings, plan, loaded)
-    raise typer.Exit(command.work(going, loaded, typed, settings, json=json))
+        raise typer.Exit(command.work(going, loaded, typed, settings, by, json=json))

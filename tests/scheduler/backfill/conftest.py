@@ -1,6 +1,8 @@
 """A lake of days and a pipeline that ingests one, checks it, learns from three and puts the model into service."""
 
-from collections.abc import Callable
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from orchestrator.mlmd import open_store
 from orchestrator.run import Run, State
 from orchestrator.span import Calendar
+from orchestrator.store import Store
 
 DAYS = '''
 """Days: each run ingests one, and learns from a window of three."""
@@ -107,6 +110,14 @@ class World:
         place.mkdir(parents=True)
         (place / "rows").write_text(rows or f"{day} v{version}")
 
+    def rewrite(self, old: str, new: str) -> None:
+        """From now on the pipeline file is another, also for this process."""
+        file = self.folder / "days.py"
+        assert old in file.read_text()
+        file.write_text(file.read_text().replace(old, new))
+        for name in ("days", "pipeline_file_days"):
+            sys.modules.pop(name, None)
+
     def lived(self, days: int) -> None:
         """So many days have passed, each with its run."""
         for day in range(1, days + 1):
@@ -122,11 +133,13 @@ class World:
 
     def runs(self) -> list[Run]:
         """All runs, oldest first."""
-        store = open_store(str(self.folder / ".spanwise" / "metadata.db"))
-        try:
+        with self.store() as store:
             return list(store.runs("days"))[::-1]
-        finally:
-            store.close()
+
+    @contextlib.contextmanager
+    def store(self) -> Iterator[Store]:
+        with contextlib.closing(open_store(str(self.folder / ".spanwise" / "metadata.db"))) as store:
+            yield store
 
     def states(self) -> list[tuple[str, State]]:
         return [("-" if r.span is None else Calendar.DAY.label(r.span)[-2:], r.state) for r in self.runs()]

@@ -1,21 +1,27 @@
 """Backfills, carried out: what is run, what is learned, what is left after an interruption, and what is said."""
 
 import json
+import shutil
 import signal
 import threading
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from orchestrator.mlmd import open_store
+from orchestrator import lease, process
+from orchestrator.errors import StoreUnavailable
 from orchestrator.run import State, Trigger
 from orchestrator.span import Calendar
+from orchestrator.store import Claim
 from scheduler import ledger
+from scheduler.backfill.command import _passed
 from scheduler.backfill.record import Stage, find
-from scheduler.schedule import Tick
+from scheduler.backfill.work import asked
+from scheduler.schedule import Tick, Timetable, days_before, described
 from tests.scheduler.backfill.conftest import World
 from tests.scheduler.conftest import start
+
+DAILY = Timetable("days", cron="0 3 * * *", span=days_before(1))
 
 
 def learned(world: World) -> list[str]:
@@ -145,21 +151,154 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(world: World) -> None:
     assert sorted(span for span, state in world.states() if state is State.COMPLETE) == ["01", "02", "03", "04"]
 
 
+# --- going on
+
+
+@pytest.fixture
+def failed(world: World) -> World:
+    """A backfill of two days with one model: the second day is broken."""
+    for day, rows in ((1, None), (2, "broken")):
+        world.arrive(day, rows=rows)
+    assert world("backfill", "days.py", "--span", "2024-05-01..2024-05-02", "--train-once", "--parallel", "2")[0] == 1
+    return world
+
+
+def test_what_is_left_can_be_seen_before_it_is_done(failed: World) -> None:
+    """`--resume --dry-run` says how it stands and what would be run, and runs nothing."""
+    code, out, _ = failed("backfill", "--resume", "days/1", "--dry-run")
+
+    assert code == 0
+    assert out.splitlines() == [
+        "Backfill days/1: failed; 1 of 2 spans done, 1 failed, not trained.",
+        "To be run up to the model: 2024-05-02",
+        "Once, at the end: RollingWindow, Train, Push",
+    ]
+    assert len(failed.runs()) == 2
+    assert json.loads(failed("backfill", "--resume", "days/1", "--dry-run", "--json")[1])["stage"] == "failed"
+
+
+@pytest.mark.parametrize("word", ["--train-once", "--force", "--skip-absent", "--warm-start"])
+def test_a_backfill_that_goes_on_is_not_planned_anew(failed: World, word: str) -> None:
+    """What would have to be planned otherwise is refused, not passed over."""
+    code, _, err = failed("backfill", "--resume", "days/1", word)
+
+    assert code == 2
+    assert word in err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("[ingest, check, recent, train, push]", "[ingest, check, recent, train]", "it has lost Push"),
+        ("Pipeline(name, [", "Pipeline('weeks', [", "it makes 'weeks'"),
+        (
+            "train, push])",
+            "train, push, Push(model=train['model'], serving='second', name='Second')])",
+            "Second would run once, too",
+        ),
+        (
+            "class Check(Component):",
+            "class Check(Component):\n    cacheable = False\n",
+            "Check act outside the metadata",
+        ),
+    ],
+)
+def test_a_backfill_whose_pipeline_has_changed_its_parts_does_not_go_on(
+    failed: World, old: str, new: str, says: str
+) -> None:
+    """The new node would run with each span, side by side: nobody has planned that."""
+    failed.rewrite(old, new)
+
+    code, _, err = failed("backfill", "--resume", "days/1")
+
+    assert code == 2
+    assert says in err
+    assert len(failed.runs()) == 2
+
+
+def test_a_backfill_goes_on_with_mended_code(failed: World) -> None:
+    """Of nodes that still have their places, whatever else has changed."""
+    failed.rewrite('if said == "broken":', 'if said == "":')
+
+    assert failed("backfill", "--resume", "days/1")[0] == 0
+    assert learned(failed) == ["2024-05-01 v1", "2024-05-02 v1"]
+
+
+def test_an_argument_that_is_mended_stays_so(world: World) -> None:
+    """It is recorded with the backfill and with its runs, for whoever goes on after that."""
+    world.arrive(1)
+    assert world("backfill", "days.py", "--span", "2024-05-01", "--param", "fail=true")[0] == 1
+
+    assert world("backfill", "--resume", "days/1", "--param", "fail=false")[0] == 0
+
+    assert world.runs()[-1].typed == ("fail=true", "fail=false")
+
+
+def test_a_day_that_has_vanished_fails_and_the_rest_is_planned_anew(failed: World) -> None:
+    """It is told again and again; a new plan leaves it out, and ingests nothing twice."""
+    shutil.rmtree(failed.folder / "data" / "2024-05-02")
+
+    code, out, _ = failed("backfill", "--resume", "days/1")
+
+    assert code == 1
+    assert "Ingest failed: no 2024-05-02" in out
+    span = ("--span", "2024-05-01..2024-05-02")
+    assert failed("backfill", "days.py", *span, "--skip-absent", "--train-once")[0] == 0
+    assert learned(failed) == ["2024-05-01 v1"]
+
+
+def test_a_signal_is_noted_unless_it_was_to_be_ignored() -> None:
+    """Under nohup, SIGHUP ends nothing; afterwards every signal is what it was."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with asked() as by:
+            signal.raise_signal(signal.SIGHUP)
+            assert by.by == ""
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+            assert by.by == "SIGTERM"
+            with pytest.raises(KeyboardInterrupt):
+                by.sleep(60.0)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_from_another_machine_stops_the_backfill(world: World) -> None:
+    """`spanwise stop` there is a claim here, which the run sees: the days after it are not begun."""
+    world.arrive(1)
+    world.arrive(2)
+    child = start("backfill", "days.py", "--span", "2024-05-01..2024-05-02", "--param", "work_s=60", cwd=world.folder)
+    assert child.stdout is not None
+    while "has begun" not in child.stdout.readline():
+        pass
+    with world.store() as store:
+        store.claim(Claim("stop", "days/1"))
+
+    out, _ = child.communicate(timeout=60)
+
+    assert child.returncode == 1
+    assert "Backfill days/1: interrupted by `spanwise stop`; 0 of 2 spans done, 2 left." in out
+    assert "Go on with what is left:  spanwise backfill --resume days/1" in out
+    assert world.states() == [("01", State.CANCELED)]
+
+
 # --- beside a schedule
 
 
 def scheduled(world: World, *, at: datetime) -> None:
     """The metadata knows a schedule of days, whose tick at that moment failed for span 2024-05-02."""
     world.lived(3)
-    store = open_store(str(world.folder / ".spanwise" / "metadata.db"))
-    ledger.put_schedule(
-        store,
-        ledger.Scheduled(pipeline="days", timetable={"cron": "@daily"}, since=at - timedelta(days=9), calendar="day"),
-    )
     tick = Tick(at=at, name="2024-05-03T03:00", wall=at.replace(tzinfo=None), span=Calendar.DAY.parse("2024-05-02"))
     ending = ledger.Ending(outcome=ledger.Outcome.FAILED, why="it failed")
-    assert ledger.claim_tick(store, "days", tick, holder=1, now=at, ending=ending)
-    store.close()
+    known = ledger.Scheduled(
+        pipeline="days", timetable=described(DAILY), since=at - timedelta(days=9), source="days.py", calendar="day"
+    )
+    with world.store() as store:
+        ledger.put_schedule(store, known)
+        assert ledger.claim_tick(store, "days", tick, holder=1, now=at, ending=ending)
 
 
 def test_missed_days_are_made_good(world: World) -> None:
@@ -172,19 +311,17 @@ def test_missed_days_are_made_good(world: World) -> None:
     assert "The schedule of days is paused." in out
     assert "The schedule of days goes on." in out
     assert [r.span for r in world.runs()[3:]] == [Calendar.DAY.parse("2024-05-02")]
-    store = open_store(str(world.folder / ".spanwise" / "metadata.db"))
-    assert ledger.missed(store, "days") == []
-    assert ledger.paused(store, "days", datetime.now(UTC)) is None
-    store.close()
+    with world.store() as store:
+        assert ledger.missed(store, "days") == []
+        assert ledger.paused(store, "days", datetime.now(UTC)) is None
     assert world("backfill", "days.py", "--missed")[1] == "Nothing of days is to be backfilled.\n"
 
 
 def test_a_schedule_that_was_paused_by_somebody_stays_so(world: World) -> None:
     """The end says who paused it, and how to resume it."""
     scheduled(world, at=datetime(2024, 5, 3, 3, tzinfo=UTC))
-    store = open_store(str(world.folder / ".spanwise" / "metadata.db"))
-    ledger.pause(store, "days", who="ann", why="the lake moves", now=datetime.now(UTC))
-    store.close()
+    with world.store() as store:
+        ledger.pause(store, "days", who="ann", why="the lake moves", now=datetime.now(UTC))
 
     _, out, _ = world("backfill", "days.py", "--missed")
 
@@ -198,7 +335,7 @@ def test_a_backfill_waits_for_the_run_that_is_going(world: World) -> None:
     child = start("run", "days.py", "--param", "work_s=60", cwd=world.folder)
     assert child.stdout is not None
     child.stdout.readline()
-    ends = threading.Thread(target=lambda: (time.sleep(1.0), child.send_signal(signal.SIGTERM)))
+    ends = threading.Timer(1.0, child.send_signal, [signal.SIGTERM])
     ends.start()
 
     code, out, _ = world("backfill", "days.py", "--span", "2024-05-01")
@@ -234,8 +371,116 @@ def test_a_backfill_is_found_by_its_pipeline_or_its_name(world: World) -> None:
     world.arrive(1)
     world("backfill", "days.py", "--span", "2024-05-01")
 
-    store = open_store(str(world.folder / ".spanwise" / "metadata.db"))
-    assert find(store, "days").stage is find(store, "days/1").stage is Stage.COMPLETE
-    store.close()
+    with world.store() as store:
+        assert find(store, "days").stage is find(store, "days/1").stage is Stage.COMPLETE
     assert "There is no backfill days/7; its backfills are 1 to 1." in world("backfill", "--resume", "days/7")[2]
     assert "'taxi' was never backfilled here" in world("backfill", "--resume", "taxi")[2]
+
+
+def test_a_tick_is_made_good_also_by_a_backfill_that_ended_before_it_could_say_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is complete; going on notes what it has made good, and runs nothing."""
+    scheduled(world, at=datetime(2024, 5, 3, 3, tzinfo=UTC))
+
+    def locked(*_: object) -> list[ledger.Entry]:
+        raise StoreUnavailable("The metadata are locked.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger, "recover", locked)
+        code, out, err = world("backfill", "days.py", "--missed", "--root", ".spanwise")
+    assert code == 1
+    assert (
+        "The metadata are locked.\nGo on with what is left:  spanwise backfill --resume days/1 --root .spanwise" in err
+    )
+    assert "The schedule of days goes on." in out
+
+    assert world("backfill", "--resume", "days/1")[0] == 0
+
+    assert len(world.runs()) == 4
+    with world.store() as store:
+        assert ledger.missed(store, "days") == []
+
+
+def test_the_pause_of_a_backfill_that_has_died_ends_with_the_next(world: World) -> None:
+    """It is not taken for a person's, and does not run out while the next goes on."""
+    scheduled(world, at=datetime(2024, 5, 3, 3, tzinfo=UTC))
+    with world.store() as store:
+        now = datetime.now(UTC)
+        ledger.pause(store, "days", who="backfill days/7", why="", now=now, until=now + timedelta(minutes=9))
+
+    _, out, _ = world("backfill", "days.py", "--missed")
+
+    assert "The schedule of days goes on." in out
+    assert "is still paused" not in out
+    with world.store() as store:
+        assert ledger.paused(store, "days", datetime.now(UTC)) is None
+        (_, ours) = ledger.pauses(store, "days", since=now)
+        assert (ours.who, ours.resumed_by) == ("backfill days/1", "backfill days/1")
+
+
+def test_ticks_that_passed_are_told_whether_or_not_a_scheduler_has_looked(world: World) -> None:
+    """One that fell into the pause is missed in any case; one that was taken is what it came to."""
+    at = datetime(2024, 5, 3, 3, tzinfo=UTC)
+    scheduled(world, at=at)
+    with world.store() as store:
+        pause = ledger.pause(store, "days", who="backfill days/1", why="", now=at + timedelta(hours=1))
+        ledger.prolong(store, "days", pause, until=at + timedelta(days=2, hours=1))
+
+        passed = _passed(store, "days", since=at)
+
+    assert [(p.tick, p.outcome) for p in passed[:4]] == [
+        ("2024-05-03T03:00", "failed"),
+        ("2024-05-04T03:00", "missed"),
+        ("2024-05-05T03:00", "missed"),
+        ("2024-05-06T03:00", "waiting"),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 1)])
+def test_whoever_waits_for_a_run_on_another_machine_may_stop_waiting(
+    world: World, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+) -> None:
+    """It is told what is waited for, and where; nothing was run, and the schedule goes on."""
+    scheduled(world, at=datetime(2024, 5, 3, 3, tzinfo=UTC))
+    with world.store() as store, monkeypatch.context() as elsewhere:
+        elsewhere.setattr(process, "machine", lambda: "elsewhere/0/0")
+        held = lease.acquire(store, "days", "run 4")
+        held.keep(0, lambda: None)
+        child = start("backfill", "days.py", "--missed", cwd=world.folder)
+        assert child.stdout is not None
+        said = ""
+        while "Waiting" not in said:
+            said = child.stdout.readline()
+        child.send_signal(number)
+        out, err = child.communicate(timeout=60)
+        held.release()
+        paused = ledger.paused(store, "days", datetime.now(UTC))
+
+    assert "run 4 of 'days' is still going" in said
+    assert "on elsewhere" in said
+    assert (child.returncode, err, paused) == (code, "", None)
+    assert out.splitlines() == [
+        "The schedule of days goes on.",
+        f"Backfill days/1: interrupted by {number.name}; 0 of 1 spans done, 1 left.",
+        "Go on with what is left:  spanwise backfill --resume days/1",
+    ]
+    assert len(world.runs()) == 3
+
+
+@pytest.mark.slow
+def test_a_pause_that_somebody_makes_meanwhile_is_left_to_them(world: World) -> None:
+    """The end says that it holds."""
+    scheduled(world, at=datetime(2024, 5, 3, 3, tzinfo=UTC))
+    child = start("backfill", "days.py", "--missed", "--param", "work_s=2", cwd=world.folder)
+    assert child.stdout is not None
+    while "has begun" not in child.stdout.readline():
+        pass
+    with world.store() as store:
+        ledger.pause(store, "days", who="ann", why="the lake moves", now=datetime.now(UTC))
+
+    out, _ = child.communicate(timeout=60)
+
+    assert child.returncode == 0
+    assert "is still paused: ann paused it: the lake moves. Resume it:  spanwise schedule resume days" in out
