@@ -56,7 +56,7 @@ def resuming(run: Run, executions: Iterable[Execution], pipeline: Pipeline) -> R
     """What is left of a run: its nodes that did not end well and, of its nodes, all after them.
 
     Raises:
-        UsageError: the pipeline has lost nodes of the run.
+        UsageError: the pipeline has lost nodes of the run, or none is left to do.
     """
     gone = [name for name in run.nodes if name not in pipeline.nodes]
     if gone:
@@ -81,6 +81,8 @@ def left(run: Run, executions: Iterable[Execution], pipeline: Pipeline) -> Selec
     """The part of the pipeline that continues a run."""
     done = {e.node for e in executions if e.state.succeeded}
     todo = [name for name in run.nodes if name not in done]
+    if not todo:
+        raise UsageError(f"All nodes of run {run.name} have ended well, so nothing is left of it to resume.")
     return pipeline.select(first=pipeline.first_of(todo), last=pipeline.last_of(run.nodes))
 
 

@@ -70,6 +70,12 @@ def test_a_run_that_did_nothing_is_run_whole() -> None:
     assert resume.resuming(RUN, [], pipeline()).base is None
 
 
+def test_a_run_that_died_after_its_last_node_is_not_run_again() -> None:
+    """Nothing is left of it; to act outside a second time is nobody's wish."""
+    with pytest.raises(UsageError, match="so nothing is left of it to resume"):
+        resume.resuming(RUN, executions("A", "B", "C", "D"), pipeline())
+
+
 def test_a_pipeline_that_lost_a_node_of_the_run_is_refused() -> None:
     """What was meant to be done cannot be done any more."""
     with pytest.raises(UsageError, match="had nodes that 'p' has no longer: E"):
