@@ -63,10 +63,6 @@ class SplitWriter:
         self._flying: Future[ChunkRecord] | None = None
 
     @property
-    def elements(self) -> int:
-        return self._first + self._count
-
-    @property
     def is_full(self) -> bool:
         return self._size_bytes >= CHUNK_BYTES
 
@@ -371,7 +367,11 @@ class Writing(Ahead):
         if self._input is not None:  # it may be behind the place where the chunk begins
             self._input.close()
             self._input = None
-        if self._writer is not None and not self._writer.adopt(kept, self._kept.run_id):
+        is_there = True
+        if self._writer is not None:
+            with self._writing():
+                is_there = self._writer.adopt(kept, self._kept.run_id)
+        if not is_there:
             self._resume = kept.header.before
             return
         self._chunk = kept
