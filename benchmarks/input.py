@@ -14,16 +14,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-import pipelines.input as data
 from benchmarks.figures import Figure, at_least, at_most, show
 from benchmarks.input_peers import BATCH, SHUFFLE, features, rate
-from pipelines.input import AUTOTUNE, Dataset
+from pipelines.input import sources
+from pipelines.input.dataset import Dataset
+from pipelines.input.op import AUTOTUNE
+from pipelines.input.sources import from_arrow, from_arrow_files
 from pipelines.input.stats import overhead_s
 
 ROWS = 2_000_000
@@ -62,12 +64,12 @@ def measured(python: str | None) -> Iterator[Figure]:
 def _write(file: Path) -> None:
     random = np.random.default_rng(0)
     table = pa.table({f"c{i}": random.random(ROWS) for i in range(COLUMNS)})
-    with pa.ipc.new_file(file, table.schema) as out:
+    with pa.ipc.new_file(str(file), table.schema) as out:
         out.write_table(table, max_chunksize=65_536)
 
 
-def _mapped(file: Path, **how: int) -> Dataset:
-    return data.from_arrow_files([str(file)]).map(features, vectorized=True, **how)
+def _mapped(file: Path, num_parallel: int | None = None) -> Dataset:
+    return from_arrow_files([str(file)]).map(features, vectorized=True, num_parallel=num_parallel)
 
 
 def _pipeline(file: Path) -> Dataset:
@@ -116,8 +118,8 @@ def _autotuned(file: Path, pipeline: Dataset) -> Iterator[Figure]:
     yield at_least("the same, after 5 s, to the best by hand", by_hand_s / tuned_s, "x", 0.9)
 
 
-def _stage(seconds: float) -> object:
-    def wait(x: object) -> object:
+def _stage(seconds: float) -> Callable[[int], int]:
+    def wait(x: int) -> int:
         time.sleep(seconds)
         return x
 
@@ -125,7 +127,7 @@ def _stage(seconds: float) -> object:
 
 
 def _talk(first: int, second: int) -> Dataset:
-    source = data.range(1_000_000).map(_stage(0.02))
+    source = sources.range(1_000_000).map(_stage(0.02))
     stages = source.map(_stage(0.1), num_parallel=first).map(_stage(0.2), num_parallel=second)
     return stages.options(optimize=False)
 
@@ -141,7 +143,7 @@ def _steady_s(dataset: Dataset, run_s: float) -> float:
     return (late[-1] - late[0]) / (len(late) - 1)
 
 
-def _snapshots(file: Path, folder: Path) -> Iterator[Figure]:
+def _snapshots(file: Path, folder: Path) -> Generator[Figure, None, tuple[float, float]]:
     """Gives what writing and reading manage, in millions of rows a second."""
     batches = _mapped(file).batch(BATCH)
     kept = batches.snapshot(folder / "snapshot", compression=None)
@@ -172,12 +174,12 @@ def _summed(file: Path, row_bytes: float) -> Iterator[int]:
 
 
 def _slow_path() -> Dataset:
-    return data.range(SLOW).map(lambda x: x * 2 + 1)
+    return sources.range(SLOW).map(lambda x: x * 2 + 1)
 
 
 def _overheads(file: Path) -> Iterator[Figure]:
     yield at_most("timing an op, for each element or block", overhead_s() * 1e9, "ns", 1000)
-    plain = data.range(200_000).options(optimize=False, autotune=False)
+    plain = sources.range(200_000).options(optimize=False, autotune=False)
     idle = plain
     for _ in range(10):
         idle = idle.skip(0)
@@ -193,7 +195,7 @@ def _overheads(file: Path) -> Iterator[Figure]:
 
 
 def _memory(file: Path) -> Iterator[Figure]:
-    small = data.from_arrow(pa.ipc.open_file(pa.memory_map(str(file))).read_all().slice(0, 100_000))
+    small = from_arrow(pa.ipc.open_file(pa.memory_map(str(file))).read_all().slice(0, 100_000))
     dataset = small.map(features, vectorized=True, num_parallel=2).shuffle(SHUFFLE).batch(BATCH).prefetch()
     held = []
     for epoch in range(EPOCHS):

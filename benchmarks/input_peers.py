@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
@@ -27,7 +28,7 @@ ROWS_ONE_BY_ONE = 60_000  # of the table: a row at a time, all of it would take 
 SHUFFLE = 65_536
 
 
-def features(c, np=np):  # noqa: ANN001, ANN201  of NumPy arrays, or with another module of tensors
+def features(c: dict[str, Any], np: Any = np) -> dict[str, Any]:  # of arrays, or with another module of tensors
     """Eight columns of twelve; the same work in every form."""
     hour, day = c["c0"], c["c1"]
     return {
