@@ -199,6 +199,8 @@ class Watched:
             moments.append(monotonic + POLL_S / 10)
         if self._waiting:
             moments.append(monotonic + POLL_S)
+        if self.adopting:
+            moments.append(monotonic + GUARD_S)
         return min(moments, default=float("inf"))
 
     # --- open ticks
@@ -287,6 +289,7 @@ class Watched:
         if isinstance(verdict, Again):
             one.again_s = monotonic + verdict.wait_s
             one.base = None if run is None else run.number
+            one.end_others = False  # what the tick had overrun is gone; what has begun since is waited for
             log.info("tick-tried-again", extra=self._facts(one.entry.tick, wait_s=verdict.wait_s, attempt=tries + 1))
             return
         if one.stopped and verdict.outcome is Outcome.FAILED:
@@ -450,6 +453,8 @@ class Watched:
             if self._tools.tell(told):
                 for entry in recorded:
                     ledger.alerted(store, entry)
+            else:
+                self.adopting = True
 
     def _skipped(self, tick: Tick, running: Running) -> Ending:
         what = running.run.name if running.run is not None else running.doing
@@ -542,7 +547,9 @@ class Watched:
         self._tools.note(ended)
         self._tools.measure(store, ended)
         told = [self._tools.tell(each) for each in self._alerts(store, entry, ending, run, running, now)]
-        if ending.outcome.abnormal and all(told):
+        if not all(told):
+            self.adopting = True  # the outbox could not keep it: look for it again, as if another had left it
+        elif ending.outcome.abnormal:
             ledger.alerted(store, entry)
 
     def _alerts(

@@ -465,6 +465,39 @@ def test_an_end_that_a_dead_scheduler_could_not_tell_is_told(world):
     assert [kind for kind, _ in world.told] == ["failure"]
 
 
+def test_an_end_that_the_outbox_could_not_keep_is_told_later(world, monkeypatch):
+    """The disk was full."""
+    world.at(1)
+    world.child.begin().finish(State.FAILED, "Trainer failed")
+    monkeypatch.setattr(outbox, "put", lambda root, told: False)
+    world.at(1, 2)
+    monkeypatch.undo()
+
+    world.at(1, 4)
+
+    assert [kind for kind, _ in world.told] == ["failure"]
+    assert ledger.unsettled(world.records, "p") == []
+
+
+def test_a_second_chance_ends_nobody_else(tmp_path):
+    """What began after the tick is waited for, also where the first attempt had ended what it overran."""
+    world = World(tmp_path, overrun=OverrunPolicy.KILL_AND_RUN, retry=Retry(times=1, backoff_s=60.0))
+    world.at(1)
+    world.child.begin()
+    world.at(2)
+    world.children[0].finish(State.CANCELED, "stopped by `spanwise stop`")
+    world.child.begin().finish(State.FAILED, "Trainer failed")
+    world.at(2, 1)
+    held = lease.acquire(world.records, "p", "a run", clock=world.clock)
+    world.at(2, 3)
+    assert len(world.children) == 2
+
+    held.release(closed=True)
+    world.at(2, 4)
+
+    assert not world.child.job.end_others
+
+
 def test_a_run_whose_controller_died_is_put_right(world, monkeypatch):
     """A process of its own does it; then the tick has failed."""
     world.at(1)
