@@ -52,7 +52,7 @@ class Address:
 
 
 def address(typed: str) -> Address:
-    """The address that was typed: `9464` on this machine alone, `192.0.2.7:9464`, `[::1]:9464`, or a name.
+    """The address that was typed: `9188` on this machine alone, `192.0.2.7:9188`, `[::1]:9188`, or a name.
 
     Raises:
         UsageError: it is none; or no host is named before the colon, which elsewhere means to listen everywhere.
@@ -60,7 +60,7 @@ def address(typed: str) -> Address:
     host, colon, port = typed.rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not port.isascii() or not port.isdigit() or int(port) > _HIGHEST_PORT:
-        raise UsageError(f"--listen {typed}: no port. Write --listen 9464, or --listen ADDRESS:9464.")
+        raise UsageError(f"--listen {typed}: no port. Write --listen 9188, or --listen ADDRESS:9188.")
     if colon and not host:
         raise UsageError(
             f"--listen {typed}: no address. For this machine alone write --listen {port}; for all that reach it, "
@@ -107,7 +107,7 @@ def _server(where: Address, metrics: Metrics, late_s: float) -> ThreadingHTTPSer
         Server.address_family = family
         return Server(at[:2], Page)  # type: ignore[arg-type]  # host and port come first, in either family
     except OSError as error:
-        raise UsageError(f"--listen {where}: {error.strerror}. Name another, for example --listen 9465.") from error
+        raise UsageError(f"--listen {where}: {error.strerror}. Name another, for example --listen 9189.") from error
 
 
 class _Page(BaseHTTPRequestHandler):

@@ -46,6 +46,7 @@ STORIES = {
     "trace-data": ("how-to/trace-data.md",),
     "run-on-a-schedule": ("how-to/run-on-a-schedule.md",),
     "get-alerted": ("how-to/get-alerted.md",),
+    "monitor": ("how-to/monitor.md",),
 }
 DOCTESTS = (
     "reference/datasets.md",

@@ -137,10 +137,10 @@ def test_it_ends_with_its_block(metrics: Metrics) -> None:
 @pytest.mark.parametrize(
     ("typed", "meant", "shown"),
     [
-        ("9464", Address("127.0.0.1", 9464), "127.0.0.1:9464"),
-        ("0.0.0.0:9464", Address("0.0.0.0", 9464), "0.0.0.0:9464"),
+        ("9188", Address("127.0.0.1", 9188), "127.0.0.1:9188"),
+        ("0.0.0.0:9188", Address("0.0.0.0", 9188), "0.0.0.0:9188"),
         ("localhost:0", Address("localhost", 0), "localhost:0"),
-        ("[::1]:9464", Address("::1", 9464), "[::1]:9464"),
+        ("[::1]:9188", Address("::1", 9188), "[::1]:9188"),
     ],
 )
 def test_an_address_is_read(typed: str, meant: Address, shown: str) -> None:
@@ -152,8 +152,8 @@ def test_an_address_is_read(typed: str, meant: Address, shown: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        (":9464", "For this machine alone write --listen 9464; for all that reach it, --listen 0.0.0.0:9464"),
-        ("[]:9464", "no address"),
+        (":9188", "For this machine alone write --listen 9188; for all that reach it, --listen 0.0.0.0:9188"),
+        ("[]:9188", "no address"),
         ("localhost", "no port"),
         ("99999", "no port"),
         ("", "no port"),

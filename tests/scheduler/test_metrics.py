@@ -24,7 +24,7 @@ from scheduler.metrics import LOOK_S, Metrics, span_end
 from scheduler.presence import Watch
 from scheduler.schedule import Tick, Timetable, days_before
 from scheduler.watched import Open, Tools, Watched
-from tests.scheduler.conftest import start
+from tests.scheduler.conftest import PROJECT, start
 from tests.scheduler.records import DAY, NOON, Clock, begun, ended, published
 
 TIMETABLE = Timetable(
@@ -222,6 +222,17 @@ def test_names_follow_the_conventions(metrics: Metrics, store: MemoryStore, watc
         if family.type == "histogram":
             assert family.name.endswith("_seconds")
         assert not re.search(r"_(ms|minutes|hours|days|kb|mb)\b", family.name)
+
+
+def test_the_page_about_metrics_names_all_of_them(metrics: Metrics) -> None:
+    """What is documented is there, and what is there is documented."""
+    page = (PROJECT / "docs" / "how-to" / "monitor.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `(spanwise_\w+)`", page, re.MULTILINE))
+    ours = [f for f in families(metrics.page("")[0].decode()) if f.name.startswith("spanwise_")]
+    told = {f.name + ("_total" if f.type == "counter" else "") for f in ours if not f.name.endswith("_created")}
+
+    assert listed == told
+    assert {re.sub("_bucket$", "", name) for name in re.findall(r"spanwise_[a-z]\w+", page)} == listed
 
 
 @pytest.mark.parametrize(
