@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +23,7 @@ from orchestrator.artifact import PushedModel
 from orchestrator.component import Component
 from orchestrator.errors import LoadError, SpanwiseError
 from orchestrator.pipeline import Pipeline
-from scheduler import load, schedule, settings
+from scheduler import child, load, schedule, settings
 from scheduler.schedule import Schedule, Timetable
 
 LIMIT_S = 120.0
@@ -68,16 +67,7 @@ class Asking:
             "config": None if config is None else str(config),
             "ticks": [tick.isoformat() for tick in ticks],
         }
-        self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "scheduler.describe"],
-            stdin=subprocess.PIPE,
-            stdout=self._out,
-            stderr=self._err,
-            start_new_session=True,
-        )
-        assert self._child.stdin is not None
-        with self._child.stdin as line:
-            line.write(json.dumps(question).encode())
+        self._child = child.start("scheduler.describe", question, stdout=self._out, stderr=self._err)
 
     @property
     def pid(self) -> int:
@@ -165,7 +155,7 @@ def _described(answer: Mapping[str, object]) -> Described:
 
 def main() -> None:
     """Answers the question on stdin."""
-    question = json.load(sys.stdin)
+    question = child.given()
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer:
         os.dup2(2, 1)
         json.dump(_answered(question), answer)

@@ -8,7 +8,6 @@ have the same job, one of them runs. What it says goes to its log; its exit code
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from orchestrator.pipeline import Pipeline
 from orchestrator.run import Run, Trigger, as_typed
 from orchestrator.runner import Request
 from orchestrator.store import AlreadyClaimed, Store
-from scheduler import launch, ledger, load, resume, root, settings, show, stop
+from scheduler import child, launch, ledger, load, resume, root, settings, show, stop
 from scheduler.load import Loaded
 from scheduler.settings import Settings
 
@@ -75,17 +74,7 @@ def start(job: Job) -> subprocess.Popen[bytes]:
     log = log_of(Path(job.root), job.pipeline, job.tick, job.attempt)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "scheduler.scheduled"],
-            stdin=subprocess.PIPE,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-        )
-    assert child.stdin is not None
-    with child.stdin as line:
-        line.write(json.dumps(asdict(job)).encode())
-    return child
+        return child.start("scheduler.scheduled", asdict(job), stdout=file, stderr=file)
 
 
 def said(log: Path) -> str:
@@ -105,7 +94,7 @@ def said(log: Path) -> str:
 
 def main() -> int:
     """Does the job on stdin."""
-    job = Job(**json.load(sys.stdin))
+    job = Job(**child.given())  # type: ignore[arg-type]  # as `start` has written it
     known = settings.read(config=None if job.config is None else Path(job.config), root=Path(job.root))
     try:
         return _closed(job, known) if job.close is not None else _run(job, known)
