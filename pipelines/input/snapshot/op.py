@@ -254,6 +254,8 @@ class SnapshotStream(Stream):
         try:
             return next(self._inner)
         except SnapshotDamaged as error:
+            if not self.use.hit:  # it is another snapshot, further up in the graph
+                raise
             self._inner = self._after_damage(self._inner, error)
         return next(self)
 
@@ -323,12 +325,12 @@ class SnapshotStream(Stream):
         joined = self._op.joined(Splits(parts=parts), _dataset(opening))
         return opening.open(seeded(joined, mixed(opening.seed, 2)))
 
-    def _writing(self, attempt: Attempt, kept: Kept, start: int = 0) -> Stream:
+    def _writing(self, attempt: Attempt, kept: Kept) -> Stream:
         run = self._run = attempt.run
         reason = f"taken up from run {kept.run_id}" if kept.origin else "written from its beginning"
         self._entered("write", reason, run.run_id)
         if self._op.writer_fn is None:
-            return self._sequence(attempt, kept, kept.origin or self._origin(), start)
+            return self._sequence(attempt, kept, kept.origin or self._origin(), 0)
         feed = Feed(self._op.input.spec, self._op.input.cardinality)
         splits = self._op.split(feed, _dataset(self._opening))
         streams = [
