@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipelines.input.op import Count, Element, Op, Opening, Stream, Through, whole
-from pipelines.input.rows import Rows, in_rows
+from pipelines.input.rows import in_rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,17 +42,16 @@ class SkipStream(Through):
         return next(self._source)
 
 
-class RowSkipStream(Through):
-    kept = ("left",)
-
-    def __init__(self, source: Stream, count: int) -> None:
-        self._rows = Rows(source)
-        super().__init__(source, self._rows)
-        self.left = count
+class RowSkipStream(SkipStream):
+    """Gives the rest of the block in which the last row is that it skips, so that it stands between blocks."""
 
     def __next__(self) -> Element:
         if self.left < 0:
             raise StopIteration
         while self.left:
-            self.left -= self._rows.take(self.left).num_rows
-        return self._rows.rest()
+            block = next(self._source)
+            skipped = min(self.left, block.num_rows)
+            self.left -= skipped
+            if skipped < block.num_rows:
+                return block.slice(skipped)
+        return next(self._source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipelines.input.op import Count, Element, Op, Opening, Stream, Through, whole
-from pipelines.input.rows import Rows, in_rows
+from pipelines.input.rows import in_rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,17 +42,14 @@ class TakeStream(Through):
         return next(self._source)
 
 
-class RowTakeStream(Through):
-    kept = ("left",)
-
-    def __init__(self, source: Stream, count: int) -> None:
-        self._rows = Rows(source)
-        super().__init__(source, self._rows)
-        self.left = count
+class RowTakeStream(TakeStream):
+    """Cuts the block in which the last row is; what is left of it is behind the end and in no state."""
 
     def __next__(self) -> Element:
         if self.left == 0:
             raise StopIteration
-        block = self._rows.take(self.left)
+        block = next(self._source)
+        if block.num_rows > self.left:
+            block = block.slice(0, self.left)
         self.left -= block.num_rows
         return block
