@@ -28,6 +28,8 @@ ENOUGH_FOR_BLOCKS = 0.05  #: the same for the cost of a row, which is measured r
 LEAST_BUFFER_GAIN_S = 1e-9  #: a longer buffer has to shorten the wait by more than that
 SPARE = 1.1  #: how much more than what the model finds just enough is set
 PERIOD_S: Final = (0.01, 60.0)  #: from one proposal to the next: the first, which doubles up to the second
+BLOCKS_TRIED: Final = 16  #: before a size of block is judged, so many go through,
+WORK_TRIED_S: Final = 0.05  #: and so much work is done
 BLOCK_BYTES: Final = 1 << 24  #: a block above this does not fit the caches of a processor any more
 
 
@@ -170,11 +172,19 @@ def next_block_rows(costs: Mapping[int, float], block: Knob) -> int:
 
 
 @dataclass(kw_only=True)
+class Spent:
+    """What rows have cost in blocks of one size."""
+
+    work_s: float = 0.0
+    rows: int = 0
+
+
+@dataclass(kw_only=True)
 class Found:
     """What was found in the passes over a dataset so far: the next one begins with it."""
 
     settings: dict[str, int] = field(default_factory=dict)
-    costs: dict[int, float] = field(default_factory=dict)  #: seconds an element, by the rows of a block
+    spent: dict[int, Spent] = field(default_factory=dict)  #: with blocks of so many rows
 
 
 class Tuner:
@@ -269,7 +279,7 @@ class Tuner:
             knobs[op].value = self._with_spare(proposal, proposal.settings[key], knobs[op])
             self._found.settings[key] = knobs[op].value
         if self._block is not None:
-            self._tune_block(self._block, tree, proposal)
+            self._tune_block(self._block, tree, recent, proposal)
         self._before = readings
         self.proposal = proposal
         logger.debug("input.autotune", extra={"settings": proposal.settings, "reason": proposal.stop.value})
@@ -288,10 +298,15 @@ class Tuner:
         self._tuned_at, self._busy_s = now, min(self._busy_s, busy_s)
         return self._busy_s
 
-    def _tune_block(self, block: Knob, tree: Node, proposal: Proposal) -> None:
-        """Tries another size of block."""
-        costs = self._found.costs
-        costs[block.value] = min(work_s(tree), costs.get(block.value, math.inf))
+    def _tune_block(self, block: Knob, tree: Node, recent: Mapping[Op, Reading], proposal: Proposal) -> None:
+        """Tries another size of block, once what this one costs is known well: some ops do the work of many at once."""
+        sources = [recent[op].units for op in self.stats.ops if in_rows(op) and not any(map(in_rows, op.inputs))]
+        spent = self._found.spent.setdefault(block.value, Spent())
+        spent.work_s += work_s(tree) * recent[self.stats.ops[0]].units
+        spent.rows += sum(sources)
+        if spent.rows < BLOCKS_TRIED * block.value or spent.work_s < WORK_TRIED_S:
+            return
+        costs = {size: each.work_s / each.rows for size, each in self._found.spent.items() if each.rows}
         rows = next_block_rows(costs, block)
         growth = rows / block.value
         heaviest = max(node.element_bytes for node in tree.walk())

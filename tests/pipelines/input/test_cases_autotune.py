@@ -1,6 +1,7 @@
 """The cases of autotune and of the training loop, each a test named by its id."""
 
 import dataclasses
+import time
 from itertools import pairwise
 
 import pytest
@@ -11,6 +12,8 @@ from pipelines.input.latency import Kind, Node, Parameter, held_bytes, latency_s
 from pipelines.input.op import AUTOTUNE, Opening, Options
 from pipelines.input.ops.map import Map
 from pipelines.input.ops.range import Range
+from pipelines.input.profile import Profile
+from pipelines.input.sources import from_generator
 from pipelines.input.stats import Reading, Work
 from tests.pipelines.input.talk import F_S, G_S, SOURCE_S, free, one_after_another, tree
 
@@ -166,3 +169,65 @@ def test_AT_15_no_more_than_is_needed_where_more_gains_nothing(cores, f, g, outp
     assert found.settings == {"f": f, "g": g}
     assert found.latency_s == pytest.approx(output_s, rel=0.01)
     assert found.latency_s >= max(SOURCE_S, F_S / f, G_S / g) * 0.999
+
+
+def test_ED_02_overlap_alone_is_bounded_by_the_longer_part():
+    """24.6 s of input hidden behind 26.4 s of the rest: 26.4 s, 1.93 times as fast, and no buffer makes it faster."""
+    source = Node(name="input", kind=Kind.SOURCE, own_s=24.6)
+    ahead = Node(name="prefetch", kind=Kind.ASYNC_KNOWN_RATIO, own_s=0.0, buffer=64, inputs=(source,))
+
+    one_after_another_s = 26.4 + latency_s(source, {}, 26.4)
+    overlapped_s = 26.4 + latency_s(ahead, {}, 26.4)
+
+    assert one_after_another_s == pytest.approx(51.0)
+    assert overlapped_s == pytest.approx(26.4)
+    assert one_after_another_s / overlapped_s == pytest.approx(1.93, abs=0.005)
+
+
+def test_ED_03_what_the_consumer_does_not_account_for_it_waits():
+    """23.8 s in all, of which it is busy for 4.2 + 5.4 + 7.6: it waits for the other 6.6."""
+    busy_s = 4.2 + 5.4 + 7.6
+    ahead = Node(
+        name="prefetch",
+        kind=Kind.ASYNC_KNOWN_RATIO,
+        own_s=0.0,
+        buffer=2,
+        inputs=(Node(name="input", kind=Kind.SOURCE, own_s=23.8),),
+    )
+
+    assert busy_s == pytest.approx(17.2)
+    assert latency_s(ahead, {}, busy_s) == pytest.approx(6.6)
+
+
+def test_ED_01_a_profile_tells_the_shares_of_a_step():
+    """Input 48 %, computing 29 %, the parameter server 20 %: what of 51 s the input takes is what the step waits."""
+    spent = {"get_batch": 6.7, "input_fn": 17.9, "compute_loss": 14.8, "get_model": 5.0, "report_gradient": 5.0}
+    waited_s = spent["get_batch"] + spent["input_fn"]
+    found = Profile(ops=(), elements=100, elapsed_s=51.0, waited_s=waited_s, stepped=True, advice="", timing_s=0.0)
+
+    assert found.bottleneck == "input"
+    assert "48% of the time the consumer waits" in found.verdict
+    assert 51.0 - sum(spent.values()) == pytest.approx(1.6)
+
+
+def test_ED_04_the_next_task_is_asked_for_before_the_last_element_of_one_is_consumed():
+    """One dataset over all tasks: no stall where they change; a task is done when its last element was consumed."""
+    asked, done = [], []
+
+    def tasks():
+        for task in range(10):
+            asked.append(task)
+            yield from ((task, element) for element in range(3))
+
+    elements = from_generator(tasks).prefetch(2).options(optimize=False)
+    ahead = []
+    for task, element in elements:
+        deadline = time.monotonic() + 10
+        while element == 2 and task < 9 and task + 1 not in asked and time.monotonic() < deadline:
+            time.sleep(0.001)  # the thread may need a moment; it does not need us to take an element
+        if element == 2:
+            ahead.append(task == 9 or task + 1 in asked)
+            done.append(task)
+
+    assert all(ahead)
+    assert done == list(range(10))
