@@ -65,7 +65,7 @@ def read(page: bytes) -> Mapping[str, float]:
         f"{s.name}{{{','.join(f'{k}={v}' for k, v in sorted(s.labels.items()))}}}": s.value
         for family in families(page.decode())
         for s in family.samples
-        if s.name.startswith("spanwise_") and not s.name.endswith("_created")
+        if s.name.startswith("spanwise_")
     }
 
 
@@ -218,7 +218,7 @@ def test_names_follow_the_conventions(metrics: Metrics, store: MemoryStore, watc
     for family in ours:
         assert family.documentation.endswith("."), family.name
         if family.type == "counter":
-            assert {s.name for s in family.samples} <= {f"{family.name}_total", f"{family.name}_created"}
+            assert {s.name for s in family.samples} == {f"{family.name}_total"}
         if family.type == "histogram":
             assert family.name.endswith("_seconds")
         assert not re.search(r"_(ms|minutes|hours|days|kb|mb)\b", family.name)
@@ -229,7 +229,7 @@ def test_the_page_about_metrics_names_all_of_them(metrics: Metrics) -> None:
     page = (PROJECT / "docs" / "how-to" / "monitor.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"^\| `(spanwise_\w+)`", page, re.MULTILINE))
     ours = [f for f in families(metrics.page("")[0].decode()) if f.name.startswith("spanwise_")]
-    told = {f.name + ("_total" if f.type == "counter" else "") for f in ours if not f.name.endswith("_created")}
+    told = {f.name + ("_total" if f.type == "counter" else "") for f in ours}
 
     assert listed == told
     assert {re.sub("_bucket$", "", name) for name in re.findall(r"spanwise_[a-z]\w+", page)} == listed
