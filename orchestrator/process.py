@@ -15,7 +15,6 @@ import itertools
 import os
 import re
 import resource
-import secrets
 import signal
 import socket
 import sys
@@ -27,6 +26,8 @@ from pathlib import Path
 LINUX = sys.platform == "linux"
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 RLIMIT_LOCKS = 10  # asm-generic/resource.h; Python's `resource` does not name it
+_HIGHEST_MARK = 1 << 62
+_LOWEST_CEILING = 1 << 40  # below it two runs might draw the same mark
 _LONGEST_COMMAND = 120  # characters that are shown
 _MARKS = re.compile(rb"Max file locks +(\S+) +(\S+)")
 
@@ -167,9 +168,13 @@ def named(survivors: Sequence[Survivor]) -> str:
 
 
 def new_mark() -> int:
-    """A mark that nothing else has, small enough for a process that is marked itself to give it to a child."""
-    _, ceiling = resource.getrlimit(RLIMIT_LOCKS) if LINUX else (0, resource.RLIM_INFINITY)
-    return 1 + secrets.randbelow((1 << 62 if ceiling == resource.RLIM_INFINITY else ceiling) - 1)
+    """A mark that nothing else has; 0, which marks nobody, where there is none to be had.
+
+    It is below that of this process, if that is marked itself: a limit can only be lowered.
+    """
+    _, ceiling = resource.getrlimit(RLIMIT_LOCKS) if LINUX else (0, 0)
+    highest = _HIGHEST_MARK if ceiling == resource.RLIM_INFINITY else ceiling
+    return 1 + int.from_bytes(os.urandom(8)) % (highest - 1) if highest >= _LOWEST_CEILING else 0
 
 
 def take_mark(mark: int) -> bool:
@@ -177,7 +182,7 @@ def take_mark(mark: int) -> bool:
 
     What is marked already, because it runs inside another run, has both marks from then on.
     """
-    if not LINUX:
+    if not mark:
         return False
     _, ceiling = resource.getrlimit(RLIMIT_LOCKS)
     with contextlib.suppress(OSError, ValueError):

@@ -255,6 +255,20 @@ def test_a_marked_process_can_mark_its_child():
     assert said.stdout == "[True] [True] []\n"
 
 
+def test_where_too_few_marks_are_left_there_is_none():
+    """A low limit of file locks, set by whoever, leaves runs unmarked: two of one mark would end each other."""
+    script = (
+        "import resource\n"
+        "from orchestrator import process\n"
+        "resource.setrlimit(process.RLIMIT_LOCKS, (1000, 1000))\n"
+        "mark = process.new_mark()\n"
+        "print(mark, process.take_mark(mark), process.survivors(mark), process.end(mark))\n"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30)
+
+    assert said.stdout == "0 False [] []\n"
+
+
 def test_others_are_ended_with_the_marked(sleeper):
     """A process that has no mark is ended when it is named; one that has its number by now is not."""
     program, other = sleeper(), sleeper()
