@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from orchestrator.artifact import Examples
-from orchestrator.errors import ColumnsChanged, ParameterError, UnreadableInput
+from orchestrator.errors import ParameterError, UnreadableInput
 from orchestrator.span import Calendar
+from pipelines.input.files import conformed, unified
+from pipelines.input.ops.parquet import Group, Parquet, footer, opened
 
-_TABLE_ROWS = 1 << 20  # read at once where the whole table is wanted anyway
+if TYPE_CHECKING:
+    from pipelines.input.dataset import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,44 +32,42 @@ def columns_of(examples: Sequence[Examples], split: str) -> pa.Schema:
     """Every column that any of the spans has. A span that lacks one, or has only nulls in it, gives nulls.
 
     Raises:
+        ParameterError: no span has such a split.
         ColumnsChanged: two spans have different types for one column.
         UnreadableInput: a file is missing or damaged.
     """
-    found: dict[str, tuple[pa.DataType, Examples]] = {}
-    for artifact in examples:
-        for path in _files(artifact, split):
-            for field in _opened(path).schema_arrow:
-                before = found.get(field.name)
-                if before is None or pa.types.is_null(before[0]):
-                    found[field.name] = (field.type, artifact)
-                elif field.type != before[0] and not pa.types.is_null(field.type):
-                    raise ColumnsChanged(
-                        f"column {field.name!r} is {before[0]} in span {_label(before[1])} and {field.type} in "
-                        f"span {_label(artifact)}. Ingest one of them again with the type pinned: "
-                        f"types={{{field.name!r}: …}}."
-                    )
-    return pa.schema([(name, type_) for name, (type_, _) in found.items()])
+    return _columns(_files(examples, split))
 
 
-def batches(
-    examples: Sequence[Examples], split: str, columns: Sequence[str] | None = None, batch_size: int = 1 << 16
-) -> Iterator[pa.RecordBatch]:
-    """The rows in the order of the artifacts and, within each, of its files; memory is that of a few batches.
+def dataset(examples: Sequence[Examples], split: str, columns: Sequence[str] | None = None) -> Dataset:
+    """The rows in the order of the artifacts and, within each, of its files.
 
     Raises:
         ParameterError: no span has such a column or such a split.
         ColumnsChanged, UnreadableInput: as `columns_of`.
     """
-    schema = chosen(columns_of(examples, split), columns)
-    for artifact in examples:
-        for path in _files(artifact, split):
-            file = _opened(path)
-            there = [name for name in schema.names if name in file.schema_arrow.names]
-            try:
-                for batch in file.iter_batches(batch_size, columns=there):
-                    yield _conformed(batch, schema)
-            except (pa.ArrowException, OSError) as error:
-                raise UnreadableInput(f"{path}: damaged ({error}). Ingest its span again.") from error
+    from pipelines.input.dataset import Dataset
+
+    files = _files(examples, split)
+    return Dataset(_reading(files, _columns(files), columns))
+
+
+def by_artifact(
+    examples: Sequence[Examples], split: str, columns: Sequence[str] | None = None
+) -> list[tuple[Examples, Parquet]]:
+    """What reads each of the artifacts, all with the same columns.
+
+    Raises:
+        ParameterError, ColumnsChanged, UnreadableInput: as `dataset`.
+    """
+    files = _files(examples, split)
+    schema = _columns(files)
+    return [(each, _reading([file for file in files if file.artifact is each], schema, columns)) for each in examples]
+
+
+def table(examples: Sequence[Examples], split: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """All of the rows at once."""
+    return dataset(examples, split, columns).to_arrow()
 
 
 def parts(examples: Sequence[Examples], split: str) -> list[Part]:
@@ -76,18 +77,11 @@ def parts(examples: Sequence[Examples], split: str) -> list[Part]:
         ParameterError: no span has such a split.
         UnreadableInput: a file is missing or damaged.
     """
-    found = []
-    for artifact in examples:
-        for path in _files(artifact, split):
-            with _opened(path) as file:
-                sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-            name = path.rpartition("/")[2]
-            found += [
-                Part(path=path, group=group, rows=rows, place=f"{artifact.span}/{artifact.version}/{name}/{group}")
-                for group, rows in enumerate(sizes)
-                if rows
-            ]
-    return found
+    return [
+        Part(path=group.path, group=group.number, rows=group.rows, place=f"{file.place}/{group.number}")
+        for file in _files(examples, split)
+        for group in file.groups
+    ]
 
 
 def of_part(part: Part, schema: pa.Schema, batch_size: int = 1 << 16) -> Iterator[pa.RecordBatch]:
@@ -96,19 +90,13 @@ def of_part(part: Part, schema: pa.Schema, batch_size: int = 1 << 16) -> Iterato
     Raises:
         UnreadableInput: the file is damaged.
     """
-    with _opened(part.path) as file:
+    with opened(part.path) as file:
         there = [name for name in schema.names if name in file.schema_arrow.names]
         try:
             for batch in file.iter_batches(batch_size, row_groups=[part.group], columns=there):
-                yield _conformed(batch, schema)
+                yield conformed(batch, schema)
         except (pa.ArrowException, OSError) as error:
             raise UnreadableInput(f"{part.path}: damaged ({error}). Ingest its span again.") from error
-
-
-def table(examples: Sequence[Examples], split: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """All of the rows at once."""
-    schema = chosen(columns_of(examples, split), columns)
-    return pa.Table.from_batches(batches(examples, split, columns, _TABLE_ROWS), schema)
 
 
 def chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
@@ -125,27 +113,50 @@ def chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     return pa.schema([schema.field(name) for name in columns])
 
 
-def _files(artifact: Examples, split: str) -> list[str]:
-    return sorted(str(path) for path in artifact.split(split).glob("*.parquet"))
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    """A Parquet file of an artifact, and what its footer says."""
+
+    artifact: Examples
+    path: str
+    schema: pa.Schema
+    groups: tuple[Group, ...]
+
+    @property
+    def place(self) -> str:
+        return f"{self.artifact.span}/{self.artifact.version}/{self.path.rpartition('/')[2]}"
+
+    @property
+    def span(self) -> str:
+        return f"span {Calendar(self.artifact.calendar or 'number').label(self.artifact.span)}"
 
 
-def _opened(path: str) -> pq.ParquetFile:
-    try:
-        return pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
-        raise UnreadableInput(f"{path}: cannot be read as Parquet ({error}). Ingest its span again.") from error
+def _files(examples: Iterable[Examples], split: str) -> list[_File]:
+    found = []
+    for artifact in examples:
+        for path in sorted(map(str, artifact.split(split).glob("*.parquet"))):
+            try:
+                schema, groups = footer(path)
+            except UnreadableInput as error:
+                raise UnreadableInput(f"{error} Ingest its span again.") from error
+            found.append(_File(artifact=artifact, path=path, schema=schema, groups=tuple(groups)))
+    return found
 
 
-def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with the columns and types of the schema; what it lacks is null."""
-    arrays = []
-    for field in schema:
-        place = batch.schema.get_field_index(field.name)
-        array = pa.nulls(len(batch), field.type) if place < 0 else batch.column(place)
-        arrays.append(array if array.type == field.type else array.cast(field.type))
-    # an empty list of arrays would make a batch without rows
-    return pa.RecordBatch.from_arrays(arrays, schema=schema) if arrays else batch
+def _columns(files: Iterable[_File]) -> pa.Schema:
+    def mend(name: str) -> str:
+        return f"Ingest one of them again with the type pinned: types={{{name!r}: …}}."
+
+    return unified("the examples", ((file.span, file.schema) for file in files), mend)
 
 
-def _label(artifact: Examples) -> str:
-    return Calendar(artifact.calendar or "number").label(artifact.span)
+def _reading(files: Sequence[_File], schema: pa.Schema, columns: Sequence[str] | None) -> Parquet:
+    """The op that reads these files, which have some of the columns of `schema`."""
+    if columns is not None and not columns:
+        raise ParameterError("columns=[] asks for no column; leave it out for all of them.")
+    return Parquet(
+        paths=tuple(file.path for file in files),
+        groups=tuple(group for file in files for group in file.groups),
+        schema=schema,
+        columns=None if columns is None else tuple(chosen(schema, columns).names),
+    )

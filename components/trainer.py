@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, overload
 
 from orchestrator.artifact import Examples, Model, TransformGraph
 from orchestrator.component import Attempt, Component, Input, Output
@@ -19,28 +19,53 @@ from orchestrator.span import Calendar, ranges
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from components.feed import Tally
+    from pipelines.input.dataset import Dataset
+
 log = logging.getLogger("spanwise.trainer")
 
 
-class Window(tuple[Examples, ...]):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Window(Sequence[Examples]):
     """The examples of a window, oldest span first."""
 
-    __slots__ = ()
+    artifacts: tuple[Examples, ...]
+    snapshots: Path  #: the folder that keeps what was prepared
+    tally: Tally  #: what was read from there, and written
+
+    @overload
+    def __getitem__(self, at: int) -> Examples: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Examples]: ...
+    def __getitem__(self, at: int | slice) -> Examples | Sequence[Examples]:
+        return self.artifacts[at]
+
+    def __len__(self) -> int:
+        return len(self.artifacts)
 
     def dataset(
-        self, split: str, columns: Sequence[str] | None = None, batch_size: int = 1 << 16
-    ) -> Iterator[pa.RecordBatch]:
-        """The rows of a split over all spans, oldest first, as a stream of at most `batch_size` at a time.
+        self,
+        split: str,
+        columns: Sequence[str] | None = None,
+        *,
+        prepare: Callable[[Dataset], Dataset] | None = None,
+    ) -> Dataset:
+        """The rows of a split over all spans, oldest first; a column that a span lacks is null there.
 
-        A column that a span lacks is null there.
+        `prepare` is given the rows of one span after the other, all with the same columns. What it makes of a span is
+        kept as a snapshot, which every run reads that has a span of the same content and prepares it alike: it should
+        do what takes long and is the same in each epoch. Shuffle, repeat and batch behind it.
 
         Raises:
             ParameterError: there is no such split or column.
             ColumnsChanged: two spans have different types for one column.
+            Unfingerprintable: `prepare` uses something whose content cannot be known.
         """
-        from components import rows
+        from components import feed, rows
 
-        return rows.batches(self, split, columns, batch_size)
+        if prepare is None:
+            return rows.dataset(self, split, columns)
+        return feed.prepared(rows.by_artifact(self, split, columns), prepare, self.snapshots, self.tally)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +81,7 @@ class TrainerTask:
     backfill has none.
     """
 
-    examples: Window  #: oldest span first; `task.examples.dataset("train")` streams their rows
+    examples: Window  #: oldest span first; `task.examples.dataset("train")` is a dataset of their rows
     model_dir: Path  #: an empty folder; what is written here is the model, in whatever files
     checkpoints: Path  #: a folder that is kept from one attempt of this run to the next
     graph: TransformGraph | None = None  #: how `examples` were made of the raw ones; a model is served with it
@@ -107,7 +132,7 @@ class Trainer(Component):
     good.
     """
 
-    preload: ClassVar = ("pyarrow", "pyarrow.parquet", "components.rows")
+    preload: ClassVar = ("pyarrow", "pyarrow.parquet", "components.rows", "components.feed")
     prepared: ClassVar = ("from_base",)
 
     def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:  # noqa: ARG002
@@ -130,9 +155,13 @@ class Trainer(Component):
         if base is not None and not from_base:
             log.info("training from scratch, not from %s: the run was asked to", base.name)
             base = None
+        from components.feed import Tally
+
         attempt.checkpoints.mkdir(parents=True, exist_ok=True)
+        tally = Tally()
+        ordered = tuple(sorted(examples, key=lambda e: e.span))  # stable: one span keeps the order it came in
         task = TrainerTask(
-            examples=Window(sorted(examples, key=lambda e: e.span)),  # stable: one span keeps the order it came in
+            examples=Window(artifacts=ordered, snapshots=attempt.snapshots, tally=tally),
             model_dir=model.path,
             checkpoints=attempt.checkpoints,
             graph=graph,
@@ -142,7 +171,11 @@ class Trainer(Component):
         )
         spans = ranges(((e.span, e.version) for e in task.examples), Calendar.called(task.examples[0].calendar))
         log.info("training on %s", spans)
-        run_fn(task)
+        try:
+            run_fn(task)
+        finally:
+            if used := tally.counts():
+                log.info("snapshots: %s", ", ".join(f"{what} {count}" for what, count in used.items()))
         if not any(path.is_file() for path in model.path.rglob("*")):
             name = getattr(run_fn, "__qualname__", repr(run_fn))
             raise NodeFailed(
@@ -151,3 +184,4 @@ class Trainer(Component):
             )
         model.spans = list(task.spans)
         model.base = base.name if base is not None else None
+        model.snapshots = used or None

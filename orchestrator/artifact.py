@@ -245,6 +245,7 @@ class Model(Artifact):
 
     spans: list[int] | None  #: the spans it learned from
     base: str | None  #: name of the model it was warm-started from
+    snapshots: dict[str, int] | None  #: of prepared examples: hits, misses, written, bytes_read, bytes_written
 
 
 class Evaluation(Artifact, kind="ModelEvaluation"):

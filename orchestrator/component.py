@@ -81,6 +81,7 @@ class Attempt:
     number: int  #: 1 for the first try
     scratch: Path  #: an empty folder, removed afterwards
     checkpoints: Path  #: kept from one attempt of this run to the next
+    snapshots: Path  #: what datasets keep for the runs of all pipelines below this root
     check_fence: Callable[[], None]  #: raises Fenced when the lease is lost; call it before an effect outside the store
 
 

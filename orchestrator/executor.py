@@ -60,6 +60,7 @@ class Job:
     log: str  #: file that gets everything the child prints
     scratch: str
     checkpoints: str
+    snapshots: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -530,6 +531,7 @@ def _arguments(
             number=job.attempt,
             scratch=Path(job.scratch),
             checkpoints=Path(job.checkpoints),
+            snapshots=Path(job.snapshots),
             check_fence=lambda: _check_fence(line),
         )
     return arguments

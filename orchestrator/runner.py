@@ -431,6 +431,7 @@ class _Loop:
                 log=execution.log,
                 scratch=str(room / f"{node.name}.scratch"),
                 checkpoints=str(room / f"{node.name}.checkpoints"),
+                snapshots=str(self._root / "snapshots"),
             )
         )
         deadline = None if node.timeout_s is None else time.monotonic() + node.timeout_s

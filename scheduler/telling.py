@@ -22,8 +22,9 @@ _ELSEWHERE = frozenset({
 })  # fmt: skip
 _TOLD = frozenset({
     "blessed", "reasons", "pushed", "reason", "pushed_destination", "pushed_version", "found", "severity",
-    "metrics", "baseline_metrics", "rows", "spans",
+    "metrics", "baseline_metrics", "rows", "spans", "snapshots",
 })  # fmt: skip
+_SNAPSHOTS = ("hits", "misses", "written", "bytes_read", "bytes_written")
 
 
 def told(artifact: Artifact, calendar: Calendar) -> list[str]:
@@ -32,6 +33,7 @@ def told(artifact: Artifact, calendar: Calendar) -> list[str]:
     parts = [*_blessed(of), *_pushed(of), *_found(of), *_metrics(of), *_rows(of)]
     if isinstance(spans := of.get("spans"), list):
         parts.append(f"learned from {ranges(((s, None) for s in spans if isinstance(s, int)), calendar)}")
+    parts += _snapshots(of)
     others = ((n, v) for n, v in sorted(of.items()) if n not in _ELSEWHERE | _TOLD)
     return [*parts, *(f"{name} {_number(value)}" for name, value in others if isinstance(value, int | float | str))]
 
@@ -95,6 +97,20 @@ def _rows(of: Properties) -> list[str]:
     if isinstance(rows, dict):
         return [f"{name} {_number(count)} rows" for name, count in rows.items()]
     return [] if rows is None else [f"{_number(rows)} rows"]
+
+
+def _snapshots(of: Properties) -> list[str]:
+    counts = of.get("snapshots")
+    if not isinstance(counts, dict):
+        return []
+    found = [count for name in _SNAPSHOTS if isinstance(count := counts.get(name), int)]
+    if len(found) < len(_SNAPSHOTS):
+        return []  # what a kind of a user's own calls so is another thing
+    from scheduler.show import size  # which tells in our words
+
+    hits, misses, written, bytes_read, bytes_written = found
+    wrote = [f"wrote {written} ({size(bytes_written)})"] if written else []
+    return [f"found {hits} of {hits + misses} snapshots ({size(bytes_read)} read)", *wrote]
 
 
 def _number(value: Value) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from orchestrator.errors import ColumnsChanged, DatasetError, UnreadableInput
@@ -46,8 +46,14 @@ def place(path: str) -> tuple[FileSystem, str]:
     return FileSystem.from_uri(path) if "://" in path else (LocalFileSystem(), path)
 
 
-def unified(op: str, schemas: Mapping[str, pa.Schema]) -> pa.Schema:
+def unified(
+    who: str,
+    schemas: Iterable[tuple[str, pa.Schema]],
+    mend: Callable[[str], str] = lambda _: "Write one of them again with the type of the other.",
+) -> pa.Schema:
     """Every column that any of the files has; a file that lacks one, or has only nulls in it, gives nulls.
+
+    `schemas` has a name for each file; `mend` says what to do about a column.
 
     Raises:
         ColumnsChanged: two files have different types for one column.
@@ -55,15 +61,15 @@ def unified(op: str, schemas: Mapping[str, pa.Schema]) -> pa.Schema:
     import pyarrow as pa
 
     found: dict[str, tuple[pa.DataType, str]] = {}
-    for path, schema in schemas.items():
+    for name, schema in schemas:
         for field in schema:
             before = found.get(field.name)
             if before is None or pa.types.is_null(before[0]):
-                found[field.name] = (field.type, path)
+                found[field.name] = (field.type, name)
             elif field.type != before[0] and not pa.types.is_null(field.type):
                 raise ColumnsChanged(
-                    f"{op}: column {field.name!r} is {before[0]} in {before[1]} and {field.type} in {path}. "
-                    f"Write one of them again with the type of the other."
+                    f"{who}: column {field.name!r} is {before[0]} in {before[1]} and {field.type} in {name}. "
+                    f"{mend(field.name)}"
                 )
     return pa.schema([(name, type_) for name, (type_, _) in found.items()])
 
@@ -74,6 +80,8 @@ def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
     if batch.schema.equals(schema):
         return batch
+    if not schema:
+        return batch.select([])  # made from no columns, it would have no rows
     arrays = []
     for field in schema:
         at = batch.schema.get_field_index(field.name)

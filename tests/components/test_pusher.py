@@ -49,7 +49,8 @@ def model(place: Path, number: int = 1, *, files: int = 2, size_bytes: int = 10)
 def attempt(number: int = 1, *, token: int = 1, fence=lambda: None) -> Attempt:
     """An attempt of the node Pusher in a run of the pipeline p."""
     run = Run(pipeline="p", number=number, token=token)
-    return Attempt(run=run, node="Pusher", number=1, scratch=Path(), checkpoints=Path(), check_fence=fence)
+    places = {"scratch": Path(), "checkpoints": Path(), "snapshots": Path()}
+    return Attempt(run=run, node="Pusher", number=1, check_fence=fence, **places)
 
 
 def pushed(place: Path, a_model: Model, number: int = 1, home: str = "home", **arguments):

@@ -27,12 +27,29 @@ def test_a_window_is_one_table(window):
     }
 
 
-def test_a_stream_is_the_same_rows(window):
-    """Batches have the columns of the table, in its order, and at most so many rows."""
-    batches = list(rows.batches(window, "train", batch_size=1))
+def test_a_dataset_is_the_same_rows(window):
+    """Batches have the columns of the table, in its order; one may have rows of two spans."""
+    batches = list(rows.dataset(window, "train").batch(3))
 
-    assert [len(batch) for batch in batches] == [1, 1, 1, 1]
+    assert [len(batch) for batch in batches] == [3, 1]
     assert pa.Table.from_batches(batches) == rows.table(window, "train")
+
+
+def test_each_span_is_read_with_the_columns_of_all(window):
+    """What reads one span gives the columns that only another one has as nulls."""
+    (first, second) = rows.by_artifact(window, "train")
+
+    assert first[0] is window[0]
+    assert first[1].spec == second[1].spec == rows.dataset(window, "train").spec
+
+
+def test_a_part_has_the_columns_of_all_spans(window):
+    """A row group is read as the window is."""
+    (part, _) = rows.parts(window, "train")
+
+    (batch,) = rows.of_part(part, rows.columns_of(window, "train"))
+
+    assert batch.to_pydict() == {"x": [1, 2], "note": [None, None], "new": [None, None]}
 
 
 def test_columns_come_as_they_are_named(window):
@@ -40,9 +57,10 @@ def test_columns_come_as_they_are_named(window):
     assert rows.table(window, "train", ["new", "x"]).column_names == ["new", "x"]
 
 
-def test_no_columns_still_have_rows(window):
-    """Asking for no column gives as many rows as there are."""
-    assert sum(len(batch) for batch in rows.batches(window, "train", [])) == 4
+def test_no_columns_are_refused(window):
+    """An empty list is a mistake, and all columns are asked for in another way."""
+    with pytest.raises(ParameterError, match="leave it out for all of them"):
+        rows.table(window, "train", [])
 
 
 def test_an_unknown_column_is_told_with_those_there_are(window):

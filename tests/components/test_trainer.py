@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from components import Trainer
-from orchestrator import Component, Model, Output, Pipeline, Retry, State, past
+from orchestrator import Component, Model, Output, Retry, State, past
 from resolvers import Latest
 from tests.components.flow import Bench, Lake, only
 
@@ -18,7 +18,7 @@ def note(task):
     base = (task.base.path / "notes.json").read_text() if task.base else None
     said = {
         "x": task.table("train")["x"].to_pylist(),
-        "streamed": [len(batch) for batch in task.examples.dataset("train", ["x"], batch_size=1)],
+        "streamed": [len(batch) for batch in task.examples.dataset("train", ["x"]).batch(1)],
         "spans": task.spans,
         "parameters": task.parameters,
         "base": base and json.loads(base)["parameters"],
@@ -119,7 +119,6 @@ def test_a_backfill_starts_from_its_base_when_told_to(tmp_path):
 
     assert notes(execution)["base"] == {}
     assert only(execution, "model").properties["base"] == execution.inputs["base"][0].name
-
 
 
 def test_from_scratch_and_from_a_base_are_not_the_same_in_the_cache(tmp_path):

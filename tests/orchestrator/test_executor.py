@@ -173,6 +173,7 @@ class Bench:
             "log": str(self.root / "log"),
             "scratch": str(self.root / "scratch"),
             "checkpoints": str(self.root / "checkpoints"),
+            "snapshots": str(self.root / "snapshots"),
         }
         return Job(**{**facts, **changes})
 

@@ -47,7 +47,7 @@ def train_with_scikit_learn(task) -> None:
     if (task.checkpoints / "model.joblib").exists():
         model, first = joblib.load(task.checkpoints / "model.joblib")
     for epoch in range(first, EPOCHS):
-        for batch in task.examples.dataset("train", ["a", "b", "late"], batch_size=64):
+        for batch in task.examples.dataset("train", ["a", "b", "late"]).batch(64):
             x = np.column_stack([batch["a"].to_numpy(), batch["b"].to_numpy()])
             model.partial_fit(x, batch["late"].to_numpy(), classes=[0, 1])
             interrupted(task, epoch)
@@ -70,7 +70,7 @@ def train_with_torch(task) -> None:
         torch.set_rng_state(state["random"])
         first = state["epoch"]
     for epoch in range(first, EPOCHS):
-        for batch in task.examples.dataset("train", ["a", "b", "late"], batch_size=64):
+        for batch in task.examples.dataset("train", ["a", "b", "late"]).batch(64):
             x = torch.tensor(np.column_stack([batch["a"].to_numpy(), batch["b"].to_numpy()]), dtype=torch.float32)
             y = torch.tensor(batch["late"].to_numpy(), dtype=torch.float32)
             optimizer.zero_grad()

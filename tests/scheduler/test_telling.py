@@ -25,6 +25,8 @@ def not_pushed(reason: str | None = "not pushed: it was refused") -> Artifact:
 
 PUSHED = of(PushedModel, pushed=1, pushed_destination="/srv/7", pushed_version="7", model="m")
 
+FED = {"hits": 29, "misses": 1, "written": 1, "bytes_read": 1_200_000_000, "bytes_written": 40_000_000}
+
 
 @pytest.mark.parametrize(
     ("artifact", "parts"),
@@ -44,6 +46,9 @@ PUSHED = of(PushedModel, pushed=1, pushed_destination="/srv/7", pushed_version="
         (of(Anomalies, span=DAY, found=2, severity="error"), ["2 found, error"]),
         (of(type(examples(DAY)), rows={"train": 5, "eval": 2}, fingerprint="ab"), ["train 5 rows", "eval 2 rows"]),
         (of(Model, spans=[DAY, DAY + 1], base="m"), ["learned from 2013-01-05 to 2013-01-06"]),
+        (of(Model, snapshots=FED), ["found 29 of 30 snapshots (1.2 GB read)", "wrote 1 (40.0 MB)"]),
+        (of(Model, snapshots=FED | {"written": 0}), ["found 29 of 30 snapshots (1.2 GB read)"]),
+        (of(Forecast, snapshots={"monday": 1}), []),
         (of(Forecast, horizon_days=7, note="fair", points=[1, 2]), ["horizon_days 7", "note fair"]),
         (model(), []),
     ],

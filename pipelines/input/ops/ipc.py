@@ -55,7 +55,7 @@ def arrow_files(paths: Paths) -> ArrowFiles:
         ColumnsChanged: two files have different types for one column.
     """
     files = listed("from_arrow_files", paths)
-    schema = unified("from_arrow_files", {path: opened(path)[0] for path in files})
+    schema = unified("from_arrow_files", ((path, opened(path)[0]) for path in files))
     counts = [rows_in(path) for path in files]
     known = [count for count in counts if count is not None]
     return ArrowFiles(paths=files, schema=schema, rows=sum(known) if len(known) == len(counts) else None)

@@ -96,17 +96,27 @@ def parquet(
         ColumnsChanged: two files have different types for one column.
     """
     files = listed("from_parquet", paths)
-    groups: list[Group] = []
-    schemas: dict[str, pa.Schema] = {}
-    for path in files:
-        with opened(path) as file:
-            schemas[path] = file.schema_arrow
-            sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-            groups += [Group(path, number, rows) for number, rows in enumerate(sizes) if rows]
-    schema = unified("from_parquet", schemas)
+    found = [(path, *footer(path)) for path in files]
     return Parquet(
-        paths=files, groups=tuple(groups), schema=schema, columns=columns, filter=condition, shuffle=shuffle, seed=seed
+        paths=files,
+        groups=tuple(group for _, _, groups in found for group in groups),
+        schema=unified("from_parquet", ((path, schema) for path, schema, _ in found)),
+        columns=columns,
+        filter=condition,
+        shuffle=shuffle,
+        seed=seed,
     )
+
+
+def footer(path: str) -> tuple[pa.Schema, list[Group]]:
+    """The columns of a file, and its row groups that have rows.
+
+    Raises:
+        UnreadableInput: there is none, it is no Parquet, or damaged.
+    """
+    with opened(path) as file:
+        sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+        return file.schema_arrow, [Group(path, number, rows) for number, rows in enumerate(sizes) if rows]
 
 
 def opened(path: str) -> pq.ParquetFile:
