@@ -4,6 +4,40 @@ Importing this imports nothing heavy; a name is loaded when it is first used.
 """
 
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipelines.input.dataset import Dataset
+    from pipelines.input.element import (
+        ArraySpec,
+        Batch,
+        DatasetSpec,
+        ElementSpec,
+        OptionalSpec,
+        Ragged,
+        RaggedSpec,
+        Sparse,
+        SparseSpec,
+        Structure,
+        Table,
+        spec_of,
+    )
+    from pipelines.input.iterator import DatasetIterator
+    from pipelines.input.op import AUTOTUNE, Options
+    from pipelines.input.sources import (
+        col,
+        from_arrow,
+        from_arrow_files,
+        from_csv,
+        from_elements,
+        from_generator,
+        from_parquet,
+        from_tensor_slices,
+        from_tensors,
+        range,
+        sample_from_datasets,
+        zip,
+    )
 
 _HOMES = {
     "AUTOTUNE": "op",
@@ -36,7 +70,36 @@ _HOMES = {
     "zip": "sources",
 }
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605
+__all__ = [
+    "AUTOTUNE",
+    "ArraySpec",
+    "Batch",
+    "Dataset",
+    "DatasetIterator",
+    "DatasetSpec",
+    "ElementSpec",
+    "OptionalSpec",
+    "Options",
+    "Ragged",
+    "RaggedSpec",
+    "Sparse",
+    "SparseSpec",
+    "Structure",
+    "Table",
+    "col",
+    "from_arrow",
+    "from_arrow_files",
+    "from_csv",
+    "from_elements",
+    "from_generator",
+    "from_parquet",
+    "from_tensor_slices",
+    "from_tensors",
+    "range",
+    "sample_from_datasets",
+    "spec_of",
+    "zip",
+]
 
 
 def __getattr__(name: str) -> object:
