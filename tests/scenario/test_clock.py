@@ -155,6 +155,7 @@ def test_two_schedulers_started_at_once_run_no_tick_twice(place):
         pair = [place.start(), place.start(root=place.folder / "other")]
         count = len(place.entries()) if (place.root / "metadata.db").exists() else 0
         place.until(lambda entries, count=count: len(entries) > count)
+        place.until(lambda _: all("schedule-loaded" in place.logs(n) for n in (-1, -2)))  # both take signals by then
         for one in pair:
             one.process.terminate()
         for one in pair:
