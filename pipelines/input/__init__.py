@@ -34,9 +34,9 @@ if TYPE_CHECKING:
         from_parquet,
         from_tensor_slices,
         from_tensors,
-        range,
+        range,  # noqa: A004  as it is called elsewhere
         sample_from_datasets,
-        zip,
+        zip,  # noqa: A004
     )
 
 _HOMES = {
