@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from orchestrator.collection import COLLECTED
 from orchestrator.component import Channel
 from orchestrator.errors import UsageError
 from orchestrator.pipeline import Pipeline, Selection, channels_of
 from orchestrator.run import Execution, Run, as_typed
-from orchestrator.store import Store
+from orchestrator.store import Store, marked
 
 LOOK_BACK = 100
 """How many runs are searched for one that has what is needed."""
@@ -62,6 +63,16 @@ def stand_ins(
     return StandIns()
 
 
+def standing(store: Store, executions: Iterable[Execution]) -> list[Execution]:
+    """Those whose outputs may be read on: they ended well, and nothing of it was collected since."""
+    return [
+        execution
+        for execution in executions
+        if execution.state.succeeded
+        and not any(marked(store, COLLECTED, a) for a in itertools.chain(*execution.outputs.values()))
+    ]
+
+
 def _waited_for(pipeline: Pipeline, node: str) -> list[Channel]:
     return [c for c in channels_of(pipeline.nodes[node]) if c.producer is not None]
 
@@ -71,8 +82,8 @@ def _recent(store: Store, pipeline: str) -> list[Run]:
 
 
 def _outputs(store: Store, run: Run) -> dict[str, Execution]:
-    """The last successful execution of each node of a run."""
-    return {e.node: e for e in store.executions(run) if e.state.succeeded}
+    """The last execution of each node of a run that may stand in."""
+    return {e.node: e for e in standing(store, store.executions(run))}
 
 
 def _first(pipeline: Pipeline, selection: Selection) -> list[str]:

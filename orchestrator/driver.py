@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -12,15 +12,18 @@ from typing import TypeAlias
 
 from orchestrator import fingerprint
 from orchestrator.artifact import Artifact
+from orchestrator.collection import COLLECTED
 from orchestrator.component import Channel, Component, Node, Resolver, signature_of
 from orchestrator.errors import ResolutionError, UsageError
 from orchestrator.fingerprint import CacheKey
 from orchestrator.history import History
 from orchestrator.run import Run, as_typed
 from orchestrator.span import Calendar, ranges
-from orchestrator.store import Address, Store
+from orchestrator.store import Address, Store, marked
 
 log = logging.getLogger("spanwise.driver")
+
+_NAMED = 5  # more commands than these are summed up in a message
 
 Artifacts: TypeAlias = Mapping[str, tuple[Artifact, ...]]
 
@@ -69,7 +72,7 @@ def drive(node: Node, run: Run, store: Store, inputs: Artifacts, mine: Sequence[
     parameters = {n: recorded(v) for n, v in {**node.parameters, **prepared}.items()}
     key, why_not = _key(node, run, inputs, prepared)
     earlier = store.cached(key.digest) if key is not None and cache else None
-    gone = next((a for found in earlier.outputs.values() for a in found if not on_disk(a)), None) if earlier else None
+    gone = next(_gone(store, earlier.outputs), None) if earlier is not None else None
     if earlier is not None and gone is None:
         return Reuse(
             outputs=earlier.outputs,
@@ -78,10 +81,11 @@ def drive(node: Node, run: Run, store: Store, inputs: Artifacts, mine: Sequence[
             key=key,
             parameters=parameters,
         )
-    _refuse_gone(node, run, inputs)
+    _refuse_gone(node, run, store, inputs)
     reason = why_not or ("nothing like it was done before" if cache else "told not to use the cache")
     if earlier is not None and gone is not None:
-        reason = f"done before by {earlier.name}, but {gone.uri} is gone or damaged"
+        what = f"{gone.name} was collected" if marked(store, COLLECTED, gone) else f"{gone.uri} is gone or damaged"
+        reason = f"done before by {earlier.name}, but {what}"
     return Execute(reason=reason, prepared=prepared, parameters=parameters, key=key)
 
 
@@ -157,17 +161,32 @@ def _refuse_empty(node: Component, inputs: Artifacts) -> None:
             raise ResolutionError(f"{node.name} takes one {name!r}, and {found} came; annotate it Input[list[…]].")
 
 
-def _refuse_gone(node: Component, run: Run, inputs: Artifacts) -> None:
+def _gone(store: Store, artifacts: Artifacts) -> Iterator[Artifact]:
+    """Those whose files cannot be read: removed, cut short, or about to be removed."""
+    return (a for found in artifacts.values() for a in found if not on_disk(a) or marked(store, COLLECTED, a))
+
+
+def _refuse_gone(node: Component, run: Run, store: Store, inputs: Artifacts) -> None:
     """Work on inputs whose files were removed or cut short would be wrong without a word: an empty day of examples."""
-    for artifact in (a for found in inputs.values() for a in found):
-        if not on_disk(artifact):
-            maker = artifact.name.split("/")[1]
-            span = artifact.properties.get("span")
-            named = f" --span {Calendar(run.calendar).label(span)}" if isinstance(span, int) else ""
-            raise ResolutionError(
-                f"{node.name} was to read {artifact.name}, but its files are gone or damaged: {artifact.uri}\n"
-                f"Make them again:  spanwise run {as_typed(run.source) or run.pipeline + '.py'}{named} --to {maker}"
-            )
+    gone = list(_gone(store, inputs))
+    if not gone:
+        return
+    first = gone[0]
+    what = first.name if len(gone) == 1 else f"{first.name} and {len(gone) - 1} more"
+    why = "were collected." if marked(store, COLLECTED, first) else f"are gone or damaged: {first.uri}"
+    commands = list(dict.fromkeys(_remaking(run, artifact) for artifact in gone))
+    more = [f"… and so for {len(commands) - _NAMED} more."] if len(commands) > _NAMED else []
+    raise ResolutionError(
+        f"{node.name} was to read {what}, but the files {why}\n"
+        + "\n".join([f"Make them again:  {commands[0]}", *(f"  {c}" for c in commands[1:_NAMED]), *more])
+    )
+
+
+def _remaking(run: Run, artifact: Artifact) -> str:
+    """The command that publishes such an artifact anew: its node, with all that comes before, for its span."""
+    span = artifact.properties.get("span")
+    named = f" --span {Calendar(run.calendar).label(span)}" if isinstance(span, int) else ""
+    return f"spanwise run {as_typed(run.source) or run.pipeline + '.py'}{named} --to {artifact.name.split('/')[1]}"
 
 
 def _choice(chosen: Sequence[Artifact], run: Run) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from orchestrator.base_run import standing
 from orchestrator.errors import UsageError
 from orchestrator.pipeline import Pipeline, Selection
 from orchestrator.run import Execution, Run, State, Trigger, as_typed
@@ -28,7 +29,7 @@ def resume(
     """
     with root.read(settings) as store:
         stopped = find.run(store, reference)
-        executions = store.executions(stopped)
+        executions = standing(store, store.executions(stopped))
     _refuse_complete(stopped)
     stopped = replace(stopped, typed=(*stopped.typed, *typed))
     loaded = loaded_again(stopped, settings)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from orchestrator import lease, process
+from orchestrator.base_run import standing
 from orchestrator.errors import Held, SpanNotFound, SpanwiseError, UsageError
 from orchestrator.lease import Holder
 from orchestrator.pipeline import Pipeline
@@ -135,7 +136,7 @@ def _asked(store: Store, job: Job, pipeline: Pipeline) -> Request:
     if job.base is not None:
         before = store.run(job.pipeline, job.base)
         with contextlib.suppress(UsageError):  # the pipeline has lost nodes of that run: all of it is run again
-            return resume.resuming(before, store.executions(before), pipeline)
+            return resume.resuming(before, standing(store, store.executions(before)), pipeline)
     return Request(span=job.span)
 
 
