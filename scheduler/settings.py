@@ -12,17 +12,19 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from orchestrator.errors import SettingsError
+from orchestrator.collection import Retention
+from orchestrator.errors import SettingsError, UsageError
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
 FILE = "spanwise.toml"
 PREFIX = "SPANWISE_"
-NAMES = ("root", "metadata", "jobs", "grace_s", "params", "alerts", "openlineage")
+NAMES = ("root", "metadata", "jobs", "grace_s", "params", "alerts", "openlineage", "gc")
 GRACE_S = 10.0
 GROUP_S = 3600.0
 _NEAR = 0.6
@@ -31,6 +33,7 @@ _JSON = {  # as their variables hold them
     "params": '{"flights": {"window": 7}}',
     "alerts": '{"urls": ["slack://…"]}',
     "openlineage": '{"transport": {"type": "http", "url": "http://localhost:5000"}}',
+    "gc": '{"keep_last": 20}',
 }
 
 
@@ -56,6 +59,7 @@ class Settings:
     params: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  #: by pipeline function, then argument
     alerts: Alerts = field(default_factory=Alerts)
     openlineage: Mapping[str, object] = field(default_factory=dict, repr=False)  #: where events go; it may hold keys
+    gc: Retention = field(default_factory=Retention)  #: what a garbage collection leaves
     file: Path | None = None  #: the file these were read from
 
     @property
@@ -89,6 +93,7 @@ def read(*, config: Path | None = None, root: Path | None = None, folder: Path |
         params=values.get("params", {}),  # type: ignore[arg-type]
         alerts=_alerts(values.get("alerts", {})),  # type: ignore[arg-type]
         openlineage=values.get("openlineage", {}),  # type: ignore[arg-type]
+        gc=_retention(values.get("gc", {})),  # type: ignore[arg-type]
         file=file,
     )
 
@@ -133,7 +138,7 @@ def _variables() -> list[str]:
 
 def _validated(written: Mapping[str, object], file: Path | None) -> dict[str, object]:
     _refuse_unknown(written, file)
-    from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+    from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
     from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
     from pydantic_settings import SettingsError as Unread
 
@@ -161,6 +166,15 @@ def _validated(written: Mapping[str, object], file: Path | None) -> dict[str, ob
         namespace: str | None = Field(default=None, min_length=1)
         transport: WrittenTransport
 
+    class WrittenRetention(BaseModel):
+        model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+        keep_last: int | None = Field(default=None, ge=0)
+        keep_last_of: dict[str, Annotated[int, Field(ge=0)]] | None = None
+        keep_younger: Annotated[timedelta, BeforeValidator(_length)] | None = None
+        keep_marked: list[str] | None = None
+        keep_logs: Annotated[timedelta, BeforeValidator(_length)] | None = None
+
     class Written(BaseSettings):
         model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, hide_input_in_errors=True)
 
@@ -171,6 +185,7 @@ def _validated(written: Mapping[str, object], file: Path | None) -> dict[str, ob
         params: dict[str, dict[str, object]] = {}
         alerts: WrittenRoutes = WrittenRoutes()
         openlineage: WrittenEvents | None = None
+        gc: WrittenRetention = WrittenRetention()
 
         @classmethod
         def settings_customise_sources(
@@ -193,11 +208,23 @@ def _validated(written: Mapping[str, object], file: Path | None) -> dict[str, ob
 
 
 def _url(text: str) -> str:
-    from pydantic_core import PydanticCustomError
-
     if not _SCHEME.match(text):  # what it is instead may be a secret, and is not shown
-        raise PydanticCustomError("url", "a channel is scheme://…, such as mailtos://… or slack://…, or ${…}")
+        raise ValueError("a channel is scheme://…, such as mailtos://… or slack://…, or ${…}")
     return text
+
+
+def _length(text: object) -> timedelta:
+    from scheduler.duration import length
+
+    try:
+        return length(str(text))
+    except UsageError as error:
+        raise ValueError("write a length of time, such as 12h or 30d") from error
+
+
+def _retention(written: Mapping[str, object]) -> Retention:
+    given = {name.removeprefix("keep_"): tuple(v) if isinstance(v, list) else v for name, v in written.items()}
+    return Retention(**given)  # type: ignore[arg-type]  # pydantic has checked them
 
 
 def _alerts(written: Mapping[str, object], otherwise: Alerts | None = None) -> Alerts:
@@ -228,5 +255,9 @@ def _complaints(error: ValidationError, file: Path | None) -> Iterator[str]:
         name = ".".join(map(str, problem["loc"]))
         variable = f"{PREFIX}{str(problem['loc'][0]).upper()}"
         where = variable if variable in os.environ else f"{file}: {name}"
-        what = "is no setting" if problem["type"] == "extra_forbidden" else problem["msg"].lower()
+        what = (
+            "is no setting"
+            if problem["type"] == "extra_forbidden"
+            else problem["msg"].lower().removeprefix("value error, ")
+        )
         yield f"{where}: {what}."

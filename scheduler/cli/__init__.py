@@ -11,7 +11,19 @@ from scheduler.cli import schedule
 from scheduler.cli import looking
 from scheduler.cli import tracing
 from scheduler.cli import mending
+from scheduler.cli import collecting
 from scheduler.cli import keeping
 from scheduler.cli import snapshot
 
-__all__ = ["EXIT_CODES", "app", "keeping", "launching", "looking", "mending", "schedule", "snapshot", "tracing"]
+__all__ = [
+    "EXIT_CODES",
+    "app",
+    "collecting",
+    "keeping",
+    "launching",
+    "looking",
+    "mending",
+    "schedule",
+    "snapshot",
+    "tracing",
+]
