@@ -141,7 +141,7 @@ def again(typed: Typed, settings: Settings) -> tuple[Result, Loaded]:
         raise UsageError(f"The pipeline file of backfill {backfill.name} is gone: {backfill.source}. Put it back.")
     backfill = replace(backfill, typed=(*backfill.typed, *typed.params))
     loaded = load(as_typed(backfill.source), typed=backfill.typed, settings=settings.params)
-    if changed := _changed(backfill, loaded.pipeline):
+    if changed := _changed(so_far, loaded.pipeline):
         raise UsageError(
             f"{as_typed(backfill.source)} is no longer what backfill {backfill.name} was planned for: {changed}. "
             "Plan a new one; what was ingested is not ingested again."
@@ -149,18 +149,22 @@ def again(typed: Typed, settings: Settings) -> tuple[Result, Loaded]:
     return replace(so_far, backfill=backfill), loaded
 
 
-def _changed(backfill: Backfill, pipeline: Pipeline) -> str:
+def _changed(so_far: Result, pipeline: Pipeline) -> str:
     """What a pipeline has become that keeps a backfill of it from going on; empty when nothing does."""
+    backfill = so_far.backfill
     if pipeline.name != backfill.pipeline:
         return f"it makes {pipeline.name!r}"
     lost = [node for node in backfill.train if node not in pipeline.nodes]
     if lost or not backfill.train:
         return f"it has lost {', '.join(lost)}" if lost else ""
     now = divided(pipeline, pipeline.first_of(backfill.train))
-    if new := set(now) - set(backfill.train):
-        return f"{', '.join(n for n in now if n in new)} would run once, too"
+    if new := [node for node in now if node not in backfill.train]:
+        return f"{', '.join(new)} would run once, too"
+    ingest = [node for node in pipeline.order if node not in now]
+    if new := [n for n in ingest if any(n not in so_far.runs[span].nodes for span in so_far.done)]:
+        return f"{', '.join(new)} has not run for the spans that are done"
     if backfill.parallel > 1:
-        refuse_overlap(pipeline, [n for n in pipeline.order if n not in now], now)
+        refuse_overlap(pipeline, ingest, now)
     return ""
 
 

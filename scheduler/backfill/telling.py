@@ -145,8 +145,9 @@ def bar(
 
         def tell(event: Happened) -> None:
             if text := happened(event, backfill):
-                out.write(text + "\n")
-                out.flush()
+                with contextlib.suppress(OSError):  # the reader has gone; the records have it all
+                    out.write(text + "\n")
+                    out.flush()
 
         yield (lambda _event: None), tell
         return
@@ -167,7 +168,8 @@ def bar(
         def tell_live(event: Happened) -> None:
             nonlocal failed
             if text := happened(event, backfill):
-                progress.console.print(text, markup=False, highlight=False)
+                with contextlib.suppress(OSError):
+                    progress.console.print(text, markup=False, highlight=False)
             if event.outcome is not None:
                 failed += not event.outcome.succeeded
                 progress.update(task, advance=1, failed=f"{failed} failed" if failed else "")

@@ -157,6 +157,7 @@ class _Work:
         self._loaded = loaded
         self._means = means
         self._failed = False
+        self._missed = {e.tick.span for e in ledger.missed(means.store, backfill.pipeline) if e.tick.span is not None}
 
     def go(self) -> None:
         backfill = self._backfill
@@ -214,7 +215,7 @@ class _Work:
     def _make_good(self, run: Run) -> None:
         """Notes which ticks a complete run has made good: one of the first part alone, none."""
         made_good = self._backfill.spans if run.span is None else () if self._backfill.train else (run.span,)
-        for span in made_good:
+        for span in self._missed.intersection(made_good):
             ledger.recover(self._means.store, run.pipeline, span, run.number)
 
 
@@ -311,6 +312,8 @@ class _Pause:
             if held is not None and self._mine is not None and held.number == self._mine.number:
                 ledger.resume(self._store, self._pipeline, who=self._who, now=_now())
                 self._tell(Happened(what="resumed"))
+            elif held is not None and held.who.startswith(_WHO):
+                self._tell(Happened(what="still-paused", message=f"{held.who} has not ended"))
             elif held is not None:
                 self.why = f"{held.who} paused it: {held.why}"
         except StoreError as error:

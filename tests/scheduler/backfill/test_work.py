@@ -197,6 +197,11 @@ def test_a_backfill_that_goes_on_is_not_planned_anew(failed: World, word: str) -
             "Second would run once, too",
         ),
         (
+            "train, push])",
+            "train, push, Check(examples=ingest['examples'], name='Also')])",
+            "Also has not run for the spans that are done",
+        ),
+        (
             "class Check(Component):",
             "class Check(Component):\n    cacheable = False\n",
             "Check act outside the metadata",
@@ -467,6 +472,50 @@ def test_whoever_waits_for_a_run_on_another_machine_may_stop_waiting(
         "Go on with what is left:  spanwise backfill --resume days/1",
     ]
     assert len(world.runs()) == 3
+
+
+@pytest.mark.slow
+def test_a_backfill_goes_on_when_nobody_reads_what_it_says(world: World) -> None:
+    """As when a terminal was closed, or a pager was left."""
+    scheduled(world, at=datetime(2024, 5, 3, 3, tzinfo=UTC))
+    child = start("backfill", "days.py", "--missed", cwd=world.folder)
+    assert child.stdout is not None
+    child.stdout.readline()
+
+    child.stdout.close()
+
+    child.wait(timeout=60)
+    assert child.stderr is not None
+    assert child.stderr.read() == ""
+    child.stderr.close()
+    with world.store() as store:
+        assert find(store, "days").stage is Stage.COMPLETE
+        assert ledger.paused(store, "days", datetime.now(UTC)) is None
+
+
+@pytest.mark.slow
+def test_two_backfills_take_turns_and_the_last_resumes_the_schedule(world: World) -> None:
+    """The second finds it paused by the first, and pauses it itself once it has the pipeline."""
+    scheduled(world, at=datetime(2024, 5, 3, 3, tzinfo=UTC))
+    first = start("backfill", "days.py", "--missed", "--param", "work_s=2", cwd=world.folder)
+    assert first.stdout is not None
+    while "has begun" not in first.stdout.readline():
+        pass
+
+    code, out, _ = world("backfill", "days.py", "--span", "2024-05-01", "--force")
+
+    first.communicate(timeout=60)
+    assert (code, first.returncode) == (0, 0)
+    lines = out.splitlines()
+    assert lines.index("The schedule of days is paused.") > next(n for n, t in enumerate(lines) if "Waiting" in t)
+    assert "The schedule of days goes on." in lines
+    assert "still paused" not in out
+    with world.store() as store:
+        assert ledger.paused(store, "days", datetime.now(UTC)) is None
+    *_, one, two = world.runs()
+    assert one.ended is not None
+    assert two.started is not None
+    assert one.ended <= two.started
 
 
 @pytest.mark.slow
