@@ -132,7 +132,7 @@ class Trainer(Component):
     good.
     """
 
-    preload: ClassVar = ("pyarrow", "pyarrow.parquet", "components.rows", "components.feed")
+    preload: ClassVar = ("pyarrow.dataset", "components.rows", "components.feed", "pipelines.input.sources")
     prepared: ClassVar = ("from_base",)
 
     def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:  # noqa: ARG002

@@ -90,7 +90,9 @@ def train(task: TrainerTask) -> None:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder
 
-    flights = task.table("train").drop_null()
+    from pipelines.input import col
+
+    flights = task.examples.dataset("train").filter(~col("late").is_null()).to_arrow()
     categories = [len(NUMBERS) + number for number in range(len(CATEGORIES))]
     columns = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), categories), remainder="passthrough")
     model = make_pipeline(columns, LogisticRegression(C=0.1, max_iter=1000))
