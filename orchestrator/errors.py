@@ -21,6 +21,7 @@ SpanwiseError
 │   ├── FunctionFailed          a function given to a dataset raised; the message says at which element
 │   ├── StateMismatch           a saved state of a dataset that belongs to another graph
 │   ├── WorkerLost              a process that worked for a dataset was killed
+│   ├── ServiceError            the data service: not reachable, not allowed, not known to it, or damaged
 │   ├── SnapshotNotFound        a snapshot was to be read, and there is none
 │   ├── SnapshotDamaged         a file of a snapshot that is not what was written
 │   ├── NodeFailed              an executor raised, exited or was killed
@@ -125,6 +126,10 @@ class StateMismatch(RunError):
 
 class WorkerLost(RunError):
     """A process that worked for a dataset was killed or ended by itself; the message says which and where."""
+
+
+class ServiceError(RunError):
+    """The data service cannot do what was asked: it is not reachable, refuses it, or does not know what was named."""
 
 
 class SnapshotNotFound(RunError):
