@@ -19,9 +19,6 @@ COLLECTED = "collected"
 PINNED = "pinned"
 """The mark of an artifact that somebody wants to stay; its fact `pinned` says whether it still holds."""
 
-DOING = "a garbage collection"
-"""What a pipeline's lease is held for while its artifacts are marked."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:

@@ -30,6 +30,11 @@ T = TypeVar("T")
 TTL_S = 15.0
 """Without a heartbeat for so long, a holder counts as dead."""
 
+COLLECTING = "a garbage collection"
+"""What a lease is held for by who gives it back within a second or so: others wait for that."""
+
+_MOMENT_S = 0.05
+
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
@@ -193,7 +198,7 @@ class Lease:
 
 
 def acquire(store: Store, pipeline: str, doing: str, *, clock: Clock | None = None) -> Lease:
-    """Takes the pipeline's lease, from a dead holder if need be.
+    """Takes the pipeline's lease, from a dead holder if need be; waits for one who has it for a moment only.
 
     A holder whose heartbeat is old by its own clock, and whose process cannot be seen to be dead, is watched for
     `ttl_s` first. What a dead holder left is not yet put right: see `left_open`.
@@ -202,7 +207,7 @@ def acquire(store: Store, pipeline: str, doing: str, *, clock: Clock | None = No
         Held: another run has it; the message says which, and what to type.
     """
     clock = clock or Clock()
-    holder = current(store, pipeline)
+    holder = settled(store, pipeline, clock)
     if holder is not None and not holder.released and not dead(store, holder, clock):
         raise Held(held_message(holder))
     now = clock.now()
@@ -219,6 +224,8 @@ def acquire(store: Store, pipeline: str, doing: str, *, clock: Clock | None = No
         store.claim(_claim(mine))
     except AlreadyClaimed:
         winner = read(store, pipeline, mine.token)
+        if winner is not None and winner.doing == COLLECTING:
+            return acquire(store, pipeline, doing, clock=clock)
         raise Held(held_message(winner or mine)) from None
     return Lease(store, mine, clock)
 
@@ -261,6 +268,15 @@ def current(store: Store, pipeline: str) -> Holder | None:
     """The newest lease of a pipeline, held or given back."""
     newest = last(lambda n: store.claimed("lease", f"{pipeline}#{n}") is not None)
     return read(store, pipeline, newest) if newest else None
+
+
+def settled(store: Store, pipeline: str, clock: Clock) -> Holder | None:
+    """The newest lease, once nobody living has it for a moment only."""
+    while (holder := current(store, pipeline)) is not None and holder.doing == COLLECTING and not holder.released:
+        if dead(store, holder, clock):
+            break
+        clock.sleep(_MOMENT_S)
+    return holder
 
 
 def read(store: Store, pipeline: str, token: int) -> Holder | None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from orchestrator import lease, publisher
 from orchestrator.artifact import Artifact, Model, TransformGraph, Value
 from orchestrator.base_run import LOOK_BACK
-from orchestrator.collection import COLLECTED, DOING, Fate, Retention, fates
+from orchestrator.collection import COLLECTED, Fate, Retention, fates
 from orchestrator.component import Resolver
 from orchestrator.driver import past_of
 from orchestrator.errors import Held, NotRecorded, ResolutionError, RunError, UsageError
@@ -30,7 +30,7 @@ from orchestrator.lease import Clock, Lease
 from orchestrator.run import Execution, Run, State
 from orchestrator.runner import sweep
 from orchestrator.span import Calendar
-from orchestrator.store import Claim, Store, marked
+from orchestrator.store import AlreadyClaimed, Claim, Store, marked
 from scheduler import account, show
 from scheduler.backfill import record
 from scheduler.backfill.record import Stage
@@ -69,6 +69,7 @@ class Plan:
     calendar: Calendar  #: how it shows its spans
     holdings: Holdings
     fates: tuple[Fate, ...]  #: of the artifacts among them
+    newest: tuple[int, State]  #: the newest run that was looked at, and how it stood
     held: str = ""  #: who holds the pipeline, so that nothing can be done now
 
     @property
@@ -125,13 +126,15 @@ def plan(means: Means, pipeline: str, loaded: Loaded | None = None) -> Plan:
     With `loaded`, its resolvers are asked what a run would choose now, beside what the last runs have chosen.
     """
     found = holdings(means.store, means.root, pipeline, now=means.now, logs=means.retention.logs)
-    holder = lease.current(means.store, pipeline)
+    newest = next(means.store.runs(pipeline))
+    holder = lease.settled(means.store, pipeline, means.clock)
     held = holder is not None and not holder.released and not lease.dead(means.store, holder, means.clock)
     return Plan(
         pipeline=pipeline,
-        calendar=show.calendar_of(next(means.store.runs(pipeline))),
+        calendar=show.calendar_of(newest),
         holdings=found,
         fates=tuple(_fates(means, found.artifacts, uses(means.store, pipeline, loaded))),
+        newest=(newest.number, newest.state),
         held=_who(lease.held_message(holder)) if holder is not None and held else "",
     )
 
@@ -248,8 +251,8 @@ class _Collection:
         self._store = means.store
         self._plan = planned
         self._loaded = loaded
-        self._uses: Mapping[int, Sequence[str]] = {}
-        self._seen: tuple[int, State] | None = None  # the newest run when they were looked up
+        self._seen = planned.newest
+        self._used: Collection[int] | None = None  # by runs that came since; None while there was none
         self._given_up: dict[Path, Artifact] = {}  # by where it lay
         self._swept: dict[Path, Leftover] = {}
         self._aside: dict[Path, Path] = {}  # where it is now, by where it lay
@@ -267,24 +270,31 @@ class _Collection:
             self._held = _who(str(held))
 
     def _mark(self, mine: Lease, candidates: Sequence[Artifact], begun: Sequence[Artifact]) -> None:
-        newest = next(self._store.runs(self._plan.pipeline))
-        if self._seen != (newest.number, newest.state):  # a run came between
-            self._uses = uses(self._store, self._plan.pipeline, self._loaded)
-            self._seen = (newest.number, newest.state)
-        going = [
-            artifact
-            for artifact in candidates
-            if artifact.id not in self._uses
-            and not _marks(self._means, artifact)
-            and not marked(self._store, COLLECTED, artifact)  # another collection was quicker
-        ]
-        claims = [_claim(artifact, self._means.now) for artifact in going]
-        if claims:
-            mine.write(lambda place: self._store.claim(place, *claims))
+        going = self._claimed(mine, self._spared(candidates))
         for artifact in (*begun, *going):
             place = self._plan.holdings.places[artifact.id]
             self._given_up[place] = artifact
             self._set_aside(place)
+
+    def _spared(self, candidates: Sequence[Artifact]) -> list[Artifact]:
+        """Those of them that nobody has come to use, or has pinned, since the plan was made."""
+        newest = next(self._store.runs(self._plan.pipeline))
+        if self._seen != (newest.number, newest.state):
+            self._used = uses(self._store, self._plan.pipeline, self._loaded).keys()
+            self._seen = (newest.number, newest.state)
+        if self._used is None:
+            return [artifact for artifact in candidates if not pinned(self._store, artifact)]
+        return [a for a in candidates if a.id not in self._used and not _marks(self._means, a)]
+
+    def _claimed(self, mine: Lease, going: Sequence[Artifact]) -> Sequence[Artifact]:
+        """Marks them, in one transaction; gives those that no other collection has marked."""
+        claims = [_claim(artifact, self._means.now) for artifact in going]
+        try:
+            if claims:
+                mine.write(lambda place: self._store.claim(place, *claims))
+        except AlreadyClaimed:
+            return self._claimed(mine, [a for a in going if not marked(self._store, COLLECTED, a)])
+        return going
 
     def remove(self) -> None:
         """Removes what was set aside and, unless somebody works there, what was left over."""
@@ -294,7 +304,10 @@ class _Collection:
                 self._set_aside(leftover.path)
         for place, path in self._aside.items():
             try:
-                shutil.rmtree(path)
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
             except FileNotFoundError:
                 pass  # another collection was quicker
             except OSError as error:
@@ -335,7 +348,7 @@ def _leased(means: Means, pipeline: str) -> Iterator[Lease]:
     """
     while True:
         try:
-            mine = lease.acquire(means.store, pipeline, DOING, clock=means.clock)
+            mine = lease.acquire(means.store, pipeline, lease.COLLECTING, clock=means.clock)
             break
         except Held:
             if not means.wait:

@@ -10,9 +10,9 @@ import contextlib
 import functools
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from orchestrator.artifact import Artifact
@@ -25,6 +25,7 @@ ASIDE = ".collected-"
 """The first letters of the name that something has between being given up and being removed."""
 
 ROOMS = ".runs"
+SCHEDULE = ".schedule"
 _LINK = "a link, which is not followed"
 
 
@@ -73,6 +74,7 @@ def holdings(store: Store, root: Path, pipeline: str, *, now: datetime, logs: ti
     search = _Search(store, pipeline)
     search.nodes(home)
     search.rooms(home / ROOMS, lambda ended: now - ended >= logs)
+    search.schedule(home / SCHEDULE, lambda written: now - written >= logs)
     artifacts = sorted(search.artifacts, key=lambda a: a.id)
     begun = {a.id for a in artifacts if marked(store, COLLECTED, a)}
     return Holdings(
@@ -97,23 +99,23 @@ class _Search:
         """PIPELINE/NODE/OUTPUT/NUMBER: the number is that of the execution."""
         folders = [
             _Folder(node.name, int(entry.name), Path(entry.path))
-            for node in self._folders(home, lambda name: not name.startswith("."), besides=ROOMS)
+            for node in self._folders(home, lambda name: not name.startswith("."), besides=(ROOMS, SCHEDULE))
             for output in self._folders(Path(node.path), lambda name: not name.startswith("."))
             for entry in self._folders(Path(output.path), _is_number)
         ]
         ids = {folder.execution for folder in folders}
         executions = {e.id: e for e in self._store.executions_by_id(ids)}
-        made: dict[int, list[int]] = defaultdict(list)
-        for link in self._store.links(executions=ids):
-            if not link.read:
-                made[link.execution].append(link.artifact)
-        known = {a.id: a for a in self._store.artifacts_by_id({i for found in made.values() for i in found})}
+        made: dict[int, dict[str, Artifact]] = defaultdict(dict)  # by execution, then by where it lies
+        links = [link for link in self._store.links(executions=ids) if not link.read]
+        known = {a.id: a for a in self._store.artifacts_by_id({link.artifact for link in links})}
+        for link in links:
+            made[link.execution][_canonical(known[link.artifact].uri)] = known[link.artifact]
         for folder in folders:
             execution = executions.get(folder.execution)
             if execution is None or (execution.pipeline, execution.node) != (self._pipeline, folder.node):
                 self._strange(folder.path, f"no execution {folder.execution} of {folder.node} is recorded")
             elif execution.state.succeeded:
-                self._published(folder, execution, [known[i] for i in made[folder.execution] if i in known])
+                self._published(folder, execution, made[folder.execution])
             elif execution.state.ended:
                 self._left(folder.path, f"{execution.name} {execution.state.value}")
 
@@ -127,7 +129,10 @@ class _Search:
                 continue
             if run.ended is None or not run.state.ended:
                 continue
-            for part in _entries(Path(entry.path)):
+            parts = list(_entries(Path(entry.path)))
+            if not parts:
+                self._left(Path(entry.path), f"nothing is left of {run.name} here")
+            for part in parts:
                 if part.name.endswith((".scratch", ".checkpoints")):
                     self._left(Path(part.path), f"{run.name} has ended")
                 elif part.name == "logs" and old(run.ended):
@@ -135,9 +140,20 @@ class _Search:
                 elif part.name.startswith(ASIDE):
                     self._aside(Path(part.path))
 
-    def _published(self, folder: _Folder, execution: Execution, made: list[Artifact]) -> None:
+    def schedule(self, home: Path, old: Callable[[datetime], bool]) -> None:
+        """PIPELINE/.schedule: what the children of schedulers have printed, a file for each attempt at a tick."""
+        for entry in _entries(home):
+            if entry.name.startswith(ASIDE):
+                self._aside(Path(entry.path))
+            elif entry.is_file(follow_symlinks=False) and entry.name.endswith(".log"):
+                written = datetime.fromtimestamp(entry.stat().st_mtime, UTC)
+                if old(written):
+                    self._left(Path(entry.path), f"log of a tick, last written {written:%Y-%m-%d}")
+            else:
+                self._strange(Path(entry.path), "no scheduler puts such a thing there")
+
+    def _published(self, folder: _Folder, execution: Execution, by_place: Mapping[str, Artifact]) -> None:
         """A folder is one artifact, or has several in it."""
-        by_place = {_canonical(artifact.uri): artifact for artifact in made}
         here = _canonical(str(folder.path))
         whole = by_place.get(here)
         if whole is not None:
@@ -148,7 +164,7 @@ class _Search:
             self._strange(folder.path, f"{execution.name} has published nothing there")
             return
         if not inside:
-            self._left(folder.path, "empty: what was in it is collected")
+            self._left(folder.path, f"nothing is left of {execution.name} here")
         for entry in inside:
             artifact = by_place.get(_canonical(entry.path))
             if artifact is not None and entry.is_dir(follow_symlinks=False):
@@ -171,7 +187,9 @@ class _Search:
     def _strange(self, path: Path, why: str) -> None:
         self.strangers.append(Stranger(path=path, why=why))
 
-    def _folders(self, home: Path, fits: Callable[[str], bool], *, besides: str = "") -> Iterator[os.DirEntry[str]]:
+    def _folders(
+        self, home: Path, fits: Callable[[str], bool], *, besides: Collection[str] = ()
+    ) -> Iterator[os.DirEntry[str]]:
         """The folders in one, those with a fitting name; what else is there is noted."""
         for entry in _entries(home):
             if entry.name.startswith(ASIDE):
@@ -180,7 +198,7 @@ class _Search:
                 self._strange(Path(entry.path), _LINK)
             elif fits(entry.name) and entry.is_dir():
                 yield entry
-            elif entry.name != besides:
+            elif entry.name not in besides:
                 self._strange(Path(entry.path), "no run puts such a thing there")
 
 

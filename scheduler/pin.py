@@ -6,13 +6,11 @@ from datetime import datetime
 
 from orchestrator import lease
 from orchestrator.artifact import Artifact
-from orchestrator.collection import COLLECTED, DOING, PINNED
+from orchestrator.collection import COLLECTED, PINNED
 from orchestrator.errors import UsageError
 from orchestrator.lease import Clock
 from orchestrator.store import AlreadyClaimed, Claim, Store
 from scheduler import account, show
-
-POLL_S = 0.2
 
 
 def pin(store: Store, artifact: Artifact, *, why: str, now: datetime, clock: Clock | None = None) -> None:
@@ -22,7 +20,8 @@ def pin(store: Store, artifact: Artifact, *, why: str, now: datetime, clock: Clo
         UsageError: it was collected.
     """
     _enter(store, artifact, holds=True, why=why, now=now)
-    _await_collection(store, artifact.name.partition("/")[0], clock or Clock())
+    # A collection that may have looked for pins before this one was there has let go of its lease after that.
+    lease.settled(store, artifact.name.partition("/")[0], clock or Clock())
     collected = store.claimed(COLLECTED, artifact.name)
     if collected is not None:
         when = show.at(datetime.fromisoformat(str(collected.facts["at"])))
@@ -49,14 +48,6 @@ def unpin(store: Store, artifact: Artifact, *, now: datetime) -> None:
     if not pinned(store, artifact):
         raise UsageError(f"{artifact.name} is not pinned. See why artifacts stay: spanwise gc --dry-run --all")
     _enter(store, artifact, holds=False, why="", now=now)
-
-
-def _await_collection(store: Store, pipeline: str, clock: Clock) -> None:
-    """Returns once no collection marks artifacts that may have looked for pins before the newest was written."""
-    while (holder := lease.current(store, pipeline)) is not None and holder.doing == DOING and not holder.released:
-        if lease.dead(store, holder, clock):
-            return
-        clock.sleep(POLL_S)
 
 
 def _enter(store: Store, artifact: Artifact, *, holds: bool, why: str, now: datetime) -> None:

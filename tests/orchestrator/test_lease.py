@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator import Fenced, Held, StoreError, process
 from orchestrator.errors import StoreUnavailable
-from orchestrator.lease import TTL_S, acquire, close, current, dead, held_message, left_open, read
+from orchestrator.lease import COLLECTING, TTL_S, acquire, close, current, dead, held_message, left_open, read
 from orchestrator.process import Identity
 from orchestrator.store import AlreadyClaimed, Claim, MemoryStore
 from orchestrator.testing import FakeClock
@@ -71,6 +71,45 @@ def test_a_held_lease_is_refused_with_who_holds_it(store, clock):
 def test_a_lease_that_was_given_back_is_free(store, clock):
     """Tokens count up, so that the older is always known."""
     take(store, clock).release()
+
+    assert take(store, clock).token == 2
+
+
+def test_who_has_it_for_a_moment_is_waited_for(store, clock):
+    """A garbage collection gives the lease back within a second or so; no run is refused for that."""
+    first = take(store, clock, COLLECTING)
+    waited = []
+
+    def wait(seconds):
+        waited.append(seconds)
+        first.release()
+
+    second = acquire(store, "taxi", "run 8", clock=replace(clock.lease(), sleep=wait))
+
+    assert second.token == 2
+    assert len(waited) == 1
+
+
+def test_who_was_quicker_for_a_moment_is_waited_for(store, clock, monkeypatch):
+    """Also where a collection takes the lease between the look and the claim."""
+    claim, rivals = store.claim, []
+
+    def slower(*claims):
+        if not rivals:
+            rivals.append(None)
+            rivals[0] = take(store, clock, COLLECTING)
+        return claim(*claims)
+
+    monkeypatch.setattr(store, "claim", slower)
+
+    second = acquire(store, "taxi", "run 8", clock=replace(clock.lease(), sleep=lambda _s: rivals[0].release()))
+
+    assert second.token == 2
+
+
+def test_a_dead_collection_is_not_waited_for(store, clock):
+    """Its lease is taken over like any other."""
+    from_the_dead(store, take(store, clock, COLLECTING))
 
     assert take(store, clock).token == 2
 

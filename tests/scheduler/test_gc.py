@@ -1,6 +1,7 @@
 """Garbage collection: what goes, what stays and why; killed, beside runs, and what happens when it is needed again."""
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -25,14 +26,14 @@ from orchestrator import (
     lease,
     process,
 )
-from orchestrator.collection import DOING, Retention
+from orchestrator.collection import Retention
 from orchestrator.errors import UsageError
 from orchestrator.mlmd import open_store
 from orchestrator.runner import Request
 from orchestrator.store import Claim
 from orchestrator.testing import Trial
 from resolvers import RollingWindow
-from scheduler import gc
+from scheduler import gc, scheduled
 from scheduler.backfill import record
 from scheduler.backfill.record import Backfill, Stage
 from scheduler.holdings import ASIDE
@@ -221,13 +222,17 @@ def test_what_is_left_over_goes_and_strangers_stay(yard: Yard) -> None:
     yard.do(yard.run(state=State.FAILED), "Trainer", state=State.FAILED, model=Model(""))
     logs = yard.root / "flights" / ".runs" / "1" / "logs"
     logs.mkdir(parents=True)
+    tick = yard.root / "flights" / ".schedule" / "2013-01-01.1.log"
+    tick.parent.mkdir()
+    tick.write_text("said")
+    os.utime(tick, (0, 0))
     mine = yard.root / "flights" / "Trainer" / "model" / "mine"
     mine.mkdir()
     yard.now += timedelta(days=100)
 
     done = yard.collect()
 
-    assert len(done.leftovers) == 2
+    assert len(done.leftovers) == 3
     assert all(not left.path.exists() for left in done.leftovers)
     assert not logs.parent.exists()
     assert mine.exists()
@@ -305,7 +310,7 @@ def test_what_was_collected_cannot_be_pinned(yard: Yard) -> None:
 def test_a_pin_waits_for_the_collection_that_may_not_have_seen_it(yard: Yard) -> None:
     """Only when that has let go of the lease is it known whether the pin came in time."""
     model = yard.day(1)
-    held = lease.acquire(yard.store, "flights", DOING)
+    held = lease.acquire(yard.store, "flights", lease.COLLECTING)
     waited: list[float] = []
 
     def collected_meanwhile(seconds: float) -> None:
@@ -348,6 +353,16 @@ def test_with_wait_it_collects_once_the_run_has_ended(yard: Yard) -> None:
     done = yard.collect(wait=True, clock=clock)
 
     assert len(done.artifacts) == 3
+
+
+def test_a_collection_is_no_overrun(yard: Yard) -> None:
+    """A tick that comes while one holds the lease is not skipped: its run waits for that second."""
+    yard.day(1)
+    held = lease.acquire(yard.store, "flights", lease.COLLECTING)
+    going = scheduled.going(yard.store, "flights")
+    held.release()
+
+    assert going is None
 
 
 def test_what_a_dead_run_left_open_is_closed_first(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Holdings: what lies in a pipeline's folder, each under the record it belongs to."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -153,6 +154,29 @@ def test_old_logs_and_what_runs_had_for_themselves_are_left_over(yard: Yard) -> 
 
     assert young == {Path("Trainer.scratch"): 4, Path("Trainer.checkpoints"): 4}
     assert old == {"Trainer.scratch", "Trainer.checkpoints", "logs"}
+
+
+def test_what_is_empty_is_left_over(yard: Yard) -> None:
+    """The folder of a run whose logs went, by a collection that was stopped before it had removed the folder too."""
+    room = yard.root / "flights" / ".runs" / str(yard.run().number)
+    room.mkdir(parents=True)
+
+    assert [left.path for left in yard.holdings().leftovers] == [room]
+
+
+def test_old_logs_of_ticks_are_left_over(yard: Yard) -> None:
+    """By when they were last written; what else lies beside them is a stranger."""
+    home = yard.root / "flights" / ".schedule"
+    home.mkdir(parents=True)
+    for name, days in (("old.1.log", 90), ("young.1.log", 89), ("notes", 90)):
+        (home / name).write_text("four")
+        written = (yard.now - timedelta(days=days)).timestamp()
+        os.utime(home / name, (written, written))
+
+    found = yard.holdings()
+
+    assert [left.path.name for left in found.leftovers] == ["old.1.log"]
+    assert [s.path.name for s in found.strangers] == ["notes"]
 
 
 def test_what_a_collection_left_is_told_from_what_is_whole(yard: Yard) -> None:

@@ -63,7 +63,9 @@ class Yard:
         """A whole run: a span, a window of the newest, a model of it; gives the model."""
         run = self.run(span=span)
         (made,) = self.do(run, "ExampleGen", examples=examples(span)).outputs["examples"]
-        before = [self.store.artifact(f"flights/ExampleGen/examples/{s}/1") for s in range(max(span - window + 1, 1), span)]
+        before = [
+            self.store.artifact(f"flights/ExampleGen/examples/{s}/1") for s in range(max(span - window + 1, 1), span)
+        ]
         recent = [*before, made]
         self.do(run, "Recent", {"examples": recent}, chosen={"examples": recent})
         read = {"examples": recent}
