@@ -163,10 +163,11 @@ def make_way(store: Store, job: Job, known: Settings) -> None:
 def going(store: Store, pipeline: str, now: datetime | None = None) -> Holder | None:
     """Who holds a pipeline and is not known to be dead.
 
-    A holder elsewhere whose heartbeat is old does not count: who tries to take its lease watches it first.
+    A holder elsewhere whose heartbeat is old does not count: who tries to take its lease watches it first. Nor does a
+    garbage collection: who tries waits for that second.
     """
     holder = lease.current(store, pipeline)
-    if holder is None or holder.released:
+    if holder is None or holder.released or holder.doing == lease.COLLECTING:
         return None
     lives = process.alive(holder.who)
     if lives is None:
