@@ -276,6 +276,8 @@ class Tuner:
         tree = self.stats.tree(recent, parameters)
         proposal = propose(tree, self.budget, self._consumer_s(recent[root]))
         for op, key in keys.items():
+            if key not in proposal.settings:  # its stream has ended since: the next part of a concatenate runs
+                continue
             knobs[op].value = self._with_spare(proposal, proposal.settings[key], knobs[op])
             self._found.settings[key] = knobs[op].value
         if self._block is not None:

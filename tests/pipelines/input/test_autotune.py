@@ -121,6 +121,16 @@ def test_a_round_of_a_repeat_begins_with_what_was_found_before():
     second.close()
 
 
+def test_a_part_that_has_ended_is_not_tuned():
+    """The parts of a concatenation run one behind the other; the knobs of those that are over stay as they are."""
+    rows = tfdata.from_arrow(pa.table({"x": np.arange(100)}))
+    parts = [rows.map(lambda columns: {"x": columns["x"]}, vectorized=True, num_parallel=AUTOTUNE) for _ in range(2)]
+    with parts[0].concatenate(parts[1]).batch(10).iterator() as batches:
+        for batch in batches:
+            assert batch.num_rows == 10
+            batches.tuner.tune()
+
+
 def test_another_pass_begins_with_what_was_found_before():
     """It need not find out again."""
     dataset = tfdata.range(1_000_000).map(stage(0.002), num_parallel=AUTOTUNE).options(optimize=False)
