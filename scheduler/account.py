@@ -15,7 +15,8 @@ from orchestrator.errors import NotRecorded
 from orchestrator.run import Run, as_typed
 from orchestrator.span import Calendar
 from orchestrator.store import Store
-from scheduler import guard, ledger, presence, schedule, scheduled, show
+from scheduler import forecast, guard, ledger, presence, schedule, scheduled, show
+from scheduler.forecast import Forecast
 from scheduler.guard import Overdue, Stale
 from scheduler.ledger import Entry, Outcome, Pause, Scheduled
 from scheduler.presence import Present
@@ -165,6 +166,12 @@ def status(store: Store, pipeline: str, now: datetime) -> Status:
     )
 
 
+def outlook(store: Store, pipeline: str, now: datetime) -> Forecast:
+    """How long a schedule's runs and their nodes take, and what is to be expected of that."""
+    timetable = Timetable.read(known(store, pipeline).timetable)
+    return forecast.forecast(timetable, forecast.recent(store, pipeline), now)
+
+
 def recovering(entry: Entry, of: Scheduled, elsewhere: Sequence[str] = ()) -> str:
     """The command that makes a tick good; empty where it has no span of its own."""
     if entry.tick.span is None:
@@ -212,7 +219,7 @@ def missed_told(store: Store, pipelines: Sequence[str], elsewhere: Sequence[str]
     return "\n\n".join(parts) or "Nothing is missing."
 
 
-def status_told(found: Status, now: datetime) -> str:
+def status_told(found: Status, ahead: Forecast, now: datetime) -> str:
     """How a schedule stands, a line for each fact."""
     timetable = Timetable.read(found.known.timetable)
     zone, calendar = timetable.clock, Calendar.called(found.known.calendar)
@@ -231,6 +238,7 @@ def status_told(found: Status, now: datetime) -> str:
         facts["to make good"] = f"{show.counted(found.missed, 'tick')}: spanwise schedule missed {found.known.pipeline}"
     if found.known.pushes:
         facts["last push"] = show.at(found.pushed, zone) if found.pushed else "none"
+    facts |= forecast.facts(ahead)
     if not found.good:
         facts["wrong"] = "; ".join(problems(found))
     width = max(map(len, facts)) + 1
@@ -340,7 +348,7 @@ def explained_document(each: Explained, calendar: Calendar) -> show.Document:
     }
 
 
-def status_document(found: Status) -> show.Document:
+def status_document(found: Status, ahead: show.Document | None = None) -> show.Document:
     """How a schedule stands."""
     calendar = Calendar.called(found.known.calendar)
     paused = found.paused
@@ -362,6 +370,7 @@ def status_document(found: Status) -> show.Document:
         "to_make_good": found.missed,
         "pushed": show.iso(found.pushed),
         "problems": [*problems(found)],
+        **({} if ahead is None else {"forecast": ahead}),
     }
 
 

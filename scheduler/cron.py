@@ -26,6 +26,7 @@ from orchestrator.store import Store
 from scheduler import alert as words
 from scheduler import channel, ledger, outbox, presence, root, schedule, settings
 from scheduler.describe import Asking, Described
+from scheduler.forecast import Forecast
 from scheduler.ledger import Entry, Scheduled
 from scheduler.load import split
 from scheduler.presence import BEATS, Present, Watch
@@ -66,6 +67,7 @@ DELIVERY_S = 15.0
 STOPPED = "the scheduler was stopped"
 TROUBLE_METADATA = "the metadata cannot be had"
 TROUBLE_PIPELINE = "a pipeline cannot be looked after"
+TROUBLE_ALERTS = "the settings of alerts cannot be taken"
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHORTEST_S = 0.2  # between two turns while something fails
@@ -126,11 +128,14 @@ class Cron:
         self._let_finish = let_finish
         self._clock = clock or Clock()
         self._once = self._clock.now() if once else None
-        self._tools = tools or Tools(root=known.root, config=known.file, site=words.here(options), note=note)
+        self._tools = tools or Tools(
+            root=known.root, config=known.file, site=words.here(options), note=note, alarming=self._alarming
+        )
         self._metrics = metrics
         if metrics is not None:
             metrics.watch(self.watched)
             self._tools = replace(self._tools, measure=metrics.tick_ended)
+        self._alerts = known.alerts
         self._watch = Watch(self._clock.ttl_s)
         self._routes = channel.routes(known.alerts)
         self._me: Present | None = None
@@ -151,9 +156,12 @@ class Cron:
 
         Raises:
             LoadError: none of the files can be loaded.
+            SettingsError: a channel for alerts cannot be used.
         """
         with self._signals_taken():
             try:
+                if self._once is None:
+                    channel.check(self._routes)  # now that somebody looks; a one-shot has no second to spare for it
                 while not self.turn():
                     self._wait()
             finally:
@@ -371,11 +379,22 @@ class Cron:
         for file in self.files:
             file.stamp = None
         self._files_s = 0.0
+        threading.Thread(target=self._take_alerts, name="settings", daemon=True).start()  # Apprise takes its time
+
+    def _take_alerts(self) -> None:
+        """Alerts by the settings as they are now, if these can be read and every channel can be used."""
+        now = self._clock.now()
         try:
-            fresh = settings.read(config=self._settings.file, root=self._settings.root)
-            self._routes = channel.routes(fresh.alerts)
+            fresh = settings.read(config=self._settings.file, root=self._settings.root).alerts
+            routes = channel.routes(fresh)
+            channel.check(routes)
         except SpanwiseError as error:
-            log.exception("settings-not-read", extra={"reason": str(error)})
+            log.error("alerts-not-taken", extra={"reason": str(error)})  # noqa: TRY400  the reason says it all
+            self._trouble(TROUBLE_ALERTS, error, now)
+            return
+        self._alerts, self._routes = fresh, routes
+        log.info("alerts-taken", extra={"channels": len(routes.channels)})
+        self._good_again(TROUBLE_ALERTS, "they have been taken", now)
 
     def _over(self, monotonic: float) -> bool:
         if self._stopping_s is not None:
@@ -452,6 +471,9 @@ class Cron:
                 signal.signal(number, handler)
 
     # --- alerts
+
+    def _alarming(self, found: Forecast) -> str:
+        return found.alarming(self._alerts.of(found.pipeline).forecast_load)
 
     def _trouble(self, what: str, error: Exception, now: datetime, pipeline: str = "") -> None:
         text = str(error) if isinstance(error, SpanwiseError) else f"{type(error).__name__}: {error}"

@@ -18,15 +18,13 @@ from orchestrator.run import Execution, Run, State
 from orchestrator.store import Store
 from scheduler import show
 from scheduler.schedule import Timetable, ticks
+from scheduler.settings import FORECAST_LOAD
 
 HISTORY = 60
 """So many runs are looked at."""
 
 LEAST = 8
-"""With fewer, growth is not looked for."""
-
-LOAD = 0.8
-"""The part of the time between two ticks that a run may take, at the 95th percentile, before it is told."""
+"""With fewer, growth is not looked for, and nobody is told."""
 
 HORIZON = timedelta(days=30)
 """A first overrun within this time is told."""
@@ -36,6 +34,7 @@ _SURE = 2.576  # standard deviations of Kendall's S, both sides together 1 %
 _HIGH = 0.95
 _SAMPLE = 50  # coming ticks that are looked at for the shortest time between two
 _FAR_DAYS = 3650.0  # an overrun later than this is none
+_SHOWN = 3  # nodes that are named, those that take longest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,10 +87,13 @@ class Forecast:
         days = left_s / self.run.growth_s if self.run.growth_s > 0 else math.inf
         return self.now + timedelta(days=days) if days <= _FAR_DAYS else None
 
-    def alarming(self, load: float = LOAD, horizon: timedelta = HORIZON) -> str:
-        """Why somebody should be told, in words; empty when nobody should."""
+    def alarming(self, load: float = FORECAST_LOAD, horizon: timedelta = HORIZON) -> str:
+        """Why somebody should be told, in words; empty when nobody should.
+
+        That is when a run takes more than `load` of the interval, or the first overrun is nearer than `horizon`.
+        """
         first = self.first_overrun
-        if self.run is None or self.load is None or self.interval is None:
+        if self.run is None or self.run.count < LEAST or self.load is None or self.interval is None:
             return ""
         if self.load < load and (first is None or first > self.now + horizon):
             return ""
@@ -102,15 +104,15 @@ class Forecast:
         return f"{takes}; {_when(first, self.now)}"
 
 
-def recent(store: Store, pipeline: str, limit: int = HISTORY) -> list[Ran]:
-    """The last complete runs of the whole pipeline, newest first.
+def recent(store: Store, pipeline: str, limit: int = HISTORY, *, nodes: bool = True) -> list[Ran]:
+    """The last complete runs of the whole pipeline, newest first; without `nodes`, for speed, only what each took.
 
     Partial runs, and those that failed or were ended, are passed over: they say little of how long a run takes.
     """
     whole = (run for run in itertools.islice(store.runs(pipeline), 3 * limit) if _counts(run))
     found = list(itertools.islice(whole, limit))
     same = [run for run in found if set(run.nodes) == set(found[0].nodes)]
-    return [ran(run, store.executions(run)) for run in same]
+    return [ran(run, store.executions(run) if nodes else []) for run in same]
 
 
 def _counts(run: Run) -> bool:
@@ -198,35 +200,30 @@ def _percentile(values: Sequence[float]) -> float:
 # Telling
 
 
-def told(found: Forecast) -> str:
-    """A forecast as text."""
+def facts(found: Forecast) -> Mapping[str, str]:
+    """A forecast for people, by what each fact is called."""
     if found.run is None:
-        return f"{found.pipeline}: no complete run is known, so how long it takes is not."
-    run = found.run
-    takes = f"a run takes {show.took(run.now_s)}, and one in twenty more than {show.took(run.high_s)}"
-    lines = [f"{found.pipeline}: {takes}{_of_interval(found)}, going by {run.count} runs."]
-    if found.overran:
-        lines.append(f"Of those, {found.overran} took longer than the time between two ticks.")
-    if run.growth_s:
-        lines.append(f"It {_grows(run)}.")
-    if found.first_overrun is not None:
-        lines.append(f"{_when(found.first_overrun, found.now).capitalize()}.")
-    rows = [
-        (name, str(c.count), show.took(c.median_s), show.took(c.p95_s), _grows(c) if c.growth_s else "-")
-        for name, c in sorted(found.nodes.items(), key=lambda item: -item[1].now_s)
-    ]
-    return "\n".join([*lines, *([show.table(("NODE", "RUNS", "MEDIAN", "95 %", "TREND"), rows)] if rows else [])])
+        return {"a run takes": "not known, since none of the whole pipeline is complete"}
+    said = {"a run takes": f"{_takes(found.run)}; going by {show.counted(found.run.count, 'run')}"}
+    if found.interval is not None and found.load is not None:
+        overran = f"; {found.overran} of those runs took longer" if found.overran else ""
+        said["of the interval"] = f"{found.load:.0%} of {show.took(found.interval.total_seconds())}{overran}"
+        first = found.first_overrun
+        said["first overrun"] = "none in sight" if first is None else _when(first, found.now)
+    slowest = sorted(found.nodes.items(), key=lambda item: -item[1].now_s)[:_SHOWN]
+    if slowest:
+        said["slowest nodes"] = "; ".join(f"{node} {_takes(course)}" for node, course in slowest)
+    return said
 
 
-def document(found: Forecast) -> show.Document:
+def document(found: Forecast, load: float = FORECAST_LOAD) -> show.Document:
     """A forecast for programs."""
     return {
-        "pipeline": found.pipeline,
         "interval_s": None if found.interval is None else found.interval.total_seconds(),
         "load": found.load,
         "overran": found.overran,
         "first_overrun": show.iso(found.first_overrun),
-        "alarming": found.alarming(),
+        "alarming": found.alarming(load),
         "run": None if found.run is None else _course_document(found.run),
         "nodes": {name: _course_document(c) for name, c in found.nodes.items()},
     }
@@ -243,14 +240,9 @@ def _course_document(found: Course) -> show.Document:
     }
 
 
-def _of_interval(found: Forecast) -> str:
-    if found.interval is None or found.load is None:
-        return ""
-    return f", which is {found.load:.0%} of the {show.took(found.interval.total_seconds())} between two ticks"
-
-
-def _grows(course: Course) -> str:
-    return f"{'grows' if course.growth_s > 0 else 'shrinks'} by {show.took(abs(course.growth_s))} a day"
+def _takes(course: Course) -> str:
+    trend = f", {'grows' if course.growth_s > 0 else 'shrinks'} by {show.took(abs(course.growth_s))} a day"
+    return f"{show.took(course.now_s)} (95 %: {show.took(course.high_s)}){trend if course.growth_s else ''}"
 
 
 def _when(first: datetime, now: datetime) -> str:

@@ -11,8 +11,8 @@ from pathlib import Path
 from orchestrator.run import Run
 from orchestrator.runner import room
 from orchestrator.store import Address, Store
-from scheduler import ledger, presence
-from scheduler.due import ON_TIME_S
+from scheduler import ledger, presence, scheduled
+from scheduler.due import ON_TIME_S, due, waits
 from scheduler.ledger import Scheduled
 from scheduler.schedule import Tick, Timetable, starts, ticks
 
@@ -40,14 +40,14 @@ class Stale:
     allowed: timedelta
 
 
-def overdue(store: Store, scheduled: Scheduled, now: datetime) -> Overdue | None:
+def overdue(store: Store, known: Scheduled, now: datetime) -> Overdue | None:
     """Whether a scheduler should have done something that none has done.
 
-    A tick counts as overdue a minute after its run should have begun, unless the schedule is paused or the ticks
-    before it are still being worked on.
+    A tick counts as overdue a minute after its run should have begun, unless the schedule is paused, the ticks before
+    it are still being worked on, or it waits for the end of a run, as the scheduler would have it.
     """
-    pipeline = scheduled.pipeline
-    timetable = Timetable.read(scheduled.timetable)
+    pipeline = known.pipeline
+    timetable = Timetable.read(known.timetable)
     for entry in ledger.open_ticks(store, pipeline):
         holder = presence.read(store, entry.holder)
         gone = holder is None or holder.ended or (now - holder.beaten).total_seconds() > LOST_S
@@ -56,7 +56,7 @@ def overdue(store: Store, scheduled: Scheduled, now: datetime) -> Overdue | None
         if entry.attempts == 0:
             return Overdue(first=entry.tick, count=1, abandoned=True)
     newest = ledger.newest(store, pipeline)
-    since = scheduled.since if newest is None else newest.tick.at
+    since = known.since if newest is None else newest.tick.at
     late = [
         tick
         for tick in itertools.islice(ticks(timetable, since, now), _MANY)
@@ -64,23 +64,26 @@ def overdue(store: Store, scheduled: Scheduled, now: datetime) -> Overdue | None
     ]
     if not late or ledger.paused(store, pipeline, now) is not None:
         return None
+    going = scheduled.going(store, pipeline, now)
+    if going is not None and waits(due(timetable, since, now), timetable, going.began):
+        return None
     return Overdue(first=late[0], count=len(late))
 
 
-def stale(store: Store, scheduled: Scheduled, now: datetime) -> Stale | None:
+def stale(store: Store, known: Scheduled, now: datetime) -> Stale | None:
     """Whether no model has been pushed for longer than the schedule allows."""
-    allowed = Timetable.read(scheduled.timetable).freshness
+    allowed = Timetable.read(known.timetable).freshness
     if allowed is None:
         return None
-    newest = pushed(store, scheduled)
-    return Stale(pushed=newest, allowed=allowed) if now - (newest or scheduled.since) > allowed else None
+    newest = pushed(store, known)
+    return Stale(pushed=newest, allowed=allowed) if now - (newest or known.since) > allowed else None
 
 
-def pushed(store: Store, scheduled: Scheduled) -> datetime | None:
+def pushed(store: Store, known: Scheduled) -> datetime | None:
     """When a model was last pushed."""
     found = []
-    for place in scheduled.pushes:
-        address = Address(scheduled.pipeline, *place.split("/"))
+    for place in known.pushes:
+        address = Address(known.pipeline, *place.split("/"))
         newest = itertools.islice(store.newest(address), _LOOKED_AT)
         found += [next((a.created for a in newest if a.properties.get("pushed") and a.created), None)]
     return max((moment for moment in found if moment is not None), default=None)

@@ -98,13 +98,13 @@ def carried_out(
                 request=filled(request(store), loaded, settings, effort),
                 observe=observe,
             )
-            _recover(store, outcome, loaded.pipeline)
+            _recover(store, outcome, loaded.pipeline, settings.root)
             return outcome
     finally:
         executor.close()
 
 
-def _recover(store: Store, outcome: Outcome, pipeline: Pipeline) -> None:
+def _recover(store: Store, outcome: Outcome, pipeline: Pipeline, home: Path) -> None:
     """Notes that what a schedule has missed of the run's span is made good, if the run went to the pipeline's end."""
     ends = {node.name for node in pipeline if not pipeline.children(node.name)}
     span = outcome.run.span
@@ -112,9 +112,9 @@ def _recover(store: Store, outcome: Outcome, pipeline: Pipeline) -> None:
         return
     try:
         if store.claimed("schedule", pipeline.name) is not None:  # or the ledger need not be imported
-            from scheduler import ledger
+            from scheduler.recovery import make_good
 
-            ledger.recover(store, pipeline.name, span, outcome.run.number)
+            make_good(store, outcome.run, [span], home)
     except StoreError as error:  # the run is complete, whatever is known of it; `schedule missed` goes on listing them
         log.warning("recovery-not-noted", extra={"run": outcome.run.name, "reason": str(error)})
 

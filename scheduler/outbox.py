@@ -106,7 +106,7 @@ def put(root: Path, alert: Alert) -> bool:
     Never raises: what cannot be kept is logged, and said on stderr; then it is False, and `tell` may still get through.
     """
     try:
-        if alert.kind == "recovery" and not _complained(root, alert.cause):
+        if alert.kind == "recovery" and not complained(root, alert.cause):
             return True
         log.warning("alert", extra={"kind": alert.kind, "pipeline": alert.pipeline, "subject": alert.subject})
         name = f"{_stamp(alert.at)}-{_digest(alert.cause)}-{uuid.uuid4().hex[:8]}"
@@ -120,6 +120,12 @@ def put(root: Path, alert: Alert) -> bool:
             )
         return False
     return True
+
+
+def complained(root: Path, cause: str) -> bool:
+    """Whether somebody was told of this, or is about to be."""
+    mark = _digest(cause)
+    return _file(root, "open", mark).exists() or any((root / FOLDER / "outbox").glob(f"*-{mark}-*.json"))
 
 
 def tell(channels: Iterable[Channel], alert: Alert) -> dict[str, str]:
@@ -363,12 +369,6 @@ def _cause(root: Path, cause: str) -> Cause | None:
     except (OSError, ValueError):
         log.exception("cause-not-readable", extra={"cause": cause})
         return None
-
-
-def _complained(root: Path, cause: str) -> bool:
-    """Whether somebody was told of this, or is about to be."""
-    mark = _digest(cause)
-    return _file(root, "open", mark).exists() or any((root / FOLDER / "outbox").glob(f"*-{mark}-*.json"))
 
 
 def _noted(root: Path, letter: Letter) -> bool:

@@ -33,7 +33,8 @@ def told(timetable: Timetable, found: Sequence[Tick], calendar: Calendar) -> str
     ]
     if not rows:
         return f"{timetable.pipeline} has no tick any more: its schedule has ended."
-    return show.table(("TICK", "COMES", *(["STARTS"] if shaken else []), "SPAN", "NOTE"), rows)
+    table = show.table(("TICK", "COMES", *(["STARTS"] if shaken else []), "SPAN", "NOTE"), rows)
+    return "\n".join([table, *timetable.doubts])
 
 
 def document(timetable: Timetable, found: Sequence[Tick], calendar: Calendar) -> show.Document:
@@ -42,6 +43,7 @@ def document(timetable: Timetable, found: Sequence[Tick], calendar: Calendar) ->
         "pipeline": timetable.pipeline,
         "cron": timetable.cron,
         "zone": timetable.zone,
+        "doubts": [*timetable.doubts],
         "ticks": [tick_document(timetable, tick, calendar) for tick in found],
     }
 

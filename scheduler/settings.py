@@ -27,6 +27,7 @@ PREFIX = "SPANWISE_"
 NAMES = ("root", "metadata", "jobs", "grace_s", "params", "alerts", "openlineage", "gc")
 GRACE_S = 10.0
 GROUP_S = 3600.0
+FORECAST_LOAD = 0.8
 _NEAR = 0.6
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.|\$\{")
 _JSON = {  # as their variables hold them
@@ -45,7 +46,12 @@ class Alerts:
     on: tuple[str, ...] | None = None  #: the kinds that are told; None is all
     group_s: float = GROUP_S  #: alerts of one cause within this time are one message
     from_name: str = "spanwise"  #: the name that messages come from
+    forecast_load: float = FORECAST_LOAD  #: runs that take more of the time between two ticks are told of
     pipelines: Mapping[str, Alerts] = field(default_factory=dict)  #: those for whom something else holds
+
+    def of(self, pipeline: str) -> Alerts:
+        """What holds for a pipeline."""
+        return self.pipelines.get(pipeline, self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +157,7 @@ def _validated(written: Mapping[str, object], file: Path | None) -> dict[str, ob
         on: list[Literal[KINDS]] | None = None  # type: ignore[valid-type]  # pydantic takes a tuple for its parts
         group_s: float | None = Field(default=None, ge=0)
         from_name: str | None = Field(default=None, alias="from", min_length=1)
+        forecast_load: float | None = Field(default=None, gt=0)
 
     class WrittenRoutes(WrittenAlerts):
         pipelines: dict[str, WrittenAlerts] = Field(default_factory=dict)

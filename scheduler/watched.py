@@ -21,11 +21,12 @@ from orchestrator.run import Run, State, Trigger
 from orchestrator.span import Calendar
 from orchestrator.store import Store
 from scheduler import alert as words
-from scheduler import attempt, guard, ledger, outbox, presence, schedule, scheduled
+from scheduler import attempt, forecast, guard, ledger, outbox, presence, schedule, scheduled
 from scheduler.alert import Alert, Site
 from scheduler.attempt import Again
 from scheduler.describe import Asking, Described
 from scheduler.due import Due, Missed, due, waits
+from scheduler.forecast import Forecast
 from scheduler.ledger import Ending, Entry, Outcome, Scheduled
 from scheduler.overrun import KillThenStart, Skip, decide
 from scheduler.presence import Watch
@@ -56,6 +57,7 @@ class Tools:
     start: Callable[[Job], subprocess.Popen[bytes]] = scheduled.start
     note: Callable[[Entry], object] = lambda _entry: None  #: gets each tick that was ended here
     measure: Callable[[Store, Entry], object] = lambda _store, _entry: None  #: the same, for metrics
+    alarming: Callable[[Forecast], str] = Forecast.alarming  #: why people are told of a forecast; empty: they are not
 
     def tell(self, alert: Alert) -> bool:
         """Puts an alert into the outbox."""
@@ -120,6 +122,7 @@ class Watched:
         self._waiting = False  # ticks have come, and something has to end before they run
         self._guarded_s = 0.0
         self._stale = False
+        self._alarmed = False
         self._set_back = False
 
     @property
@@ -342,6 +345,8 @@ class Watched:
         self.open.pop(entry.tick.name, None)
         log.info("tick-ended", extra=self._facts(entry.tick, outcome=ending.outcome.value, reason=ending.why))
         self._tell_end(store, replace(entry, ending=ending, ended=now), ending, now, running=running)
+        if ending.outcome is Outcome.RAN:
+            self._look_ahead(store, now)
         return True
 
     # --- ticks that have come
@@ -636,6 +641,20 @@ class Watched:
             )
             self._tools.tell(good)
         self._stale = stale is not None
+
+    def _look_ahead(self, store: Store, now: datetime) -> None:
+        """Tells when runs come to take too much of the time between two ticks, and when they no longer do."""
+        runs = forecast.recent(store, self.pipeline, nodes=False)
+        found = forecast.forecast(self.described.timetable, runs, now)
+        site, about = self._tools.site, f"forecast {self.pipeline}"
+        why = self._tools.alarming(found)
+        if not why:
+            good = words.recovery(self.pipeline, at=now, site=site, cause=about, words="runs end in time")
+            self._tools.tell(good)
+        elif not (self._alarmed or outbox.complained(self._tools.root, about)):
+            log.warning("overrun-ahead", extra={"pipeline": self.pipeline, "reason": why})
+            self._tools.tell(words.forecast(self.pipeline, at=now, site=site, words=why, facts=forecast.facts(found)))
+        self._alarmed = bool(why)
 
     def label(self, span: int | None) -> str:
         """A span as people write it."""

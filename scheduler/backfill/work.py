@@ -24,6 +24,7 @@ from scheduler import ledger, stop
 from scheduler.backfill.record import TRAIN, Backfill, Stage, enter, runs
 from scheduler.launch import Effort, filled
 from scheduler.load import Loaded
+from scheduler.recovery import make_good
 from scheduler.settings import Settings
 
 PAUSE_S = 600.0
@@ -215,8 +216,7 @@ class _Work:
     def _make_good(self, run: Run) -> None:
         """Notes which ticks a complete run has made good: one of the first part alone, none."""
         made_good = self._backfill.spans if run.span is None else () if self._backfill.train else (run.span,)
-        for span in self._missed.intersection(made_good):
-            ledger.recover(self._means.store, run.pipeline, span, run.number)
+        make_good(self._means.store, run, self._missed.intersection(made_good), self._means.settings.root)
 
 
 def _selection(pipeline: Pipeline, backfill: Backfill, *, train: bool) -> Selection | None:

@@ -221,24 +221,31 @@ def missed(pipelines: Pipelines = None, root: Root = None, config: Config = None
 def status(pipelines: Pipelines = None, root: Root = None, config: Config = None, json: Json = False) -> None:
     """Show how schedules stand.
 
-    What came last and comes next, what runs, what is missing or wrong, and which schedulers there are.
+    What came last and comes next, what runs, how long runs take and will take, what is missing or wrong, and which
+    schedulers there are.
 
     Example: spanwise schedule status flights
     """
-    from scheduler import account, ledger, presence
+    from scheduler import account, forecast, ledger, presence
+
+    alerts = settings_of(root, config).alerts
 
     def told(store: Store) -> None:
-        found = [account.status(store, name, now()) for name in pipelines or ledger.scheduled(store)]
+        names = pipelines or ledger.scheduled(store)
+        found = [(account.status(store, name, now()), account.outlook(store, name, now())) for name in names]
         schedulers = presence.present(store)
         if json:
             print_document(
                 {
-                    "schedules": [account.status_document(one) for one in found],
+                    "schedules": [
+                        account.status_document(one, forecast.document(ahead, alerts.of(ahead.pipeline).forecast_load))
+                        for one, ahead in found
+                    ],
                     "schedulers": [account.scheduler_document(one) for one in schedulers],
                 }
             )
             return
-        parts = [account.status_told(one, now()) for one in found] or ["Nothing was ever scheduled here."]
+        parts = [account.status_told(one, ahead, now()) for one, ahead in found] or ["Nothing was ever scheduled here."]
         typer.echo("\n\n".join([*parts, account.schedulers_told(schedulers, now())]))
 
     reading_store(root, config, told)
@@ -380,16 +387,12 @@ def _timetables(file: str, settings: Settings) -> Iterator[tuple[Timetable, Span
 
 def _seen(pipeline: str, settings: Settings) -> Duration:
     """How long the runs of a pipeline took."""
-    from itertools import islice
-
-    from orchestrator.run import State
+    from scheduler import forecast
     from scheduler import root as home
-    from scheduler import show
     from scheduler.duration import Duration
 
     with home.read(settings) as store:
-        runs = [run for run in islice(store.runs(pipeline), _LAST_RUNS) if run.base is None]
-    return Duration.of([s for run in runs if run.state is State.COMPLETE and (s := show.seconds(run)) is not None])
+        return Duration.of([run.took_s for run in forecast.recent(store, pipeline, _LAST_RUNS, nodes=False)])
 
 
 @contextmanager

@@ -114,12 +114,28 @@ def test_each_node_has_a_course_of_its_own() -> None:
 
     assert found.nodes["Trainer"].growth_s == pytest.approx(20, abs=4)
     assert found.nodes["Transform"].growth_s == 0.0
-    lines = forecasts.told(found).splitlines()
-    assert lines[0].startswith("flights: a run takes ")
-    assert " between two ticks, going by 60 runs." in lines[0]
-    assert lines[1].startswith("It grows by ")
-    assert [line.split()[0] for line in lines[-3:]] == ["NODE", "Trainer", "Transform"]
-    assert lines[-1].split() == ["Transform", "60", "1", "min", "00", "s", "1", "min", "00", "s", "-"]
+
+
+def test_a_forecast_for_people_is_a_few_facts() -> None:
+    """The run against the interval, where that leads, and the nodes that take longest."""
+    facts = forecasts.facts(forecast(HOURLY, history(60.0, noise_s=0.0), NOW))
+
+    assert facts == {
+        "a run takes": "30 min 00 s (95 %: 30 min 00 s), grows by 1 min 00 s a day; going by 60 runs",
+        "of the interval": "50% of 1 h 00 min",
+        "first overrun": "if it goes on like this, overruns begin about 2026-05-31",
+        "slowest nodes": "Trainer 20 min 00 s (95 %: 20 min 00 s), grows by 40.0 s a day; "
+        "Transform 1 min 00 s (95 %: 1 min 00 s)",
+    }
+    long = forecasts.facts(forecast(HOURLY, history(base_s=5000.0), NOW))
+    assert long["of the interval"].endswith("of 1 h 00 min; 60 of those runs took longer")
+    assert long["first overrun"] == "an overrun is to be expected at any tick"
+
+
+def test_of_a_few_runs_nobody_is_told() -> None:
+    """A percentile of them is none; that they overran has been told."""
+    assert not forecast(HOURLY, history(base_s=5000.0, days=7), NOW).alarming()
+    assert forecast(HOURLY, history(base_s=5000.0, days=8), NOW).alarming()
 
 
 def test_the_interval_is_the_shortest_between_coming_ticks_without_jitter() -> None:
@@ -135,7 +151,7 @@ def test_without_runs_nothing_is_forecast() -> None:
     found = forecast(HOURLY, [], NOW)
 
     assert (found.run, found.load, found.first_overrun) == (None, None, None)
-    assert forecasts.told(found) == "flights: no complete run is known, so how long it takes is not."
+    assert forecasts.facts(found) == {"a run takes": "not known, since none of the whole pipeline is complete"}
     assert forecasts.document(found)["run"] is None
 
 

@@ -38,10 +38,13 @@ def test_jitter_is_shown_where_there_is_some() -> None:
 
 
 def test_a_schedule_without_spans_says_that_it_takes_the_newest() -> None:
-    """Not a dash, which would be none."""
+    """Not a dash, which would be none; and that this is hardly meant."""
     table = daily(span=None)
 
-    assert preview.told(table, preview.coming(table, MARCH, 1), Calendar.DAY).endswith("EST  newest")
+    _, tick, doubt = preview.told(table, preview.coming(table, MARCH, 1), Calendar.DAY).splitlines()
+
+    assert tick.endswith("EST  newest")
+    assert doubt == table.doubts[0]
 
 
 def test_a_custom_rule_is_asked_for_each_tick() -> None:

@@ -620,3 +620,26 @@ def test_a_scheduler_elsewhere_that_lives_keeps_its_ticks(world):
     world.at(1, 5)
 
     assert world.watched.open == {}
+
+
+def test_runs_that_take_too_much_of_the_interval_are_told_once(world):
+    """Before they overrun; and once that they end in time again, also by a scheduler that came later."""
+    for hour in range(1, 13):
+        world.at(hour)
+        world.child.begin()
+        world.at(hour, 55)
+        world.child.finish()
+        world.at(hour, 56)
+        if hour == 10:
+            world.die()
+    told = world.told
+
+    world.terms["cron"] = "0 */12 * * *"
+    world.die()
+    world.at(24)
+    world.child.begin().finish()
+    world.at(24, 1)
+
+    assert [kind for kind, _ in told] == ["forecast"]
+    assert told[0][1].startswith("p will overrun: a run takes up to 55 min 00 s of the 1 h 00 min between two ticks")
+    assert world.told[-1] == ("recovery", "p is good again: runs end in time")
