@@ -305,7 +305,7 @@ class SnapshotStream(Stream):
         use = self.use
         use.state, use.reason, use.run_id = state, reason, run_id  # type: ignore[assignment]
         facts = {"snapshot": f"{use.path}/{use.fingerprint}", "reason": reason, "run": run_id}
-        _log.info(f"snapshot-{state}", extra=facts)
+        _log.debug(f"snapshot-{state}", extra=facts)
 
     def _passing(self, reason: str) -> Stream:
         self._entered("passthrough", reason)
