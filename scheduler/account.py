@@ -19,6 +19,7 @@ from scheduler import forecast, guard, ledger, presence, schedule, scheduled, sh
 from scheduler.forecast import Forecast
 from scheduler.guard import Overdue, Stale
 from scheduler.ledger import Entry, Outcome, Pause, Scheduled
+from scheduler.part import TRAIN, part_of, pipeline_of
 from scheduler.presence import Present
 from scheduler.schedule import Tick, Timetable, starts
 
@@ -66,13 +67,20 @@ def known(store: Store, pipeline: str) -> Scheduled:
         NotRecorded: it was never scheduled here; the message says which were.
     """
     found = ledger.schedule(store, pipeline)
-    if found is None:
+    if found is None or found.given_up:
         others = ledger.scheduled(store)
         there = (
             f"Scheduled are: {', '.join(others)}." if others else "Nothing is. Start one: spanwise schedule start FILE"
         )
         raise NotRecorded(f"{pipeline!r} was never scheduled here. {there}")
     return found
+
+
+def lines(store: Store, names: Sequence[str] | None) -> list[str]:
+    """What was typed, each pipeline with its parts as they are scheduled; without names, all there are."""
+    if not names:
+        return ledger.scheduled(store)
+    return [line for name in names for line in ([] if part_of(name) else ledger.lines(store, name)) or [name]]
 
 
 def explain(
@@ -133,9 +141,10 @@ def _of_entry(store: Store, entry: Entry) -> Explained:
         who = "" if holder is None else f"scheduler {entry.holder} on {holder.who.host}, pid {holder.who.pid}"
         doing = f"attempt {entry.attempts} runs" if entry.attempts else "its run has not begun"
         return Explained(tick=entry.tick, outcome="open", why=_joined(doing, who, late), entry=entry)
-    run = f"{entry.pipeline}/{entry.ending.run}" if entry.ending.run is not None else ""
+    whole = pipeline_of(entry.pipeline)
+    run = f"{whole}/{entry.ending.run}" if entry.ending.run is not None else ""
     attempts = f"{entry.attempts} attempts" if entry.attempts > 1 else ""
-    made_good = f"made good by {entry.pipeline}/{entry.recovered}" if entry.recovered is not None else ""
+    made_good = f"made good by {whole}/{entry.recovered}" if entry.recovered is not None else ""
     why = _joined(run, entry.ending.why, attempts, late, made_good)
     return Explained(tick=entry.tick, outcome=entry.ending.outcome.value, why=why, entry=entry)
 
@@ -152,7 +161,7 @@ def status(store: Store, pipeline: str, now: datetime) -> Status:
     """
     found = known(store, pipeline)
     timetable = Timetable.read(found.timetable)
-    holder = scheduled.going(store, pipeline, now)
+    holder = scheduled.going(store, pipeline_of(pipeline), now)
     return Status(
         known=found,
         next=next(schedule.ticks(timetable, now), None),
@@ -174,6 +183,8 @@ def outlook(store: Store, pipeline: str, now: datetime) -> Forecast:
 
 def recovering(entry: Entry, of: Scheduled, elsewhere: Sequence[str] = ()) -> str:
     """The command that makes a tick good; empty where it has no span of its own."""
+    if entry.tick.span is None and entry.tick.part == TRAIN:
+        return shlex.join(["spanwise", "run", as_typed(of.source), *elsewhere])
     if entry.tick.span is None:
         return ""
     label = Calendar.called(of.calendar).label(entry.tick.span)
@@ -224,7 +235,7 @@ def status_told(found: Status, ahead: Forecast, now: datetime) -> str:
     timetable = Timetable.read(found.known.timetable)
     zone, calendar = timetable.clock, Calendar.called(found.known.calendar)
     facts = {
-        "schedule": f"{timetable.cron} ({timetable.zone})",
+        "schedule": f"{timetable.cron} ({timetable.zone})" if timetable.cron else "when data comes",
         "policy": f"{timetable.overrun.value}, catchup {timetable.catchup.value}",
         "file": as_typed(found.known.source),
         "next tick": "none" if found.next is None else _next_told(found.next, timetable, calendar, now),
@@ -290,7 +301,8 @@ def schedulers_told(found: Sequence[Present], now: datetime) -> str:
 def ended_told(entry: Entry, of: Scheduled) -> str:
     """What became of one tick, in a line."""
     span = f", span {show.label(entry.tick.span, Calendar.called(of.calendar))}" if entry.tick.span is not None else ""
-    run = f", {entry.pipeline}/{entry.ending.run}" if entry.ending is not None and entry.ending.run is not None else ""
+    number = None if entry.ending is None else entry.ending.run
+    run = "" if number is None else f", {pipeline_of(entry.pipeline)}/{number}"
     why = f": {text}" if (text := _why(entry)) else ""
     return f"{entry.pipeline} {entry.tick.name}{span}: {_outcome(entry)}{run}{why}"
 
@@ -327,11 +339,11 @@ def entry_document(entry: Entry, of: Scheduled, elsewhere: Sequence[str] = ()) -
         **show.span_document(entry.tick.span, calendar),
         "outcome": _outcome(entry),
         "why": "" if ending is None else ending.why,
-        "run": None if ending is None or ending.run is None else f"{entry.pipeline}/{ending.run}",
+        "run": None if ending is None or ending.run is None else f"{pipeline_of(entry.pipeline)}/{ending.run}",
         "attempts": entry.attempts,
         "taken": show.iso(entry.taken),
         "ended": show.iso(entry.ended),
-        "recovered_by": None if entry.recovered is None else f"{entry.pipeline}/{entry.recovered}",
+        "recovered_by": None if entry.recovered is None else f"{pipeline_of(entry.pipeline)}/{entry.recovered}",
         "recover": recovering(entry, of, elsewhere) if ending is not None and ending.outcome.abnormal else "",
     }
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Self
 
 from orchestrator import process
 from orchestrator.errors import SettingsError
+from scheduler.part import pipeline_of
 from scheduler.settings import Alerts
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Routes:
 
     def of(self, pipeline: str) -> Route:
         """What holds for a pipeline; an empty name is the scheduler itself."""
-        return self.pipelines.get(pipeline, self.otherwise)
+        return self.pipelines.get(pipeline_of(pipeline), self.otherwise)
 
     @property
     def channels(self) -> tuple[Channel, ...]:

@@ -24,6 +24,7 @@ from orchestrator.component import Component
 from orchestrator.errors import LoadError, SpanwiseError
 from orchestrator.pipeline import Pipeline
 from scheduler import child, load, schedule, settings
+from scheduler.part import INGEST, part_of
 from scheduler.schedule import Schedule, Timetable
 
 LIMIT_S = 120.0
@@ -170,28 +171,35 @@ def _answered(question: Mapping[str, object]) -> Document:
     try:
         known = settings.read(config=None if config is None else Path(str(config)))
         found = load.schedules(str(question["reference"]), settings=known.params)
-        return {"schedules": [_told(each, loaded, ticks) for each, loaded in found]}
+        return {
+            "schedules": [
+                _told(each, loaded, timetable, ticks)
+                for each, loaded in found
+                for timetable in schedule.timetables_of(each, loaded.pipeline.name)
+            ]
+        }
     except SpanwiseError as error:
         return {"error": str(error)}
 
 
-def _told(one: Schedule, loaded: load.Loaded, ticks: Sequence[str]) -> Document:
-    timetable = schedule.timetable_of(one, loaded.pipeline.name)
+def _told(one: Schedule, loaded: load.Loaded, timetable: Timetable, ticks: Sequence[str]) -> Document:
+    part = part_of(timetable.pipeline)
+    rule = schedule.rule_of(one, part)
     spans, trouble = {}, ""
     for text in ticks:
         at = datetime.fromisoformat(text)
         tick = next(schedule.ticks(timetable, at - timedelta(seconds=1), at), None)
-        if tick is None or one.span is None:
+        if tick is None or rule is None:
             continue
         try:
-            spans[text] = schedule.span_of(one.span, tick)
+            spans[text] = schedule.span_of(rule, tick)
         except SpanwiseError as error:
             trouble = str(error)
     return {
         "timetable": schedule.described(timetable),
         "source": loaded.place,
         "calendar": loaded.calendar.value,
-        "pushes": pushes(loaded.pipeline),
+        "pushes": [] if part == INGEST else pushes(loaded.pipeline),
         "spans": spans,
         "trouble": trouble,
     }

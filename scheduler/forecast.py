@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from orchestrator.run import Execution, Run, State
 from orchestrator.store import Store
 from scheduler import show
+from scheduler.part import PARTS, line_of, part_of, pipeline_of
 from scheduler.schedule import Timetable, ticks
 from scheduler.settings import FORECAST_LOAD
 
@@ -107,16 +108,19 @@ class Forecast:
 def recent(store: Store, pipeline: str, limit: int = HISTORY, *, nodes: bool = True) -> list[Ran]:
     """The last complete runs of the whole pipeline, newest first; without `nodes`, for speed, only what each took.
 
-    Partial runs, and those that failed or were ended, are passed over: they say little of how long a run takes.
+    Partial runs, and those that failed or were ended, are passed over: they say little of how long a run takes. Where
+    the parts of a pipeline are scheduled, it is those of the part.
     """
-    whole = (run for run in itertools.islice(store.runs(pipeline), 3 * limit) if _counts(run))
+    runs = itertools.islice(store.runs(pipeline_of(pipeline)), 3 * limit)
+    whole = (run for run in runs if _counts(run, pipeline))
     found = list(itertools.islice(whole, limit))
     same = [run for run in found if set(run.nodes) == set(found[0].nodes)]
     return [ran(run, store.executions(run) if nodes else []) for run in same]
 
 
-def _counts(run: Run) -> bool:
-    return run.state is State.COMPLETE and run.base is None and show.seconds(run) is not None
+def _counts(run: Run, line: str) -> bool:
+    whole = line_of(run.pipeline, run.cause)[0] == line if part_of(line) in PARTS else run.base is None
+    return run.state is State.COMPLETE and whole and show.seconds(run) is not None
 
 
 def ran(run: Run, executions: Sequence[Execution]) -> Ran:

@@ -14,6 +14,7 @@ from orchestrator.store import Address, Store
 from scheduler import ledger, presence, scheduled
 from scheduler.due import ON_TIME_S, due, waits
 from scheduler.ledger import Scheduled
+from scheduler.part import pipeline_of
 from scheduler.schedule import Tick, Timetable, starts, ticks
 
 _LOOKED_AT = 100  # newest outputs of a pusher, of which most may not have been pushed
@@ -64,7 +65,7 @@ def overdue(store: Store, known: Scheduled, now: datetime) -> Overdue | None:
     ]
     if not late or ledger.paused(store, pipeline, now) is not None:
         return None
-    going = scheduled.going(store, pipeline, now)
+    going = scheduled.going(store, pipeline_of(pipeline), now)
     if going is not None and waits(due(timetable, since, now), timetable, going.began):
         return None
     return Overdue(first=late[0], count=len(late))
@@ -83,7 +84,7 @@ def pushed(store: Store, known: Scheduled) -> datetime | None:
     """When a model was last pushed."""
     found = []
     for place in known.pushes:
-        address = Address(known.pipeline, *place.split("/"))
+        address = Address(pipeline_of(known.pipeline), *place.split("/"))
         newest = itertools.islice(store.newest(address), _LOOKED_AT)
         found += [next((a.created for a in newest if a.properties.get("pushed") and a.created), None)]
     return max((moment for moment in found if moment is not None), default=None)

@@ -105,16 +105,16 @@ def carried_out(
 
 
 def _recover(store: Store, outcome: Outcome, pipeline: Pipeline, home: Path) -> None:
-    """Notes that what a schedule has missed of the run's span is made good, if the run went to the pipeline's end."""
-    ends = {node.name for node in pipeline if not pipeline.children(node.name)}
-    span = outcome.run.span
-    if not outcome.succeeded or span is None or not ends <= set(outcome.run.nodes):
+    """Notes that what a schedule has missed of the run's span is made good, in the parts that it brought to an end."""
+    if not outcome.succeeded:
         return
     try:
-        if store.claimed("schedule", pipeline.name) is not None:  # or the ledger need not be imported
+        if store.claimed("scheduled", "#1") is not None:  # or the ledger need not be imported
+            from scheduler.part import covered
             from scheduler.recovery import make_good
 
-            make_good(store, outcome.run, [span], home)
+            run = outcome.run
+            make_good(store, run, [] if run.span is None else [run.span], home, covered(pipeline, run.nodes))
     except StoreError as error:  # the run is complete, whatever is known of it; `schedule missed` goes on listing them
         log.warning("recovery-not-noted", extra={"run": outcome.run.name, "reason": str(error)})
 

@@ -18,13 +18,16 @@ inserts the attempt that would have come next, so that none can begin afterwards
 | `scheduled #n`       | the n-th pipeline that was ever scheduled                                                   |
 | `pause p#n`          | the n-th pause of the pipeline's schedule                                                   |
 
+Where the parts of a pipeline have cadences of their own, p is a line, such as `flights:ingest`; a pause is one of all
+lines of its pipeline.
+
 Numbers are found by galloping. A walk down from the newest ends at a number that is noted as settled: everything from
 there on down is over for good.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
@@ -32,6 +35,7 @@ from enum import Enum
 from orchestrator.artifact import Value
 from orchestrator.errors import StoreError
 from orchestrator.store import AlreadyClaimed, Claim, Store, last
+from scheduler.part import DATA, PARTS, WHOLE, line, part_of, pipeline_of
 from scheduler.schedule import Tick
 
 
@@ -114,6 +118,7 @@ class Scheduled:
     source: str = ""  #: the file it was loaded from, `/path/file.py:name`
     calendar: str = "number"  #: how its spans are shown
     pushes: tuple[str, ...] = ()  #: where its pushed models are found, `node/key`
+    given_up: bool = False  #: the pipeline is scheduled otherwise now
     changed: datetime | None = field(default=None, compare=False)
 
 
@@ -145,7 +150,7 @@ def claim_tick(
             tick=tick,
             number=number + 1,
             taken=now,
-            after_run=next((run.number for run in store.runs(pipeline)), 0),
+            after_run=next((run.number for run in store.runs(pipeline_of(pipeline))), 0),
             holder=holder,
             attempts=0,
             ending=ending,
@@ -322,11 +327,13 @@ def missed(store: Store, pipeline: str) -> list[Entry]:
     return found[::-1]
 
 
-def recover(store: Store, pipeline: str, span: int, run: int) -> list[Entry]:
+def recover(
+    store: Store, pipeline: str, span: int | None, run: int, parts: Collection[str] = (WHOLE, *PARTS)
+) -> list[Entry]:
     """Notes that a run has made good every abnormal tick of a span; gives those that had not been before."""
     found = []
     for seen in missed(store, pipeline):
-        if seen.tick.span != span:
+        if seen.tick.span != span or seen.tick.part not in parts:
             continue
         try:
             store.claim(Claim("recovered", seen.name, {"run": run}))
@@ -361,8 +368,9 @@ def put_schedule(store: Store, scheduled: Scheduled) -> Scheduled:
     while True:
         known = schedule(store, scheduled.pipeline)
         if known is not None:
-            kept = replace(scheduled, since=known.since)
+            kept = scheduled if known.given_up else replace(scheduled, since=known.since)
             if kept != known:
+                _give_up_others(store, scheduled.pipeline)
                 store.amend(Claim("schedule", scheduled.pipeline, _schedule_facts(kept)))
             return kept
         number = _newest(store, "scheduled", "") + 1
@@ -371,7 +379,23 @@ def put_schedule(store: Store, scheduled: Scheduled) -> Scheduled:
             store.claim(Claim("schedule", scheduled.pipeline, _schedule_facts(scheduled)), listed)
         except AlreadyClaimed:
             continue
+        _give_up_others(store, scheduled.pipeline)
         return scheduled
+
+
+def _give_up_others(store: Store, line_: str) -> None:
+    """A pipeline is scheduled as a whole or by parts: what it was before is over."""
+    pipeline, part = pipeline_of(line_), part_of(line_)
+    for other in () if part == DATA else PARTS if part == WHOLE else (WHOLE,):
+        known = schedule(store, line(pipeline, other))
+        if known is not None and not known.given_up:
+            store.amend(Claim("schedule", known.pipeline, _schedule_facts(replace(known, given_up=True))))
+
+
+def lines(store: Store, pipeline: str) -> list[str]:
+    """The lines of a pipeline: what of it is scheduled, and what runs because data has come."""
+    named = [line(pipeline, part) for part in (WHOLE, *PARTS, DATA)]
+    return [each for each in named if (known := schedule(store, each)) is not None and not known.given_up]
 
 
 def schedule(store: Store, pipeline: str) -> Scheduled | None:
@@ -390,18 +414,21 @@ def schedule(store: Store, pipeline: str) -> Scheduled | None:
         source=str(facts["source"]),
         calendar=str(facts["calendar"]),
         pushes=tuple(str(address) for address in pushes),
+        given_up=bool(facts.get("given_up", False)),
         changed=_moment(facts["created"]),
     )
 
 
 def scheduled(store: Store) -> list[str]:
-    """The pipelines that were ever scheduled, in that order."""
+    """The lines of pipelines that were ever scheduled, in that order; not those that others have taken the place of."""
     newest = _newest(store, "scheduled", "")
-    return [str(_existing(store, "scheduled", f"#{n}").facts["pipeline"]) for n in range(1, newest + 1)]
+    named = [str(_existing(store, "scheduled", f"#{n}").facts["pipeline"]) for n in range(1, newest + 1)]
+    return [each for each in named if (known := schedule(store, each)) is not None and not known.given_up]
 
 
 def pause(store: Store, pipeline: str, *, who: str, why: str, now: datetime, until: datetime | None = None) -> Pause:
     """Keeps every scheduler from taking ticks of a pipeline; takes the place of the pause before it."""
+    pipeline = pipeline_of(pipeline)
     while True:
         number = _newest(store, "pause", pipeline) + 1
         made = Pause(number=number, who=who, why=why, since=now, until=until)
@@ -414,6 +441,7 @@ def pause(store: Store, pipeline: str, *, who: str, why: str, now: datetime, unt
 
 def resume(store: Store, pipeline: str, *, who: str, now: datetime) -> Pause | None:
     """Ends the pause that holds; None when there is none."""
+    pipeline = pipeline_of(pipeline)
     held = paused(store, pipeline, now)
     if held is None:
         return None
@@ -424,6 +452,7 @@ def resume(store: Store, pipeline: str, *, who: str, now: datetime) -> Pause | N
 
 def prolong(store: Store, pipeline: str, pause: Pause, *, until: datetime) -> None:
     """Has a pause last until then, unless it was ended meanwhile."""
+    pipeline = pipeline_of(pipeline)
     held = _pause(store, pipeline, pause.number)
     if held.resumed is None:
         store.amend(Claim("pause", f"{pipeline}#{pause.number}", _pause_facts(replace(held, until=until))))
@@ -431,6 +460,7 @@ def prolong(store: Store, pipeline: str, pause: Pause, *, until: datetime) -> No
 
 def paused(store: Store, pipeline: str, now: datetime) -> Pause | None:
     """The pause that holds now."""
+    pipeline = pipeline_of(pipeline)
     number = _newest(store, "pause", pipeline)
     newest_pause = _pause(store, pipeline, number) if number else None
     return newest_pause if newest_pause is not None and newest_pause.holds(now) else None
@@ -438,6 +468,7 @@ def paused(store: Store, pipeline: str, now: datetime) -> Pause | None:
 
 def pauses(store: Store, pipeline: str, *, since: datetime) -> list[Pause]:
     """The pauses that held at `since` or later, oldest first, each ended at the latest where the next begins."""
+    pipeline = pipeline_of(pipeline)
     found: list[Pause] = []
     for number in range(_newest(store, "pause", pipeline), 0, -1):
         one = _pause(store, pipeline, number)
@@ -511,6 +542,8 @@ def _tick_facts(entry: Entry) -> dict[str, Value]:
         "wall": tick.wall.isoformat(),
         "span": tick.span,
         "note": tick.note,
+        "part": tick.part,
+        "from_scratch": tick.from_scratch,
         "taken": entry.taken.isoformat(),
         "after_run": entry.after_run,
         "scheduler": entry.holder,
@@ -525,6 +558,8 @@ def _tick_read(name: str, facts: Mapping[str, Value]) -> Tick:
         wall=_moment(facts["wall"]),
         span=None if span is None else _whole(span),
         note=str(facts["note"]),
+        part=str(facts.get("part", WHOLE)),
+        from_scratch=bool(facts.get("from_scratch", False)),
     )
 
 
@@ -550,6 +585,7 @@ def _schedule_facts(scheduled: Scheduled) -> dict[str, Value]:
         "source": scheduled.source,
         "calendar": scheduled.calendar,
         "pushes": list(scheduled.pushes),
+        "given_up": scheduled.given_up,
     }
 
 

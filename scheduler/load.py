@@ -139,6 +139,11 @@ def schedules(
         (schedule, _loaded(*_scheduled(schedule, module, path, n), f"{path}:{n}", (), settings or {}))
         for n, schedule in found.items()
     ]
+    for schedule, loaded in made:
+        if schedule.parts is not None:
+            from scheduler import part
+
+            part.check(loaded.pipeline)
     pipelines = [loaded.pipeline.name for _, loaded in made]
     twice = next((p for p in pipelines if pipelines.count(p) > 1), None)
     if twice is not None:

@@ -9,14 +9,23 @@ from pathlib import Path
 from orchestrator.run import Run
 from orchestrator.store import Store
 from scheduler import alert, ledger, outbox
+from scheduler.part import PARTS, TRAIN, WHOLE
 
 
-def make_good(store: Store, run: Run, spans: Collection[int], home: Path) -> None:
+def make_good(
+    store: Store, run: Run, spans: Collection[int], home: Path, parts: Collection[str] = (WHOLE, *PARTS)
+) -> None:
     """Notes that the abnormal ticks of these spans are made good, and has it told once none is left.
+
+    `parts` are those that the run has brought to an end. One that has trained makes good all that was to train on the
+    newest span, whichever that was.
 
     Told is only what was complained of; the next scheduler, `schedule tick` or `schedule check` delivers it.
     """
-    found = [entry for span in spans for entry in ledger.recover(store, run.pipeline, span, run.number)]
-    if found and not ledger.missed(store, run.pipeline):
+    lines = ledger.lines(store, run.pipeline)
+    found = [e for line in lines for span in spans for e in ledger.recover(store, line, span, run.number, parts)]
+    if TRAIN in parts:
+        found += [e for line in lines for e in ledger.recover(store, line, None, run.number, [TRAIN])]
+    if found and not any(ledger.missed(store, line) for line in lines):
         for each in alert.recovered(run, at=datetime.now(UTC), site=alert.here()):
             outbox.put(home, each)

@@ -34,6 +34,7 @@ from orchestrator.component import Retry
 from orchestrator.errors import ScheduleError
 from orchestrator.pipeline import Pipeline
 from orchestrator.span import Calendar
+from scheduler.part import DATA, INGEST, PARTS, TRAIN, WHOLE, line, part_of
 
 SpanRule: TypeAlias = Callable[[datetime], int]
 """Gives the span that a tick means. It gets the wall time that the schedule names, in the schedule's zone."""
@@ -122,7 +123,7 @@ class _Terms:
     """What a schedule and its timetable have in common."""
 
     _: KW_ONLY
-    cron: str  #: five fields, six with seconds at the end, or @hourly, @daily, @weekly, @monthly, @yearly
+    cron: str = ""  #: five fields, six with seconds at the end, or @hourly, @daily, @weekly, @monthly, @yearly
     zone: str = "UTC"  #: the IANA time zone whose wall time the expression means
     overrun: OverrunPolicy = OverrunPolicy.ALLOW_TO_COMPLETE
     jitter_s: float = 0.0  #: each tick's run starts up to so much later, the same for every scheduler
@@ -142,27 +143,35 @@ class Schedule(_Terms):
 
         daily = Schedule(flights, cron="0 3 * * *", zone="America/New_York", span=days_before(1))
 
+    With `parts` in place of `cron`, what ingests and what trains have a cadence each:
+
+        Schedule(flights, parts={"ingest": "0 * * * *", "train": "0 3 * * *"}, span=hours_before(1))
+
     Raises:
         ScheduleError: a field cannot mean anything, or two contradict each other; found when it is made.
     """
 
     pipeline: Callable[..., Pipeline] | Pipeline | None = None  #: None: the only one in its file
     _: KW_ONLY
-    span: SpanRule | None = None  #: which span a tick means; None: the newest there is, which may be an old one
+    parts: Mapping[str, str] | None = None  #: a cron for "ingest", a cron for "train"
+    span: SpanRule | Mapping[str, SpanRule | None] | None = None
+    """Which span a tick means; None: the newest there is, which may be an old one. With parts, it is that of what is
+    ingested, and what trains learns from the newest; a mapping says it for each."""
     start: datetime | date | None = None  #: no tick before; without a zone it is wall time, a date is its first moment
     end: datetime | date | None = None  #: no tick after; a date is its last moment
 
     def __post_init__(self) -> None:
         if not (self.pipeline is None or isinstance(self.pipeline, Pipeline) or callable(self.pipeline)):
             raise ScheduleError(f"{self.pipeline!r} is no pipeline, nor a function that makes one.")
-        timetable_of(self, _name_of(self.pipeline))
+        _check_parts(self)
+        timetables_of(self, _name_of(self.pipeline))
 
 
 @dataclass(frozen=True)
 class Timetable(_Terms):
     """A schedule without the pipeline file: plain data that can be kept, sent, and asked for its ticks."""
 
-    pipeline: str  #: the name of the pipeline
+    pipeline: str  #: the name of the pipeline; of a part, with it: `flights:ingest`
     _: KW_ONLY
     span: DaysBefore | HoursBefore | Custom | None = None
     start: datetime | None = None  #: UTC; no tick before
@@ -189,9 +198,11 @@ class Timetable(_Terms):
     @property
     def doubts(self) -> tuple[str, ...]:
         """What is allowed and hardly meant, a sentence for each."""
+        if not self.cron:
+            return ()
         words = _words(self.cron, self.pipeline)
         found = []
-        if self.span is None:
+        if self.span is None and part_of(self.pipeline) != TRAIN:
             found.append(
                 "It has no span=, so a run takes the newest span there is: when data is late, that is an old one, "
                 "without a word. Say which span a tick means, for example span=days_before(1)."
@@ -204,17 +215,33 @@ class Timetable(_Terms):
         return tuple(found)
 
 
-def timetable_of(schedule: Schedule, pipeline: str) -> Timetable:
-    """The timetable of a schedule whose pipeline has this name."""
+def timetables_of(schedule: Schedule, pipeline: str) -> list[Timetable]:
+    """The timetables of a schedule whose pipeline has this name: one, or one for each part."""
+    return [timetable_of(schedule, pipeline, part) for part in (schedule.parts or {WHOLE: ""})]
+
+
+def rule_of(schedule: Schedule, part: str) -> SpanRule | None:
+    """The span rule of a part."""
+    if isinstance(schedule.span, Mapping):
+        return schedule.span.get(part)
+    return None if part == TRAIN else schedule.span
+
+
+def timetable_of(schedule: Schedule, pipeline: str, part: str = WHOLE) -> Timetable:
+    """The timetable of a part of a schedule whose pipeline has this name; without a part, of all of it."""
     zone = _zone(schedule.zone)
-    span = schedule.span
+    span = rule_of(schedule, part)
     if span is not None and not callable(span):
         raise ScheduleError(
             f"span={span!r} cannot be called with a tick. Say which span a tick means, for example span=days_before(1)."
         )
     terms = {f.name: getattr(schedule, f.name) for f in fields(_Terms)}
+    if schedule.parts is not None:
+        terms["cron"] = schedule.parts[part]
+        if part == INGEST:
+            terms["freshness"] = None  # it pushes no model
     return Timetable(
-        pipeline,
+        line(pipeline, part),
         span=span if span is None or isinstance(span, DaysBefore | HoursBefore) else Custom(_called(span)),
         start=_bound("start", schedule.start, zone),
         end=_bound("end", schedule.end, zone),
@@ -240,10 +267,14 @@ class Tick:
     """The time that the expression names, in the schedule's zone; in a gap it is one that no clock shows."""
     span: int | None = None  #: None: the newest there is, or the one that a custom rule gives
     note: str = ""  #: what a change of the clock did to it
+    part: str = WHOLE  #: which part of the pipeline runs
+    from_scratch: bool = False  #: its run starts from no earlier model
 
 
 def ticks(timetable: Timetable, after: datetime, until: datetime | None = None) -> Iterator[Tick]:
     """The ticks after `after`, ascending, up to `until` or the end of the schedule; `until` itself is included."""
+    if not timetable.cron:
+        return
     words, zone = _words(timetable.cron, timetable.pipeline), timetable.clock
     begin = after.astimezone(UTC).replace(microsecond=0)
     if timetable.start is not None:
@@ -258,6 +289,8 @@ def ticks(timetable: Timetable, after: datetime, until: datetime | None = None) 
 
 def latest(timetable: Timetable, at: datetime) -> Tick | None:
     """The last tick at or before a moment; None when the schedule had not begun."""
+    if not timetable.cron:
+        return None
     words, zone = _words(timetable.cron, timetable.pipeline), timetable.clock
     end = at if timetable.end is None else min(at, timetable.end)
     moment = end.astimezone(UTC).replace(microsecond=0)
@@ -316,6 +349,7 @@ def _tick(timetable: Timetable, wall: datetime, at: datetime) -> Tick:
         wall=local,
         span=None if rule is None or isinstance(rule, Custom) else _asked(rule, local),
         note=_note(words, zone, local, at),
+        part=part_of(timetable.pipeline),
     )
 
 
@@ -604,6 +638,26 @@ def _name_of(pipeline: object) -> str:
     return str(getattr(pipeline, "name", None) or getattr(pipeline, "__name__", "pipeline"))
 
 
+def _check_parts(schedule: Schedule) -> None:
+    parts, span = schedule.parts, schedule.span
+    example = 'parts={"ingest": "0 * * * *", "train": "0 3 * * *"}'
+    if parts is None:
+        if isinstance(span, Mapping):
+            raise ScheduleError(f"span={span!r} is for a schedule with parts=. Write one rule, or {example}.")
+        if not schedule.cron:
+            raise ScheduleError(f"cron {schedule.cron!r} has 0 fields. {_EXAMPLE} Or one for each part: {example}.")
+        return
+    if schedule.cron:
+        raise ScheduleError(f"cron={schedule.cron!r} has no place beside parts=, which gives each part its own.")
+    for name, given in (("parts", parts), ("span", span if isinstance(span, Mapping) else {})):
+        unknown = [part for part in given if part not in PARTS] if isinstance(given, Mapping) else [given]
+        if unknown:
+            raise ScheduleError(f"{name}= takes {' and '.join(PARTS)}, not {unknown[0]!r}. For example: {example}.")
+    if not all(part in parts for part in PARTS):
+        lacking = next(part for part in PARTS if part not in parts)
+        raise ScheduleError(f"parts={dict(parts)!r} has no cron for {lacking!r}. For example: {example}.")
+
+
 def _check(timetable: Timetable) -> None:
     for name, kind in (("overrun", OverrunPolicy), ("catchup", Catchup)):
         value = getattr(timetable, name)
@@ -628,6 +682,8 @@ def _check(timetable: Timetable) -> None:
 
 
 def _check_ticks(timetable: Timetable) -> None:
+    if not timetable.cron and part_of(timetable.pipeline) == DATA:
+        return  # its ticks come with the data
     words = _words(timetable.cron, timetable.pipeline)
     _zone(timetable.zone)
     start, end = timetable.start, timetable.end

@@ -29,6 +29,7 @@ from orchestrator.runner import Request
 from orchestrator.store import AlreadyClaimed, Store
 from scheduler import child, launch, ledger, load, resume, root, settings, show, stop
 from scheduler.load import Loaded
+from scheduler.part import WHOLE, cause, line_of, part_of, pipeline_of, selection
 from scheduler.settings import Settings
 
 HELD = Held.exit_code
@@ -48,11 +49,13 @@ class Job:
     """What a child is to do. Moments are ISO 8601."""
 
     source: str  #: `/path/file.py:name`
-    pipeline: str
+    pipeline: str  #: or a part of it: `flights:ingest`
     tick: str
     span: int | None
     attempt: int
     root: str
+    part: str = WHOLE  #: which nodes run
+    from_scratch: bool = False
     config: str | None = None
     base: int | None = None  #: the run to take up where it stopped
     end_others: bool = False  #: whatever run holds the pipeline is ended first
@@ -63,7 +66,8 @@ class Job:
 
 def log_of(home: Path, pipeline: str, tick: str, attempt: int) -> Path:
     """The file with everything that an attempt prints."""
-    return home / pipeline / ".schedule" / f"{tick}.{attempt}.log"
+    name = ".".join(filter(None, [part_of(pipeline), tick, str(attempt)]))
+    return home / pipeline_of(pipeline) / ".schedule" / f"{name}.log"
 
 
 def start(job: Job) -> subprocess.Popen[bytes]:
@@ -123,7 +127,7 @@ def _run(job: Job, known: Settings) -> int:
         return replace(
             _asked(store, job, loaded.pipeline),
             trigger=Trigger.SCHEDULE,
-            cause=job.tick,
+            cause=cause(job.pipeline, job.tick),
             claims=(ledger.attempt_claim(job.pipeline, job.tick, job.attempt),),
         )
 
@@ -134,25 +138,28 @@ def _run(job: Job, known: Settings) -> int:
 
 def _asked(store: Store, job: Job, pipeline: Pipeline) -> Request:
     if job.base is not None:
-        before = store.run(job.pipeline, job.base)
+        before = store.run(pipeline.name, job.base)
         with contextlib.suppress(UsageError):  # the pipeline has lost nodes of that run: all of it is run again
             return resume.resuming(before, standing(store, store.executions(before)), pipeline)
-    return Request(span=job.span)
+    return Request(selection=selection(pipeline, job.part), span=job.span, from_scratch=job.from_scratch)
 
 
 def make_way(store: Store, job: Job, known: Settings) -> None:
-    """Ends whatever run holds the pipeline, and returns once none of its processes is left.
+    """Ends whatever run holds the pipeline, and returns once none of its processes is left; of another part, waits.
 
     Raises:
         RunError: a run would not die.
         Held: something else than a run holds the pipeline for long.
     """
     deadline = time.monotonic() + BETWEEN_S
-    while (holder := going(store, job.pipeline)) is not None:
+    while (holder := going(store, pipeline_of(job.pipeline))) is not None:
         run = run_of(store, holder)
-        if run is not None:
-            if run.trigger is Trigger.SCHEDULE and run.cause != job.tick:
-                ledger.overrun(store, job.pipeline, run.cause, by=job.tick)
+        if run is not None and of_another_line(run, job.pipeline):
+            time.sleep(_POLL_S)
+            deadline = time.monotonic() + BETWEEN_S
+        elif run is not None:
+            if run.trigger is Trigger.SCHEDULE and run.cause != cause(job.pipeline, job.tick):
+                ledger.overrun(store, *line_of(run.pipeline, run.cause), by=job.tick)
             sys.stdout.write(f"{stop.stop(store, run, known.root, grace_s=known.grace_s)}\n")
         elif time.monotonic() > deadline:
             raise Held(lease.held_message(holder))
@@ -173,6 +180,11 @@ def going(store: Store, pipeline: str, now: datetime | None = None) -> Holder | 
     if lives is None:
         lives = abs((now or datetime.now(UTC)) - holder.beaten).total_seconds() < lease.TTL_S
     return holder if lives else None
+
+
+def of_another_line(run: Run, line: str) -> bool:
+    """Whether a run is one of another cadence of its pipeline, which never overruns this one."""
+    return run.trigger is Trigger.SCHEDULE and line_of(run.pipeline, run.cause)[0] != line
 
 
 def run_of(store: Store, holder: Holder) -> Run | None:
@@ -227,7 +239,7 @@ def _arrived(node: object, span: int) -> bool:
 def _closed(job: Job, known: Settings) -> int:
     assert job.close is not None
     with root.opened(known) as store:
-        ended = stop.stop(store, store.run(job.pipeline, job.close), known.root, grace_s=known.grace_s)
+        ended = stop.stop(store, store.run(pipeline_of(job.pipeline), job.close), known.root, grace_s=known.grace_s)
     sys.stdout.write(f"{ended}\n")
     return 0
 

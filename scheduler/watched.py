@@ -28,6 +28,7 @@ from scheduler.describe import Asking, Described
 from scheduler.due import Due, Missed, due, waits
 from scheduler.forecast import Forecast
 from scheduler.ledger import Ending, Entry, Outcome, Scheduled
+from scheduler.part import cause, pipeline_of
 from scheduler.overrun import KillThenStart, Skip, decide
 from scheduler.presence import Watch
 from scheduler.schedule import Custom, Tick, starts
@@ -257,7 +258,7 @@ class Watched:
             return
         one.code = None
         self._look_for_stall(one, store, now, monotonic)
-        holder = lease.read(store, self.pipeline, run.token)
+        holder = lease.read(store, run.pipeline, run.token)
         gone = holder is None or holder.released
         if holder is not None and not gone:
             name = f"lease {holder.name}"
@@ -304,11 +305,11 @@ class Watched:
 
     def _begin(self, one: Open, store: Store, now: datetime, monotonic: float) -> None:
         """Starts the next attempt, unless something else holds the pipeline."""
-        holder = scheduled.going(store, self.pipeline, now)
+        holder = scheduled.going(store, pipeline_of(self.pipeline), now)
         if holder is not None and not one.end_others:
             running = Running(began=holder.began, run=scheduled.run_of(store, holder), doing=holder.doing)
             came_after = one.entry.attempts or holder.began >= starts(self.described.timetable, one.entry.tick)
-            if came_after or running.run is None:
+            if came_after or running.run is None or self._of_another_line(store, running.run):
                 one.again_s = monotonic + POLL_S  # it is waited for
                 return
             if isinstance(decide(self.described.timetable.overrun, running), Skip):
@@ -332,6 +333,8 @@ class Watched:
             attempt=one.entry.attempts + 1,
             root=str(self._tools.root),
             config=None if self._tools.config is None else str(self._tools.config),
+            part=tick.part,
+            from_scratch=tick.from_scratch,
             base=one.base,
             end_others=one.end_others,
             wait_until=None if wait is None else (tick.at + wait).isoformat(),
@@ -488,10 +491,21 @@ class Watched:
                 self._end(one.entry, Ending(outcome=Outcome.FAILED, why=why, run=number), store, now)
                 continue
             return Running(began=entry.taken, run=run, entry=entry, doing=f"the tick {entry.tick.name}")
-        holder = scheduled.going(store, self.pipeline, now)
+        holder = scheduled.going(store, pipeline_of(self.pipeline), now)
         if holder is None:
             return None
-        return Running(began=holder.began, run=scheduled.run_of(store, holder), doing=holder.doing)
+        run = scheduled.run_of(store, holder)
+        return None if self._of_another_line(store, run) else Running(began=holder.began, run=run, doing=holder.doing)
+
+    def _of_another_line(self, store: Store, run: Run | None) -> bool:
+        """Whether what holds the pipeline is another cadence of it: that is waited for, and is no overrun.
+
+        Without a run yet, it is where one of another cadence is about to begin.
+        """
+        if run is not None:
+            return scheduled.of_another_line(run, self.pipeline)
+        lines = ledger.lines(store, pipeline_of(self.pipeline))
+        return any(line != self.pipeline and ledger.open_ticks(store, line) for line in lines)
 
     # --- spans that only the pipeline file knows
 
@@ -547,7 +561,7 @@ class Watched:
         self, store: Store, entry: Entry, ending: Ending, now: datetime, *, running: Run | None = None
     ) -> None:
         """Tells of the end of a tick, then notes that it was told: after a death in between it is told again."""
-        run = None if ending.run is None else store.run(self.pipeline, ending.run)
+        run = None if ending.run is None else store.run(pipeline_of(self.pipeline), ending.run)
         ended = replace(entry, ending=ending, ended=now)
         self._tools.note(ended)
         self._tools.measure(store, ended)
@@ -679,9 +693,9 @@ def newest_run(store: Store, entry: Entry) -> Run | None:
     """The last run of a tick; None when it has had none."""
     if not entry.attempts:
         return None
-    for run in store.runs(entry.pipeline):
+    for run in store.runs(pipeline_of(entry.pipeline)):
         if run.number <= entry.after_run:
             return None
-        if run.cause == entry.tick.name and run.trigger is Trigger.SCHEDULE:
+        if run.cause == cause(entry.pipeline, entry.tick.name) and run.trigger is Trigger.SCHEDULE:
             return run
     return None

@@ -74,7 +74,7 @@ def plan(typed: Typed, settings: Settings) -> tuple[Plan, Loaded]:
             spans = _range(first, last, typed.span)
             wish = replace(wish, spans=(first, last))
         elif typed.missed:
-            entries = ledger.missed(store, name)
+            entries = [entry for line in ledger.lines(store, name) for entry in ledger.missed(store, line)]
             spans = sorted({e.tick.span for e in entries if e.tick.span is not None})
             wish = replace(wish, missed=tuple(spans))
         else:
@@ -204,14 +204,13 @@ def work(backfill: Backfill, loaded: Loaded, typed: Typed, settings: Settings, a
 
 def _passed(store: Store, pipeline: str, since: datetime) -> list[telling.Passed]:
     """The ticks that have come since then, oldest first; those in a pause are missed, also when nobody has looked."""
-    known = ledger.schedule(store, pipeline)
-    if known is None:
-        return []
     from scheduler import account
     from scheduler.schedule import Timetable
 
+    known = [account.known(store, line) for line in ledger.lines(store, pipeline)]
     pauses = ledger.pauses(store, pipeline, since=since)
-    came = account.explain(store, Timetable.read(known.timetable), known, since, datetime.now(UTC))
+    now = datetime.now(UTC)
+    came = [each for of in known for each in account.explain(store, Timetable.read(of.timetable), of, since, now)]
     return [
         telling.Passed(
             tick=one.tick.name,

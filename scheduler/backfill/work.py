@@ -158,7 +158,9 @@ class _Work:
         self._loaded = loaded
         self._means = means
         self._failed = False
-        self._missed = {e.tick.span for e in ledger.missed(means.store, backfill.pipeline) if e.tick.span is not None}
+        lines = ledger.lines(means.store, backfill.pipeline)
+        missed = [entry.tick.span for line in lines for entry in ledger.missed(means.store, line)]
+        self._missed = {span for span in missed if span is not None}
 
     def go(self) -> None:
         backfill = self._backfill
@@ -215,7 +217,9 @@ class _Work:
 
     def _make_good(self, run: Run) -> None:
         """Notes which ticks a complete run has made good: one of the first part alone, none."""
-        made_good = self._backfill.spans if run.span is None else () if self._backfill.train else (run.span,)
+        if self._backfill.train and run.span is not None:
+            return
+        made_good = self._backfill.spans if run.span is None else (run.span,)
         make_good(self._means.store, run, self._missed.intersection(made_good), self._means.settings.root)
 
 
@@ -326,7 +330,7 @@ class _Pause:
         held = self._held()
         by_backfill = held is not None and held.who.startswith(_WHO)
         ours = held is not None and self._mine is not None and held.number == self._mine.number
-        if ours or not (held is None or by_backfill) or ledger.schedule(self._store, self._pipeline) is None:
+        if ours or not (held is None or by_backfill) or not ledger.lines(self._store, self._pipeline):
             return
         why, now = "its runs would come between those of the backfill", _now()
         until = now + timedelta(seconds=PAUSE_S)

@@ -141,7 +141,7 @@ def coming(
     if json:
         print_document([preview.document(*each) for each in found])
     else:
-        typer.echo("\n\n".join(preview.told(*each) for each in found))
+        typer.echo("\n\n".join(_headed(each[0], preview.told(*each)) for each in found))
 
 
 @schedule.command()
@@ -172,8 +172,8 @@ def ticks(
     wanted = [(timetable, calendar) for timetable, _, calendar in _timetables(what, settings)] if by_file else []
 
     def told(store: Store) -> None:
-        if not by_file:
-            known = account.known(store, what)
+        for line in [] if by_file else account.lines(store, [what]):
+            known = account.known(store, line)
             wanted.append((Timetable.read(known.timetable), known.calendar))
         found = []
         for timetable, calendar in wanted:
@@ -189,7 +189,7 @@ def ticks(
                 ]
             )
         else:
-            typer.echo("\n\n".join(account.ticks_told(*each) for each in found))
+            typer.echo("\n\n".join(_headed(each[1], account.ticks_told(*each)) for each in found))
 
     reading_store(root, config, told)
 
@@ -205,7 +205,7 @@ def missed(pipelines: Pipelines = None, root: Root = None, config: Config = None
     from scheduler import account, ledger
 
     def told(store: Store) -> None:
-        names = pipelines or ledger.scheduled(store)
+        names = account.lines(store, pipelines)
         found = [(account.known(store, name), ledger.missed(store, name)) for name in names]
         options = elsewhere(root, config)
         if json:
@@ -231,7 +231,7 @@ def status(pipelines: Pipelines = None, root: Root = None, config: Config = None
     alerts = settings_of(root, config).alerts
 
     def told(store: Store) -> None:
-        names = pipelines or ledger.scheduled(store)
+        names = account.lines(store, pipelines)
         found = [(account.status(store, name, now()), account.outlook(store, name, now())) for name in names]
         schedulers = presence.present(store)
         if json:
@@ -276,7 +276,7 @@ def pause(
     if end is not None and end <= now():
         raise UsageError(f"--until {until} is past, so there is nothing to pause.")
     with _ledger(root, config) as store:
-        account.known(store, pipeline)
+        account.known(store, account.lines(store, [pipeline])[0])
         made = ledger.pause(store, pipeline, who=account.me(), why=why, now=now(), until=end)
     if json:
         print_document(account.pause_document(pipeline, made))
@@ -296,7 +296,7 @@ def resume(pipeline: Pipeline, root: Root = None, config: Config = None, json: J
     from scheduler import account, ledger
 
     with _ledger(root, config) as store:
-        account.known(store, pipeline)
+        account.known(store, account.lines(store, [pipeline])[0])
         ended = ledger.resume(store, pipeline, who=account.me(), now=now())
     if json:
         print_document(None if ended is None else account.pause_document(pipeline, ended))
@@ -318,7 +318,7 @@ def check(pipelines: Pipelines = None, root: Root = None, config: Config = None,
     settings = settings_of(root, config)
 
     def told(store: Store) -> None:
-        found = [account.status(store, name, now()) for name in pipelines or ledger.scheduled(store)]
+        found = [account.status(store, name, now()) for name in account.lines(store, pipelines)]
         watchdog.tell(found, settings, now(), elsewhere(root, config))
         if json:
             print_document([account.status_document(one) for one in found])
@@ -378,11 +378,20 @@ def simulate(
 def _timetables(file: str, settings: Settings) -> Iterator[tuple[Timetable, SpanRule | None, str]]:
     """The schedules of a file, each with the span rule that only the file has, and with how spans are shown."""
     from scheduler import load
-    from scheduler.schedule import Custom, timetable_of
+    from scheduler.part import part_of
+    from scheduler.schedule import Custom, rule_of, timetables_of
 
     for one, loaded in load.schedules(file, settings=settings.params):
-        timetable = timetable_of(one, loaded.pipeline.name)
-        yield timetable, one.span if isinstance(timetable.span, Custom) else None, loaded.calendar.value
+        for timetable in timetables_of(one, loaded.pipeline.name):
+            rule = rule_of(one, part_of(timetable.pipeline)) if isinstance(timetable.span, Custom) else None
+            yield timetable, rule, loaded.calendar.value
+
+
+def _headed(timetable: Timetable, text: str) -> str:
+    """A table of ticks under the name of the part that they are of."""
+    from scheduler.part import part_of
+
+    return f"{timetable.pipeline}\n{text}" if part_of(timetable.pipeline) else text
 
 
 def _seen(pipeline: str, settings: Settings) -> Duration:
