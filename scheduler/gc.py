@@ -154,7 +154,7 @@ def uses(store: Store, pipeline: str, loaded: Loaded | None = None) -> dict[int,
         complete = complete or run.state is State.COMPLETE
         for execution in store.executions(run):
             if whole or (execution.state.succeeded and execution.node not in done):
-                _note(found, execution, f"{run.name}")
+                _note(found, execution, run.name)
             if execution.state.succeeded:
                 done.add(execution.node)
     for backfill in _unfinished(store, pipeline):
@@ -251,7 +251,7 @@ class _Collection:
         self._store = means.store
         self._plan = planned
         self._loaded = loaded
-        self._seen = planned.newest
+        self._seen = None if planned.held else planned.newest  # None: what was going may have used more since
         self._used: Collection[int] | None = None  # by runs that came since; None while there was none
         self._given_up: dict[Path, Artifact] = {}  # by where it lay
         self._swept: dict[Path, Leftover] = {}

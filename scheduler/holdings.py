@@ -179,6 +179,9 @@ class _Search:
         self.places[artifact.id] = place
 
     def _left(self, path: Path, why: str) -> None:
+        if path.is_symlink():
+            self._strange(path, _LINK)
+            return
         self.leftovers.append(Leftover(path=path, why=why, size_bytes=_size(path)))
 
     def _aside(self, path: Path) -> None:

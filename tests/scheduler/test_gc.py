@@ -343,6 +343,23 @@ def test_a_pipeline_that_somebody_holds_is_left_alone(yard: Yard) -> None:
     assert gc.exit_code([done]) == 3
 
 
+def test_what_a_run_used_while_it_was_waited_for_stays(yard: Yard) -> None:
+    """Of runs side by side the newest may have ended before another one has used what was planned to go."""
+    models = [yard.day(span) for span in (1, 2, 3)]
+    older = yard.run(state=State.RUNNING)
+    yard.do(yard.run(), "Other", report=Report(""))
+    held = lease.acquire(yard.store, "flights", "backfill 1")
+
+    def go_on(_seconds: float) -> None:
+        yard.do(older, "Evaluator", {"model": models[:1]}, report=Report(""))
+        yard.store.update_run(replace(older, state=State.COMPLETE, ended=yard.now))
+        held.release()
+
+    done = yard.collect(wait=True, clock=lease.Clock(sleep=go_on))
+
+    assert [short(a) for a in done.artifacts] == ["ExampleGen/examples/1/1", "Trainer/model/2"]
+
+
 def test_with_wait_it_collects_once_the_run_has_ended(yard: Yard) -> None:
     """It looks again after a while, until the lease is free."""
     for span in (1, 2, 3):

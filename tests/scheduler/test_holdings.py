@@ -156,6 +156,24 @@ def test_old_logs_and_what_runs_had_for_themselves_are_left_over(yard: Yard) -> 
     assert old == {"Trainer.scratch", "Trainer.checkpoints", "logs"}
 
 
+def test_a_link_is_never_left_over(yard: Yard) -> None:
+    """Whatever it is called: what it leads to is not ours, and perhaps it was put there on purpose."""
+    yard.day(1)
+    run = yard.run()
+    (yard.root / "logs elsewhere").mkdir()
+    room = yard.root / "flights" / ".runs" / str(run.number)
+    room.mkdir(parents=True)
+    links = [room / "logs", yard.root / "flights" / "Trainer" / "model" / f"{ASIDE}9"]
+    for link in links:
+        link.symlink_to(yard.root / "logs elsewhere")
+    yard.now += timedelta(days=100)
+
+    found = yard.holdings()
+
+    assert found.leftovers == ()
+    assert sorted(s.path for s in found.strangers) == sorted(links)
+
+
 def test_what_is_empty_is_left_over(yard: Yard) -> None:
     """The folder of a run whose logs went, by a collection that was stopped before it had removed the folder too."""
     room = yard.root / "flights" / ".runs" / str(yard.run().number)
