@@ -79,6 +79,17 @@ class TrainerTask:
 
     A warm start reads `base`, the model that was connected as such; the first run of a pipeline may have none, and a
     backfill has none.
+
+    A function that takes long keeps the place in its input with what it has learned, and a second attempt goes on in
+    the middle of the epoch:
+
+        batches = task.examples.dataset("train").shuffle(100_000, seed=7).batch(1024)
+        iterator = batches.iterator(epoch=epoch)
+        if place is not None:
+            iterator.restore(place)
+        for batch in iterator:
+            ...
+            keep(task.checkpoints, (weights, epoch, iterator.state()))  # in one file, put in its place at once
     """
 
     examples: Window  #: oldest span first; `task.examples.dataset("train")` is a dataset of their rows
