@@ -1,11 +1,16 @@
 """The clock on real processes: each tick once, no two runs at once, whatever is killed, frozen, locked or set."""
 
+import contextlib
+import fcntl
 import itertools
 import json
 import os
 import random
+import shutil
 import signal
+import subprocess
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,12 +19,17 @@ from orchestrator import State
 from orchestrator.mlmd import open_store
 from scheduler import ledger
 from scheduler.ledger import Outcome
+from tests.scenario.compressed import Compressed
 from tests.scenario.processes import Marked, kill
 
 KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "2"))  # the full form: 50
 PAIRS = int(os.environ.get("SPANWISE_TEST_PAIRS", "5"))  # the full form: 100
+LOCKED_S = float(os.environ.get("SPANWISE_TEST_LOCKED_S", "3"))  # the full form: 35, more than a write waits for
 FILE = Path(__file__).with_name("ticking.py")
 SOON_S = 60.0
+DISK_KIB = 4096
+NOON = datetime(2025, 3, 5, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
 
 
 class Place:
@@ -240,3 +250,116 @@ def test_a_killed_run_is_closed_and_told(place):
     assert entry.ending.outcome is Outcome.FAILED
     assert place.runs()[0].state is State.FAILED
     assert "failure" in "".join(path.read_text() for path in (place.root / "alerts").rglob("*.json"))
+
+
+@contextlib.contextmanager
+def disk(where):
+    """A small disk of its own. Tests of it are `needs_mount`."""
+    where.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_KIB}k", "spanwise-test", where], check=True)
+    try:
+        yield where
+    finally:
+        subprocess.run(["umount", "--lazy", where], check=True)
+
+
+needs_mount = pytest.mark.skipif(
+    os.geteuid() != 0
+    or shutil.which("unshare") is None
+    or subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode != 0,
+    reason="only root may mount a small disk, and not in every container",
+)
+
+
+@needs_mount
+@pytest.mark.slow
+def test_a_full_disk_loses_no_tick(place):
+    """The scheduler goes on, and once there is room, so do the runs; what could not be done is told and listed."""
+    with disk(place.root):
+        place.every(1)
+        one = place.start()
+        place.until(lambda entries: any(e.ending for e in entries))
+        fill(place.root / "ballast")
+        wait_for_trouble(place)
+        assert one.process.poll() is None
+        (place.root / "ballast").unlink()
+        count = sum(run.state is State.COMPLETE for run in place.runs())
+
+        place.until(lambda entries: sum(run.state is State.COMPLETE for run in place.runs()) > count + 1)
+
+        one.process.terminate()
+        assert one.process.wait(SOON_S) == 0
+        settle(place)
+        place.check()
+
+
+def fill(file):
+    """Takes all the room there is."""
+    with contextlib.suppress(OSError), file.open("wb", buffering=0) as ballast:
+        while True:
+            ballast.write(bytes(1024))
+
+
+def wait_for_trouble(place):
+    """Until the scheduler has said more than once that it cannot work."""
+    deadline = time.monotonic() + SOON_S
+    while sum(place.logs().count(word) for word in ("metadata-trouble", "pipeline-trouble", "outcome=failed")) < 3:
+        assert time.monotonic() < deadline, place.logs()
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_locked_database_is_waited_for(place):
+    """However long that takes, the scheduler goes on afterwards with all that came meanwhile."""
+    place.every(1)
+    one = place.start()
+    place.until(lambda entries: len(entries) > 1)
+    with (place.root / "metadata.db.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        time.sleep(LOCKED_S)
+        assert one.process.poll() is None
+    count = len(place.entries())
+
+    place.until(lambda entries: len(entries) > count + 2)
+
+    one.process.terminate()
+    assert one.process.wait(SOON_S) == 0
+    settle(place)
+    place.check()
+    missing = [
+        later.tick.at
+        for earlier, later in itertools.pairwise(place.entries())
+        if later.tick.at - earlier.tick.at > timedelta(seconds=1)
+    ]
+    assert missing == []
+
+
+@pytest.mark.slow
+def test_a_clock_that_is_set_by_hours_runs_nothing_twice(place):
+    """Forward: the newest tick that it passed over runs, the others are missed. Back: nothing runs until it is again
+    as late as it was.
+    """
+    clock = Compressed(place.folder)
+    clock.set(NOON + HOUR / 2, pace=1)
+    place.monkeypatch.setenv("SPANWISE_COMPRESSED", str(place.folder))
+    place.monkeypatch.setenv("SPANWISE_TICKING_CRON", "0 * * * *")
+    with (place.folder / "log.0").open("w") as log:
+        place.started.append(
+            Marked("tests.scenario.compressed", f"{FILE}:often", place.root, 30, stdout=log, stderr=log)
+        )
+    place.until(lambda entries: "schedule-loaded" in place.logs())
+
+    clock.set(NOON + 5.5 * HOUR, pace=1)
+    place.until(lambda entries: len([e for e in entries if e.settled]) == 5)
+    clock.set(NOON + 2 * HOUR - timedelta(seconds=20), pace=10)  # the tick of 14:00 comes again in two seconds
+    place.until(lambda entries: clock.now() > NOON + 2 * HOUR + timedelta(seconds=10))
+    assert "clock-was-set by_s=-12" in place.logs()
+    assert len(place.entries()) == 5
+    clock.set(NOON + 6.01 * HOUR, pace=1)
+    place.until(lambda entries: len([e for e in entries if e.settled]) == 6)
+
+    place.started[0].process.terminate()
+    assert place.started[0].process.wait(SOON_S) == 0
+    assert [e.ending.outcome for e in place.entries()] == [*[Outcome.MISSED] * 4, Outcome.RAN, Outcome.RAN]
+    assert [run.cause for run in place.runs()] == ["2025-03-05T17:00Z", "2025-03-05T18:00Z"]
+    place.check()

@@ -1,0 +1,78 @@
+"""Pipelines whose runs take as long as dice say, with a schedule for every overrun policy. What the soak test plays.
+
+Some runs take longer than a day, some ignore SIGTERM, some leave a daemon in a session of its own. Each says when it
+began and when it was last at work, by a clock that nobody sets.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from datetime import date, timedelta
+from pathlib import Path
+from typing import ClassVar
+
+from orchestrator import Attempt, Calendar, Component, Examples, Output, Pipeline, Retry
+from scheduler import OverrunPolicy, Schedule, days_before
+from tests.scenario.compressed import boottime
+
+WHERE = Path(os.environ["SPANWISE_COMPRESSED"])
+DAYS = int(os.environ["SPANWISE_SOAK_DAYS"])
+FIRST = date(2025, 3, 6)
+
+
+class Ingest(Component):
+    cacheable = False
+    prepared: ClassVar = ("span", "version")
+    calendar = Calendar.DAY
+
+    def available(self, spans=None):
+        first = Calendar.DAY.parse(f"{FIRST}") - 1
+        return {span: 1 for span in range(first, first + DAYS) if spans is None or span in spans}
+
+    def prepare(self, run, history):
+        return {"span": run.span, "version": 1}
+
+    def run(self, *, examples: Output[Examples], attempt: Attempt, span: int, version: int) -> None:
+        run = attempt.run
+        began = boottime()
+        dice = random.Random(f"{(WHERE / 'seed').read_text()} {run.pipeline} {run.cause}")
+        if dice.random() < 0.25:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if dice.random() < 0.25:
+            subprocess.Popen(["sleep", "600"], start_new_session=True)
+        days = dice.uniform(1.1, 2.5) if dice.random() < 0.3 else dice.uniform(0.05, 0.4)
+        until = began + days * float((WHERE / "day_s").read_text())
+        while run.cause and boottime() < until:
+            stamp(run, began)
+            time.sleep(0.02)
+        stamp(run, began)
+        examples.span, examples.version, examples.calendar = span, version, "day"
+        examples.split_names = ["train"]
+
+
+def stamp(run, began):
+    """Says that this run is at work now."""
+    draft = WHERE / "stamps" / f".{run.pipeline}.{run.number}"
+    draft.write_text(
+        json.dumps({"pipeline": run.pipeline, "tick": run.cause, "run": run.number, "began": began, "seen": boottime()})
+    )
+    draft.replace(draft.with_name(f"{run.pipeline}.{run.number}.json"))
+
+
+def _every_day(policy: OverrunPolicy) -> Schedule:
+    return Schedule(
+        Pipeline(policy.value, [Ingest()]),
+        cron="30 2 * * *",
+        zone="America/New_York",  # where the fourth of these nights has no 02:30
+        span=days_before(1),
+        overrun=policy,
+        retry=Retry(times=1, backoff_s=0.1),
+        end=FIRST + timedelta(days=DAYS - 1),
+    )
+
+
+killandrun = _every_day(OverrunPolicy.KILL_AND_RUN)
+allowtocomplete = _every_day(OverrunPolicy.ALLOW_TO_COMPLETE)
