@@ -27,6 +27,7 @@ from orchestrator.component import Resolver
 from orchestrator.driver import past_of
 from orchestrator.errors import Held, NotRecorded, ResolutionError, RunError, UsageError
 from orchestrator.lease import Clock, Lease
+from orchestrator.lineage import Direction, walk
 from orchestrator.run import Execution, Run, State
 from orchestrator.runner import sweep
 from orchestrator.span import Calendar
@@ -203,7 +204,7 @@ def _fates(means: Means, artifacts: Sequence[Artifact], told: Mapping[int, Seque
     first = fates(artifacts, means.retention, means.now, told=told, companions={})
     marks = {f.artifact.id: found for f in first if f.goes and (found := _marks(means, f.artifact))}
     stay = [f.artifact for f in first if not f.goes or f.artifact.id in marks]
-    companions = _companions(means.store, [a.id for a in stay if a.kind == Model.kind])
+    companions = _companions(means.store, [a for a in stay if a.kind == Model.kind])
     return fates(artifacts, means.retention, means.now, told={**told, **marks}, companions=companions)
 
 
@@ -212,19 +213,15 @@ def _marks(means: Means, artifact: Artifact) -> list[str]:
     return [*([pin] if pin else []), *(mark for mark in means.retention.marked if marked(means.store, mark, artifact))]
 
 
-def _companions(store: Store, models: Collection[int]) -> dict[int, list[int]]:
+def _companions(store: Store, models: Iterable[Artifact]) -> dict[int, list[int]]:
     """By model, the transform graph that serves with it, and the model it was started from."""
-    makers: dict[int, int] = {}
-    for link in store.links(artifacts=models):
-        if not link.read:
-            makers[link.artifact] = min(link.execution, makers.get(link.artifact, link.execution))
-    read: dict[int, list[int]] = defaultdict(list)
-    for link in store.links(executions=set(makers.values())):
-        if link.read:
-            read[link.execution].append(link.artifact)
-    kinds = {a.id: a.kind for a in store.artifacts_by_id({a for found in read.values() for a in found})}
+    found = walk(store, models, Direction.UP, depth=1)
     needed = (TransformGraph.kind, Model.kind)
-    return {model: [a for a in read[maker] if kinds.get(a) in needed] for model, maker in makers.items()}
+    return {
+        model: [i for i in step.inputs if found.artifacts[i].kind in needed]
+        for model in found.start
+        if (step := found.made_by(model)) is not None
+    }
 
 
 # --- doing
