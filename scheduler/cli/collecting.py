@@ -61,8 +61,7 @@ def gc(
     retention = collecting.overridden(
         settings.gc, last=keep_last, last_of=keep_last_of, younger=keep_younger, marked=keep_marked, logs=keep_logs
     )
-    opened = home.read if dry_run else home.opened
-    with opened(settings) as store:
+    with home.read(settings) as store:
         name, file = find.pipeline_or_file(store, pipeline, settings.params) if pipeline is not None else ("", "")
         loaded = load(file, settings=settings.params) if file else None
         means = collecting.Means(store=store, root=settings.root, retention=retention, now=now(), wait=wait)
@@ -75,6 +74,8 @@ def gc(
                 typer.echo(collecting.told(planned, done, whole=whole))
     if json:
         print_document([collecting.document(planned, done) for planned, done in results])
+    elif not results:
+        typer.echo("Nothing has run here yet.")
     raise typer.Exit(collecting.exit_code([done for _, done in results if done is not None]))
 
 
@@ -95,7 +96,7 @@ def pin(
     from scheduler import root as home
 
     settings = settings_of(root, config)
-    with home.opened(settings) as store:
+    with home.read(settings) as store:
         found = find.artifact(store, artifact, settings.root)
         pinning.pin(store, found, why=why, now=now())
     if json:
@@ -115,7 +116,7 @@ def unpin(artifact: Artifact, root: Root = None, config: Config = None, json: Js
     from scheduler import root as home
 
     settings = settings_of(root, config)
-    with home.opened(settings) as store:
+    with home.read(settings) as store:
         found = find.artifact(store, artifact, settings.root)
         pinning.unpin(store, found, now=now())
     if json:

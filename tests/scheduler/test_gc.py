@@ -27,13 +27,13 @@ from orchestrator import (
     process,
 )
 from orchestrator.collection import Retention
-from orchestrator.errors import UsageError
+from orchestrator.errors import SettingsError, UsageError
 from orchestrator.mlmd import open_store
 from orchestrator.runner import Request
 from orchestrator.store import Claim
 from orchestrator.testing import Trial
 from resolvers import RollingWindow
-from scheduler import gc, scheduled
+from scheduler import gc, scheduled, settings
 from scheduler.backfill import record
 from scheduler.backfill.record import Backfill, Stage
 from scheduler.holdings import ASIDE
@@ -567,7 +567,43 @@ def test_a_run_whose_outputs_were_collected_is_no_base(trial: Trial) -> None:
     assert part.run.state is State.COMPLETE
 
 
-# --- typed
+# --- set and typed
+
+
+def test_what_stays_is_set(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the table `[gc]`; a variable wins over it."""
+    (folder / "spanwise.toml").write_text(
+        '[gc]\nkeep_last = 3\nkeep_last_of = { Model = 9 }\nkeep_younger = "12h"\nkeep_marked = []\nkeep_logs = "2d"\n'
+    )
+    written = settings.read().gc
+    monkeypatch.setenv("SPANWISE_GC", '{"keep_last": 4}')
+
+    assert written == Retention(
+        last=3, last_of={"Model": 9}, younger=timedelta(hours=12), marked=(), logs=timedelta(days=2)
+    )
+    assert settings.read().gc.last == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('keep_younger = "often"', "gc.keep_younger: write a length of time, such as 12h or 30d."),
+        ("keep_last = -1", "gc.keep_last: input should be greater than or equal to 0."),
+        ("keep_lots = 1", "gc.keep_lots: is no setting."),
+    ],
+)
+def test_what_cannot_be_set_is_refused(folder: Path, line: str, said: str) -> None:
+    """With the name of the setting and what it takes."""
+    (folder / "spanwise.toml").write_text(f"[gc]\n{line}\n")
+
+    with pytest.raises(SettingsError, match=re.escape(said)):
+        settings.read()
+
+
+def test_where_nothing_ran_there_is_nothing_to_collect(spanwise: Command, folder: Path) -> None:
+    """That is no error, and nothing is made."""
+    assert spanwise("gc") == (0, "Nothing has run here yet.\n", "")
+    assert list(folder.iterdir()) == []
 
 
 def test_gc_typed(spanwise: Command, project: Path) -> None:
