@@ -288,12 +288,12 @@ def read(store: Store, pipeline: str, token: int) -> Holder | None:
     return Holder(
         pipeline=pipeline,
         token=token,
-        who=Identity(str(facts["machine"]), _whole(facts["pid"]), _whole(facts["started"])),
+        who=Identity(str(facts["machine"]), claim.whole("pid"), claim.whole("started")),
         doing=str(facts["doing"]),
-        beat=_whole(facts["beat"]),
+        beat=claim.whole("beat"),
         beaten=datetime.fromisoformat(str(facts["beaten"])),
         began=datetime.fromisoformat(str(facts["began"])),
-        mark=_whole(facts.get("mark", 0)),
+        mark=claim.whole("mark") if "mark" in facts else 0,
         released=bool(facts["released"]),
         closed=bool(facts["closed"]),
     )
@@ -354,9 +354,3 @@ def _claim(holder: Holder) -> Claim:
             "closed": holder.closed,
         },
     )
-
-
-def _whole(value: object) -> int:
-    if not isinstance(value, int):
-        raise StoreError(f"A lease in the metadata holds {value!r} where a whole number was written.")
-    return value

@@ -37,6 +37,19 @@ class Claim:
     name: str
     facts: Mapping[str, Value] = field(default_factory=dict)
 
+    def whole(self, fact: str) -> int:
+        """A fact that is a whole number.
+
+        Raises:
+            StoreError: it is not; something else has written there.
+        """
+        value = self.facts[fact]
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise StoreError(
+                f"The metadata holds {value!r} as {fact} of {self.kind} {self.name!r}, not a whole number."
+            )
+        return value
+
 
 @dataclass(frozen=True)
 class Address:

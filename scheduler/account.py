@@ -121,13 +121,16 @@ def _explained(
     if scheduled_ is None:
         outcome, why = "not taken", "no scheduler has ever loaded this schedule"
     elif tick.at <= scheduled_.since:
-        outcome, why = "not taken", f"the schedule was first loaded {show.at(scheduled_.since)}, and counts from then"
+        outcome, why = (
+            "not taken",
+            f"the schedule was first loaded {show.at(scheduled_.since, timetable.clock)}, and counts from then",
+        )
     elif newest is not None and tick.at < newest:
         outcome, why = "not taken", "the schedule, as it was then, had no such tick"
     elif held is not None:
         outcome, why = "waiting", f"the schedule was paused by {held.who}: {held.why}"
     elif now < starts(timetable, tick):
-        outcome, why = "waiting", f"its jitter has its run begin {show.at(starts(timetable, tick))}"
+        outcome, why = "waiting", f"its jitter has its run begin {show.at(starts(timetable, tick), timetable.clock)}"
     else:
         outcome, why = "waiting", "no scheduler has looked since, or the run before it goes on"
     return Explained(tick=tick, outcome=outcome, why=why)
@@ -202,7 +205,8 @@ def ticks_told(found: Sequence[Explained], of: Timetable, calendar: Calendar) ->
     for (outcome, why, taken), group in itertools.groupby(found, lambda e: (e.outcome, e.why, e.entry is not None)):
         same = list(group)
         if not taken and len(same) > _FEW:
-            span = f"{show.label(same[0].tick.span, calendar)}..{show.label(same[-1].tick.span, calendar)}"
+            first, last = (show.label(each.tick.span, calendar) for each in (same[0], same[-1]))
+            span = first if first == last else f"{first}..{last}"
             names = f"{len(same)} ticks"
             rows.append((names, f"{show.at(same[0].tick.at, of.clock)} and after", span, outcome, _cut(why)))
             continue

@@ -140,23 +140,6 @@ def overrun(
     )
 
 
-def survived(pipeline: str, *, at: datetime, site: Site, tick: str, run: Run, pids: Sequence[int]) -> Alert:
-    """A run was to be killed, and some of its processes would not die; nothing was started in its place."""
-    return Alert(
-        kind="overrun",
-        pipeline=pipeline,
-        cause=f"survived {pipeline}",
-        subject=f"{pipeline}: {run.name} cannot be killed, so the tick {tick} was not started",
-        facts=_facts(tick=tick, run=run.name, processes=", ".join(map(str, pids)), host=_host(run, site)),
-        commands={
-            **_folder(site),
-            "See what holds them": f"ps -o pid,stat,wchan,args -p {','.join(map(str, pids))}",
-            "When they are gone": site.command("stop", run.name),
-        },
-        at=at,
-    )
-
-
 def missed(
     pipeline: str, *, at: datetime, site: Site, ticks: Sequence[str], why: str, more: int = 0, overdue: bool = False
 ) -> Alert:
@@ -276,7 +259,7 @@ def recovered(run: Run, *, at: datetime, site: Site, tick: str = "") -> Iterator
     """What a scheduled run that came to its end puts right; of these, the outbox tells what was complained of."""
     span = show.label(run.span, show.calendar_of(run)) if run.span is not None else ""
     facts = _facts(tick=tick, span=span, run=run.name, took=show.took(show.seconds(run, at)))
-    for kind in ("failure", "overrun", "survived", "missed", "overdue", "stall"):
+    for kind in ("failure", "overrun", "missed", "overdue", "stall"):
         cause = f"{kind} {run.pipeline}"
         yield recovery(run.pipeline, at=at, site=site, cause=cause, words=f"{run.name} is complete", facts=facts)
 

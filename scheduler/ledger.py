@@ -253,16 +253,16 @@ def entry(store: Store, pipeline: str, tick: str) -> Entry | None:
     begun = last(lambda k: store.claimed("attempt", f"{name}#{k}") is not None)
     return Entry(
         pipeline=pipeline,
-        tick=_tick_read(tick, facts),
-        number=_whole(facts["number"]),
+        tick=_tick_read(tick, claim),
+        number=claim.whole("number"),
         taken=_moment(facts["taken"]),
-        after_run=_whole(facts["after_run"]),
-        holder=_holder(store, name, _whole(facts["scheduler"])),
+        after_run=claim.whole("after_run"),
+        holder=_holder(store, name, claim.whole("scheduler")),
         attempts=begun if end is None else begun - 1,  # the last is the seal
-        ending=None if end is None else _ending_read(end.facts),
+        ending=None if end is None else _ending_read(end),
         ended=None if end is None else _moment(end.facts["at"]),
         alerted=end is not None and bool(end.facts["alerted"]),
-        recovered=None if recovered is None else _whole(recovered.facts["run"]),
+        recovered=None if recovered is None else recovered.whole("run"),
     )
 
 
@@ -526,12 +526,12 @@ def _numbered(store: Store, pipeline: str, number: int) -> Entry:
 
 def _tick_of(store: Store, pipeline: str, number: int) -> Tick:
     name = str(_existing(store, "ticknumber", f"{pipeline}#{number}").facts["tick"])
-    return _tick_read(name, _existing(store, "tick", name_of(pipeline, name)).facts)
+    return _tick_read(name, _existing(store, "tick", name_of(pipeline, name)))
 
 
 def _holder(store: Store, name: str, first: int) -> int:
     place = _newest(store, "holder", name, sign="%")
-    return _whole(_existing(store, "holder", f"{name}%{place}").facts["scheduler"]) if place else first
+    return _existing(store, "holder", f"{name}%{place}").whole("scheduler") if place else first
 
 
 def _tick_facts(entry: Entry) -> dict[str, Value]:
@@ -550,13 +550,13 @@ def _tick_facts(entry: Entry) -> dict[str, Value]:
     }
 
 
-def _tick_read(name: str, facts: Mapping[str, Value]) -> Tick:
-    span = facts["span"]
+def _tick_read(name: str, claim: Claim) -> Tick:
+    facts = claim.facts
     return Tick(
         at=_moment(facts["at"]),
         name=name,
         wall=_moment(facts["wall"]),
-        span=None if span is None else _whole(span),
+        span=None if facts["span"] is None else claim.whole("span"),
         note=str(facts["note"]),
         part=str(facts.get("part", WHOLE)),
         from_scratch=bool(facts.get("from_scratch", False)),
@@ -573,9 +573,9 @@ def _ending_facts(ending: Ending, now: datetime, *, alerted: bool) -> dict[str, 
     }
 
 
-def _ending_read(facts: Mapping[str, Value]) -> Ending:
-    run = facts["run"]
-    return Ending(outcome=Outcome(facts["outcome"]), why=str(facts["why"]), run=None if run is None else _whole(run))
+def _ending_read(claim: Claim) -> Ending:
+    run = None if claim.facts["run"] is None else claim.whole("run")
+    return Ending(outcome=Outcome(claim.facts["outcome"]), why=str(claim.facts["why"]), run=run)
 
 
 def _schedule_facts(scheduled: Scheduled) -> dict[str, Value]:
@@ -612,9 +612,3 @@ def _moment(value: object) -> datetime:
 
 def _moment_or_none(value: object) -> datetime | None:
     return None if value is None else _moment(value)
-
-
-def _whole(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise StoreError(f"The ledger in the metadata holds {value!r} where a whole number was written.")
-    return value

@@ -108,7 +108,8 @@ def put(root: Path, alert: Alert) -> bool:
     try:
         if alert.kind == "recovery" and not complained(root, alert.cause):
             return True
-        log.warning("alert", extra={"kind": alert.kind, "pipeline": alert.pipeline, "subject": alert.subject})
+        level = logging.INFO if alert.kind == "recovery" else logging.WARNING
+        log.log(level, "alert", extra={"kind": alert.kind, "pipeline": alert.pipeline, "subject": alert.subject})
         name = f"{_stamp(alert.at)}-{_digest(alert.cause)}-{uuid.uuid4().hex[:8]}"
         letter = Letter(id=name, alert=alert, since=alert.at)
         _write(_file(root, "outbox", letter.id), _document(letter))

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from orchestrator import process
-from orchestrator.errors import StoreError
 from orchestrator.lease import TTL_S
 from orchestrator.process import Identity
 from orchestrator.store import AlreadyClaimed, Claim, Store, last
@@ -70,10 +69,10 @@ def read(store: Store, number: int) -> Present | None:
     facts = claim.facts
     return Present(
         number=number,
-        who=Identity(str(facts["machine"]), _whole(facts["pid"]), _whole(facts["started"])),
+        who=Identity(str(facts["machine"]), claim.whole("pid"), claim.whole("started")),
         began=datetime.fromisoformat(str(facts["began"])),
         beaten=datetime.fromisoformat(str(facts["beaten"])),
-        beat=_whole(facts["beat"]),
+        beat=claim.whole("beat"),
         ended=bool(facts["ended"]),
         settled=bool(facts["settled"]),
     )
@@ -130,9 +129,3 @@ def _claim(one: Present) -> Claim:
             "settled": one.settled,
         },
     )
-
-
-def _whole(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise StoreError(f"A scheduler in the metadata holds {value!r} where a whole number was written.")
-    return value

@@ -98,10 +98,13 @@ def tick(files: Files, root: Root = None, config: Config = None, json: Json = Fa
 
     Example: spanwise schedule tick flights.py
     """
-    from scheduler import account, ledger
+    import logging
+
+    from scheduler import account, journal, ledger
     from scheduler import root as home
     from scheduler.cron import Cron
 
+    journal.keep(level=logging.WARNING)
     settings = settings_of(root, config)
     ended: list[Entry] = []
     Cron(files, settings, once=True, options=elsewhere(root, config), note=ended.append).run()
@@ -226,7 +229,7 @@ def status(pipelines: Pipelines = None, root: Root = None, config: Config = None
 
     Example: spanwise schedule status flights
     """
-    from scheduler import account, forecast, ledger, presence
+    from scheduler import account, forecast, presence
 
     alerts = settings_of(root, config).alerts
 
@@ -313,7 +316,11 @@ def check(pipelines: Pipelines = None, root: Root = None, config: Config = None,
 
     Example: spanwise schedule check flights
     """
-    from scheduler import account, ledger, watchdog
+    import logging
+
+    from scheduler import account, journal, watchdog
+
+    journal.keep(level=logging.ERROR)  # what is wrong is said on stdout
 
     settings = settings_of(root, config)
 

@@ -39,7 +39,6 @@ ALL = [
     failure(run=None, log=None, resume=""),
     alert.overrun("flights", at=NIGHT, site=SITE, tick="T", span="2013-01-06", running=RUN, killed=True, lost="2013-01-05"),
     alert.overrun("flights", at=NIGHT, site=SITE, tick="T", span="2013-01-06", running=RUN, killed=False),
-    alert.survived("flights", at=NIGHT, site=SITE, tick="T", run=RUN, pids=[4711, 4712]),
     alert.missed("flights", at=NIGHT, site=SITE, ticks=["T"], why="nothing ran"),
     alert.missed("flights", at=NIGHT, site=SITE, ticks=["T"], why="nobody has recorded it", overdue=True),
     alert.stall(RUN, at=NIGHT, site=SITE, quiet=timedelta(hours=2), log=Path("/srv/log")),

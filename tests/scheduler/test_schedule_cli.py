@@ -2,11 +2,14 @@
 
 import json
 import re
+import signal
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from orchestrator import Run, State
 from orchestrator.mlmd import open_store
 from scheduler import ledger, schedule
 from scheduler.ledger import Ending, Outcome, Scheduled
@@ -67,9 +70,10 @@ def test_a_one_shot_whose_run_fails_ends_with_1(file, project, shell):
     """So that cron sends its mail, and the alert is in the outbox."""
     (project / "spanwise.toml").write_text("[params.flow]\nfail = true\n")
 
-    code, out, _ = shell("schedule", "tick", file)
+    code, out, err = shell("schedule", "tick", file)
 
     assert code == 1
+    assert re.search(r"WARNING alert kind=failure pipeline=flow subject=", err)
     assert re.search(r"flow \S+, span \S+: failed, flow/1: Second failed", out)
 
 
@@ -98,6 +102,47 @@ def test_the_loop_says_what_it_decides(file, project):
     assert loop.returncode == 0, rest
     assert [e["event"] for e in events][:3] == ["schedule-loaded", "tick-taken", "run-launched"]
     assert events[-1]["outcome"] == "ran"
+
+
+def test_a_channel_that_cannot_be_used_is_found_at_the_start(file, project, shell):
+    """By its setting, without its URL; not at the first failure, when nobody looks."""
+    (project / "spanwise.toml").write_text('[alerts]\nurls = ["slak://secret/"]\n')
+
+    code, _, err = shell("schedule", "start", file)
+
+    assert code == 2
+    assert "alerts.urls[0] (slak): Apprise knows no such service" in err
+    assert "secret" not in err
+
+
+@pytest.mark.slow
+def test_a_reload_keeps_the_channels_there_were_when_the_new_ones_cannot_be_used(file, project):
+    """And takes new ones once they can be."""
+    (project / "often.py").write_text(FILE.replace("* * * * *", "@yearly"))
+    loop = start("schedule", "start", file, "--json", cwd=project)
+
+    def until(event):
+        while (found := json.loads(loop.stderr.readline()))["event"] != event:
+            pass
+        return found
+
+    try:
+        until("schedule-loaded")
+        (project / "spanwise.toml").write_text('[alerts]\nurls = ["slak://secret/"]\n')
+        loop.send_signal(signal.SIGHUP)
+        refused = until("alerts-not-taken")
+        told = until("alert")
+        (project / "spanwise.toml").write_text('[alerts]\nurls = ["json://127.0.0.1:9/"]\n')
+        loop.send_signal(signal.SIGHUP)
+        taken = until("alerts-taken")
+        loop.terminate()
+        loop.communicate(timeout=60)
+    finally:
+        loop.kill()
+
+    assert refused["reason"].startswith("alerts.urls[0] (slak): Apprise knows no such service")
+    assert told["subject"] == "scheduler: the settings of alerts cannot be taken"
+    assert taken["channels"] == 1
 
 
 def test_next_shows_what_comes(file, spanwise):
@@ -221,7 +266,26 @@ def test_status_says_how_schedules_stand(store, spanwise):
     assert "to make good:  1 tick: spanwise schedule missed flow" in re.sub(r"(good:) +", r"\1  ", out)
     assert "No scheduler runs." in out
     assert document["schedules"][0]["last"]["outcome"] == "missed"
+    assert document["schedules"][0]["forecast"]["run"] is None
     assert document["schedulers"] == []
+
+
+def test_status_says_how_long_runs_take(store, project, spanwise):
+    """Against the time between two ticks; the settings say from when on that is too much."""
+    scheduled_since(store, 1)
+    for hour in range(10):
+        began = datetime.now(UTC) - timedelta(hours=hour)
+        run = store.begin_run(Run(pipeline="flow", started=began))
+        store.update_run(replace(run, state=State.COMPLETE, ended=began + timedelta(minutes=30)))
+
+    _, out, _ = spanwise("schedule", "status", "flow")
+    (project / "spanwise.toml").write_text("[alerts]\nforecast_load = 0.4\n")
+    (one,) = json.loads(spanwise("schedule", "status", "--root", ".spanwise", "--json")[1])["schedules"]
+
+    assert re.search(r"a run takes: +30 min 00 s \(95 %: 30 min 00 s\); going by 10 runs\n", out)
+    assert re.search(r"of the interval: +50% of 1 h 00 min\n", out)
+    assert one["forecast"]["load"] == pytest.approx(0.5)
+    assert one["forecast"]["alarming"] == "a run takes up to 30 min 00 s of the 1 h 00 min between two ticks"
 
 
 def test_where_nothing_was_scheduled_nothing_is_wrong(project, spanwise):
@@ -239,4 +303,4 @@ def test_simulate_plays_the_schedule(file, spanwise):
     assert code == 0
     assert "the run of 2026-03-01T00:00Z had not ended" in out
 
-    assert spanwise(*words, "--duration-from-history")[0] == 2
+    assert spanwise(*words, "--duration-from-history")[0] == 2  # there is none
