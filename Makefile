@@ -39,7 +39,7 @@ test-lowest: $(VENV)/.dev  ## Run every test on the oldest versions that pyproje
 
 soak: $(VENV)/.dev  ## Run the scheduler tests in their long form: a month of days, 50 kills, 100 pairs (20 minutes)
 	SPANWISE_TEST_SOAK_DAYS=30 SPANWISE_TEST_KILLS=50 SPANWISE_TEST_PAIRS=100 SPANWISE_TEST_LOCKED_S=35 \
-	    $(BIN)/python -m pytest -s tests/scenario/test_soak.py tests/scenario/test_clock.py
+	    $(BIN)/python -m pytest -s -o faulthandler_timeout=0 tests/scenario/test_soak.py tests/scenario/test_clock.py
 
 test-mlmd121: $(VENV)/.dev  ## Run the store's contract on ml-metadata 1.21, in a Debian 13 if this system is older
 	tests/mlmd121/run $(BIN)/python
