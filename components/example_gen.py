@@ -123,6 +123,12 @@ class ExampleGen(Component):
         }
         return {span: versions[-1] for span, versions in ready.items() if versions}
 
+    def mark(self, span: int) -> str:
+        """Changes with the names, sizes and times of the files of a span, whichever version they are of."""
+        found = blocks(self._patterns, _listing, span).spans.get(span, {})
+        paths = sorted({path for splits in found.values() for files in splits.values() for path in files})
+        return json.dumps([[path, *_written(path)] for path in paths])
+
     def run(
         self,
         *,
@@ -189,6 +195,15 @@ def _parsed(node: str, pattern: object, patterns: object) -> Mapping[str, SpanPa
 
 def _at_home(text: str) -> str:
     return str(Path(text).expanduser()) if text.startswith("~") else text
+
+
+def _written(path: str) -> tuple[int, int]:
+    """How large a file is, and when it was written; one that is gone is neither."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
 
 
 def divided(inputs: tuple[str, ...], ratios: object) -> tuple[HashSplit, ...]:

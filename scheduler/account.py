@@ -240,7 +240,7 @@ def status_told(found: Status, ahead: Forecast, now: datetime) -> str:
     zone, calendar = timetable.clock, Calendar.called(found.known.calendar)
     facts = {
         "schedule": f"{timetable.cron} ({timetable.zone})" if timetable.cron else "when data comes",
-        "policy": f"{timetable.overrun.value}, catchup {timetable.catchup.value}",
+        **({"policy": f"{timetable.overrun.value}, catchup {timetable.catchup.value}"} if timetable.cron else {}),
         "file": as_typed(found.known.source),
         "next tick": "none" if found.next is None else _next_told(found.next, timetable, calendar, now),
         "last tick": "none yet" if found.newest is None else _newest_told(found.newest, calendar),

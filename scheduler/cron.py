@@ -29,6 +29,7 @@ from scheduler.describe import Asking, Described
 from scheduler.forecast import Forecast
 from scheduler.ledger import Entry, Scheduled
 from scheduler.load import split
+from scheduler.part import DATA, part_of
 from scheduler.presence import BEATS, Present, Watch
 from scheduler.schedule import Timetable
 from scheduler.settings import Settings
@@ -73,6 +74,14 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHORTEST_S = 0.2  # between two turns while something fails
 
 
+@dataclass(frozen=True, kw_only=True)
+class Watching:
+    """How it is seen that data has come."""
+
+    settle_s: float  #: so long, it must not have changed
+    poll_s: float  #: so often, it is looked at
+
+
 @dataclass
 class File:
     """A pipeline file that is looked after."""
@@ -108,6 +117,7 @@ class Cron:
         *,
         once: bool = False,
         let_finish: bool = False,
+        watch: Watching | None = None,
         options: Sequence[str] = (),
         note: Callable[[Entry], object] = lambda _entry: None,
         metrics: Metrics | None = None,
@@ -115,6 +125,8 @@ class Cron:
         tools: Tools | None = None,
     ) -> None:
         """`once`: do what is due, wait for its runs, and end. `let_finish`: when stopped, wait for the runs.
+
+        With `watch`, what is due is data that has come, for the pipelines of the files, whatever their schedules say.
 
         `options` are --root and --config as they were typed, for the commands in alerts. `note` gets each tick that
         is ended here.
@@ -135,6 +147,9 @@ class Cron:
         if metrics is not None:
             metrics.watch(self.watched)
             self._tools = replace(self._tools, measure=metrics.tick_ended)
+        self._watching = watch
+        if watch is not None:
+            self._tools = replace(self._tools, settle_s=watch.settle_s)
         self._alerts = known.alerts
         self._watch = Watch(self._clock.ttl_s)
         self._routes = channel.routes(known.alerts)
@@ -267,15 +282,19 @@ class Cron:
                 self._hear(file, now, monotonic)
         if monotonic < self._files_s or self._stopping_s is not None:
             return
-        self._files_s = monotonic + FILES_S
+        self._files_s = monotonic + (FILES_S if self._watching is None else min(FILES_S, self._watching.poll_s))
         for file in self.files:
             looks = file.looks()
-            if file.asking is None and (looks != file.stamp or monotonic >= file.again_s):
+            if file.asking is None and (looks != file.stamp or monotonic >= file.again_s or self._wanted(file)):
                 file.stamp, file.again_s = looks, float("inf")
+                home = None if self._watching is None else self._tools.root
                 try:
-                    file.asking = Asking(file.reference, self._tools.config)
+                    file.asking = Asking(file.reference, self._tools.config, root=home)
                 except OSError as error:  # no process, no space
                     self._not_loaded(file, error, now, monotonic)
+
+    def _wanted(self, file: File) -> bool:
+        return any(name in self.watched and self.watched[name].wants_look for name in file.pipelines)
 
     def _hear(self, file: File, now: datetime, monotonic: float) -> None:
         assert file.asking is not None, "it was asked"
@@ -287,6 +306,8 @@ class Cron:
             return
         if answer is not None:
             file.asking, file.answer = None, answer
+            if self._watching is not None:
+                file.again_s = monotonic + self._watching.poll_s
             if file.trouble:
                 file.trouble = ""
                 self._good_again(f"{file.path.name} cannot be loaded", "it loads", now)
@@ -304,7 +325,7 @@ class Cron:
     def _take_up(self, files: Sequence[File], store: Store, now: datetime) -> None:
         """Notes what the files say, and looks after it from now on."""
         for file in files:
-            found = file.answer or _last_known(store, file)
+            found = file.answer or _last_known(store, file, data=self._watching is not None)
             taken = {name for other in self.files if other is not file for name in other.pipelines}
             for described in found:
                 if described.pipeline in taken:
@@ -332,8 +353,12 @@ class Cron:
                 pushes=described.pushes,
             ),
         )
-        if described.pipeline in self.watched:
-            self.watched[described.pipeline].describe(described, known)
+        watched = self.watched.get(described.pipeline)
+        if watched is not None:
+            changed = (watched.described.timetable, watched.described.source) != (described.timetable, described.source)
+            watched.describe(described, known)
+            if not changed and described.ready is not None:
+                return
         else:
             self.watched[described.pipeline] = Watched(described, known, self._tools, self._watch)
         log.info("schedule-loaded", extra={"pipeline": described.pipeline, "cron": described.timetable.cron})
@@ -506,12 +531,12 @@ class _Hopeless(LoadError):
     """There is nothing to look after."""
 
 
-def _last_known(store: Store, file: File) -> list[Described]:
+def _last_known(store: Store, file: File, *, data: bool) -> list[Described]:
     """The schedules of a file as they were when it could be loaded, perhaps by another scheduler."""
     found = []
     for pipeline in ledger.scheduled(store) if file.trouble else []:
         known = ledger.schedule(store, pipeline)
-        if known is not None and split(known.source)[0] == file.path:
+        if known is not None and (part_of(pipeline) == DATA) == data and split(known.source)[0] == file.path:
             timetable = Timetable.read(known.timetable)
             found.append(
                 Described(timetable=timetable, source=known.source, calendar=known.calendar, pushes=known.pushes)

@@ -23,9 +23,11 @@ from orchestrator.artifact import PushedModel
 from orchestrator.component import Component
 from orchestrator.errors import LoadError, SpanwiseError
 from orchestrator.pipeline import Pipeline
-from scheduler import child, load, schedule, settings
-from scheduler.part import INGEST, part_of
+from scheduler import arrival, child, load, root, schedule, settings
+from scheduler.arrival import Ready
+from scheduler.part import DATA, INGEST, line, part_of
 from scheduler.schedule import Schedule, Timetable
+from scheduler.settings import Settings
 
 LIMIT_S = 120.0
 """How long a file may take to import, on a busy machine."""
@@ -45,6 +47,7 @@ class Described:
     pushes: tuple[str, ...] = ()  #: outputs of pushed models, `node/key`
     spans: Mapping[datetime, int] = field(default_factory=dict)  #: of the ticks that were asked for, by their moment
     trouble: str = ""  #: why some of these could not be told
+    ready: Ready | None = None  #: what lies ready to be ingested, where that was asked
 
     @property
     def pipeline(self) -> str:
@@ -55,9 +58,18 @@ class Asking:
     """A question on its way: a child that imports a file."""
 
     def __init__(
-        self, reference: str, config: Path | None, ticks: Sequence[datetime] = (), *, limit_s: float = LIMIT_S
+        self,
+        reference: str,
+        config: Path | None,
+        ticks: Sequence[datetime] = (),
+        *,
+        root: Path | None = None,
+        limit_s: float = LIMIT_S,
     ) -> None:
-        """`ticks` are moments for which a span rule of the file's own is to be asked."""
+        """`ticks` are moments for which a span rule of the file's own is to be asked.
+
+        With `root`, where the metadata are, it is asked for its pipeline and what lies ready, not for its schedules.
+        """
         self._reference = reference
         self._deadline = time.monotonic() + limit_s
         self._limit_s = limit_s
@@ -67,6 +79,7 @@ class Asking:
             "reference": reference,
             "config": None if config is None else str(config),
             "ticks": [tick.isoformat() for tick in ticks],
+            "root": None if root is None else str(root),
         }
         self._child = child.start("scheduler.describe", question, stdout=self._out, stderr=self._err)
 
@@ -148,6 +161,7 @@ def _described(answer: Mapping[str, object]) -> Described:
         pushes=tuple(pushes),
         spans={datetime.fromisoformat(at): span for at, span in spans.items()},
         trouble=str(answer["trouble"]),
+        ready=None if answer.get("ready") is None else Ready.read(answer["ready"]),  # type: ignore[arg-type]
     )
 
 
@@ -166,10 +180,14 @@ def main() -> None:
 
 def _answered(question: Mapping[str, object]) -> Document:
     config = question["config"]
-    ticks = question["ticks"]
+    ticks, home = question["ticks"], question["root"]
     assert isinstance(ticks, list)
     try:
-        known = settings.read(config=None if config is None else Path(str(config)))
+        known = settings.read(
+            config=None if config is None else Path(str(config)), root=None if home is None else Path(str(home))
+        )
+        if home is not None:
+            return {"schedules": [_lying_ready(load.load(str(question["reference"]), settings=known.params), known)]}
         found = load.schedules(str(question["reference"]), settings=known.params)
         return {
             "schedules": [
@@ -180,6 +198,20 @@ def _answered(question: Mapping[str, object]) -> Document:
         }
     except SpanwiseError as error:
         return {"error": str(error)}
+
+
+def _lying_ready(loaded: load.Loaded, known: Settings) -> Document:
+    with root.opened(known) as store:
+        found = arrival.look(loaded.pipeline, loaded.calendar, store)
+    return {
+        "timetable": schedule.described(Timetable(line(loaded.pipeline.name, DATA))),
+        "source": loaded.place,
+        "calendar": loaded.calendar.value,
+        "pushes": [],
+        "spans": {},
+        "trouble": "",
+        "ready": found.described(),
+    }
 
 
 def _told(one: Schedule, loaded: load.Loaded, timetable: Timetable, ticks: Sequence[str]) -> Document:

@@ -29,12 +29,15 @@ from orchestrator.runner import Request
 from orchestrator.store import AlreadyClaimed, Store
 from scheduler import child, launch, ledger, load, resume, root, settings, show, stop
 from scheduler.load import Loaded
-from scheduler.part import WHOLE, cause, line_of, part_of, pipeline_of, selection
+from scheduler.part import DATA, WHOLE, cause, line_of, part_of, pipeline_of, selection
 from scheduler.settings import Settings
 
 HELD = Held.exit_code
 TAKEN = 4
 """Exit code: another process has made this attempt, or the tick has ended."""
+
+INGESTED = 5
+"""Exit code: the data that the run was for was ingested by another meanwhile."""
 
 BETWEEN_S = 60.0
 """How long a controller may hold a lease without a run, between two or before its first, when it is to make way."""
@@ -106,6 +109,9 @@ def main() -> int:
     except AlreadyClaimed:
         sys.stdout.write("Another process has made this attempt, or the tick has ended; nothing was done.\n")
         return TAKEN
+    except _Ingested:
+        sys.stdout.write("Another run has ingested this meanwhile; nothing was done.\n")
+        return INGESTED
     except SpanwiseError as error:
         sys.stderr.write(f"\n{_SAID}{error}\n")
         return error.exit_code
@@ -124,6 +130,8 @@ def _run(job: Job, known: Settings) -> int:
         wait_for(loaded, job.span, job, known)
 
     def request(store: Store) -> Request:
+        if part_of(job.pipeline) == DATA and job.span is not None:
+            _refuse_ingested(store, loaded.pipeline, job.span)
         return replace(
             _asked(store, job, loaded.pipeline),
             trigger=Trigger.SCHEDULE,
@@ -134,6 +142,18 @@ def _run(job: Job, known: Settings) -> int:
     outcome = launch.carried_out(loaded, request, known, launch.Effort(), json=False)
     sys.stdout.write(launch.told(outcome) + "\n")
     return launch.exit_code(outcome)
+
+
+class _Ingested(Exception):
+    """What a run was to be for is no longer new."""
+
+
+def _refuse_ingested(store: Store, pipeline: Pipeline, span: int) -> None:
+    from scheduler.backfill.inventory import arrived, inventory
+
+    sources = inventory(pipeline, store, [span])
+    if all(span in source.ready for source in sources) and not arrived(sources):
+        raise _Ingested
 
 
 def _asked(store: Store, job: Job, pipeline: Pipeline) -> Request:

@@ -18,18 +18,19 @@ from orchestrator import lease, process
 from orchestrator.component import Retry
 from orchestrator.errors import SpanwiseError
 from orchestrator.run import Run, State, Trigger
-from orchestrator.span import Calendar
+from orchestrator.span import Calendar, ranges
 from orchestrator.store import Store
 from scheduler import alert as words
-from scheduler import attempt, forecast, guard, ledger, outbox, presence, schedule, scheduled
+from scheduler import arrival, attempt, forecast, guard, ledger, outbox, presence, schedule, scheduled
 from scheduler.alert import Alert, Site
+from scheduler.arrival import Ready, Settling, owed
 from scheduler.attempt import Again
 from scheduler.describe import Asking, Described
 from scheduler.due import Due, Missed, due, waits
 from scheduler.forecast import Forecast
 from scheduler.ledger import Ending, Entry, Outcome, Scheduled
-from scheduler.part import cause, pipeline_of
 from scheduler.overrun import KillThenStart, Skip, decide
+from scheduler.part import DATA, cause, part_of, pipeline_of
 from scheduler.presence import Watch
 from scheduler.schedule import Custom, Tick, starts
 from scheduler.scheduled import Job
@@ -41,6 +42,9 @@ POLL_S = 1.0
 
 GUARD_S = 60.0
 """Between two looks at what should be fresh."""
+
+OWED = 1000
+"""So many ticks back it is looked whether something was ingested and not trained on."""
 
 AHEAD = 8
 """So many ticks' spans are asked for at once where the pipeline file has the rule."""
@@ -55,6 +59,7 @@ class Tools:
     root: Path
     config: Path | None
     site: Site
+    settle_s: float = 0.0  #: so long, what has come must not have changed before a run is started for it
     start: Callable[[Job], subprocess.Popen[bytes]] = scheduled.start
     note: Callable[[Entry], object] = lambda _entry: None  #: gets each tick that was ended here
     measure: Callable[[Store, Entry], object] = lambda _store, _entry: None  #: the same, for metrics
@@ -125,6 +130,11 @@ class Watched:
         self._stale = False
         self._alarmed = False
         self._set_back = False
+        self.wants_look = False  #: what lies ready may have become other, by what was done here
+        self._settling = Settling()
+        self._settles = False  # something has come that is not settled yet, or waits for its turn
+        self._unread = described.ready  # what was found ready, until it was looked at
+        self._outside: frozenset[str] = frozenset()  # what was said to be outside every window
 
     @property
     def pipeline(self) -> str:
@@ -133,7 +143,7 @@ class Watched:
     @property
     def busy(self) -> bool:
         """Whether something of it is still to be waited for."""
-        return bool(self.open) or self._waiting or self._asking is not None
+        return bool(self.open) or self._waiting or self._asking is not None or self._settles or self.wants_look
 
     @property
     def at_work(self) -> bool:
@@ -165,6 +175,7 @@ class Watched:
             self._spans.clear()
             self._refused.clear()
         self.described, self.known, self.retired, self.look_s = described, known, False, 0.0
+        self._unread, self.wants_look = described.ready, False
 
     def ready(self, now: datetime, monotonic: float) -> bool:
         """Whether there is something to look at."""
@@ -183,7 +194,9 @@ class Watched:
         for one in list(self.open.values()):
             self._advance(one, store, now, monotonic, beginning=until is not None)
         self.due_at, self._waiting = None, False
-        if until is not None and not self.retired:
+        if until is not None and not self.retired and part_of(self.pipeline) == DATA:
+            self._take_arrivals(store, me, now, monotonic)
+        elif until is not None and not self.retired:
             self._take(store, me, now, monotonic, until)
         if monotonic >= self._guarded_s and self.described.timetable.freshness is not None:
             self._guarded_s = monotonic + GUARD_S
@@ -242,6 +255,9 @@ class Watched:
             del self.open[entry.tick.name]
             return
         one.entry = entry
+        if one.code == scheduled.INGESTED:
+            self._end(entry, Ending(outcome=Outcome.RAN, why="another run had ingested it"), store, now)
+            return
         run = newest_run(store, entry)
         if run is not None and not run.state.ended:
             self._follow(one, run, store, now, monotonic)
@@ -346,6 +362,7 @@ class Watched:
         if not ledger.conclude(store, entry, ending, now=now):
             return False
         self.open.pop(entry.tick.name, None)
+        self.wants_look = part_of(self.pipeline) == DATA
         log.info("tick-ended", extra=self._facts(entry.tick, outcome=ending.outcome.value, reason=ending.why))
         self._tell_end(store, replace(entry, ending=ending, ended=now), ending, now, running=running)
         if ending.outcome is Outcome.RAN:
@@ -500,12 +517,56 @@ class Watched:
     def _of_another_line(self, store: Store, run: Run | None) -> bool:
         """Whether what holds the pipeline is another cadence of it: that is waited for, and is no overrun.
 
-        Without a run yet, it is where one of another cadence is about to begin.
+        Without a run yet, it is where one of another cadence is about to begin. What runs for data waits for all.
         """
+        if part_of(self.pipeline) == DATA:
+            return True
         if run is not None:
             return scheduled.of_another_line(run, self.pipeline)
         lines = ledger.lines(store, pipeline_of(self.pipeline))
         return any(line != self.pipeline and ledger.open_ticks(store, line) for line in lines)
+
+    # --- data that has come
+
+    def _take_arrivals(self, store: Store, me: int, now: datetime, monotonic: float) -> None:
+        """Takes the tick of what has come and settled, once nothing holds the pipeline.
+
+        Each look is used once: what is found while the pipeline is held may have been ingested when it no longer is.
+        """
+        ready, self._unread = self._unread, None
+        if ready is None:
+            return
+        self._tell_outside(ready)
+        read = [each for each in ready.arrivals if each.read]
+        settled = self._settling.settled(read, self._tools.settle_s, monotonic)
+        new = {each.name for each in read if store.claimed("tick", ledger.name_of(self.pipeline, each.name)) is None}
+        due = [each for each in settled if each.name in new]
+        left = owed(ledger.entries(store, self.pipeline, limit=OWED), {each.span for each in read})
+        start = arrival.decide(due, ready, left)
+        self._settles = start is not None or bool(new)
+        if ledger.paused(store, self.pipeline, now) is not None:
+            self._settles = False
+            return
+        held = scheduled.going(store, pipeline_of(self.pipeline), now) or ledger.open_ticks(store, self.pipeline)
+        if start is None or held:
+            return
+        tick = Tick(
+            at=now, name=start.name, wall=now, span=start.span, part=start.part, from_scratch=start.from_scratch
+        )
+        entry = self._claimed(tick, store, me, now)
+        if entry is not None:
+            log.info("data-came", extra=self._facts(tick, part=tick.part, from_scratch=tick.from_scratch))
+            self.open[tick.name] = Open(entry)
+            self._begin(self.open[tick.name], store, now, monotonic)
+
+    def _tell_outside(self, ready: Ready) -> None:
+        outside = [each for each in ready.arrivals if not each.read]
+        if any(each.name not in self._outside for each in outside):
+            spans = ranges(((each.span, None) for each in outside), Calendar.called(self.described.calendar))
+            log.warning(
+                "spans-outside", extra={"pipeline": self.pipeline, "spans": spans, "reason": "no window reads them"}
+            )
+        self._outside = frozenset(each.name for each in outside)
 
     # --- spans that only the pipeline file knows
 
@@ -576,8 +637,9 @@ class Watched:
     ) -> Iterable[Alert]:
         site, tick, span = self._tools.site, entry.tick, self.label(entry.tick.span)
         match ending.outcome:
-            case Outcome.RAN if run is not None:
-                yield from words.recovered(run, at=now, site=site, tick=tick.name)
+            case Outcome.RAN:
+                if run is not None:  # else another run has done it
+                    yield from words.recovered(run, at=now, site=site, tick=tick.name)
             case Outcome.KILLED if run is not None:
                 by = ledger.entry(store, self.pipeline, ledger.overrun_by(store, self.pipeline, tick.name) or "")
                 yield words.overrun(

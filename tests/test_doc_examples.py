@@ -49,6 +49,7 @@ STORIES = {
     "trace-data": ("how-to/trace-data.md",),
     "free-space": ("how-to/free-space.md",),
     "run-on-a-schedule": ("how-to/run-on-a-schedule.md",),
+    "react-to-data": ("how-to/react-to-data.md",),
     "get-alerted": ("how-to/get-alerted.md",),
     "monitor": ("how-to/monitor.md",),
 }

@@ -26,6 +26,14 @@ class Ingests(Protocol):
         """The newest version of each span that is there; of these spans only, when they are named."""
 
 
+@runtime_checkable
+class Marks(Protocol):
+    """A node that can say whether what lies ready of a span is still as it was."""
+
+    def mark(self, span: int) -> str:
+        """Changes whenever the input of the span does; cheap, so not read from the data itself."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """What one ingesting node has: newest versions by span."""
@@ -72,6 +80,16 @@ def ready(sources: Iterable[Source]) -> dict[int, dict[str, Version]]:
     every = list(sources)
     shared = set.intersection(*(set(source.ready) for source in every))
     return {span: {source.node: source.ready[span] for source in every} for span in sorted(shared)}
+
+
+def arrived(sources: Iterable[Source]) -> dict[int, dict[str, Version]]:
+    """The spans that are `ready` and that some node has not ingested at that version, ascending."""
+    every = list(sources)
+    return {span: versions for span, versions in ready(every).items() if any(not _has(each, span) for each in every)}
+
+
+def _has(source: Source, span: int) -> bool:
+    return span in source.published and _order(source.ready[span]) <= _order(source.published[span])
 
 
 def stale(sources: Iterable[Source]) -> list[int]:

@@ -8,6 +8,7 @@ Nothing but typer is imported before a command is chosen, so that `spanwise --he
 from scheduler.cli.app import EXIT_CODES, app
 from scheduler.cli import launching
 from scheduler.cli import schedule
+from scheduler.cli import watching
 from scheduler.cli import looking
 from scheduler.cli import tracing
 from scheduler.cli import mending
@@ -26,4 +27,5 @@ __all__ = [
     "schedule",
     "snapshot",
     "tracing",
+    "watching",
 ]
