@@ -13,7 +13,7 @@ from orchestrator.artifact import Examples
 from orchestrator.errors import UnreadableInput
 from pipelines.input.dataset import Dataset
 from pipelines.input.element import Spec
-from pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through
+from pipelines.input.op import Count, Element, Op, Opening, Stream, Through
 from pipelines.input.ops.parquet import Parquet
 from pipelines.input.snapshot.use import SnapshotUse
 
@@ -122,14 +122,8 @@ class CountedStream(Through):
     def __next__(self) -> Element:
         return next(self._source)
 
-    def state(self) -> State:
-        return self._source.state()
-
-    def restore(self, state: State) -> None:
-        self._source.restore(state)
-
     def close(self) -> None:
-        self._source.close()
+        super().close()
         self._end()
 
 
