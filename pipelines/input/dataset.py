@@ -41,6 +41,7 @@ from pipelines.input.ops.take import Take
 from pipelines.input.ops.unbatch import Unbatch
 from pipelines.input.ops.window import Window
 from pipelines.input.rewrite import RULES, Plan, optimized
+from pipelines.input.service.policy import ShardingPolicy
 from pipelines.input.snapshot import op as snapshots
 from pipelines.input.snapshot.op import Compression
 from pipelines.input.snapshot.state import Mode
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
     from pipelines.input.profile import Profile
+    from pipelines.input.service.security import Security
 
 
 class Dataset:
@@ -333,6 +335,38 @@ class Dataset:
     def with_snapshot_fingerprint(self, fingerprint: str) -> Dataset:
         """The same elements; to snapshots behind it the step before it counts by this name, whatever it does."""
         return self._then(WithFingerprint(input=self.op, fingerprint=fingerprint))
+
+    def distribute(
+        self,
+        service: str,
+        processing_mode: ShardingPolicy | str = ShardingPolicy.OFF,
+        job_name: str | None = None,
+        *,
+        dataset_id: str | None = None,
+        max_outstanding_requests: int | None = None,
+        compression: Literal["auto", "lz4", "zstd"] | None = "auto",
+        target_workers: str | Sequence[str] = "any",
+        security: Security | None = None,
+    ) -> Dataset:
+        """The same elements, made by the workers of a data service; what stands behind it is run here.
+
+        `service` is the dispatcher's address. The mode says how the workers share the elements out, and what is
+        promised about them. Consumers that give one `job_name` share the elements of one pass. Elements are read from
+        any worker, from those in this process ("local"), or from those at the addresses that are listed.
+        """
+        from pipelines.input.service import consumer
+
+        return consumer.distributed(
+            self,
+            service=service,
+            processing_mode=processing_mode,
+            job_name=job_name,
+            dataset_id=dataset_id,
+            max_outstanding_requests=max_outstanding_requests,
+            compression=compression,
+            target_workers=target_workers,
+            security=security,
+        )
 
     def prefetch(self, buffer: int = AUTOTUNE) -> Dataset:
         """Makes up to `buffer` elements ready in the background."""

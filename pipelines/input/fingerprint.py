@@ -23,7 +23,10 @@ FilesBy: TypeAlias = Literal["mtime", "content"]
 FILES_BY: Final = ("mtime", "content")
 
 _TRANSPARENT: Final = frozenset({"Cache", "Prefetch", "Snapshot"})
-_SPEED: Final = frozenset({"num_parallel", "workers", "stateless", "limit_bytes", "buffer_bytes", "block_rows"})
+_SPEED: Final = frozenset(
+    {"num_parallel", "workers", "stateless", "limit_bytes", "buffer_bytes", "block_rows"}
+    | {"service", "security", "compression", "max_outstanding_requests"}  # of `Distribute`
+)
 _DERIVED: Final = frozenset({"groups", "schema", "rows"})  # of ops that read files: they follow from the files
 
 

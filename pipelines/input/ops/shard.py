@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from orchestrator.errors import DatasetError
 from pipelines.input.op import Count, Element, Op, Opening, Stream, Through, ceil_div, whole
 from pipelines.input.rows import in_rows
+
+SHARD_HINT: Final = -1
+"""Given instead of a number of shards: `distribute(processing_mode="hint")` fills in the workers and the index."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -16,6 +20,8 @@ class Shard(Op):
     index: int
 
     def __post_init__(self) -> None:
+        if self.shards == SHARD_HINT:
+            return
         whole("shard", "shards", self.shards)
         whole("shard", "index", self.index, at_least=0)
         if self.index >= self.shards:
@@ -24,9 +30,14 @@ class Shard(Op):
     @property
     def cardinality(self) -> Count:
         below = self.input.cardinality
-        return None if below is None else ceil_div(max(below - self.index, 0), self.shards)
+        return None if below is None or self.shards == SHARD_HINT else ceil_div(max(below - self.index, 0), self.shards)
 
     def open(self, opening: Opening) -> Stream:
+        if self.shards == SHARD_HINT:
+            raise DatasetError(
+                "shard(SHARD_HINT): only distribute(processing_mode='hint') fills the placeholder in, and this dataset "
+                "is run without it. Say how many shards there are."
+            )
         source = opening.open(self.input)
         return RowShardStream(source, self) if in_rows(self.input) else ShardStream(source, self)
 

@@ -1,1 +1,23 @@
-"""Datasets that are made elsewhere: a dispatcher deals out work, workers run graphs, consumers read what these give."""
+"""Datasets that are made elsewhere: a dispatcher deals out work, workers run graphs, consumers read what these give.
+
+Importing this imports nothing heavy; a name is loaded when it is first used.
+"""
+
+from importlib import import_module
+
+_HOMES = {
+    "DispatchServer": "dispatcher",
+    "DispatcherConfig": "config",
+    "Security": "security",
+    "ShardingPolicy": "policy",
+    "WorkerConfig": "config",
+    "WorkerServer": "worker",
+}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

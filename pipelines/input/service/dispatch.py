@@ -50,6 +50,7 @@ class CreateJob:
     name: str  #: under which consumers share it; empty for a job of one consumer
     epoch: str  #: which iteration of the consumers
     shards: int = 0  #: how many workers share it by static sharding
+    seed: int = 0  #: from which all its workers draw, if the dataset has none; not under OFF
 
 
 @dataclass(frozen=True, kw_only=True)

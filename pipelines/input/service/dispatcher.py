@@ -1,0 +1,424 @@
+"""The dispatcher: a server round the state, which answers only what its journal holds."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from orchestrator.errors import ServiceError
+from pipelines.input.service import dispatch
+from pipelines.input.service import requests as ask
+from pipelines.input.service.config import DispatcherConfig
+from pipelines.input.service.connection import UnknownTask, Unreachable
+from pipelines.input.service.dispatch import CreateJob, FinishTask, Record, RegisterDataset, RegisterWorker, State
+from pipelines.input.service.journal import Journal
+from pipelines.input.service.server import Server
+
+Answer: TypeAlias = tuple[dict[str, Any], bytes]
+
+_SWEEP_S = 0.25
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Reading:
+    """What a consumer says of itself."""
+
+    waited_s: float = 0.0
+    given: int = 0
+    at: float = 0.0
+    starved: float = 0.0  #: the share of its time that it waited, lately
+    rate: float = 0.0  #: elements and blocks a second, lately
+
+
+class DispatchServer:
+    """A dispatcher in this process; `target` is its address."""
+
+    def __init__(self, config: DispatcherConfig | None = None) -> None:
+        self.config = config = config or DispatcherConfig()
+        self._lock = threading.Condition()
+        self._journal: Journal | None = None
+        self._folder: Path | None = None
+        if config.fault_tolerant_mode and config.work_dir is not None:
+            self._folder = Path(config.work_dir) / "datasets"
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._journal = Journal(Path(config.work_dir))
+        self._state = State() if self._journal is None else self._journal.state
+        self._graphs: dict[str, bytes] = {}
+        now = time.monotonic()
+        self._workers_seen = dict.fromkeys(self._state.workers, now)
+        self._clients_seen = dict.fromkeys(self._state.clients, now)
+        self._idle_since: dict[int, float] = {}  # jobs without clients
+        self._readings: dict[int, Reading] = {}
+        self._closed = threading.Event()
+        try:
+            self._server = Server(
+                config.host,
+                config.port,
+                config.security,
+                actions={
+                    "put_dataset": (ask.PutDataset, self._put_dataset),
+                    "get_dataset": (ask.GetDataset, self._get_dataset),
+                    "heartbeat": (ask.Heartbeat, self._heartbeat),
+                    "join": (ask.Join, self._join),
+                    "look": (ask.Look, self._look),
+                    "leave": (ask.Leave, self._leave),
+                    "deal": (ask.Deal, self._deal),
+                    "lease": (ask.Lease, self._lease),
+                    "status": (ask.Status, self._status),
+                },
+                limit_bytes=config.max_message_bytes,
+            )
+        except BaseException:
+            if self._journal is not None:
+                self._journal.close()
+            raise
+        self.target = self._server.target
+        self._sweeper = threading.Thread(target=self._sweep, name="dispatcher", daemon=True)
+        self._sweeper.start()
+
+    def stop(self) -> None:
+        """Answers nobody any more. What the journal holds stays."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        with self._lock:
+            self._lock.notify_all()
+        self._server.shutdown()
+        self._sweeper.join()
+        if self._journal is not None:
+            self._journal.close()
+
+    def join(self) -> None:
+        """Waits until it is stopped."""
+        self._closed.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # Every change goes this way.
+
+    def _change(self, decide: Callable[[State], Sequence[Record]], *, news: bool = True) -> Any:
+        """Decides, notes and does; comes back when it is on disk. `news` wakes those who wait for changes."""
+        with self._lock:
+            records = decide(self._state)
+            number = self._noted(records)
+            for record in records:
+                self._state.apply(record)
+            if news and records:
+                self._lock.notify_all()
+            if self._journal is not None and self._journal.is_long:
+                self._journal.compact(dispatch.records_of(self._state))
+        if self._journal is not None and number:
+            self._journal.sync(number)
+        return records
+
+    def _noted(self, records: Sequence[Record]) -> int:
+        if self._closed.is_set():
+            raise Unreachable("the dispatcher is being stopped.")
+        return self._journal.write(records) if self._journal is not None and records else 0
+
+    # Datasets.
+
+    def _put_dataset(self, request: ask.PutDataset, graph: bytes) -> Answer:
+        wanted = RegisterDataset(**request.model_dump())
+
+        def decide(state: State) -> list[Record]:
+            records = dispatch.register(state, wanted)
+            if records:
+                self._keep(wanted.dataset, graph)
+            return records
+
+        self._change(decide)
+        return {"dataset": wanted.dataset}, b""
+
+    def _keep(self, dataset: str, graph: bytes) -> None:
+        if self._folder is None:
+            self._graphs[dataset] = graph
+            return
+        path = self._path(dataset)
+        draft = path.with_suffix(".draft")
+        with draft.open("wb") as file:
+            file.write(graph)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _path(self, dataset: str) -> Path:
+        assert self._folder is not None
+        return self._folder / hashlib.sha256(dataset.encode()).hexdigest()[:32]
+
+    def _get_dataset(self, request: ask.GetDataset, _: bytes) -> Answer:
+        with self._lock:
+            if request.dataset not in self._state.datasets:
+                raise ServiceError(
+                    f"dataset {request.dataset!r} is not registered with this dispatcher; register_dataset does that."
+                )
+            graph = self._graphs.get(request.dataset)
+        return {}, self._path(request.dataset).read_bytes() if graph is None else graph
+
+    # Workers.
+
+    def _heartbeat(self, request: ask.Heartbeat, _: bytes) -> Answer:
+        worker = RegisterWorker(
+            worker=request.worker, address=request.address, process=request.process, shard=self._shard(request.address)
+        )
+
+        def decide(state: State) -> list[Record]:
+            self._workers_seen[request.worker] = time.monotonic()
+            done = [each for each in request.finished if each in state.tasks and not state.tasks[each].finished]
+            return [*dispatch.arrive(state, worker), *(FinishTask(task=each) for each in done)]
+
+        self._change(decide)
+        known = set(request.tasks)
+        with self._lock:
+            self._lock.wait_for(
+                lambda: self._closed.is_set() or self._tasks_of(request.worker).keys() != known,
+                min(request.wait_s, self.config.worker_timeout_s / 3),
+            )
+            self._workers_seen[request.worker] = time.monotonic()
+            return {"tasks": list(self._tasks_of(request.worker).values())}, b""
+
+    def _shard(self, address: str) -> int | None:
+        listed = self.config.worker_addresses
+        if not listed:
+            return None
+        if address not in listed:
+            raise ServiceError(
+                f"The worker's address is not configured: {address} is not among the dispatcher's worker_addresses, "
+                f"{', '.join(listed)}."
+            )
+        return listed.index(address)
+
+    def _tasks_of(self, worker: str) -> dict[int, dict[str, Any]]:
+        state = self._state
+        shard = state.workers[worker].shard if worker in state.workers else None
+        found = {}
+        for number, task in state.tasks.items():
+            if task.worker == worker and not task.finished:
+                made = state.jobs[task.job].made
+                found[number] = {
+                    "task": number,
+                    "dataset": made.dataset,
+                    "mode": made.mode,
+                    "seed": made.seed,
+                    "shards": made.shards,
+                    "index": shard or 0,
+                }
+        return found
+
+    def _deal(self, request: ask.Deal, _: bytes) -> Answer:
+        dealt: dispatch.ProduceSplits | None = None
+        below = 0
+
+        def decide(state: State) -> list[Record]:
+            nonlocal dealt, below
+            task = state.tasks.get(request.task)
+            if task is None or request.source >= len(state.jobs[task.job].sources):
+                raise UnknownTask(f"task {request.task} is over, or has no source {request.source}.")
+            dealt = dispatch.deal(state, request.task, request.number, request.source, request.repetition)
+            below = state.jobs[task.job].sources[request.source].below
+            return [] if dealt is None or dealt == task.last else [dealt]
+
+        self._change(decide, news=False)
+        if dealt is None:
+            return {"first": 0, "count": 0, "below": below}, b""
+        return {"first": dealt.first, "count": dealt.count, "below": below}, b""
+
+    # Consumers.
+
+    def _join(self, request: ask.Join, _: bytes) -> Answer:
+        wanted = CreateJob(
+            job=0,
+            dataset=request.dataset,
+            mode=request.mode,
+            name=request.name,
+            epoch=request.epoch,
+            shards=len(self.config.worker_addresses) if request.mode.is_static else 0,
+            seed=secrets.randbits(53),
+        )
+        client = 0
+
+        def decide(state: State) -> list[Record]:
+            nonlocal client
+            records = dispatch.join(state, wanted)
+            client = next(each.client for each in records if isinstance(each, dispatch.AcquireClient))
+            self._clients_seen[client] = time.monotonic()
+            return records
+
+        self._change(decide)
+        with self._lock:
+            return {"client": client, "seed": self._state.jobs[self._state.clients[client]].made.seed}, b""
+
+    def _look(self, request: ask.Look, _: bytes) -> Answer:
+        known = set(request.tasks)
+        deadline = time.monotonic() + min(request.wait_s, self.config.client_timeout_s / 3)
+        with self._lock:
+            self._note(request)
+            while True:
+                seen = self._view(request)
+                left = deadline - time.monotonic()
+                if (
+                    seen["finished"]
+                    or {each[0] for each in seen["tasks"]} != known
+                    or left <= 0
+                    or self._closed.is_set()
+                ):
+                    self._clients_seen[request.client] = time.monotonic()
+                    return seen, b""
+                self._lock.wait(left)
+
+    def _view(self, request: ask.Look) -> dict[str, Any]:
+        """What a consumer can read from, and whether there will be nothing more."""
+        state = self._state
+        self._known(request.client)
+        number = state.clients[request.client]
+        job = state.jobs[number]
+        chosen = [worker for worker in state.workers.values() if _is_target(worker, request)]
+        ids = {worker.worker: worker.address for worker in chosen}
+        some = None if request.targets == "any" else ids
+        tasks = [(each, state.tasks[each]) for each in sorted(job.tasks)]
+        return {
+            "tasks": [[each, ids[task.worker]] for each, task in tasks if task.worker in ids],
+            "workers": list(ids.values()) if job.made.mode.is_leased else [],
+            "finished": dispatch.is_finished(state, number, some),
+        }
+
+    def _note(self, request: ask.Look) -> None:
+        self._known(request.client)
+        now = time.monotonic()
+        self._clients_seen[request.client] = now
+        before = self._readings.setdefault(request.client, Reading(at=now))
+        if now - before.at > _SWEEP_S:
+            span = now - before.at
+            before.starved = min(1.0, max(0.0, (request.waited_s - before.waited_s) / span))
+            before.rate = max(0.0, (request.given - before.given) / span)
+            before.waited_s, before.given, before.at = request.waited_s, request.given, now
+
+    def _known(self, client: int) -> None:
+        if client not in self._state.clients:
+            raise ServiceError(
+                f"the dispatcher does not know client {client} and its job: it was silent for more than "
+                f"{self.config.client_timeout_s:g} s, or the dispatcher was restarted without fault_tolerant_mode. "
+                f"Begin the pass again."
+            )
+
+    def _leave(self, request: ask.Leave, _: bytes) -> Answer:
+        self._change(
+            lambda state: [dispatch.ReleaseClient(client=request.client)] if request.client in state.clients else []
+        )
+        return {}, b""
+
+    def _lease(self, request: ask.Lease, _: bytes) -> Answer:
+        held: list[int] = []
+        finished = False
+
+        def decide(state: State) -> list[Record]:
+            self._known(request.client)
+            if not state.jobs[state.clients[request.client]].made.mode.is_leased:
+                raise ServiceError(f"client {request.client} reads a job that is not leased.")
+            self._clients_seen[request.client] = time.monotonic()
+            change = dispatch.lease(state, request.client, request.done, request.want)
+            return [change] if change.done or change.taken else []
+
+        self._change(decide, news=False)
+        with self._lock:
+            self._known(request.client)
+            held = dispatch.held_by(self._state, request.client)
+            finished = dispatch.is_finished(self._state, self._state.clients[request.client])
+        return {"held": held, "finished": finished}, b""
+
+    # What is there.
+
+    def _status(self, request: ask.Status, _: bytes) -> Answer:  # noqa: ARG002  it asks for everything
+        with self._lock:
+            state = self._state
+            workers = [{"address": each.address, "worker": each.worker} for each in state.workers.values()]
+            jobs = [self._of_job(number) for number in state.jobs]
+        return {"target": self.target, "workers": workers, "jobs": jobs, "datasets": len(self._state.datasets)}, b""
+
+    def _of_job(self, number: int) -> dict[str, Any]:
+        state = self._state
+        job = state.jobs[number]
+        readings = [self._readings.get(client, Reading()) for client in job.clients]
+        return {
+            "job": number,
+            "name": job.made.name,
+            "dataset": job.made.dataset,
+            "mode": job.made.mode,
+            "tasks": len(job.tasks),
+            "tasks_finished": sum(state.tasks[each].finished for each in job.tasks),
+            "consumers": len(job.clients),
+            "starved": max((each.starved for each in readings), default=0.0),
+            "rate": sum(each.rate for each in readings),
+            "finished": dispatch.is_finished(state, number),
+        }
+
+    # Who is gone.
+
+    def _sweep(self) -> None:
+        while not self._closed.wait(_SWEEP_S):
+            with suppress(ServiceError):  # it is being stopped
+                self._change(self._silent)
+                self._change(self._unread)
+
+    def _silent(self, state: State) -> list[Record]:
+        """Workers and clients that have not been heard of for too long."""
+        now = time.monotonic()
+        workers = _older(self._workers_seen, state.workers, now - self.config.worker_timeout_s)
+        clients = _older(self._clients_seen, state.clients, now - self.config.client_timeout_s)
+        for worker in workers:
+            _log.warning("service-worker-lost", extra={"worker": state.workers[worker].address})
+        return [
+            *(dispatch.RemoveWorker(worker=each) for each in workers),
+            *(dispatch.ReleaseClient(client=each) for each in clients),
+        ]
+
+    def _unread(self, state: State) -> list[Record]:
+        """Jobs that nobody has read for too long."""
+        now = time.monotonic()
+        for client in self._readings.keys() - state.clients.keys():
+            del self._readings[client]
+        idle = {number for number, job in state.jobs.items() if not job.clients}
+        self._idle_since = {number: self._idle_since.get(number, now) for number in idle}
+        due = [
+            number
+            for number, since in self._idle_since.items()
+            if not state.jobs[number].made.name or since <= now - self.config.job_gc_timeout_s
+        ]
+        return dispatch.collect(state, due, dynamic=self.config.gc_dynamic_sharding_jobs)
+
+
+def _older(seen: dict[Any, float], there: dict[Any, Any], moment: float) -> list[Any]:
+    """Those who were last seen before a moment; what is not there any more is forgotten."""
+    for gone in seen.keys() - there.keys():
+        del seen[gone]
+    return [each for each in there if seen.setdefault(each, time.monotonic()) < moment]
+
+
+def _is_target(worker: RegisterWorker, request: ask.Look) -> bool:
+    if request.targets == "any":
+        return True
+    if request.targets == "local":
+        return worker.process == request.process
+    return worker.address in request.targets

@@ -1,0 +1,57 @@
+"""How a dataset travels: pickled, with the versions of where it was written before it, which are looked at first."""
+
+from __future__ import annotations
+
+import json
+
+from orchestrator.errors import DatasetError, Unfingerprintable
+from orchestrator.fingerprint import digest
+from pipelines.input.fingerprint import of_graph
+from pipelines.input.op import Op, Options
+from pipelines.input.service.connection import check_environment, environment
+
+
+def packed_graph(op: Op, options: Options) -> bytes:
+    """A dataset as bytes: functions of `__main__` and nested ones with their code, those of modules by their names.
+
+    Raises:
+        DatasetError: something in it cannot be pickled.
+    """
+    import cloudpickle
+
+    try:
+        content: bytes = cloudpickle.dumps((op, options))
+    except Exception as error:
+        raise DatasetError(
+            f"distribute: the dataset cannot be sent to workers: {type(error).__name__}: {error}. A function must not "
+            f"hold locks, open files or connections; open them inside of it."
+        ) from error
+    return json.dumps(environment()).encode() + b"\n" + content
+
+
+def unpacked_graph(content: bytes, who: str) -> tuple[Op, Options]:
+    """The dataset that was packed. Runs what the sender says, so it comes from a dispatcher that knows the token.
+
+    Raises:
+        ServiceError: it was packed in another environment, or cannot be put together here.
+    """
+    import cloudpickle
+
+    versions, _, pickled = content.partition(b"\n")
+    check_environment(json.loads(versions), who)
+    try:
+        op, options = cloudpickle.loads(pickled)
+    except Exception as error:
+        raise DatasetError(
+            f"{who} cannot be put together here: {type(error).__name__}: {error}. Modules that its functions come from "
+            f"must be there on workers too."
+        ) from error
+    return op, options
+
+
+def id_of(op: Op, options: Options, content: bytes) -> str:
+    """The id of a dataset for which none was given: equal datasets have equal ones, as far as that can be known."""
+    try:
+        return digest("service dataset", of_graph(op), repr(options))
+    except Unfingerprintable:
+        return digest("service dataset", content)

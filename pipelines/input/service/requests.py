@@ -1,0 +1,96 @@
+"""What members of the service ask of each other, as it arrives from outside."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pipelines.input.service.policy import ShardingPolicy
+
+Number: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 62)]
+Text: TypeAlias = Annotated[str, Field(max_length=10_000)]
+Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=500)]
+
+
+class Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PutDataset(Request):
+    """The graph comes with it."""
+
+    dataset: Name
+    structure: Text
+    splits: Annotated[tuple[Number, ...], Field(max_length=10_000)]
+    unsplittable: Text
+    unleasable: Text
+    infinite: bool
+
+
+class GetDataset(Request):
+    dataset: Name
+
+
+class Heartbeat(Request):
+    """Of a worker, which is registered by its first one."""
+
+    worker: Name
+    address: Name
+    process: Name
+    tasks: Annotated[tuple[Number, ...], Field(max_length=100_000)]  #: that it has
+    finished: Annotated[tuple[Number, ...], Field(max_length=100_000)]  #: since the last one
+    wait_s: Annotated[float, Field(ge=0, le=10)]  #: how long the answer may wait for something new
+
+
+class Join(Request):
+    dataset: Name
+    mode: ShardingPolicy
+    name: Annotated[str, Field(max_length=500)]
+    epoch: Name
+
+
+class Look(Request):
+    """A consumer's heartbeat: what is there to read?"""
+
+    client: Number
+    targets: tuple[Name, ...] | Literal["any", "local"]
+    process: Name
+    tasks: Annotated[tuple[Number, ...], Field(max_length=100_000)]  #: that it knows
+    waited_s: Annotated[float, Field(ge=0)]  #: for elements, since it began
+    given: Number  #: elements and blocks, since it began
+    wait_s: Annotated[float, Field(ge=0, le=10)]
+
+
+class Leave(Request):
+    client: Number
+
+
+class Deal(Request):
+    task: Number
+    number: Number
+    source: Number
+    repetition: Number
+
+
+class Lease(Request):
+    client: Number
+    done: Annotated[tuple[Number, ...], Field(max_length=10_000)]
+    want: Number
+
+
+class Status(Request):
+    pass
+
+
+class Fetch(Request):
+    """A ticket: elements of a task, or of a split that the client has leased."""
+
+    task: Number | None = None
+    split: Number | None = None
+    dataset: Annotated[str, Field(max_length=500)] = ""  #: of the split
+    seed: Number = 0  #: of the split's job
+    client: Number
+    number: Number  #: of the request: one that is made again is answered as before
+    limit_bytes: Annotated[int, Field(gt=0, le=1 << 30)]
+    compression: Literal["lz4", "zstd"] | None = None

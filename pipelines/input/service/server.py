@@ -1,0 +1,88 @@
+"""A Flight server of the service: lets in who knows the token, and sends errors as what they are."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from orchestrator.errors import ServiceError, SpanwiseError
+from pipelines.input.service.connection import packed, request_of, sent
+from pipelines.input.service.security import Security
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+_log = logging.getLogger(__name__)
+
+
+class _Guard(flight.ServerMiddlewareFactory):
+    def __init__(self, security: Security) -> None:
+        self._security = security
+
+    def start_call(self, info: Any, headers: Any) -> None:
+        if not self._security.allows(headers):
+            _log.warning("service-refused", extra={"method": str(info.method)})
+            raise flight.FlightUnauthenticatedError("the token is missing, or another one")
+
+
+def _nothing(ticket: bytes) -> flight.FlightDataStream:  # noqa: ARG001  as those take it who have something
+    raise ServiceError("a dispatcher has no elements; workers have.")
+
+
+class Server(flight.FlightServerBase):
+    """Answers actions by the functions that it was given, and tickets by another."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        security: Security,
+        *,
+        actions: dict[str, tuple[type[BaseModel], Callable[[Any, bytes], tuple[dict[str, Any], bytes]]]],
+        limit_bytes: int,
+        get: Callable[[bytes], flight.FlightDataStream] | None = None,
+    ) -> None:
+        security.check_bind(host)
+        scheme = "grpc+tls" if security.is_tls else "grpc"
+        self._actions = actions
+        self._limit_bytes = limit_bytes
+        self._get = get or _nothing
+        try:
+            super().__init__(
+                f"{scheme}://{host}:{port}", middleware={"guard": _Guard(security)}, **security.of_server()
+            )
+        except (pa.ArrowException, OSError) as error:
+            raise ServiceError(
+                f"the data service cannot listen at {host}:{port}: {error}. Is another one there? "
+                f"Port 0 takes a free one."
+            ) from error
+        self.target = f"{scheme}://{host}:{self.port}"
+
+    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:  # noqa: ARG002  as Flight calls it
+        try:
+            kind, answer = self._known(action.type)
+            request, blob = request_of(kind, action.body, self._limit_bytes)
+            return iter([packed(*answer(request, blob))])
+        except SpanwiseError as error:
+            raise sent(error) from error
+        except Exception as error:
+            _log.exception("service-failed", extra={"request": action.type})
+            raise sent(error) from error
+
+    def _known(self, kind: str) -> tuple[type[BaseModel], Callable[[Any, bytes], tuple[dict[str, Any], bytes]]]:
+        if kind not in self._actions:
+            raise ServiceError(f"there is no request {kind!r:.40}.")
+        return self._actions[kind]
+
+    def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:  # noqa: ARG002  as Flight calls it
+        try:
+            return self._get(ticket.ticket)
+        except SpanwiseError as error:
+            raise sent(error) from error
+        except Exception as error:
+            _log.exception("service-failed", extra={"request": "get"})
+            raise sent(error) from error

@@ -1,0 +1,410 @@
+"""The worker: runs the graphs of jobs ahead of the consumers, and answers these with what is ready."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Self
+
+from pyarrow import flight
+from pydantic import ValidationError
+
+from orchestrator.errors import FunctionFailed, ServiceError, SpanwiseError
+from pipelines.input.dataset import Dataset
+from pipelines.input.element import UNKNOWN, Spec
+from pipelines.input.iterator import DatasetIterator
+from pipelines.input.op import Op, Options, mixed, seeded
+from pipelines.input.rows import in_rows
+from pipelines.input.service import sharding, wire
+from pipelines.input.service.config import WorkerConfig
+from pipelines.input.service.connection import (
+    Connection,
+    UnknownTask,
+    Unreachable,
+    this_process,
+)
+from pipelines.input.service.graph import unpacked_graph
+from pipelines.input.service.policy import ShardingPolicy
+from pipelines.input.service.requests import Fetch
+from pipelines.input.service.server import Server
+from pipelines.input.service.wire import Reply
+from pipelines.input.snapshot.encoding import Piece, encoding_of
+
+_WAIT_S: Final = 1.0
+"""How long an answer waits for the first element."""
+
+_RETRY_S: Final = 0.1
+_IDLE_S: Final = 30.0
+"""After how long a split is given up that nobody asks about any more."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Stopped(Exception):
+    """The task is over before its pass is."""
+
+
+class Task:
+    """A pass, in a thread of its own, and what it has ready."""
+
+    def __init__(self, make: Callable[[], Work], buffer_bytes: int) -> None:
+        self._make = make
+        self._buffer_bytes = buffer_bytes
+        self._changed = threading.Condition()
+        self._ready: deque[tuple[Piece | SpanwiseError, int]] = deque()
+        self._bytes = 0
+        self._ended = False
+        self._stopped = False
+        self._replies: dict[int, Reply] = {}  # the last one to each client
+        self._work: Work | None = None
+        self.spec: Spec = UNKNOWN  #: of its elements, once there are some
+        self.touched = time.monotonic()  #: when somebody last asked
+        threading.Thread(target=self._run, name="service-task", daemon=True).start()
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether all that it gives was taken."""
+        with self._changed:
+            return self._ended and not self._ready
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nobody has got more than its first answer."""
+        with self._changed:
+            return all(reply.number == 0 for reply in self._replies.values())
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+            work = self._work
+        if work is not None:
+            work.stop()
+
+    def _run(self) -> None:
+        try:
+            work = self._made()
+            with work.open() as elements:
+                self._pass(work, elements)
+        except _Stopped:
+            return
+        except SpanwiseError as error:
+            self._last_words(error)
+        except Exception as error:  # noqa: BLE001  whatever it is, the consumers have to hear of it
+            _log.exception("service-task-failed")
+            self._last_words(ServiceError(f"a worker's pass failed: {type(error).__name__}: {error}"))
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _made(self) -> Work:
+        work = self._make()
+        with self._changed:
+            if self._stopped:
+                raise _Stopped
+            self._work, self.spec = work, work.op.spec
+        return work
+
+    def _pass(self, work: Work, elements: DatasetIterator) -> None:
+        encoding = encoding_of(work.op.spec)
+        while True:
+            try:
+                piece = next(elements)
+            except StopIteration:
+                return
+            except FunctionFailed as error:  # this element is lost, and the next one can be made
+                self._put(error, 0)
+            else:
+                self._put(piece, encoding.size_bytes(piece))
+
+    def _put(self, piece: Piece | SpanwiseError, size_bytes: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._bytes < self._buffer_bytes)
+            if self._stopped:
+                raise _Stopped
+            self._ready.append((piece, size_bytes))
+            self._bytes += size_bytes
+            self._changed.notify_all()
+
+    def _last_words(self, error: SpanwiseError) -> None:
+        with self._changed:
+            self._ready.append((error, 0))
+
+    def reply(self, request: Fetch) -> Reply:
+        """What is ready, about `limit_bytes` of it at most; the answer of before if the request is made again.
+
+        Raises:
+            UnknownTask: the request goes on with answers that this task has not given, or it is over.
+        """
+        self.touched = time.monotonic()
+        with self._changed:
+            last = self._replies.get(request.client)
+            if last is not None and last.number == request.number:
+                return last
+            if request.number != (0 if last is None else last.number + 1):
+                raise UnknownTask("the request goes on with answers of another life of this task.")
+            self._changed.wait_for(lambda: self._ready or self._ended or self._stopped, _WAIT_S)
+            if self._stopped:
+                raise UnknownTask("the task is over.")
+            pieces, error = self._taken(request.limit_bytes)
+            ended = self._ended and not self._ready
+            reply = self._replies[request.client] = Reply(request.number, pieces, error, ended)
+            self._changed.notify_all()
+        return reply
+
+    def _taken(self, limit_bytes: int) -> tuple[list[Piece], SpanwiseError | None]:
+        """Pieces that are ready; or, in its turn, an error."""
+        pieces: list[Piece] = []
+        taken = 0
+        while self._ready and taken < limit_bytes:
+            piece, size_bytes = self._ready[0]
+            if isinstance(piece, SpanwiseError):
+                if pieces:
+                    break
+                self._ready.popleft()
+                return [], piece
+            self._ready.popleft()
+            pieces.append(piece)
+            taken += size_bytes
+            self._bytes -= size_bytes
+        return pieces, None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a task runs."""
+
+    op: Op
+    options: Options
+    deal: Splits | None = None
+
+    def open(self) -> DatasetIterator:
+        return DatasetIterator(self.op, self.options, 0, blocks=in_rows(self.op), dataset=Dataset)
+
+    def stop(self) -> None:
+        if self.deal is not None:
+            self.deal.stop()
+
+
+class Splits(sharding.Deal):
+    """The splits that the dispatcher deals to a task; asks until it is answered."""
+
+    def __init__(self, task: int, dispatcher: Connection) -> None:
+        self._task = task
+        self._dispatcher = dispatcher
+        self._lock = threading.Lock()
+        self._number = secrets.randbits(40)  # another life of this worker has other tasks
+        self._ready: dict[tuple[int, int], deque[int]] = {}
+        self._below: dict[int, int] = {}
+        self._stopped = threading.Event()
+
+    def next(self, source: int, repetition: int) -> int | None:
+        with self._lock:
+            ready = self._ready.setdefault((source, repetition), deque())
+            if not ready and repetition >= self._below.get(source, 0):
+                ready.extend(self._ask(source, repetition))
+            if ready:
+                return ready.popleft()
+            del self._ready[source, repetition]
+            return None
+
+    def _ask(self, source: int, repetition: int) -> range:
+        self._number += 1
+        request = {"task": self._task, "number": self._number, "source": source, "repetition": repetition}
+        while True:
+            try:
+                answer, _ = self._dispatcher.call("deal", request)
+            except Unreachable:
+                if self._stopped.wait(_RETRY_S):
+                    raise _Stopped from None
+            except UnknownTask:  # it is over: the dispatcher has taken this worker for lost
+                raise _Stopped from None
+            else:
+                self._below[source] = answer["below"]
+                return range(answer["first"], answer["first"] + answer["count"])
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+
+class WorkerServer:
+    """A worker in this process; it stays with its dispatcher until it is stopped."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self.config = config
+        self._lock = threading.Lock()
+        self._tasks: dict[int, Task] = {}
+        self._splits: dict[tuple[str, int, int], Task] = {}  # by dataset, split and client
+        self._graphs: dict[str, tuple[Op, Options]] = {}
+        self._finished: set[int] = set()  # tasks, of which the dispatcher has heard
+        self._busy = threading.BoundedSemaphore(config.max_requests)
+        self._closed = threading.Event()
+        self._dispatcher = Connection(config.dispatcher_address, config.security)
+        self._server = Server(config.host, config.port, config.security, actions={}, limit_bytes=0, get=self._get)
+        self.address = config.worker_address or f"{config.host}:{self._server.port}"
+        self._id = secrets.token_hex(8)
+        try:
+            self._beat(wait_s=0.0)
+        except Unreachable:
+            _log.warning("service-dispatcher-unreachable", extra={"dispatcher": config.dispatcher_address})
+        except BaseException:
+            self._server.shutdown()
+            raise
+        self._heart = threading.Thread(target=self._live, name="service-worker", daemon=True)
+        self._heart.start()
+
+    def stop(self) -> None:
+        """Gives up its tasks and answers nobody any more."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        with self._lock:
+            tasks = [*self._tasks.values(), *self._splits.values()]
+        for task in tasks:
+            task.stop()
+        self._server.shutdown()
+        self._heart.join()
+
+    def join(self) -> None:
+        """Waits until it is stopped."""
+        self._closed.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # Its dispatcher.
+
+    def _live(self) -> None:
+        while not self._closed.is_set():
+            try:
+                self._beat(wait_s=self._patience_s())
+            except Unreachable:
+                self._closed.wait(_RETRY_S)
+            except ServiceError as error:
+                _log.warning("service-heartbeat-refused", extra={"reason": str(error)})
+                self._closed.wait(self.config.heartbeat_s)
+            except Exception:  # noqa: BLE001  a worker without a heart is lost
+                _log.exception("service-heartbeat-failed")
+                self._closed.wait(self.config.heartbeat_s)
+
+    def _patience_s(self) -> float:
+        """How long to wait for news: not long while there are tasks, whose end has to be told."""
+        with self._lock:
+            return min(0.02, self.config.heartbeat_s) if self._tasks else self.config.heartbeat_s
+
+    def _beat(self, *, wait_s: float) -> None:
+        with self._lock:
+            drained = [number for number, task in self._tasks.items() if task.is_drained]
+            running = [number for number in self._tasks if number not in drained]
+        answer, _ = self._dispatcher.call(
+            "heartbeat",
+            {
+                "worker": self._id,
+                "address": self.address,
+                "process": this_process(),
+                "tasks": running,
+                "finished": [number for number in drained if number not in self._finished],
+                "wait_s": wait_s,
+            },
+        )
+        self._finished.update(drained)
+        wanted = {each["task"]: each for each in answer["tasks"]}
+        now = time.monotonic()
+        with self._lock:
+            over = [self._tasks.pop(number) for number in running if number not in wanted]
+            over += [self._tasks.pop(each) for each in drained if now - self._tasks[each].touched > _IDLE_S]
+            old = [key for key, task in self._splits.items() if now - task.touched > _IDLE_S]
+            over += [self._splits.pop(key) for key in old]
+            for number, each in wanted.items():
+                if number not in self._tasks:
+                    self._tasks[number] = Task(partial(self._work, each), self.config.buffer_bytes)
+        for task in over:
+            task.stop()
+
+    def _graph(self, dataset: str) -> tuple[Op, Options]:
+        """A registered dataset; asked for until the dispatcher answers.
+
+        Raises:
+            ServiceError: it was written in another environment.
+        """
+        while dataset not in self._graphs:
+            try:
+                _, content = self._dispatcher.call("get_dataset", {"dataset": dataset})
+                self._graphs[dataset] = unpacked_graph(content, f"dataset {dataset!r}")
+            except Unreachable:
+                if self._closed.wait(_RETRY_S):
+                    raise _Stopped from None
+        return self._graphs[dataset]
+
+    def _work(self, task: dict[str, Any]) -> Work:
+        """What a task is to run."""
+        op, options = self._graph(task["dataset"])
+        mode = ShardingPolicy(task["mode"])
+        if mode is ShardingPolicy.OFF:
+            return Work(op, options)
+        options = replace(options, seed=task["seed"] if options.seed is None else options.seed)
+        if mode.is_static:
+            return Work(sharding.of_shard(op, mode, task["shards"], task["index"]), options)
+        deal = Splits(task["task"], self._dispatcher)
+        planned = sharding.planned(seeded(op, options.seed or 0), options)
+        return Work(sharding.dealt(planned, deal), replace(options, optimize=False), deal)
+
+    def _work_of_split(self, request: Fetch) -> Work:
+        assert request.split is not None
+        op, options = self._graph(request.dataset)
+        seed = mixed(request.seed if options.seed is None else options.seed, request.split)
+        part = sharding.of_split(sharding.planned(op, options), request.split)
+        return Work(part, replace(options, seed=seed, optimize=False, autotune=False, deterministic=True))
+
+    # Its consumers.
+
+    def _get(self, ticket: bytes) -> flight.FlightDataStream:
+        try:
+            request = Fetch.model_validate_json(ticket[: 1 << 16])
+        except ValidationError as error:
+            raise ServiceError(f"a ticket was refused, since it is malformed: {error.errors()[0]['msg']}.") from error
+        if not self._busy.acquire(blocking=False):
+            raise Unreachable(f"the worker answers {self.config.max_requests} consumers already; ask again.")
+        try:
+            task = self._task(request)
+            reply = task.reply(request)
+        finally:
+            self._busy.release()
+        return wire.stream_of(reply, task.spec, request.compression)
+
+    def _task(self, request: Fetch) -> Task:
+        if request.task is not None:
+            with self._lock:
+                task = self._tasks.get(request.task)
+            if task is None:
+                raise UnknownTask(f"task {request.task} is not one of this worker's.")
+            return task
+        if request.split is None:
+            raise ServiceError("a ticket was refused, since it names neither a task nor a split.")
+        key = (request.dataset, request.split, request.client)
+        over: list[Task] = []
+        with self._lock:
+            found = self._splits.get(key)
+            if request.number == 0 and (found is None or not found.is_fresh):
+                read = [each for each, task in self._splits.items() if each[2] == key[2] and task.is_drained]
+                over += [self._splits.pop(each) for each in read]
+                if found is not None:
+                    over.append(found)
+                found = self._splits[key] = Task(partial(self._work_of_split, request), self.config.buffer_bytes)
+        for task in over:
+            task.stop()
+        if found is None:
+            raise UnknownTask(f"split {request.split} is not being read here.")
+        return found

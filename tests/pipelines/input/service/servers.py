@@ -1,0 +1,73 @@
+"""A data service in this process: a dispatcher, workers, and ways to start and stop them."""
+
+import contextlib
+import socket
+import time
+
+from pipelines.input.service.config import DispatcherConfig, WorkerConfig
+from pipelines.input.service.dispatcher import DispatchServer
+from pipelines.input.service.worker import WorkerServer
+
+
+class Service(contextlib.ExitStack):
+    """A dispatcher and workers, stopped together."""
+
+    def __init__(self, workers=1, **config):
+        super().__init__()
+        self.config = config
+        self.dispatcher = DispatchServer(DispatcherConfig(**config))
+        self.callback(self._stop_dispatcher)
+        self.workers = []
+        for _ in range(workers):
+            self.add_worker()
+
+    def _stop_dispatcher(self):
+        self.dispatcher.stop()  # the one that is there by then
+
+    @property
+    def target(self):
+        return self.dispatcher.target
+
+    def add_worker(self, **config):
+        config.setdefault("heartbeat_s", 0.1)
+        worker = WorkerServer(WorkerConfig(dispatcher_address=self.target, **config))
+        self.workers.append(worker)
+        self.callback(worker.stop)
+        return worker
+
+    def restart_worker(self, number):
+        old = self.workers[number]
+        old.stop()
+        port = int(old.address.rpartition(":")[2])
+        self.workers[number] = WorkerServer(WorkerConfig(dispatcher_address=self.target, port=port, heartbeat_s=0.1))
+        self.callback(self.workers[number].stop)
+
+    def restart_dispatcher(self):
+        self.dispatcher.stop()
+        port = int(self.target.rpartition(":")[2])
+        self.dispatcher = DispatchServer(DispatcherConfig(**{**self.config, "port": port}))
+
+
+def free_ports(count):
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def listed(count, **config):
+    """A service with a fixed list of workers."""
+    ports = free_ports(count)
+    service = Service(0, worker_addresses=tuple(f"127.0.0.1:{port}" for port in ports), **config)
+    for port in ports:
+        service.add_worker(port=port)
+    return service
+
+
+def eventually(condition, within_s=20.0):
+    """Waits until it holds."""
+    end = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.01)
