@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias, get_args
 
 from orchestrator.run import Execution, Run
 from scheduler import show
+from scheduler.part import pipeline_of
 
 Kind: TypeAlias = Literal[
     "failure", "overrun", "missed", "stall", "freshness", "forecast", "scheduler", "recovery", "test"
@@ -206,7 +207,7 @@ def freshness(pipeline: str, *, at: datetime, site: Site, pushed: datetime | Non
         ),
         commands={
             **_folder(site),
-            "What the newest run says": site.command("show", pipeline),
+            "What the newest run says": site.command("show", pipeline_of(pipeline)),
             "What is missing, and how to recover it": site.command("schedule", "missed", pipeline),
         },
         at=at,

@@ -24,6 +24,7 @@ from orchestrator.span import Calendar
 from orchestrator.store import Store
 from scheduler import guard, outbox
 from scheduler.ledger import Entry, Outcome
+from scheduler.part import pipeline_of
 from scheduler.schedule import Timetable
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class Metrics:
         self._ticks.labels(entry.pipeline, entry.ending.outcome.value).inc()
         if entry.ending.run is None:
             return
-        run = store.run(entry.pipeline, entry.ending.run)
+        run = store.run(pipeline_of(entry.pipeline), entry.ending.run)
         executions = store.executions(run)
         if (took_s := _took_s(run)) is not None:
             self._runs.labels(run.pipeline, run.state.value).observe(took_s)
@@ -140,10 +141,10 @@ class Metrics:
                 self._nodes.labels(each.pipeline, each.node, each.state.value).observe(took_s)
         pushed, end = _pushed(executions), span_end(run, one.described.timetable)
         if pushed is not None and end is not None:
-            self._lags_s[run.pipeline] = (pushed - end).total_seconds()
+            self._lags_s[entry.pipeline] = (pushed - end).total_seconds()
 
     def _read(self, store: Store, one: Watched) -> None:
-        newest = itertools.islice(store.runs(one.pipeline), _LOOKED_AT)
+        newest = itertools.islice(store.runs(pipeline_of(one.pipeline)), _LOOKED_AT)
         self._known[one.pipeline] = _Known(
             succeeded=next((run.ended for run in newest if run.state is State.COMPLETE), None),
             pushed=guard.pushed(store, one.known),

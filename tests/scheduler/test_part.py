@@ -16,6 +16,7 @@ from scheduler import alert, ledger, part, schedule, scheduled, settings
 from scheduler.cron import Cron
 from scheduler.ledger import Entry, Outcome, Scheduled
 from scheduler.load import load
+from scheduler.metrics import Metrics
 from scheduler.schedule import Schedule, Timetable, days_before, hours_before, rule_of, timetables_of
 from scheduler.watched import Tools
 from tests.scheduler.backfill import conftest as lake
@@ -41,7 +42,9 @@ class Clocked:
         known = settings.read(root=world.folder / ".spanwise")
         clock = Clock(now=lambda: self.now, monotonic=lambda: self.monotonic)
         tools = Tools(root=known.root, config=None, site=alert.here(), start=self._start)
-        self.cron = Cron([str(world.folder / "days.py")], known, clock=clock, tools=tools)
+        self.metrics = Metrics(known.root)
+        files = [str(world.folder / "days.py")]
+        self.cron = Cron(files, known, clock=clock, tools=tools, metrics=self.metrics)
 
     def _start(self, job: scheduled.Job) -> subprocess.Popen[bytes]:
         self.jobs.append(job)
@@ -87,6 +90,7 @@ def nodes(run: Run) -> list[str]:
     return list(run.nodes)
 
 
+@pytest.mark.slow
 def test_each_part_runs_by_its_own_clock(world: World, clocked: Clocked) -> None:
     """What ingests, for the span of its tick; what trains, on what was published; each with one outcome."""
     world.arrive(3)
@@ -107,8 +111,12 @@ def test_each_part_runs_by_its_own_clock(world: World, clocked: Clocked) -> None
     assert (train.span, train.base) == (None, ingest.number)
     assert "2024-05-03 v1" in world.serving
     assert outcomes(world, "days:ingest") == outcomes(world, "days:train") == [Outcome.RAN]
+    page = clocked.metrics.page("text/plain")[0].decode()
+    for line in ("days:ingest", "days:train"):
+        assert f'spanwise_ticks_total{{outcome="ran",pipeline="{line}"}} 1.0' in page
 
 
+@pytest.mark.slow
 def test_a_tick_waits_for_the_run_of_the_other_part(world: World, clocked: Clocked) -> None:
     """It is no overrun: once the other has ended, it runs."""
     world.rewrite("work_s: float = 0.0", "work_s: float = 1.5")
@@ -126,6 +134,7 @@ def test_a_tick_waits_for_the_run_of_the_other_part(world: World, clocked: Clock
     assert [nodes(run)[0] for run in world.runs()] == ["Ingest", "RollingWindow"]
 
 
+@pytest.mark.slow
 def test_a_tick_overruns_a_run_of_its_own_part(world: World, clocked: Clocked) -> None:
     """As its policy says: the next day's is skipped, while the other part's waits."""
     world.rewrite("work_s: float = 0.0", "work_s: float = 2.0")
@@ -142,6 +151,7 @@ def test_a_tick_overruns_a_run_of_its_own_part(world: World, clocked: Clocked) -
     assert Outcome.SKIPPED not in outcomes(world, "days:train")
 
 
+@pytest.mark.slow
 def test_a_pause_holds_for_both(world: World, clocked: Clocked) -> None:
     """It is one of the pipeline."""
     clocked.settle()
@@ -155,6 +165,7 @@ def test_a_pause_holds_for_both(world: World, clocked: Clocked) -> None:
     assert world.runs() == []
 
 
+@pytest.mark.slow
 def test_what_a_part_has_missed_is_made_good_by_a_run_that_reaches_its_end(world: World, clocked: Clocked) -> None:
     """A whole run of the span does for both."""
     clocked.settle()

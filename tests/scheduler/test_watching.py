@@ -17,6 +17,8 @@ from tests.scheduler.backfill.conftest import World
 from tests.scheduler.conftest import start
 
 world = lake.world
+pytestmark = pytest.mark.slow  # each starts several processes
+
 ONCE = ("watch", "days.py", "--once", "--settle", "0", "--poll", "0.1")
 
 
@@ -166,7 +168,6 @@ def test_what_another_run_has_ingested_is_not_run_again(world: World) -> None:
     assert len(world.runs()) == 4
 
 
-@pytest.mark.slow
 def test_two_watchers_start_it_once(world: World) -> None:
     """Whoever is first; SIGTERM ends each cleanly."""
     world.lived(3)
@@ -187,7 +188,6 @@ def test_two_watchers_start_it_once(world: World) -> None:
     assert len(world.runs()) == 4
 
 
-@pytest.mark.slow
 def test_a_watcher_that_is_killed_loses_and_doubles_nothing(world: World) -> None:
     """Its run goes on, and the next watcher sees to its end."""
     world.lived(3)
