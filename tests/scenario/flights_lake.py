@@ -148,7 +148,9 @@ class Flights:
 
     def run_other(self, pipeline: Pipeline, executor: Executor, of_day: int, trigger: Trigger) -> Ran:
         """A run of another pipeline of the same name, with the same records."""
-        return self._ran(pipeline, executor, Request(trigger=trigger, span=span(of_day), calendar="day"))
+        scratch = trigger is Trigger.BACKFILL
+        request = Request(trigger=trigger, from_scratch=scratch, span=span(of_day), calendar="day")
+        return self._ran(pipeline, executor, request)
 
     def _ran(
         self, pipeline: Pipeline, executor: Executor, request: Request, observe: Callable[[Event], None] = _ignore
