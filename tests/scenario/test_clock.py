@@ -22,8 +22,8 @@ from scheduler.ledger import Outcome
 from tests.scenario.compressed import Compressed
 from tests.scenario.processes import Marked, kill
 
-KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "2"))  # the full form: 50
-PAIRS = int(os.environ.get("SPANWISE_TEST_PAIRS", "5"))  # the full form: 100
+KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "1"))  # the full form: 50
+PAIRS = int(os.environ.get("SPANWISE_TEST_PAIRS", "2"))  # the full form: 100
 LOCKED_S = float(os.environ.get("SPANWISE_TEST_LOCKED_S", "3"))  # the full form: 35, more than a write waits for
 FILE = Path(__file__).with_name("ticking.py")
 SOON_S = 60.0

@@ -1,9 +1,10 @@
 """A folder with a small pipeline in it, and the command, in this process or in one of its own."""
 
+import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -72,8 +73,10 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def spanwise(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command line here; gives exit code, stdout and stderr."""
+def spanwise(capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
+    """Runs a command line here; gives exit code, stdout and stderr. How our modules log is as it was, afterwards."""
+    ours = logging.getLogger("spanwise")
+    before = ours.handlers[:], ours.level, ours.propagate
 
     def call(*words: str) -> tuple[int, str, str]:
         capsys.readouterr()
@@ -81,7 +84,9 @@ def spanwise(capsys: pytest.CaptureFixture[str]) -> Command:
         out, err = capsys.readouterr()
         return code, out, err
 
-    return call
+    yield call
+    ours.handlers[:], level, ours.propagate = before
+    ours.setLevel(level)
 
 
 def environment() -> dict[str, str]:
