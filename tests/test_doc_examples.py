@@ -54,6 +54,7 @@ STORIES = {
     "monitor": ("how-to/monitor.md",),
 }
 DOCTESTS = (
+    "reference/data-service.md",
     "reference/datasets.md",
     "reference/pipelines.md",
     "reference/resolvers.md",

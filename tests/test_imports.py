@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "scheduler": ["orchestrator"],
     "scheduler.cli.snapshot": ["orchestrator", "scheduler", "pipelines.input"],  # docs/decisions/0032-snapshots.md
     "scheduler.snapshots": ["orchestrator", "scheduler", "pipelines.input"],  # as above
+    "scheduler.cli.service": ["orchestrator", "scheduler", "pipelines.input"],  # docs/decisions/0060-data-service.md
     "components": ["orchestrator", "pipelines.input"],
     "pipelines": ["orchestrator", "resolvers", "scheduler", "components"],
     "pipelines.input": ["orchestrator.errors", "orchestrator.fingerprint"],

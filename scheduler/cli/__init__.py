@@ -15,6 +15,7 @@ from scheduler.cli import mending
 from scheduler.cli import collecting
 from scheduler.cli import keeping
 from scheduler.cli import snapshot
+from scheduler.cli import service
 
 __all__ = [
     "EXIT_CODES",
@@ -25,6 +26,7 @@ __all__ = [
     "looking",
     "mending",
     "schedule",
+    "service",
     "snapshot",
     "tracing",
     "watching",

@@ -1,0 +1,131 @@
+"""Commands of the data service: start a dispatcher or a worker, and look at how consumers fare.
+
+It may import `pipelines.input` (docs/decisions/0060-data-service.md); `scheduler.starving` shows what it finds.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from scheduler.cli.app import Json, app, print_document
+
+service = typer.Typer(
+    name="service",
+    help="Make datasets on other processes or machines.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(service)
+
+Host: TypeAlias = Annotated[
+    str, typer.Option(metavar="ADDRESS", help="Where to listen. Any but loopback wants a token and TLS.")
+]
+Port: TypeAlias = Annotated[int, typer.Option(min=0, max=65_535, help="Where to listen; 0 takes a free one.")]
+DISPATCHER_PORT = 5050
+
+
+@service.command()
+def dispatcher(
+    host: Host = "127.0.0.1",
+    port: Port = DISPATCHER_PORT,
+    work_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep a journal here, and go on where it was when started again."),
+    ] = None,
+    worker: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST:PORT", help="A worker of the fixed list for static sharding. May be repeated."),
+    ] = None,
+) -> None:
+    """Start a dispatcher of the data service.
+
+    It deals out work until it is stopped.
+
+    Example: spanwise service dispatcher --work-dir /var/lib/spanwise/service
+    """
+    from pipelines.input.service.config import DispatcherConfig
+    from pipelines.input.service.dispatcher import DispatchServer
+    from pipelines.input.service.security import Security
+
+    config = DispatcherConfig(
+        host=host,
+        port=port,
+        work_dir=None if work_dir is None else str(work_dir),
+        fault_tolerant_mode=work_dir is not None,
+        worker_addresses=tuple(worker or ()),
+        security=Security.from_environment(),
+    )
+    server = DispatchServer(config)
+    typer.echo(f"dispatcher at {server.target}")
+    _until_told(server.join, server.stop)
+
+
+@service.command()
+def worker(
+    dispatcher: Annotated[str, typer.Argument(metavar="DISPATCHER", help="Its address: grpc://127.0.0.1:5050.")],
+    host: Host = "127.0.0.1",
+    port: Port = 0,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Where consumers reach it, if that is another name for it."),
+    ] = None,
+) -> None:
+    """Start a worker of the data service.
+
+    It runs what its dispatcher deals it until it is stopped.
+
+    Example: spanwise service worker grpc://127.0.0.1:5050
+    """
+    from pipelines.input.service.config import WorkerConfig
+    from pipelines.input.service.security import Security
+    from pipelines.input.service.worker import WorkerServer
+
+    config = WorkerConfig(
+        dispatcher_address=dispatcher,
+        host=host,
+        port=port,
+        worker_address=address,
+        security=Security.from_environment(),
+    )
+    server = WorkerServer(config)
+    typer.echo(f"worker at {server.address}")
+    _until_told(server.join, server.stop)
+
+
+@service.command()
+def top(
+    dispatcher: Annotated[str, typer.Argument(metavar="DISPATCHER", help="Its address: grpc://127.0.0.1:5050.")],
+    once: Annotated[bool, typer.Option("--once", help="Print the table once, and end.")] = False,
+    json: Json = False,
+) -> None:
+    """Show jobs, and how long consumers wait.
+
+    Example: spanwise service top grpc://127.0.0.1:5050
+    """
+    from pipelines.input.service.connection import Connection
+    from pipelines.input.service.security import Security
+    from scheduler import starving
+
+    connection = Connection(dispatcher, Security.from_environment())
+    if json or once:
+        found, _ = connection.call("status", {})
+        if json:
+            print_document(found)
+        else:
+            typer.echo(starving.table(found))
+    else:
+        starving.watch(lambda: connection.call("status", {})[0])
+
+
+def _until_told(join: Callable[[], None], stop: Callable[[], None]) -> None:
+    """Serves until SIGTERM or Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        join()
+    except KeyboardInterrupt:
+        stop()
