@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from orchestrator import Attempt, Calendar, Component, Examples, Output, Pipeline, Retry
+from orchestrator.run import Trigger
 from scheduler import OverrunPolicy, Schedule, days_before
 from tests.scenario.compressed import boottime
 
@@ -45,7 +46,7 @@ class Ingest(Component):
             subprocess.Popen(["sleep", "600"], start_new_session=True)
         days = dice.uniform(1.1, 2.5) if dice.random() < 0.3 else dice.uniform(0.05, 0.4)
         until = began + days * float((WHERE / "day_s").read_text())
-        while run.cause and boottime() < until:
+        while run.trigger is Trigger.SCHEDULE and boottime() < until:
             stamp(run, began)
             time.sleep(0.02)
         stamp(run, began)

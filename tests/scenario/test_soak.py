@@ -167,7 +167,7 @@ class Soak:
             capture_output=True,
             check=False,
             text=True,
-            timeout=SOON_S,
+            timeout=SOON_S + DAYS * SOON_S / 6,
         )
         return done.returncode, json.loads(done.stdout), done.stderr
 
