@@ -57,7 +57,10 @@ leaves = (
     | st.text()
     | st.binary()
     | arrays.arrays(
-        arrays.boolean_dtypes() | arrays.integer_dtypes() | arrays.floating_dtypes() | arrays.datetime64_dtypes(max_period="ns", min_period="ns"),
+        arrays.boolean_dtypes()
+        | arrays.integer_dtypes()
+        | arrays.floating_dtypes()
+        | arrays.datetime64_dtypes(max_period="ns", min_period="ns"),
         arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
     )
     | st.builds(np.float32, st.floats(width=32))
