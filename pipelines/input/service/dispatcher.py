@@ -114,7 +114,10 @@ class DispatchServer:
     # Every change goes this way.
 
     def _change(self, decide: Callable[[State], Sequence[Record]], *, news: bool = True) -> Any:
-        """Decides, notes and does; comes back when it is on disk. `news` wakes those who wait for changes."""
+        """Decides, notes and does; comes back when it is on disk, and all before it that it may have seen.
+
+        `news` wakes those who wait for changes.
+        """
         with self._lock:
             records = decide(self._state)
             number = self._noted(records)
@@ -124,14 +127,14 @@ class DispatchServer:
                 self._lock.notify_all()
             if self._journal is not None and self._journal.is_long:
                 self._journal.compact(dispatch.records_of(self._state))
-        if self._journal is not None and number:
+        if self._journal is not None:
             self._journal.sync(number)
         return records
 
     def _noted(self, records: Sequence[Record]) -> int:
         if self._closed.is_set():
             raise Unreachable("the dispatcher is being stopped.")
-        return self._journal.write(records) if self._journal is not None and records else 0
+        return 0 if self._journal is None else self._journal.write(records)
 
     # Datasets.
 

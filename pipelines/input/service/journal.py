@@ -25,11 +25,12 @@ COMPACT_RECORDS: Final = 100_000
 """How many records are added before the journal is made shorter."""
 
 _KINDS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in get_args(Record)}
+_FIELDS: Final = {kind: tuple(each.name for each in fields(kind)) for kind in _KINDS.values()}
 
 
 def line_of(record: Record) -> bytes:
     """A record as a line: the checksum of what follows, its kind and its fields in their order."""
-    content = [type(record).__name__, *(getattr(record, each.name) for each in fields(record))]
+    content = [type(record).__name__, *(getattr(record, name) for name in _FIELDS[type(record)])]
     text = json.dumps(content, separators=(",", ":")).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
@@ -46,8 +47,7 @@ def record_of(line: bytes) -> Record | None:
         return None
     kind, *values = json.loads(text)
     cls = _KINDS[kind]
-    names = [each.name for each in fields(cls)]
-    found = {name: _tuple(value) for name, value in zip(names, values, strict=True)}
+    found = {name: _tuple(value) for name, value in zip(_FIELDS[cls], values, strict=True)}
     if cls is dispatch.CreateJob:
         found["mode"] = ShardingPolicy(found["mode"])
     record: Record = cls(**found)
@@ -66,9 +66,9 @@ class Journal:
         self.path = folder / "journal"
         self._lock = _held(folder / "lock")
         self.state = State()  #: as the journal says
-        whole = self._replay()
+        self._size = self._replay()
         self._file = self.path.open("ab", buffering=0)
-        self._file.truncate(whole)
+        self._file.truncate(self._size)
         self._sync_folder()
         self._writing = threading.Lock()
         self._syncing = threading.Lock()
@@ -97,8 +97,18 @@ class Journal:
 
     def write(self, records: Sequence[Record]) -> int:
         """Adds records, which are safe after `sync` of the number that it gives."""
+        left = memoryview(b"".join(map(line_of, records)))
+        size = len(left)
         with self._writing:
-            self._file.write(b"".join(map(line_of, records)))
+            try:
+                while left:
+                    left = left[self._file.write(left) :]
+            except OSError as error:
+                self._file.truncate(self._size)  # what stands behind half a line would be lost with it
+                raise ServiceError(
+                    f"{self.path} cannot be written: {error}. Nothing was changed; make room on its disk."
+                ) from error
+            self._size += size
             self._written += len(records)
             return self._written
 
@@ -128,6 +138,7 @@ class Journal:
             self._sync_folder()
             self._file.close()
             self._file = self.path.open("ab", buffering=0)
+            self._size = self.path.stat().st_size
             self._synced = self._written  # those who still wait have theirs in the new one
             self._compacted = self._written
 

@@ -1,5 +1,6 @@
 """The journal: what was answered is there after a crash, whole, and quickly."""
 
+import resource
 import time
 
 import pytest
@@ -135,3 +136,21 @@ def test_a_hundred_thousand_splits_are_replayed_in_two_seconds(tmp_path):
 
     assert again.state.jobs[1].sources[0].below == 1
     assert spent < 2.0
+
+
+def test_a_full_disk_leaves_whole_records_only(tmp_path):
+    """What could not be written whole is not there, and what comes when there is room again is."""
+    journal = begun(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (journal.path.stat().st_size + 20, limits[1]))
+    try:
+        with pytest.raises(ServiceError, match="make room"):
+            journal.write([dealt(0)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    journal.write(do(journal.state, [dealt(0)]))
+    journal.close()
+    again = Journal(tmp_path)
+    again.close()
+
+    assert as_records(again.state) == as_records(journal.state)
