@@ -330,6 +330,7 @@ class WorkerServer:
             for number, each in wanted.items():
                 if number not in self._tasks:
                     self._tasks[number] = Task(partial(self._work, each), self.config.buffer_bytes)
+            self._finished &= self._tasks.keys()
         for task in over:
             task.stop()
 
