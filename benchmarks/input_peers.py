@@ -55,7 +55,7 @@ def rate(passes: Callable[[], Iterable[int]], *, times: int = 3, warm_up: int = 
     return best
 
 
-def tensorflow(path: str) -> dict[str, float]:
+def tensorflow(path: str) -> dict[str, float]:  # noqa: C901  one form after the other
     import tensorflow as tf
 
     table = pa.ipc.open_file(pa.memory_map(path)).read_all()
