@@ -31,7 +31,6 @@ def measured() -> Iterator[Figure]:
     yield at_most(f"planning {PLANNED} spans, {RUNS:,} runs in the metadata", _planning_s(), "s", 1)
     took, rest, works = _backfilling_s()
     yield at_most(f"{SPANS} spans of 5 trivial nodes, from the shell", took, "s", 10)
-    yield Figure()
     yield at_most("after the first span, to the sum of what their nodes took", rest / works, "x", 1.1)
 
 

@@ -81,8 +81,18 @@ def frozen(pid):
         yield
     finally:
         (group / "freezer.state").write_text("THAWED")
-        (FREEZER / "cgroup.procs").write_text(str(pid))
-        group.rmdir()
+        with contextlib.suppress(ProcessLookupError):  # thawed, it dies of what has waited for it
+            (FREEZER / "cgroup.procs").write_text(str(pid))
+        _removed(group)
+
+
+def _removed(group):
+    """Removes a group, once the kernel has noticed that nothing is in it."""
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            return group.rmdir()
+        time.sleep(0.01)
+    return group.rmdir()
 
 
 needs_freezer = pytest.mark.skipif(
