@@ -1,7 +1,8 @@
-"""A pipeline of five trivial nodes that ingests a day and learns from seven. What `benchmarks.backfill` runs."""
+"""A pipeline of five small nodes that ingests a day and learns from seven. What `benchmarks.backfill` runs."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -31,7 +32,8 @@ class Ingest(Component):
         assert run.span is not None
         return {"span": run.span, "version": self.available([run.span])[run.span]}
 
-    def run(self, *, examples: Output[Examples], span: int, version: int, data: str) -> None:  # noqa: ARG002
+    def run(self, *, examples: Output[Examples], span: int, version: int, data: str, work_s: float) -> None:  # noqa: ARG002
+        time.sleep(work_s)
         (examples.path / "rows").write_text(str(span))
         examples.span, examples.version, examples.calendar = span, version, "day"
         examples.split_names = ["train"]
@@ -43,7 +45,8 @@ class Check(Component):
 
 
 class Train(Component):
-    def run(self, *, examples: Input[list[Examples]], model: Output[Model]) -> None:
+    def run(self, *, examples: Input[list[Examples]], model: Output[Model], work_s: float) -> None:
+        time.sleep(work_s)
         (model.path / "sum").write_text(str(sum(int((e.path / "rows").read_text()) for e in examples)))
 
 
@@ -55,10 +58,10 @@ class Push(Component):
         Path(serving).write_text((model.path / "sum").read_text())
 
 
-def days(data: str, serving: str) -> Pipeline:
-    ingest = Ingest(data=data)
+def days(data: str, serving: str, work_s: float = 0.0) -> Pipeline:
+    ingest = Ingest(data=data, work_s=work_s)
     check = Check(examples=ingest["examples"])
     recent = RollingWindow(ingest["examples"], size=7, since=FIRST, after=[check])
-    train = Train(examples=recent["examples"])
+    train = Train(examples=recent["examples"], work_s=work_s)
     push = Push(model=train["model"], serving=serving)
     return Pipeline("days", [ingest, check, recent, train, push])
