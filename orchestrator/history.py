@@ -8,6 +8,7 @@ from datetime import datetime
 
 from orchestrator.artifact import Artifact
 from orchestrator.run import Run
+from orchestrator.span import Version
 from orchestrator.store import Address, Store, marked
 
 
@@ -67,7 +68,13 @@ class History:
         return claim is not None and datetime.fromisoformat(str(claim.facts["created"])) <= self.as_of
 
 
+def version_of(artifact: Artifact) -> Version:
+    """The version it was published with; None when its span has no versions."""
+    version = artifact.properties.get("version")
+    return version if isinstance(version, int) else None
+
+
 def edition(artifact: Artifact) -> tuple[int, int]:
     """What orders the artifacts of one span: the version, none before all, then the order of publishing."""
-    version = artifact.properties.get("version")
-    return (version if isinstance(version, int) else -1, artifact.id)
+    version = version_of(artifact)
+    return (-1 if version is None else version, artifact.id)

@@ -19,9 +19,10 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 LINUX = sys.platform == "linux"
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
@@ -285,6 +286,25 @@ def holding_back(*numbers: signal.Signals) -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def asked_to_end(take: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """Has SIGTERM, SIGINT and SIGHUP call `take` instead of ending this process; for its main thread.
+
+    What our starter has us ignore stays ignored: SIGHUP under nohup, SIGINT in the background of a script.
+    """
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        take(signal.Signals(number))
+
+    heard = [n for n in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, *heard)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def adopt_orphans() -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from types import FrameType
 from typing import Literal, Self, TypeAlias
 
 from orchestrator import process, publisher
@@ -254,18 +253,12 @@ class Controller:
             yield
             return
 
-        def take(number: int, _frame: FrameType | None) -> None:
-            self.asked = self.asked or signal.Signals(number).name
+        def take(number: signal.Signals) -> None:
+            self.asked = self.asked or number.name
             self.executor.wake()
 
-        # What our starter has us ignore stays ignored: SIGHUP under nohup, SIGINT in the background of a script.
-        numbers = [n for n in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
-        before = {n: signal.signal(n, take) for n in (signal.SIGTERM, *numbers)}
-        try:
+        with process.asked_to_end(take):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 @dataclass

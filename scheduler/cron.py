@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
+from orchestrator import process
 from orchestrator.errors import LoadError, SpanwiseError, StoreUnavailable, UsageError
 from orchestrator.lease import Clock
 from orchestrator.store import Store
@@ -480,20 +480,14 @@ class Cron:
     @contextlib.contextmanager
     def _signals_taken(self) -> Iterator[None]:
         """Notes signals, and wakes up for them and for every child that ends."""
-
-        def take(number: int, _frame: FrameType | None) -> None:
-            self._signals.append(number)
-
-        numbers = [n for n in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, take) for number in (signal.SIGTERM, *numbers)}
-        before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        woken_before = signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(woken_before)
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        with process.asked_to_end(self._signals.append):
+            before = signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+            woken_before = signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+            try:
+                yield
+            finally:
+                signal.set_wakeup_fd(woken_before)
+                signal.signal(signal.SIGCHLD, before)
 
     # --- alerts
 

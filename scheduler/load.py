@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from orchestrator.component import checked, parsed, shown
-from orchestrator.errors import LoadError, ParameterError, SpanwiseError
+from orchestrator.errors import LoadError, ParameterError, SpanwiseError, UsageError
 from orchestrator.pipeline import Pipeline
+from orchestrator.run import as_typed
 from orchestrator.span import Calendar
 
 if TYPE_CHECKING:
@@ -176,6 +177,19 @@ def _scheduled(
         called, found = _only(module, path)
         return found, path, called
     return schedule.pipeline, path, getattr(schedule.pipeline, "__name__", name)
+
+
+def load_again(
+    source: str, *, who: str, typed: Sequence[str], settings: Mapping[str, Mapping[str, object]] | None
+) -> Loaded:
+    """The pipeline of an earlier run or backfill, `who`, from the file it was loaded from, as that is now.
+
+    Raises:
+        UsageError: the file is gone; otherwise as `load`.
+    """
+    if not split(source)[0].is_file():
+        raise UsageError(f"The pipeline file of {who} is gone: {source}. Put it back, and try again.")
+    return load(as_typed(source), typed=typed, settings=settings)
 
 
 def split(reference: str) -> tuple[Path, str]:

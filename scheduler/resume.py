@@ -12,7 +12,7 @@ from orchestrator.run import Execution, Run, State, Trigger, as_typed
 from orchestrator.runner import Outcome, Request
 from scheduler import find, root
 from scheduler.launch import Effort, carried_out
-from scheduler.load import Loaded, load, split
+from scheduler.load import Loaded, load_again
 from scheduler.settings import Settings
 
 
@@ -45,9 +45,7 @@ def loaded_again(run: Run, settings: Settings) -> Loaded:
     """
     if not run.source:
         raise UsageError(f"Run {run.name} was not started from a file, so its pipeline cannot be loaded again.")
-    if not split(run.source)[0].is_file():
-        raise UsageError(f"The pipeline file of run {run.name} is gone: {run.source}. Put it back, and try again.")
-    loaded = load(as_typed(run.source), typed=run.typed, settings=settings.params)
+    loaded = load_again(run.source, who=f"run {run.name}", typed=run.typed, settings=settings.params)
     if loaded.pipeline.name != run.pipeline:
         raise UsageError(f"{as_typed(run.source)} makes pipeline {loaded.pipeline.name!r} now, not {run.pipeline!r}.")
     return loaded

@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 from orchestrator import fingerprint
 from orchestrator.errors import DatasetError, Unfingerprintable
-from pipelines.input.element import ElementSpec, Spec, each_leaf
-from pipelines.input.op import Count, Op, Opening, Stream
+from pipelines.input.element import ElementSpec, each_leaf
+from pipelines.input.op import Op, Opening, Stream
 
 FilesBy: TypeAlias = Literal["mtime", "content"]
 """What tells that a source file is another one: its time of change (and name and size), or every byte of it."""
@@ -40,14 +40,6 @@ class WithFingerprint(Op):
     def __post_init__(self) -> None:
         if not isinstance(self.fingerprint, str) or not self.fingerprint:
             raise DatasetError(f"with_snapshot_fingerprint({self.fingerprint!r}): wants a text that is not empty.")
-
-    @property
-    def spec(self) -> Spec:
-        return self.input.spec
-
-    @property
-    def cardinality(self) -> Count:
-        return self.input.cardinality
 
     def open(self, opening: Opening) -> Stream:
         return opening.open(self.input)

@@ -22,7 +22,7 @@ from scheduler.backfill.plan import split as divided
 from scheduler.backfill.record import Backfill, Stage, enter, find, record
 from scheduler.backfill.work import Asked, Means, Result, carry_out, standing
 from scheduler.launch import Effort, span_typed
-from scheduler.load import Loaded, load, split
+from scheduler.load import Loaded, load, load_again
 from scheduler.openlineage import emitting
 from scheduler.settings import Settings
 
@@ -137,10 +137,9 @@ def again(typed: Typed, settings: Settings) -> tuple[Result, Loaded]:
     backfill = so_far.backfill
     if backfill.stage is Stage.COMPLETE:
         raise UsageError(f"Backfill {backfill.name} is complete, so nothing is left of it.")
-    if not split(backfill.source)[0].is_file():
-        raise UsageError(f"The pipeline file of backfill {backfill.name} is gone: {backfill.source}. Put it back.")
     backfill = replace(backfill, typed=(*backfill.typed, *typed.params))
-    loaded = load(as_typed(backfill.source), typed=backfill.typed, settings=settings.params)
+    who = f"backfill {backfill.name}"
+    loaded = load_again(backfill.source, who=who, typed=backfill.typed, settings=settings.params)
     if changed := _changed(so_far, loaded.pipeline):
         raise UsageError(
             f"{as_typed(backfill.source)} is no longer what backfill {backfill.name} was planned for: {changed}. "

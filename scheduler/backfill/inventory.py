@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from orchestrator.artifact import Artifact, Examples
+from orchestrator.artifact import Examples
 from orchestrator.component import Channel
 from orchestrator.errors import UsageError
-from orchestrator.history import edition
+from orchestrator.history import edition, version_of
 from orchestrator.pipeline import Pipeline
 from orchestrator.span import Calendar, Version, ranges
 from orchestrator.store import Address, Store
@@ -64,7 +64,7 @@ def inventory(pipeline: Pipeline, store: Store, spans: Collection[int] | None = 
     for name, node in ingesting(pipeline).items():
         ready = node.available(spans)
         editions = {span: store.of_span(address_of(pipeline, name, node), span) for span in ready}
-        published = {span: _version(max(versions, key=edition)) for span, versions in editions.items() if versions}
+        published = {span: version_of(max(versions, key=edition)) for span, versions in editions.items() if versions}
         found.append(Source(node=name, ready=ready, published=published))
     return found
 
@@ -100,11 +100,6 @@ def stale(sources: Iterable[Source]) -> list[int]:
             if span in source.published and _order(version) > _order(source.published[span]):
                 found.add(span)
     return sorted(found)
-
-
-def _version(artifact: Artifact) -> Version:
-    version = artifact.properties.get("version")
-    return version if isinstance(version, int) else None
 
 
 def _order(version: Version) -> int:

@@ -18,7 +18,7 @@ from orchestrator.artifact import Artifact
 from orchestrator.component import Component, Resolver
 from orchestrator.driver import past_of
 from orchestrator.errors import ResolutionError, SpanNotFound, UsageError
-from orchestrator.history import History
+from orchestrator.history import History, version_of
 from orchestrator.pipeline import Pipeline
 from orchestrator.run import Execution, Run, State
 from orchestrator.span import Calendar, Version
@@ -262,7 +262,7 @@ class Expected:
             refusal = str(error)
         return Window(
             node=node.name,
-            spans=tuple((w.span, _version(w.chosen)) for w in wanted if w.chosen is not None),
+            spans=tuple((w.span, version_of(w.chosen)) for w in wanted if w.chosen is not None),
             absent=tuple(w.span for w in wanted if w.chosen is None),
             refusal=refusal,
         )
@@ -293,7 +293,7 @@ class _Foreseen(History):
         if versions is None:
             return editions
         version = versions.get(self.address.node, next(iter(versions.values())))
-        if any(_version(a) == version for a in editions):
+        if any(version_of(a) == version for a in editions):
             return editions
         said = {"span": span} if version is None else {"span": span, "version": version}
         return [*editions, self.kind("", id=sys.maxsize, name=f"{self.address}/{span}/planned", properties=said)]
@@ -314,11 +314,6 @@ class _Kept(Iterable[int]):
                     return
                 self._kept.append(further)
             yield self._kept[place]
-
-
-def _version(artifact: Artifact) -> Version:
-    version = artifact.properties.get("version")
-    return version if isinstance(version, int) else None
 
 
 # --- how long it takes

@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from types import FrameType
 from typing import Literal, Self
 
-from orchestrator import lease
+from orchestrator import lease, process
 from orchestrator.errors import Held, StoreError
 from orchestrator.executor import Executor
 from orchestrator.lease import Clock
@@ -97,22 +96,14 @@ class Asked:
 
 @contextlib.contextmanager
 def asked() -> Iterator[Asked]:
-    """Notes signals to end instead of obeying them, so that whatever goes on is left as it should be.
-
-    What our starter has us ignore stays ignored: SIGHUP under nohup, SIGINT in the background of a script.
-    """
+    """Notes signals to end instead of obeying them, so that whatever goes on is left as it should be."""
     noted = Asked()
 
-    def note(number: int, _frame: FrameType | None) -> None:
-        noted.by = noted.by or signal.Signals(number).name
+    def note(number: signal.Signals) -> None:
+        noted.by = noted.by or number.name
 
-    numbers = [n for n in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, *numbers)}
-    try:
+    with process.asked_to_end(note):
         yield noted
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def carry_out(backfill: Backfill, loaded: Loaded, means: Means, asked: Asked) -> Result:

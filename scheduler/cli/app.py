@@ -51,6 +51,10 @@ Run: TypeAlias = Annotated[
 Param: TypeAlias = Annotated[
     list[str], typer.Option(metavar="NAME=VALUE", help="An argument of the pipeline function. May be repeated.")
 ]
+NoCache: TypeAlias = Annotated[bool, typer.Option("--no-cache", help="Do all work again, also what was done before.")]
+Jobs: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, help="Nodes at once. [default: one for each processor, two at least]")
+]
 SomePipeline: TypeAlias = Annotated[str | None, typer.Argument(metavar="PIPELINE", help="Only those of this pipeline.")]
 Limit: TypeAlias = Annotated[int, typer.Option(min=1, help="How many at most.")]
 All: TypeAlias = Annotated[bool, typer.Option("--all", help="Also what is left at its default; cut nothing short.")]

@@ -15,7 +15,9 @@ from scheduler.cli.app import (
     AsOf,
     Config,
     File,
+    Jobs,
     Json,
+    NoCache,
     Param,
     Root,
     Run,
@@ -66,10 +68,8 @@ def run(
     ] = None,
     param: Param = [],  # noqa: B006
     as_of: AsOf = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Do all work again, also what was done before.")] = False,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Nodes at once. [default: one for each processor, two at least]")
-    ] = None,
+    no_cache: NoCache = False,
+    jobs: Jobs = None,
     root: Root = None,
     config: Config = None,
     json: Json = False,
@@ -104,9 +104,7 @@ def resume(
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Do all that is left again, also what was done.")
     ] = False,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Nodes at once. [default: one for each processor, two at least]")
-    ] = None,
+    jobs: Jobs = None,
     root: Root = None,
     config: Config = None,
     json: Json = False,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scheduler.cli.app import Config, Json, Param, Root, app, elsewhere, print_document, settings_of
+from scheduler.cli.app import Config, Jobs, Json, NoCache, Param, Root, app, elsewhere, print_document, settings_of
 
 
 @app.command()
@@ -48,10 +48,8 @@ def backfill(
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Begin no other span once one has failed.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and do nothing.")] = False,
     param: Param = [],  # noqa: B006
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Do all work again, also what was done before.")] = False,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Nodes at once. [default: one for each processor, two at least]")
-    ] = None,
+    no_cache: NoCache = False,
+    jobs: Jobs = None,
     root: Root = None,
     config: Config = None,
     json: Json = False,

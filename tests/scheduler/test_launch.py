@@ -6,13 +6,8 @@ import pytest
 from orchestrator import (
     Blessing,
     Calendar,
-    Component,
     Execution,
-    Input,
     NotRecorded,
-    Output,
-    Pipeline,
-    Report,
     Run,
     State,
     UsageError,
@@ -21,25 +16,8 @@ from orchestrator.runner import Outcome
 from orchestrator.store import MemoryStore
 from scheduler import launch
 from scheduler.launch import Wish
+from tests.scheduler.branches import pipeline
 from tests.scheduler.records import DAY, NOON, filled
-
-
-class Make(Component):
-    def run(self, report: Output[Report]) -> None: ...
-
-
-class Read(Component):
-    def run(self, reports: Input[list[Report]], report: Output[Report]) -> None: ...
-
-
-def pipeline() -> Pipeline:
-    """A -> B -> D, A -> C -> D."""
-    a = Make(name="A")
-    b = Read(name="B", reports=a["report"])
-    c = Read(name="C", reports=a["report"])
-    d = Read(name="D", reports=[b["report"], c["report"]])
-    return Pipeline("p", [a, b, c, d])
-
 
 WISH = Wish(reference="p.py")
 

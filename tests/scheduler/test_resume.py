@@ -3,30 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import Component, Execution, Input, Output, Pipeline, Report, Run, State, UsageError
+from orchestrator import Execution, Run, State, UsageError
 from orchestrator.run import Trigger
 from orchestrator.store import MemoryStore
 from scheduler import resume
 from scheduler.settings import Settings
+from tests.scheduler.branches import pipeline
 from tests.scheduler.records import DAY, NOON
-
-
-class Make(Component):
-    def run(self, report: Output[Report]) -> None: ...
-
-
-class Read(Component):
-    def run(self, reports: Input[list[Report]], report: Output[Report]) -> None: ...
-
-
-def pipeline() -> Pipeline:
-    """A -> B -> D, A -> C -> D."""
-    a = Make(name="A")
-    b = Read(name="B", reports=a["report"])
-    c = Read(name="C", reports=a["report"])
-    d = Read(name="D", reports=[b["report"], c["report"]])
-    return Pipeline("p", [a, b, c, d])
-
 
 RUN = Run(
     pipeline="p", number=42, nodes=("A", "B", "C", "D"), state=State.FAILED, span=DAY, calendar="day", started=NOON,

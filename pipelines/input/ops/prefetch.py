@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 
 from orchestrator.errors import DatasetError
-from pipelines.input.element import Spec
-from pipelines.input.op import AUTOTUNE, Count, Knob, Op, Opening, Stream, whole
+from pipelines.input.op import AUTOTUNE, Knob, Op, Opening, Stream, whole
 from pipelines.input.parallel import Ahead
 from pipelines.input.rows import in_rows
 
@@ -24,14 +23,6 @@ class Prefetch(Op):
         whole("prefetch", "buffer", self.buffer, at_least=0, autotune=True)
         if self.limit_bytes is not None and self.limit_bytes <= 0:
             raise DatasetError(f"prefetch(limit_bytes={self.limit_bytes!r}): wants a positive number of bytes.")
-
-    @property
-    def spec(self) -> Spec:
-        return self.input.spec
-
-    @property
-    def cardinality(self) -> Count:
-        return self.input.cardinality
 
     def open(self, opening: Opening) -> Stream:
         source = opening.open(self.input)

@@ -13,7 +13,7 @@ from orchestrator.errors import DatasetError, SnapshotDamaged, SnapshotNotFound,
 from orchestrator.fingerprint import digest, versions
 from pipelines.input.element import DatasetSpec, ElementSpec, Spec, Unknown
 from pipelines.input.fingerprint import FILES_BY, FilesBy, of_graph
-from pipelines.input.op import Count, Element, Op, Opening, State, Stream, mixed, ops_of, seeded
+from pipelines.input.op import Element, Op, Opening, State, Stream, mixed, ops_of, seeded
 from pipelines.input.snapshot.encoding import Piece, encoding_of
 from pipelines.input.snapshot.files import files_at
 from pipelines.input.snapshot.folder import Folder, Found, Kept, new_run_id
@@ -93,14 +93,6 @@ class Snapshot(Op):
             raise DatasetError(
                 "snapshot: its input never ends, so it would never be whole. Put repeat() behind snapshot()."
             )
-
-    @property
-    def spec(self) -> Spec:
-        return self.input.spec
-
-    @property
-    def cardinality(self) -> Count:
-        return self.input.cardinality
 
     def open(self, opening: Opening) -> Stream:
         return SnapshotStream(self, opening)
