@@ -41,6 +41,10 @@ def dispatcher(
         list[str] | None,
         typer.Option(metavar="HOST:PORT", help="A worker of the fixed list for static sharding. May be repeated."),
     ] = None,
+    client_timeout: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=1, help="A consumer that is silent so long is gone, with its leases."),
+    ] = 20.0,
 ) -> None:
     """Start a dispatcher of the data service.
 
@@ -58,6 +62,7 @@ def dispatcher(
         work_dir=None if work_dir is None else str(work_dir),
         fault_tolerant_mode=work_dir is not None,
         worker_addresses=tuple(worker or ()),
+        client_timeout_s=client_timeout,
         security=Security.from_environment(),
     )
     server = DispatchServer(config)

@@ -1,107 +1,131 @@
-"""Workers and the dispatcher are killed while consumers read, and every element is counted: each mode keeps its word."""
+"""Servers and consumers are killed while consumers read, and every element is counted: each mode keeps its word."""
 
 import os
 import random
-import signal
-import subprocess
-import sys
-import threading
 import time
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 
 from pipelines import input as inputs
-from tests.pipelines.input.service.servers import free_ports
+from pipelines.input.service import dispatch
+from pipelines.input.service.journal import record_of
+from pipelines.input.service.sharding import splits_of
+from tests.pipelines.input.service.servers import eventually
+from tests.scenario.served import Consumer, Servers, numbers
 
 ROUNDS = int(os.environ.get("SPANWISE_TEST_CHAOS", "1"))  # the full form: 200
 ELEMENTS = 1_000
-SOON_S = 60.0
+SOON_S = 90.0
+CLIENT_TIMEOUT_S = 4
 
 
-class Servers:
-    """A dispatcher and two workers as processes, each at its port, which are killed and started again."""
+class Round:
+    """Two consumers of one job, and the kills that they live through or not."""
 
-    def __init__(self, folder):
-        self.ports = dict(zip(("dispatcher", "left", "right"), free_ports(3), strict=True))
-        self.target = f"grpc://127.0.0.1:{self.ports['dispatcher']}"
-        self.folder = folder
-        self.processes = {}
-        for name in self.ports:
-            self.start(name)
+    def __init__(self, servers, folder, mode, number, dice):
+        self.servers, self.folder, self.mode, self.dice = servers, folder, mode, dice
+        self.name = f"{mode}-{number}"
+        self.consumers = []  # in the order in which they have joined
+        self.killed = []  # servers, by name
+        self.lost = set()  # consumers that were killed, by their place
 
-    def start(self, name):
-        if name == "dispatcher":
-            words = ["dispatcher", "--port", str(self.ports[name]), "--work-dir", str(self.folder)]
-        else:
-            words = ["worker", self.target, "--port", str(self.ports[name])]
-        self.processes[name] = subprocess.Popen(
-            [sys.executable, "-m", "scheduler", "service", *words],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
+    def play(self):
+        for _ in range(2):
+            self.begin()
+        eventually(lambda: any(consumer.given() for consumer in self.consumers), SOON_S)
+        victims = ["dispatcher", "left", "right"] + (["consumer"] * 3 if self.leases else [])
+        for _ in range(self.dice.randint(1, 2)):
+            time.sleep(self.dice.uniform(0.0, 0.4))
+            victim = self.dice.choice(victims)
+            if victim == "consumer":
+                self.strike()
+            else:
+                self.killed.append(victim)
+                self.servers.restart(victim)
+        deadline = time.monotonic() + SOON_S
+        for place, consumer in enumerate(self.consumers):
+            consumer.process.join(max(0.0, deadline - time.monotonic()))
+            assert consumer.process.exitcode is not None, f"{self}: consumer {place} hangs"
+            assert place in self.lost or consumer.has_ended, f"{self}: consumer {place} has failed"
 
-    def kill(self, name):
-        self.processes[name].send_signal(signal.SIGKILL)
-        self.processes[name].wait()
+    @property
+    def leases(self):
+        return self.mode in {"at_least_once", "exactly_once"}
 
-    def __enter__(self):
-        return self
+    def begin(self):
+        """Starts a consumer, and waits until it has joined, so that it is known which client it is."""
+        path = self.folder / f"{self.name}-{len(self.consumers)}"
+        self.consumers.append(Consumer(path, numbers, self.servers.target, ELEMENTS, self.mode, self.name))
+        eventually(lambda: len(self.clients()) == len(self.consumers) or self.consumers[-1].has_ended, SOON_S)
 
-    def __exit__(self, *_):
-        for name in self.processes:
-            self.kill(name)
+    def strike(self):
+        place = self.dice.randrange(len(self.consumers))
+        if self.consumers[place].process.exitcode is None:
+            self.consumers[place].kill()
+            if not self.consumers[place].has_ended:
+                self.lost.add(place)
+                self.begin()
+
+    def clients(self):
+        """Of this round's job, in the order in which they have joined; and the splits that each has acknowledged."""
+        job, found = None, {}
+        with suppress(FileNotFoundError):
+            for line in (self.servers.folder / "journal").read_bytes().splitlines(keepends=True):
+                match record_of(line):
+                    case dispatch.CreateJob(name=self.name, job=number):
+                        job = number
+                    case dispatch.AcquireClient(client=client, job=number) if number == job:
+                        found[client] = set()
+                    case dispatch.LeaseSplits(client=client, done=done) if client in found:
+                        found[client].update(done)
+        return found
+
+    def __str__(self):
+        return f"{self.name}, {self.killed} killed, consumers {sorted(self.lost)} of {len(self.consumers)} too"
 
 
-def slow(number):
-    time.sleep(0.0005)
-    return number
+def elements_of(splits):
+    there = splits_of(inputs.range(ELEMENTS).op)
+    return {element for split in splits for element in inputs.Dataset(there.part(split))}
 
 
-def read_through_kills(servers, dataset, dice):
-    """What two consumers got, each its list, while one server after the other was killed and started again."""
-    found = [[], []]
-    readers = [threading.Thread(target=lambda each=each: each.extend(dataset()), daemon=True) for each in found]
-    for reader in readers:
-        reader.start()
-    killed = []
-    deadline = time.monotonic() + SOON_S
-    for _ in range(dice.randint(1, 2)):
-        time.sleep(dice.uniform(0.05, 0.6))
-        killed.append(dice.choice(["dispatcher", "left", "right"]))
-        servers.kill(killed[-1])
-        servers.start(killed[-1])
-    for reader in readers:
-        reader.join(max(0.0, deadline - time.monotonic()))
-        assert not reader.is_alive(), f"a consumer hangs after {killed} were killed"
-    return found, killed
+def check_acknowledged(round_):
+    """What a consumer has acknowledged it was given; nobody else was, after it."""
+    times = [dict(consumer.given()) for consumer in round_.consumers]  # the last time, for each element
+    for place, splits in enumerate(round_.clients().values()):
+        for element in elements_of(splits):
+            at = times[place][element]
+            again = [other for other, given in enumerate(times) if other != place and given.get(element, 0) > at]
+            assert not again, f"{round_}: {element}, acknowledged by consumer {place}, was given to {again}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["off", "dynamic", "at_least_once", "exactly_once"])
-def test_each_mode_keeps_its_word_while_servers_are_killed(tmp_path, mode):
-    """OFF: each worker's whole dataset. DYNAMIC: at most once, and all if no worker was killed. Leases: none missing;
-    exactly once: none twice.
+def test_each_mode_keeps_its_word_while_members_are_killed(tmp_path, record_property, mode):
+    """OFF: each worker's whole dataset. DYNAMIC: at most once, and all if no worker was killed. Leases: none missing,
+    and what was acknowledged is not given again; exactly once: nobody gets one twice, nor do two that live.
     """
     dice = random.Random(f"{mode} {ROUNDS}")
-    with Servers(tmp_path) as servers:
+    kills = Counter()
+    with Servers(tmp_path / "service", CLIENT_TIMEOUT_S) as servers:
         for number in range(ROUNDS):
-            name = f"{mode}-{number}"
-
-            def dataset(name=name):
-                return inputs.range(ELEMENTS).map(slow).distribute(servers.target, mode, name)
-
-            found, killed = read_through_kills(servers, dataset, dice)
-            seen = Counter(found[0] + found[1])
-            what = f"round {number}, {killed} killed"
-            assert seen.keys() <= set(range(ELEMENTS)), what
-            if mode == "off":
-                assert len(seen) == ELEMENTS, what
-            elif mode == "dynamic":
-                assert max(seen.values(), default=1) == 1, what
-                assert killed != ["dispatcher"] * len(killed) or len(seen) == ELEMENTS, what
+            round_ = Round(servers, tmp_path, mode, number, dice)
+            round_.play()
+            kills.update([*round_.killed, *["consumer"] * len(round_.lost)])
+            found = [[element for element, _ in consumer.given()] for consumer in round_.consumers]
+            seen = Counter(element for each in found for element in each)
+            assert seen.keys() <= set(range(ELEMENTS)), round_
+            if mode == "dynamic":
+                assert max(seen.values()) == 1, round_
+                assert {"left", "right"} & set(round_.killed) or len(seen) == ELEMENTS, round_
             else:
-                assert len(seen) == ELEMENTS, what
+                assert len(seen) == ELEMENTS, round_
+            if round_.leases:
+                check_acknowledged(round_)
             if mode == "exactly_once":
-                assert set(seen.values()) == {1}, what
+                lived = Counter(e for place, each in enumerate(found) if place not in round_.lost for e in each)
+                assert set(lived.values()) <= {1}, round_
+                assert all(max(Counter(each).values(), default=1) == 1 for each in found), round_
+    record_property("killed", dict(kills))

@@ -1,0 +1,116 @@
+"""A data service as processes: servers that are killed and started again, consumers that write down what they get."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from pipelines import input as inputs
+from pipelines.input.service import consumer as _loaded_before_the_forks  # noqa: F401
+from pipelines.input.service.connection import Connection
+from pipelines.input.service.security import Security
+from tests.pipelines.input.service.servers import free_ports
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload([__name__])
+END = "end"
+
+
+class Servers:
+    """A dispatcher and two workers, each at its port."""
+
+    def __init__(self, folder, client_timeout_s=20):
+        self.ports = dict(zip(("dispatcher", "left", "right"), free_ports(3), strict=True))
+        self.target = f"grpc://127.0.0.1:{self.ports['dispatcher']}"
+        self.folder = folder
+        self.client_timeout_s = client_timeout_s
+        self.processes = {}
+        for name in self.ports:
+            self.start(name)
+
+    def start(self, name):
+        port = ["--port", str(self.ports[name])]
+        if name == "dispatcher":
+            patience = ["--client-timeout", str(self.client_timeout_s)]
+            words = ["dispatcher", *port, "--work-dir", str(self.folder), *patience]
+        else:
+            words = ["worker", self.target, *port]
+        self.processes[name] = subprocess.Popen(
+            [sys.executable, "-m", "scheduler", "service", *words],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+
+    def kill(self, name, how=signal.SIGKILL):
+        self.processes[name].send_signal(how)
+        self.processes[name].wait()
+
+    def restart(self, name):
+        self.kill(name)
+        self.start(name)
+
+    def status(self):
+        connection = Connection(self.target, Security())
+        try:
+            return connection.call("status", {})[0]
+        finally:
+            connection.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for name in self.processes:
+            self.kill(name)
+
+
+class Consumer:
+    """A process that reads a dataset, and writes down each element before it asks for the next one.
+
+    `make` and what it is called with make the dataset, in the process; `limit` elements are enough for it.
+    """
+
+    def __init__(self, path, make, *arguments, limit=None):
+        self.path = path
+        path.touch()
+        self.process = FORKS.Process(target=_consume, args=(path, limit, make, *arguments))
+        self.process.start()
+
+    def given(self):
+        """Each element that it has got, and when, by a clock that all processes have in common."""
+        pairs = (line.split() for line in self._lines() if line != END)
+        return [(int(element), float(moment)) for element, moment in pairs]
+
+    @property
+    def has_ended(self):
+        """Whether it has got to the end of the elements, or to its limit."""
+        return self._lines()[-1:] == [END]
+
+    def _lines(self):
+        return self.path.read_text().splitlines()
+
+    def kill(self):
+        self.process.kill()
+        self.process.join()
+
+
+def _consume(path, limit, make, *arguments):
+    with path.open("ab", buffering=0) as file, make(*arguments).iterator() as elements:
+        for number, element in enumerate(elements):
+            if number == limit:
+                break
+            file.write(f"{element} {time.monotonic()}\n".encode())
+        file.write(END.encode() + b"\n")
+
+
+def slow(number):
+    time.sleep(0.001)
+    return number
+
+
+def numbers(target, count, mode, name=None):
+    """So many numbers, made slowly by the workers."""
+    return inputs.range(count).map(slow).distribute(target, mode, name)
