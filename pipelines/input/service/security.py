@@ -6,7 +6,7 @@ import hmac
 import ipaddress
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -17,12 +17,13 @@ _LOOPBACK_NAMES: Final = frozenset({"localhost"})
 
 @dataclass(frozen=True, kw_only=True)
 class Security:
-    """What a server asks of its clients, and what a client shows. Paths are of PEM files."""
+    """What a server asks of its clients, and what a client shows. PEM is a file's path or the text itself."""
 
     token: str | None = field(default=None, repr=False)  #: known to all members of the service, and to nobody else
     certificate: str | None = None  #: of this server, or of this client if the server asks for one
     key: str | None = field(default=None, repr=False)  #: the certificate's private one
     authority: str | None = None  #: whose certificates are believed
+    name: str | None = None  #: whom servers' certificates are made out to, if that is not their address
     mutual: bool = False  #: whether a server asks its clients for a certificate
 
     def __post_init__(self) -> None:
@@ -35,7 +36,7 @@ class Security:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """As the variables SPANWISE_SERVICE_TOKEN, _CERTIFICATE, _KEY, _AUTHORITY and _MUTUAL say."""
+        """As the variables SPANWISE_SERVICE_TOKEN, _CERTIFICATE, _KEY, _AUTHORITY, _NAME and _MUTUAL say."""
 
         def given(name: str) -> str | None:
             return environment.get(f"SPANWISE_SERVICE_{name}") or None
@@ -45,8 +46,17 @@ class Security:
             certificate=given("CERTIFICATE"),
             key=given("KEY"),
             authority=given("AUTHORITY"),
+            name=given("NAME"),
             mutual=given("MUTUAL") == "1",
         )
+
+    def inlined(self) -> Self:
+        """The same with texts in place of paths, for a machine that has not these files."""
+
+        def text(pem: str | None) -> str | None:
+            return None if pem is None else _content(pem).decode()
+
+        return replace(self, certificate=text(self.certificate), key=text(self.key), authority=text(self.authority))
 
     @property
     def is_tls(self) -> bool:
@@ -76,7 +86,7 @@ class Security:
         """What a Flight client is connected with."""
         if not address.startswith("grpc+tls://"):
             return {}
-        arguments: dict[str, Any] = {}
+        arguments: dict[str, Any] = {} if self.name is None else {"override_hostname": self.name}
         if self.authority is not None:
             arguments["tls_root_certs"] = _content(self.authority)
         if self.certificate is not None and self.key is not None:
@@ -113,8 +123,10 @@ def is_loopback(host: str) -> bool:
         return host in _LOOPBACK_NAMES
 
 
-def _content(path: str) -> bytes:
+def _content(pem: str) -> bytes:
+    if pem.startswith("-----BEGIN"):
+        return pem.encode()
     try:
-        return Path(path).read_bytes()
+        return Path(pem).read_bytes()
     except OSError as error:
-        raise ServiceError(f"{path} cannot be read, and the data service needs it: {error}.") from error
+        raise ServiceError(f"{pem} cannot be read, and the data service needs it: {error}.") from error

@@ -77,24 +77,24 @@ class Authority:
         self.certificate = self._signed("authority", self.key, days=10, is_authority=True)
         self.path = self._written("authority.pem", self.certificate.public_bytes(serialization.Encoding.PEM))
 
-    def security(self, name, *, days=10, **more):
+    def security(self, who, *, days=10, made_out_to=None, **more):
         key = ec.generate_private_key(ec.SECP256R1())
         pem = serialization.Encoding.PEM
-        signed = self._signed(name, key, days=days, is_authority=False)
+        signed = self._signed(who, key, days=days, is_authority=False, made_out_to=made_out_to)
         private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         return Security(
             token="t",
-            certificate=self._written(f"{name}.pem", signed.public_bytes(pem)),
-            key=self._written(f"{name}.key", private),
+            certificate=self._written(f"{who}.pem", signed.public_bytes(pem)),
+            key=self._written(f"{who}.key", private),
             authority=self.path,
             **more,
         )
 
-    def _signed(self, name, key, *, days, is_authority):
+    def _signed(self, name, key, *, days, is_authority, made_out_to=None):
         now = dt.datetime.now(dt.UTC)
         title = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")])
-        here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        here = x509.IPAddress(ipaddress.ip_address("127.0.0.1")) if made_out_to is None else x509.DNSName(made_out_to)
         return (
             x509.CertificateBuilder()
             .subject_name(title)
@@ -104,7 +104,7 @@ class Authority:
             .not_valid_before(now - dt.timedelta(days=20))
             .not_valid_after(now + dt.timedelta(days=days))
             .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-            .add_extension(here, critical=False)
+            .add_extension(x509.SubjectAlternativeName([here]), critical=False)
             .sign(self.key, hashes.SHA256())
         )
 
@@ -129,6 +129,36 @@ def test_mutual_tls_lets_in_who_has_a_certificate(tmp_path):
 
     assert dispatcher.target.startswith("grpc+tls://")
     assert found == [0, 1, 2, 3, 4]
+
+
+def test_one_certificate_serves_many_addresses_under_a_name(tmp_path):
+    """Its name is looked at in place of the address; without being told so, no client believes it."""
+    authority = Authority(tmp_path)
+    server = authority.security("server", made_out_to="spanwise.example", name="spanwise.example")
+    with (
+        DispatchServer(DispatcherConfig(security=server)) as dispatcher,
+        WorkerServer(WorkerConfig(dispatcher_address=dispatcher.target, security=server)),
+    ):
+        found = list(inputs.range(3).distribute(dispatcher.target, security=server))
+        with pytest.raises(ServiceError, match="do not trust each other's certificates"):
+            Connection(dispatcher.target, Security(token="t", authority=authority.path)).call("status", {})
+
+    assert found == [0, 1, 2]
+
+
+def test_settings_for_other_machines_hold_the_files_themselves(tmp_path):
+    """They serve when the files are gone, and show neither the token nor the key where they are printed."""
+    authority = Authority(tmp_path)
+    carried = authority.security("server", mutual=True).inlined()
+    for file in tmp_path.iterdir():
+        file.unlink()
+
+    with DispatchServer(DispatcherConfig(security=carried)) as dispatcher:
+        answer, _ = Connection(dispatcher.target, carried).call("status", {})
+
+    assert answer["workers"] == []
+    assert "PRIVATE" not in repr(carried)
+    assert "'t'" not in repr(carried)
 
 
 def test_an_expired_certificate_of_a_server_is_refused(tmp_path):
