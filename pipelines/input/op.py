@@ -114,6 +114,7 @@ class Op(ABC):
     """One step of a dataset; two ops are the same only if they are one object."""
 
     own_seeds: ClassVar[bool] = False  #: whether it gives seeds to the ops below it when it is opened
+    hands_on: ClassVar[bool] = False  #: whether it gives its one input's elements without any work worth timing
 
     @property
     def spec(self) -> Spec:

@@ -252,14 +252,21 @@ class _Seen:
 
 
 class Stats:
-    """Times the streams of a graph; `observe` goes into its `Opening`. Keeps no stream alive."""
+    """Times the streams of a graph; `observe` goes into its `Opening`. Keeps no stream alive.
+
+    Ops that only hand elements on are part of their input, unless there is a trace, which is to show everything.
+    """
 
     def __init__(self, root: Op, trace: Trace | None = None) -> None:
         self._trace = trace
-        self.ops = tuple(dict.fromkeys(_walk(root)))  #: each after its consumer
-        self._root = root
+        self.ops = tuple(dict.fromkeys(map(self._timed, _walk(root))))  #: each after its consumer
         self._seen = {op: _Seen() for op in self.ops}
         self._lock = threading.Lock()  # threads open the streams of nested datasets
+
+    def _timed(self, op: Op) -> Op:
+        while op.hands_on and self._trace is None:
+            (op,) = op.inputs
+        return op
 
     def observe(self, op: Op, stream: Stream) -> Stream:
         """The stream with a clock round it; one of a nested dataset, whose op is not of the graph, as it is."""
@@ -304,15 +311,16 @@ class Stats:
 
     def tree(self, readings: Mapping[Op, Reading], parameters: Mapping[tuple[Op, KnobKind], Parameter]) -> Node:
         """The model's tree: what was read, and which numbers of which op (`parallelism`, `buffer`) may be chosen."""
-        return self._node(self._root, 1.0, readings, parameters)
+        return self._node(self.ops[0], 1.0, readings, parameters)
 
     def _node(
         self, op: Op, taken: float, readings: Mapping[Op, Reading], parameters: Mapping[tuple[Op, KnobKind], Parameter]
     ) -> Node:
         read, ahead = readings[op], self.ahead(op)
+        inputs = [*map(self._timed, op.inputs)]
         units = max(read.units, 1)
-        shares = [readings[below].units / units for below in op.inputs]
-        below_s = sum(readings[below].total_s for below in op.inputs)
+        shares = [readings[below].units / units for below in inputs]
+        below_s = sum(readings[below].total_s for below in inputs)
         own_s, cpu_s = max(0.0, read.total_s - below_s) / units, None
         kind = Kind.SOURCE if not op.inputs else Kind.KNOWN_RATIO if op.cardinality is not None else Kind.UNKNOWN_RATIO
         parallelism: Parameter | int = 1
@@ -339,7 +347,7 @@ class Stats:
             parallelism=parallelism,
             buffer=buffer,
             inputs=tuple(
-                self._node(below, share, readings, parameters) for below, share in zip(op.inputs, shares, strict=True)
+                self._node(below, share, readings, parameters) for below, share in zip(inputs, shares, strict=True)
             ),
         )
 

@@ -10,6 +10,8 @@ from pipelines.input.rows import in_rows
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Skip(Op):
+    hands_on = True
+
     input: Op
     count: int  #: -1 for all of them
 
@@ -32,26 +34,30 @@ class SkipStream(Through):
     def __init__(self, source: Stream, count: int) -> None:
         super().__init__(source)
         self.left = count
+        self._take = source.__next__
 
     def __next__(self) -> Element:
+        return self._behind() if self.left else self._take()
+
+    def _behind(self) -> Element:
         if self.left < 0:
             raise StopIteration
         while self.left:
             self.left -= 1
-            next(self._source)
-        return next(self._source)
+            self._take()
+        return self._take()
 
 
 class RowSkipStream(SkipStream):
     """Gives the rest of the block in which the last row is that it skips, so that it stands between blocks."""
 
-    def __next__(self) -> Element:
+    def _behind(self) -> Element:
         if self.left < 0:
             raise StopIteration
         while self.left:
-            block = next(self._source)
+            block = self._take()
             skipped = min(self.left, block.num_rows)
             self.left -= skipped
             if skipped < block.num_rows:
                 return block.slice(skipped)
-        return next(self._source)
+        return self._take()

@@ -10,6 +10,8 @@ from pipelines.input.rows import in_rows
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Take(Op):
+    hands_on = True
+
     input: Op
     count: int  #: -1 for all of them
 
@@ -34,12 +36,13 @@ class TakeStream(Through):
     def __init__(self, source: Stream, count: int) -> None:
         super().__init__(source)
         self.left = count
+        self._take = source.__next__
 
     def __next__(self) -> Element:
         if self.left == 0:
             raise StopIteration
         self.left -= 1  # before an error can use the element up
-        return next(self._source)
+        return self._take()
 
 
 class RowTakeStream(TakeStream):
@@ -48,7 +51,7 @@ class RowTakeStream(TakeStream):
     def __next__(self) -> Element:
         if self.left == 0:
             raise StopIteration
-        block = next(self._source)
+        block = self._take()
         if block.num_rows > self.left:
             block = block.slice(0, self.left)
         self.left -= block.num_rows
