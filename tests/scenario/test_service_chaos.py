@@ -83,7 +83,7 @@ class Round:
                         found[client].update(done)
         return found
 
-    def __str__(self):
+    def __repr__(self):
         return f"{self.name}, {self.killed} killed, consumers {sorted(self.lost)} of {len(self.consumers)} too"
 
 
