@@ -18,7 +18,7 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 from pipelines.input.element import parts_of
 from pipelines.input.latency import Kind, Node, Parameter
 from pipelines.input.op import Element, Op, State, Stream
-from pipelines.input.rows import in_rows
+from pipelines.input.rows import bytes_of, in_rows
 
 _clock = time.perf_counter_ns
 
@@ -79,7 +79,7 @@ def weight(element: Element) -> float:
     """About how many bytes an element holds."""
     pa = sys.modules.get("pyarrow")
     if pa is not None and isinstance(element, pa.RecordBatch | pa.Table):
-        return float(element.nbytes)
+        return float(bytes_of(element))
     taken = parts_of(element)
     if taken is not None:
         return sum(map(weight, taken[1]))

@@ -12,7 +12,7 @@ from pipelines.input.element import Ragged, Sparse, parts_of
 from pipelines.input.op import Element, Op, Opening, State, Stream, Through, seeded, whole
 from pipelines.input.ops.arrow import BlockStream
 from pipelines.input.ops.tensors import ElementsStream
-from pipelines.input.rows import Rows, in_rows
+from pipelines.input.rows import Rows, bytes_of, in_rows
 
 DEFAULT_LIMIT_BYTES = 1 << 30
 
@@ -131,7 +131,7 @@ class CacheStream(Stream):
         while self._at < count:
             block = rows.take(count - self._at)
             self._found.append(block)
-            self._bytes += block.nbytes
+            self._bytes += bytes_of(block)
             self._at += block.num_rows
         self._source = Rest(rows, self._opened())
 
@@ -157,5 +157,5 @@ def size_bytes(element: Element) -> int:
     if taken is not None:
         return sys.getsizeof(element) + sum(map(size_bytes, taken[1]))
     if hasattr(element, "get_total_buffer_size"):  # RecordBatches; of a slice only what it shows counts
-        return int(element.nbytes)
+        return bytes_of(element)
     return int(getattr(element, "nbytes", 0)) or sys.getsizeof(element)

@@ -12,11 +12,13 @@ import struct
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from orchestrator.errors import DatasetError, SnapshotDamaged
 from pipelines.input.element import Batch, ElementSpec, Ragged, Sparse, Table, build, parts_of
 from pipelines.input.op import Element
+from pipelines.input.rows import bytes_of, joined
 from pipelines.input.snapshot.plain import plain_json, read_plain_json
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ class Rows(Encoding):
         return int(piece.num_rows)
 
     def size_bytes(self, piece: pa.RecordBatch) -> int:
-        return int(piece.nbytes)
+        return bytes_of(piece)
 
     def cut(self, piece: pa.RecordBatch, start: int, stop: int) -> pa.RecordBatch:
         return piece.slice(start, stop - start)
@@ -87,13 +89,15 @@ class Rows(Encoding):
 
 
 class Batches(Encoding):
+    """Batches lie behind each other in large blocks; the layout tells how many rows each has, in runs of equal ones."""
+
     kind = "batches"
 
     def count(self, piece: pa.RecordBatch) -> int:  # noqa: ARG002
         return 1
 
     def size_bytes(self, piece: pa.RecordBatch) -> int:
-        return int(piece.nbytes)
+        return bytes_of(piece)
 
     def cut(self, piece: pa.RecordBatch, start: int, stop: int) -> pa.RecordBatch:  # noqa: ARG002  it is one
         return piece
@@ -103,10 +107,36 @@ class Batches(Encoding):
         other = next((piece.schema for piece in pieces if piece.schema != schema), None)
         if other is not None:
             raise DatasetError(f"snapshot: batches of different columns cannot be kept together: {schema} and {other}.")
-        return schema, list(pieces), ""
+        blocks, runs = [], []
+        for some in _grouped(pieces):
+            blocks.append(joined(some))
+            runs.append([[size, len(list(equal))] for size, equal in groupby(piece.num_rows for piece in some)])
+        return schema, blocks, json.dumps(runs)
 
-    def unpack(self, blocks: Sequence[pa.RecordBatch], layout: str, skip: int) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        return iter(blocks[skip:])
+    def unpack(self, blocks: Sequence[pa.RecordBatch], layout: str, skip: int) -> Iterator[pa.RecordBatch]:
+        for block, runs in zip(blocks, json.loads(layout), strict=True):
+            at = 0
+            for size, times in runs:
+                left_out = min(skip, times)
+                skip -= left_out
+                at += left_out * size
+                for _ in range(times - left_out):
+                    yield block.slice(at, size)
+                    at += size
+
+
+def _grouped(pieces: Sequence[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Pieces that make one block together."""
+    some: list[pa.RecordBatch] = []
+    rows = 0
+    for piece in pieces:
+        some.append(piece)
+        rows += piece.num_rows
+        if rows >= _BLOCK_ROWS or len(some) == _BLOCK_ELEMENTS:
+            yield some
+            some, rows = [], 0
+    if some:
+        yield some
 
 
 class Elements(Encoding):

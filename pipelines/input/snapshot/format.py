@@ -9,6 +9,7 @@ A chunk is made in memory and written at once, and checked as a whole before any
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ def codec_for(blocks: Sequence[pa.RecordBatch], *, remote: bool) -> Codec:
     if not sample:
         return "none"
     codec: Codec = "zstd" if remote else "lz4"
-    plain, packed = (_stream(sample[0].schema, sample, each).size for each in ("none", codec))
+    plain, packed = (sum(map(len, _stream(sample[0].schema, sample, each))) for each in ("none", codec))
     return codec if packed <= plain * (_WORTH_ZSTD if remote else _WORTH_LZ4) else "none"
 
 
@@ -69,27 +70,47 @@ def file_name(split: int, number: int) -> str:
 
 
 def pack(header: Header, blocks: Sequence[pa.RecordBatch], schema: pa.Schema, codec: Codec) -> tuple[list[Any], str]:
-    """The parts of a chunk file, in their order, and its checksum."""
+    """The parts of a chunk file, in their order, and its checksum. What is not compressed is not copied either."""
     import xxhash
 
-    stream = _stream(schema, blocks, codec)
+    parts = _stream(schema, blocks, codec)
     words = plain_json(header.__dict__).encode()
-    state = xxhash.xxh3_128(memoryview(stream))
-    length = len(words).to_bytes(8, "little")
-    state.update(words)
-    state.update(length)
-    return [memoryview(stream), words, length, state.digest(), _MAGIC], state.hexdigest()
+    parts += [words, len(words).to_bytes(8, "little")]
+    state = xxhash.xxh3_128()
+    for part in parts:
+        state.update(part)
+    return [*parts, state.digest(), _MAGIC], state.hexdigest()
 
 
-def _stream(schema: pa.Schema, blocks: Sequence[pa.RecordBatch], codec: Codec) -> pa.Buffer:
+def _stream(schema: pa.Schema, blocks: Sequence[pa.RecordBatch], codec: Codec) -> list[Any]:
+    """An IPC stream in parts: bytes, and the blocks' own buffers."""
     import pyarrow as pa
 
-    sink = pa.BufferOutputStream()
+    sink = _Parts()
     options = pa.ipc.IpcWriteOptions(compression=None if codec == "none" else codec)
-    with pa.ipc.new_stream(sink, schema, options=options) as writer:
+    with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), schema, options=options) as writer:
         for block in blocks:
             writer.write_batch(block)
-    return sink.getvalue()
+    return sink.parts
+
+
+class _Parts(io.RawIOBase):
+    """A file for Arrow to write to, which keeps what it is given as it is."""
+
+    def __init__(self) -> None:
+        self.parts: list[Any] = []
+        self._size = 0
+
+    def write(self, part: Any) -> int:
+        self.parts.append(part)
+        self._size += len(part)
+        return len(part)
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._size
 
 
 def checksum_of(content: pa.Buffer, where: str) -> str:
