@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -23,7 +24,9 @@ from pipelines.input.snapshot.state import ChunkRecord, Metadata
 from pipelines.input.snapshot.use import SnapshotUse
 
 CHUNK_BYTES = 32 << 20
-"""A chunk is closed when its elements take so much. Two are in memory at a time, for each split."""
+"""A chunk is closed when its elements take so much. For each split one is filled while two are written."""
+
+_FLYING = 2
 
 Origin: TypeAlias = dict[str, Any]
 """What a sequence of elements follows from, beside the graph: seed, epoch, and the shape of the graph as it was run."""
@@ -32,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class SplitWriter:
-    """Writes one split of a run. Chunks are encoded and put on the disk by a thread of its own, one at a time."""
+    """Writes one split of a run. Threads of its own put chunks on the disk: one waits for it, one encodes the next."""
 
     def __init__(
         self,
@@ -59,8 +62,8 @@ class SplitWriter:
         self._first = 0  # elements before the open chunk
         self._files = 0
         self._records: list[ChunkRecord] = []
-        self._pool = ThreadPoolExecutor(1, "snapshot-write")
-        self._flying: Future[ChunkRecord] | None = None
+        self._pool = ThreadPoolExecutor(_FLYING, "snapshot-write")
+        self._flying: deque[Future[ChunkRecord]] = deque()
 
     @property
     def is_full(self) -> bool:
@@ -95,8 +98,8 @@ class SplitWriter:
         pieces, self._pieces = self._pieces, []
         self._first += self._count
         self._count = self._size_bytes = 0
-        self._land()
-        self._flying = self._pool.submit(self._write, pieces, header, self._name())
+        self._land(but=_FLYING - 1)
+        self._flying.append(self._pool.submit(self._write, pieces, header, self._name()))
 
     def _name(self) -> str:
         self._files += 1
@@ -117,11 +120,10 @@ class SplitWriter:
             checksum=checksum,
         )
 
-    def _land(self) -> None:
-        """Waits for the chunk that is being written."""
-        if self._flying is not None:
-            flying, self._flying = self._flying, None
-            record = flying.result()
+    def _land(self, *, but: int = 0) -> None:
+        """Waits for the chunks that are being written, in their order, but the last so many."""
+        while len(self._flying) > but:
+            record = self._flying.popleft().result()
             self._records.append(record)
             self._use.elements_written += record.elements
             self._use.bytes_written += record.size_bytes
@@ -160,7 +162,7 @@ class SplitWriter:
 
     @property
     def has_chunks(self) -> bool:
-        return bool(self._records) or self._flying is not None
+        return bool(self._records or self._flying)
 
 
 @dataclass(frozen=True, kw_only=True)
