@@ -156,6 +156,25 @@ def test_batches_stay_apart():
     assert [batch.num_rows for batch in back(batches, "batches", skip=2)] == [2]
 
 
+@given(st.lists(st.integers(0, 5) | st.integers(30_000, 70_000), min_size=1, max_size=12), st.integers(0, 12))
+def test_batches_that_lie_behind_each_other_come_back_as_they_were(sizes, skip):
+    """Large and small ones, some without a row, from any of them on."""
+    rows = pa.RecordBatch.from_pydict({"x": np.arange(sum(sizes)), "even": np.arange(sum(sizes)) % 2 == 0})
+    starts = [sum(sizes[:at]) for at in range(len(sizes))]
+    batches = [rows.slice(start, size) for start, size in zip(starts, sizes, strict=True)]
+
+    assert back(batches, "batches", skip) == batches[skip:]
+
+
+def test_small_batches_lie_in_large_blocks():
+    """So that they are read as fast as rows are."""
+    batches = pa.table({"x": range(100_000)}).to_batches(max_chunksize=100)
+
+    _, packed, _ = ENCODINGS["batches"].pack(batches)
+
+    assert len(packed) == 2
+
+
 @pytest.mark.parametrize("kind", ["rows", "batches"])
 def test_rows_of_different_columns_are_refused(kind):
     """They have no schema together."""

@@ -7,7 +7,7 @@ import pytest
 import pipelines.input as tfdata
 from pipelines.input.latency import Kind
 from pipelines.input.op import Opening
-from pipelines.input.stats import Reading, Stats, Work, overhead_s, weight
+from pipelines.input.stats import Reading, Stats, Trace, Work, overhead_s, weight
 
 
 def ran(dataset):
@@ -39,6 +39,17 @@ def test_the_model_takes_so_many_elements_from_below_as_were_taken():
     assert (batch.kind, kept.kind, kept.inputs[0].kind) == (Kind.UNKNOWN_RATIO, Kind.UNKNOWN_RATIO, Kind.SOURCE)
     assert kept.taken == 5
     assert kept.inputs[0].taken == 10
+
+
+def test_ops_that_only_hand_on_are_counted_with_their_input():
+    """They would take less time than the clock; a profile, which shows everything, counts them all the same."""
+    dataset = tfdata.range(1000).skip(10).batch(5).take(100)
+    stats = ran(dataset)
+    node = stats.tree(stats.readings(), {})
+
+    assert [op.name for op in stats.ops] == ["Batch", "Range"]
+    assert [(each.name, each.taken) for each in node.walk()] == [("Batch", 1.0), ("Range", 5.1)]
+    assert [op.name for op in Stats(dataset.op, Trace()).ops] == ["Take", "Batch", "Skip", "Range"]
 
 
 def test_an_ops_own_time_is_without_that_of_its_inputs():
@@ -108,6 +119,7 @@ def test_an_element_weighs_what_its_arrays_hold():
 
     assert weight({"a": np.zeros(100), "b": (np.zeros(50), np.zeros(50))}) == 1600
     assert weight(block) == 80
+    assert weight(pa.record_batch({"x": ["ten bytes.", None, "a"]})) == pytest.approx(11, abs=32)
 
 
 def test_timing_a_call_takes_less_than_a_microsecond():
