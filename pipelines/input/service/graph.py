@@ -1,14 +1,25 @@
-"""How a dataset travels: pickled, with the versions of where it was written before it, which are looked at first."""
+"""How a dataset travels, with the versions of where it was pickled before it; and how a dispatcher comes to know it."""
 
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import dataclass
 
 from orchestrator.errors import DatasetError, Unfingerprintable
 from orchestrator.fingerprint import digest
 from pipelines.input.fingerprint import of_graph
 from pipelines.input.op import Op, Options
-from pipelines.input.service.connection import check_environment, environment
+from pipelines.input.service import sharding
+from pipelines.input.service.connection import Connection, check_environment, environment
+
+
+@dataclass(frozen=True)
+class Given:
+    """A dataset that workers are to run: closed, since no rewrite or seed of the consumer's graph goes into it."""
+
+    op: Op
+    options: Options
 
 
 def packed_graph(op: Op, options: Options) -> bytes:
@@ -55,3 +66,20 @@ def id_of(op: Op, options: Options, content: bytes) -> str:
         return digest("service dataset", of_graph(op), repr(options))
     except Unfingerprintable:
         return digest("service dataset", content)
+
+
+def registered(connection: Connection, given: Given, dataset_id: str | None) -> str:
+    """Makes a dataset known to a dispatcher, and gives the id under which it is."""
+    content = packed_graph(given.op, given.options)
+    shares = sharding.shares_of(sharding.planned(given.op, given.options))
+    header = {
+        "dataset": dataset_id or id_of(given.op, given.options, content),
+        "structure": str(given.op.spec)[:10_000],
+        "splits": shares.splits,
+        "unsplittable": shares.unsplittable,
+        "unleasable": shares.unleasable,
+        "infinite": given.op.cardinality == math.inf,
+    }
+    answer, _ = connection.call("put_dataset", header, content)
+    registered: str = answer["dataset"]
+    return registered

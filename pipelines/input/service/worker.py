@@ -6,9 +6,7 @@ import logging
 import secrets
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
@@ -16,12 +14,8 @@ from typing import Any, Final, Self
 from pyarrow import flight
 from pydantic import ValidationError
 
-from orchestrator.errors import FunctionFailed, ServiceError, SpanwiseError
-from pipelines.input.dataset import Dataset
-from pipelines.input.element import UNKNOWN, Spec
-from pipelines.input.iterator import DatasetIterator
+from orchestrator.errors import ServiceError
 from pipelines.input.op import Op, Options, mixed, seeded
-from pipelines.input.rows import in_rows
 from pipelines.input.service import sharding, wire
 from pipelines.input.service.config import WorkerConfig
 from pipelines.input.service.connection import (
@@ -31,207 +25,17 @@ from pipelines.input.service.connection import (
     this_process,
 )
 from pipelines.input.service.graph import unpacked_graph
+from pipelines.input.service.memory import Lender
 from pipelines.input.service.policy import ShardingPolicy
 from pipelines.input.service.requests import Fetch
 from pipelines.input.service.server import Server
-from pipelines.input.service.wire import Reply
-from pipelines.input.snapshot.encoding import Piece, encoding_of
-
-_WAIT_S: Final = 1.0
-"""How long an answer waits for the first element."""
+from pipelines.input.service.task import Splits, Stopped, Task, Work
 
 _RETRY_S: Final = 0.1
 _IDLE_S: Final = 30.0
 """After how long a split is given up that nobody asks about any more."""
 
 _log = logging.getLogger(__name__)
-
-
-class _Stopped(Exception):
-    """The task is over before its pass is."""
-
-
-class Task:
-    """A pass, in a thread of its own, and what it has ready."""
-
-    def __init__(self, make: Callable[[], Work], buffer_bytes: int) -> None:
-        self._make = make
-        self._buffer_bytes = buffer_bytes
-        self._changed = threading.Condition()
-        self._ready: deque[tuple[Piece | SpanwiseError, int]] = deque()
-        self._bytes = 0
-        self._ended = False
-        self._stopped = False
-        self._replies: dict[int, Reply] = {}  # the last one to each client
-        self._work: Work | None = None
-        self.spec: Spec = UNKNOWN  #: of its elements, once there are some
-        self.touched = time.monotonic()  #: when somebody last asked
-        threading.Thread(target=self._run, name="service-task", daemon=True).start()
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether all that it gives was taken."""
-        with self._changed:
-            return self._ended and not self._ready
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether nobody has got more than its first answer."""
-        with self._changed:
-            return all(reply.number == 0 for reply in self._replies.values())
-
-    def stop(self) -> None:
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
-            work = self._work
-        if work is not None:
-            work.stop()
-
-    def _run(self) -> None:
-        try:
-            work = self._made()
-            with work.open() as elements:
-                self._pass(work, elements)
-        except _Stopped:
-            return
-        except SpanwiseError as error:
-            self._last_words(error)
-        except Exception as error:  # noqa: BLE001  whatever it is, the consumers have to hear of it
-            _log.exception("service-task-failed")
-            self._last_words(ServiceError(f"a worker's pass failed: {type(error).__name__}: {error}"))
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-
-    def _made(self) -> Work:
-        work = self._make()
-        with self._changed:
-            if self._stopped:
-                raise _Stopped
-            self._work, self.spec = work, work.op.spec
-        return work
-
-    def _pass(self, work: Work, elements: DatasetIterator) -> None:
-        encoding = encoding_of(work.op.spec)
-        while True:
-            try:
-                piece = next(elements)
-            except StopIteration:
-                return
-            except FunctionFailed as error:  # this element is lost, and the next one can be made
-                self._put(error, 0)
-            else:
-                self._put(piece, encoding.size_bytes(piece))
-
-    def _put(self, piece: Piece | SpanwiseError, size_bytes: int) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopped or self._bytes < self._buffer_bytes)
-            if self._stopped:
-                raise _Stopped
-            self._ready.append((piece, size_bytes))
-            self._bytes += size_bytes
-            self._changed.notify_all()
-
-    def _last_words(self, error: SpanwiseError) -> None:
-        with self._changed:
-            self._ready.append((error, 0))
-
-    def reply(self, request: Fetch) -> Reply:
-        """What is ready, about `limit_bytes` of it at most; the answer of before if the request is made again.
-
-        Raises:
-            UnknownTask: the request goes on with answers that this task has not given, or it is over.
-        """
-        self.touched = time.monotonic()
-        with self._changed:
-            last = self._replies.get(request.client)
-            if last is not None and last.number == request.number:
-                return last
-            if request.number != (0 if last is None else last.number + 1):
-                raise UnknownTask("the request goes on with answers of another life of this task.")
-            self._changed.wait_for(lambda: self._ready or self._ended or self._stopped, _WAIT_S)
-            if self._stopped:
-                raise UnknownTask("the task is over.")
-            pieces, error = self._taken(request.limit_bytes)
-            ended = self._ended and not self._ready
-            reply = self._replies[request.client] = Reply(request.number, pieces, error, ended)
-            self._changed.notify_all()
-        return reply
-
-    def _taken(self, limit_bytes: int) -> tuple[list[Piece], SpanwiseError | None]:
-        """Pieces that are ready; or, in its turn, an error."""
-        pieces: list[Piece] = []
-        taken = 0
-        while self._ready and taken < limit_bytes:
-            piece, size_bytes = self._ready[0]
-            if isinstance(piece, SpanwiseError):
-                if pieces:
-                    break
-                self._ready.popleft()
-                return [], piece
-            self._ready.popleft()
-            pieces.append(piece)
-            taken += size_bytes
-            self._bytes -= size_bytes
-        return pieces, None
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a task runs."""
-
-    op: Op
-    options: Options
-    deal: Splits | None = None
-
-    def open(self) -> DatasetIterator:
-        return DatasetIterator(self.op, self.options, 0, blocks=in_rows(self.op), dataset=Dataset)
-
-    def stop(self) -> None:
-        if self.deal is not None:
-            self.deal.stop()
-
-
-class Splits(sharding.Deal):
-    """The splits that the dispatcher deals to a task; asks until it is answered."""
-
-    def __init__(self, task: int, dispatcher: Connection) -> None:
-        self._task = task
-        self._dispatcher = dispatcher
-        self._lock = threading.Lock()
-        self._number = secrets.randbits(40)  # another life of this worker has other tasks
-        self._ready: dict[tuple[int, int], deque[int]] = {}
-        self._below: dict[int, int] = {}
-        self._stopped = threading.Event()
-
-    def next(self, source: int, repetition: int) -> int | None:
-        with self._lock:
-            ready = self._ready.setdefault((source, repetition), deque())
-            if not ready and repetition >= self._below.get(source, 0):
-                ready.extend(self._ask(source, repetition))
-            if ready:
-                return ready.popleft()
-            del self._ready[source, repetition]
-            return None
-
-    def _ask(self, source: int, repetition: int) -> range:
-        self._number += 1
-        request = {"task": self._task, "number": self._number, "source": source, "repetition": repetition}
-        while True:
-            try:
-                answer, _ = self._dispatcher.call("deal", request)
-            except Unreachable:
-                if self._stopped.wait(_RETRY_S):
-                    raise _Stopped from None
-            except UnknownTask:  # it is over: the dispatcher has taken this worker for lost
-                raise _Stopped from None
-            else:
-                self._below[source] = answer["below"]
-                return range(answer["first"], answer["first"] + answer["count"])
-
-    def stop(self) -> None:
-        self._stopped.set()
 
 
 class WorkerServer:
@@ -245,6 +49,7 @@ class WorkerServer:
         self._graphs: dict[str, tuple[Op, Options]] = {}
         self._finished: set[int] = set()  # tasks, of which the dispatcher has heard
         self._busy = threading.BoundedSemaphore(config.max_requests)
+        self._lender = Lender(config.shared_bytes)
         self._closed = threading.Event()
         self._dispatcher = Connection(config.dispatcher_address, config.security)
         self._server = Server(config.host, config.port, config.security, actions={}, limit_bytes=0, get=self._get)
@@ -271,6 +76,7 @@ class WorkerServer:
             task.stop()
         self._server.shutdown()
         self._heart.join()
+        self._lender.close()
 
     def join(self) -> None:
         """Waits until it is stopped."""
@@ -333,6 +139,7 @@ class WorkerServer:
             self._finished &= self._tasks.keys()
         for task in over:
             task.stop()
+        self._lender.sweep(_IDLE_S)
 
     def _graph(self, dataset: str) -> tuple[Op, Options]:
         """A registered dataset; asked for until the dispatcher answers.
@@ -346,7 +153,7 @@ class WorkerServer:
                 self._graphs[dataset] = unpacked_graph(content, f"dataset {dataset!r}")
             except Unreachable:
                 if self._closed.wait(_RETRY_S):
-                    raise _Stopped from None
+                    raise Stopped from None
         return self._graphs[dataset]
 
     def _work(self, task: dict[str, Any]) -> Work:
@@ -383,7 +190,7 @@ class WorkerServer:
             reply = task.reply(request)
         finally:
             self._busy.release()
-        return wire.stream_of(reply, task.spec, request.compression)
+        return wire.stream_of(reply, task.spec, request, self._lender)
 
     def _task(self, request: Fetch) -> Task:
         if request.task is not None:

@@ -1,0 +1,223 @@
+"""A task on a worker: one pass over a graph, ahead of those who ask for its elements."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from orchestrator.errors import FunctionFailed, ServiceError, SpanwiseError
+from pipelines.input.dataset import Dataset
+from pipelines.input.element import UNKNOWN, Spec
+from pipelines.input.iterator import DatasetIterator
+from pipelines.input.op import Op, Options, seeded
+from pipelines.input.rewrite import optimized
+from pipelines.input.rows import in_rows
+from pipelines.input.service import sharding
+from pipelines.input.service.connection import Connection, UnknownTask, Unreachable
+from pipelines.input.service.requests import Fetch
+from pipelines.input.service.runs import in_runs, size_bytes
+from pipelines.input.service.wire import Reply
+from pipelines.input.snapshot.encoding import Piece, encoding_of
+
+_WAIT_S: Final = 1.0
+"""How long an answer waits for the first element."""
+
+_RETRY_S: Final = 0.1
+
+_log = logging.getLogger(__name__)
+
+
+class Stopped(Exception):
+    """The task is over before its pass is."""
+
+
+class Task:
+    """A pass, in a thread of its own, and what it has ready."""
+
+    def __init__(self, make: Callable[[], Work], buffer_bytes: int) -> None:
+        self._make = make
+        self._buffer_bytes = buffer_bytes
+        self._changed = threading.Condition()
+        self._ready: deque[tuple[Piece | SpanwiseError, int]] = deque()
+        self._bytes = 0
+        self._ended = False
+        self._stopped = False
+        self._replies: dict[int, Reply] = {}  # the last one to each client
+        self._work: Work | None = None
+        self.spec: Spec = UNKNOWN  #: of its elements, once there are some
+        self.touched = time.monotonic()  #: when somebody last asked
+        threading.Thread(target=self._run, name="service-task", daemon=True).start()
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether all that it gives was taken."""
+        with self._changed:
+            return self._ended and not self._ready
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nobody has got more than its first answer."""
+        with self._changed:
+            return all(reply.number == 0 for reply in self._replies.values())
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+            work = self._work
+        if work is not None:
+            work.stop()
+
+    def _run(self) -> None:
+        try:
+            work = self._made()
+            with work.open() as elements:
+                self._pass(work, elements)
+        except Stopped:
+            return
+        except SpanwiseError as error:
+            self._last_words(error)
+        except Exception as error:  # noqa: BLE001  whatever it is, the consumers have to hear of it
+            _log.exception("service-task-failed")
+            self._last_words(ServiceError(f"a worker's pass failed: {type(error).__name__}: {error}"))
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _made(self) -> Work:
+        work = self._make()
+        with self._changed:
+            if self._stopped:
+                raise Stopped
+            self._work, self.spec = work, work.op.spec
+        return work
+
+    def _pass(self, work: Work, elements: DatasetIterator) -> None:
+        encoding = encoding_of(work.op.spec)
+        while True:
+            try:
+                piece = next(elements)
+            except StopIteration:
+                return
+            except FunctionFailed as error:  # this element is lost, and the next one can be made
+                self._put(error, 0)
+            else:
+                self._put(piece, size_bytes(encoding, piece))
+
+    def _put(self, piece: Piece | SpanwiseError, size_bytes: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._bytes < self._buffer_bytes)
+            if self._stopped:
+                raise Stopped
+            self._ready.append((piece, size_bytes))
+            self._bytes += size_bytes
+            self._changed.notify_all()
+
+    def _last_words(self, error: SpanwiseError) -> None:
+        with self._changed:
+            self._ready.append((error, 0))
+
+    def reply(self, request: Fetch) -> Reply:
+        """What is ready, about `limit_bytes` of it at most; the answer of before if the request is made again.
+
+        Raises:
+            UnknownTask: the request goes on with answers that this task has not given, or it is over.
+        """
+        self.touched = time.monotonic()
+        with self._changed:
+            last = self._replies.get(request.client)
+            if last is not None and last.number == request.number:
+                return last
+            if request.number != (0 if last is None else last.number + 1):
+                raise UnknownTask("the request goes on with answers of another life of this task.")
+            self._changed.wait_for(lambda: self._ready or self._ended or self._stopped, _WAIT_S)
+            if self._stopped:
+                raise UnknownTask("the task is over.")
+            pieces, error = self._taken(request.limit_bytes)
+            ended = self._ended and not self._ready
+            reply = self._replies[request.client] = Reply(request.number, pieces, error, ended)
+            self._changed.notify_all()
+        return reply
+
+    def _taken(self, limit_bytes: int) -> tuple[list[Piece], SpanwiseError | None]:
+        """Pieces that are ready; or, in its turn, an error."""
+        pieces: list[Piece] = []
+        taken = 0
+        while self._ready and taken < limit_bytes:
+            piece, size_bytes = self._ready[0]
+            if isinstance(piece, SpanwiseError):
+                if pieces:
+                    break
+                self._ready.popleft()
+                return [], piece
+            self._ready.popleft()
+            pieces.append(piece)
+            taken += size_bytes
+            self._bytes -= size_bytes
+        return pieces, None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a task runs."""
+
+    op: Op
+    options: Options
+    deal: Splits | None = None
+
+    def open(self) -> DatasetIterator:
+        seed = secrets.randbits(63) if self.options.seed is None else self.options.seed
+        graph = in_runs(optimized(seeded(self.op, seed), self.options).op)
+        options = replace(self.options, seed=seed, optimize=False)
+        return DatasetIterator(graph, options, 0, blocks=in_rows(self.op), dataset=Dataset)
+
+    def stop(self) -> None:
+        if self.deal is not None:
+            self.deal.stop()
+
+
+class Splits(sharding.Deal):
+    """The splits that the dispatcher deals to a task; asks until it is answered."""
+
+    def __init__(self, task: int, dispatcher: Connection) -> None:
+        self._task = task
+        self._dispatcher = dispatcher
+        self._lock = threading.Lock()
+        self._number = secrets.randbits(40)  # another life of this worker has other tasks
+        self._ready: dict[tuple[int, int], deque[int]] = {}
+        self._below: dict[int, int] = {}
+        self._stopped = threading.Event()
+
+    def next(self, source: int, repetition: int) -> int | None:
+        with self._lock:
+            ready = self._ready.setdefault((source, repetition), deque())
+            if not ready and repetition >= self._below.get(source, 0):
+                ready.extend(self._ask(source, repetition))
+            if ready:
+                return ready.popleft()
+            del self._ready[source, repetition]
+            return None
+
+    def _ask(self, source: int, repetition: int) -> range:
+        self._number += 1
+        request = {"task": self._task, "number": self._number, "source": source, "repetition": repetition}
+        while True:
+            try:
+                answer, _ = self._dispatcher.call("deal", request)
+            except Unreachable:
+                if self._stopped.wait(_RETRY_S):
+                    raise Stopped from None
+            except UnknownTask:  # it is over: the dispatcher has taken this worker for lost
+                raise Stopped from None
+            else:
+                self._below[source] = answer["below"]
+                return range(answer["first"], answer["first"] + answer["count"])
+
+    def stop(self) -> None:
+        self._stopped.set()
