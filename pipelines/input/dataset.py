@@ -368,9 +368,9 @@ class Dataset:
             security=security,
         )
 
-    def prefetch(self, buffer: int = AUTOTUNE) -> Dataset:
-        """Makes up to `buffer` elements ready in the background."""
-        return self._then(Prefetch(input=self.op, buffer=buffer))
+    def prefetch(self, buffer: int = AUTOTUNE, *, limit_bytes: int | None = None) -> Dataset:
+        """Makes up to `buffer` elements ready in the background, and no more of them than hold `limit_bytes`."""
+        return self._then(Prefetch(input=self.op, buffer=buffer, limit_bytes=limit_bytes))
 
     def apply(self, function: Callable[[Dataset], Dataset]) -> Dataset:
         """`function(self)`: a chain of words under a name."""

@@ -154,7 +154,8 @@ class Ahead(Stream):
                 raise slot.error
             finally:
                 slot.error = None  # or its traceback would hold this frame, and this frame the error
-        return slot.element
+        element, slot.element = slot.element, None  # the thread that made it may be on its way to drop the slot
+        return element
 
     def start(self) -> None:
         """Begins to take elements, before the first is asked for."""
@@ -358,6 +359,9 @@ class _Window:
             thread.join(max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in threads):
             logger.warning("input.closing", extra={"op": self.name, "reason": "a function is still being called"})
+            return
+        for slot in self._slots:  # these stay, to tell the state
+            slot.element = None
 
     # The threads' side
 

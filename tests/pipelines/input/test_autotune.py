@@ -81,7 +81,8 @@ def test_memory_stays_under_the_budget():
             proposal = elements.tuner.proposal
 
         assert proposal.held_bytes <= budget_megabytes << 20
-        assert 1 < most[0] <= budget_megabytes
+        assert most[0] <= budget_megabytes
+    assert most[0] > 1  # the larger budget has room for several calls at once; of the smaller, buffers may take all
 
 
 def test_a_quick_function_is_called_by_the_consumer_itself():

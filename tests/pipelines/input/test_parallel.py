@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections import Counter
 from pathlib import Path
 
@@ -217,6 +218,25 @@ def test_what_goes_to_another_process_is_shared_not_copied_through_the_socket():
     np.testing.assert_array_equal(back["a"][0], nested["a"][0])
     assert back["a"][0].flags.writeable
     assert back["a"][1] == "text"
+
+
+def test_what_was_given_is_the_consumers_alone():
+    """Also while its slot is still needed, to tell the state: those that were given out of turn."""
+    alive, go_on = weakref.WeakSet(), threading.Event()
+
+    class Made:
+        def __init__(self, number):
+            if number == 0:
+                go_on.wait(10)
+            alive.add(self)
+
+    elements = iter(tfdata.range(3).map(Made, num_parallel=3, deterministic=False).options(optimize=False))
+    next(elements)
+    next(elements)
+
+    assert not alive
+    go_on.set()
+    assert len(list(elements)) == 1
 
 
 def test_a_program_that_ends_with_a_live_iterator_ends():

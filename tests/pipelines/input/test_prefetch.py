@@ -2,6 +2,7 @@
 
 import threading
 import time
+import weakref
 
 import numpy as np
 import pyarrow as pa
@@ -37,8 +38,25 @@ def test_it_keeps_so_many_elements_ready():
 
 def test_it_holds_no_more_bytes_than_it_may():
     """Elements of a megabyte each: three of them, whatever the buffer; but always one."""
-    assert taken_ahead(lambda source: Prefetch(input=source, buffer=100, limit_bytes=3_500_000)) == 3
-    assert taken_ahead(lambda source: Prefetch(input=source, buffer=100, limit_bytes=1)) == 1
+    assert taken_ahead(lambda source: Dataset(source).prefetch(100, limit_bytes=3_500_000).op) == 3
+    assert taken_ahead(lambda source: Dataset(source).prefetch(100, limit_bytes=1).op) == 1
+
+
+def test_what_was_ready_is_given_back_when_it_is_closed():
+    """Even while somebody still holds the iterator, to ask for its state."""
+    alive = weakref.WeakSet()
+
+    class Made:
+        def __init__(self, _number):
+            alive.add(self)
+
+    elements = iter(tfdata.range(20).map(Made).prefetch(4).options(optimize=False))
+    next(elements)
+    state = elements.state()
+    elements.close()
+
+    assert not alive
+    assert elements.state() == state
 
 
 def test_the_next_element_is_made_while_the_consumer_works():
