@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from orchestrator.errors import ServiceError
 from pipelines.input.service.policy import ShardingPolicy
+from pipelines.input.service.saves import SaveRecord, Saves
 
 MOST_SPLITS: Final = 64
 """How many splits a worker is dealt at once, at most."""
@@ -136,6 +137,7 @@ Record: TypeAlias = (
     | LeaseSplits
     | Progress
     | Continue
+    | SaveRecord
 )
 
 
@@ -178,6 +180,7 @@ class State:
         self.names: dict[tuple[str, str, str], int] = {}  #: jobs by name, dataset and epoch
         self.clients: dict[int, int] = {}  #: and their jobs
         self.tasks: dict[int, Task] = {}
+        self.saves = Saves()
         self.next_id = 1
         for record in records:
             self.apply(record)
@@ -194,6 +197,7 @@ class State:
                 self.workers[worker] = record
             case RemoveWorker(worker=worker):
                 self.workers.pop(worker, None)
+                self.saves.lose(worker)
                 for number in [number for number, task in self.tasks.items() if task.worker == worker]:
                     self.jobs[self.tasks.pop(number).job].tasks.discard(number)
             case CreateJob(job=number):
@@ -220,6 +224,8 @@ class State:
                 self._progress(record)
             case Continue(next_id=number):
                 self._count(number - 1)
+            case _:
+                self.saves.apply(record)
 
     def _count(self, number: int) -> None:
         self.next_id = max(self.next_id, number + 1)
@@ -305,6 +311,7 @@ def records_of(state: State) -> Iterator[Record]:
             ever_finished=job.ever_finished,
             shards_done=tuple(job.shards_done),
         )
+    yield from state.saves.records()
     yield Continue(next_id=state.next_id)
 
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
@@ -22,6 +22,7 @@ from pipelines.input.service.config import DispatcherConfig
 from pipelines.input.service.connection import UnknownTask, Unreachable
 from pipelines.input.service.dispatch import CreateJob, FinishTask, Record, RegisterDataset, RegisterWorker, State
 from pipelines.input.service.journal import Journal
+from pipelines.input.service.saving import Saving
 from pipelines.input.service.server import Server
 
 Answer: TypeAlias = tuple[dict[str, Any], bytes]
@@ -76,6 +77,7 @@ class DispatchServer:
                     "deal": (ask.Deal, self._deal),
                     "lease": (ask.Lease, self._lease),
                     "status": (ask.Status, self._status),
+                    **Saving(self._change).actions,
                 },
                 limit_bytes=config.max_message_bytes,
             )
@@ -200,7 +202,8 @@ class DispatchServer:
                 min(request.wait_s, self.config.worker_timeout_s / 3),
             )
             self._workers_seen[request.worker] = time.monotonic()
-            return {"tasks": list(self._tasks_of(request.worker).values())}, b""
+            saves = [asdict(save.made) for save in self._state.saves.going.values()]
+            return {"tasks": list(self._tasks_of(request.worker).values()), "saves": saves}, b""
 
     def _shard(self, address: str) -> int | None:
         listed = self.config.worker_addresses

@@ -2,6 +2,7 @@
 
     snapshot.metadata           the attempt that may become the snapshot: its run id, when it was started
     metadata.final              the run that is the snapshot, whole: its chunks with their checksums
+    metadata.error              why a data service gave the attempt up; goes when the next one begins
     <run id>/00000000.snapshot  chunks, each whole since it has its name
 
 The commit is the one moment in which `metadata.final` gets its name. Before it nothing is read from; after it nothing
@@ -20,13 +21,14 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.errors import SnapshotDamaged
 from pipelines.input.snapshot.files import Files
 from pipelines.input.snapshot.format import SUFFIX, Header, checksum_of, header_of
-from pipelines.input.snapshot.state import ChunkRecord, Metadata
+from pipelines.input.snapshot.state import ChunkRecord, Failure, Metadata
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 PENDING: Final = "snapshot.metadata"
 FINAL: Final = "metadata.final"
+FAILED: Final = "metadata.error"
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +40,7 @@ class Found:
     final: Metadata | None
     pending: Metadata | None
     broken: tuple[str, ...] = ()  #: metadata files that cannot be read; they count as absent
+    failed: Failure | None = None
 
 
 class Folder:
@@ -62,7 +65,9 @@ class Folder:
                 read[name] = None
                 broken.append(name)
         # If what was whole cannot be read, nobody is known to be writing it again.
-        return Found(read[FINAL], None if FINAL in broken else read[PENDING], tuple(broken))
+        pending = None if FINAL in broken else read[PENDING]
+        content = self.files.read(f"{self.fingerprint}/{FAILED}")
+        return Found(read[FINAL], pending, tuple(broken), None if content is None else Failure.from_bytes(content))
 
     def claim(self, run: Metadata, found: Found) -> bool:
         """Makes `run` the attempt, if the folder still is as it was found; False if somebody was faster."""
@@ -70,7 +75,7 @@ class Folder:
         with self._alone():
             if self.look() != found:
                 return False
-            for name in found.broken:
+            for name in (*found.broken, FAILED):
                 self.files.remove(f"{self.fingerprint}/{name}")
             if found.pending is None and PENDING not in found.broken and FINAL not in found.broken:
                 if not self.files.create(f"{self.fingerprint}/{PENDING}", [run.to_bytes()]):
@@ -112,6 +117,16 @@ class Folder:
             found = self.look()
             if found.pending is not None and found.pending.run_id == run_id and found.final is None:
                 self.files.remove(f"{self.fingerprint}/{PENDING}")
+
+    def fail(self, run_id: str, error: str) -> None:
+        """Gives up the attempt with all that it wrote, and leaves word of why."""
+        with self._alone():
+            found = self.look()
+            if found.pending is None or found.pending.run_id != run_id or found.final is not None:
+                return
+            self.files.replace(f"{self.fingerprint}/{FAILED}", [Failure(run_id, error).to_bytes()])
+            self.files.remove(f"{self.fingerprint}/{PENDING}")
+        self.files.remove(f"{self.fingerprint}/{run_id}")
 
     def retire(self, run_id: str, file: str) -> None:
         """Takes back a snapshot of which a file is damaged; its other chunks will be used again."""

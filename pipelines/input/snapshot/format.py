@@ -64,8 +64,13 @@ class Header:
     layout: str = ""  #: what `encoding` needs to know to make elements of the blocks
 
 
-def file_name(split: int, number: int) -> str:
-    """Of a split's chunk. One split numbers its files as the RFC does; of several, each has its own numbers."""
+def file_name(split: int, number: int, mark: str = "") -> str:
+    """Of a split's chunk. One split numbers its files as the RFC does; of several, each has its own numbers.
+
+    A mark makes it a name of one writer's, whoever else writes the split.
+    """
+    if mark:
+        return f"{split:03}-{number:08}-{mark}{SUFFIX}"
     return f"{number:08}{SUFFIX}" if split == 0 else f"{split:03}-{number:08}{SUFFIX}"
 
 

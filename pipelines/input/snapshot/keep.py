@@ -10,7 +10,7 @@ from typing import Literal
 from orchestrator.errors import SnapshotDamaged, SnapshotNotFound
 from pipelines.input.snapshot.files import Files
 from pipelines.input.snapshot.folder import Folder, Found
-from pipelines.input.snapshot.state import ChunkRecord, Metadata
+from pipelines.input.snapshot.state import ChunkRecord, Failure, Metadata
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +31,16 @@ class Listing:
     fingerprint: str
     final: Metadata | None
     pending: Metadata | None
+    failed: Failure | None
     runs: tuple[RunListing, ...]
 
     @property
-    def state(self) -> Literal["whole", "pending", "leftovers"]:
+    def state(self) -> Literal["whole", "pending", "failed", "leftovers"]:
         if self.final is not None:
             return "whole"
-        return "pending" if self.pending is not None else "leftovers"
+        if self.pending is not None:
+            return "pending"
+        return "failed" if self.failed is not None else "leftovers"
 
     @property
     def started(self) -> datetime | None:
@@ -55,8 +58,10 @@ def snapshots(files: Files) -> Iterator[Listing]:
         folder = Folder(files, fingerprint)
         found = folder.look()
         runs = tuple(_run(folder, found, run_id) for run_id in files.folders(fingerprint))
-        if found.final is not None or found.pending is not None or runs:
-            yield Listing(fingerprint=fingerprint, final=found.final, pending=found.pending, runs=runs)
+        if found.final or found.pending or found.failed or runs:
+            yield Listing(
+                fingerprint=fingerprint, final=found.final, pending=found.pending, failed=found.failed, runs=runs
+            )
 
 
 def snapshot(files: Files, fingerprint: str) -> Listing:

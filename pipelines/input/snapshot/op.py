@@ -271,7 +271,14 @@ class SnapshotStream(Stream):
         for _ in range(_TRIES):
             found = folder.look()
             now = op.clock()
-            decision = decide(final=found.final, pending=found.pending, now=now, expiry_s=op.expiry_s, mode=op.mode)
+            decision = decide(
+                final=found.final,
+                pending=found.pending,
+                now=now,
+                expiry_s=op.expiry_s,
+                mode=op.mode,
+                failed=found.failed,
+            )
             if isinstance(decision, Read):
                 return self._reading(decision.metadata)
             if isinstance(decision, PassThrough):

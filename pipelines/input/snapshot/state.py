@@ -76,6 +76,25 @@ class Metadata:
 
 
 @dataclass(frozen=True)
+class Failure:
+    """What `metadata.error` says: a run that was to become the snapshot, and cannot."""
+
+    run_id: str
+    error: str
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self), indent=1).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Failure:
+        """A file that nobody can read says as much as that there was an error."""
+        try:
+            return cls(**json.loads(content))
+        except (ValueError, TypeError):
+            return cls("", "its error cannot be read")
+
+
+@dataclass(frozen=True)
 class Read:
     """There is a whole snapshot: its elements come from there."""
 
@@ -108,7 +127,13 @@ Decision: TypeAlias = "Read | Write | PassThrough | Refuse"
 
 
 def decide(  # noqa: PLR0911  a rule a line, in the order of the RFC
-    *, final: Metadata | None, pending: Metadata | None, now: float, expiry_s: float, mode: Mode = "auto"
+    *,
+    final: Metadata | None,
+    pending: Metadata | None,
+    now: float,
+    expiry_s: float,
+    mode: Mode = "auto",
+    failed: Failure | None = None,
 ) -> Decision:
     """What to do, given what the snapshot's folder holds.
 
@@ -118,6 +143,7 @@ def decide(  # noqa: PLR0911  a rule a line, in the order of the RFC
         now: seconds since 1970.
         expiry_s: how old an unfinished snapshot may be before it is written anew.
         mode: `auto` is the RFC's rule; the others name the outcome.
+        failed: the content of `metadata.error`, likewise.
     """
     if mode == "passthrough":
         return PassThrough("mode='passthrough'")
@@ -126,6 +152,8 @@ def decide(  # noqa: PLR0911  a rule a line, in the order of the RFC
     whole = final or (pending if pending is not None and pending.complete else None)
     if whole is not None:
         return Read(whole)
+    if mode == "read" and failed is not None and pending is None:
+        return Refuse(f"the save job failed to write it: {failed.error}")
     if mode == "read":
         return Refuse("there is none" if pending is None else "it has not been written to its end")
     if pending is None:

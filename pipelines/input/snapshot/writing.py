@@ -47,6 +47,7 @@ class SplitWriter:
         split: int = 0,
         compression: str,
         origin: Origin | None = None,
+        mark: str = "",
     ) -> None:
         self._folder = folder
         self._run_id = run_id
@@ -55,6 +56,7 @@ class SplitWriter:
         self._split = split
         self._compression = compression
         self._origin = origin
+        self._mark = mark  # in the names of its files, if others write the same split
         self._codec: Codec | None = None if compression == "auto" else compression  # type: ignore[assignment]
         self._pieces: list[Piece] = []
         self._before: State | None = None
@@ -103,7 +105,7 @@ class SplitWriter:
 
     def _name(self) -> str:
         self._files += 1
-        return file_name(self._split, self._files - 1)
+        return file_name(self._split, self._files - 1, self._mark)
 
     def _write(self, pieces: Sequence[Piece], header: Header, name: str) -> ChunkRecord:
         schema, blocks, layout = self._encoding.pack(pieces)
