@@ -94,3 +94,5 @@ class Fetch(Request):
     number: Number  #: of the request: one that is made again is answered as before
     limit_bytes: Annotated[int, Field(gt=0, le=1 << 30)]
     compression: Literal["lz4", "zstd"] | None = None
+    host: Annotated[str, Field(max_length=500)] | None = None  #: whose memory the client can map
+    returned: Annotated[tuple[Number, ...], Field(max_length=1_000)] = ()  #: segments that it has done with
