@@ -14,7 +14,6 @@ import sys
 import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 from orchestrator.errors import ParameterError
@@ -35,11 +34,12 @@ def packed(value: object, users: Iterable[object]) -> Parcel:
     Raises:
         ParameterError: something in it cannot be pickled.
     """
+    import cloudpickle
+
     modules = dict.fromkeys(name for user in users if (name := _module_of(user)) is not None)
     files = {name: getattr(sys.modules.get(name), "__file__", None) for name in modules}
     libraries = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     paths = [str(Path(path).absolute()) for path in sys.path if path and not path.startswith(libraries)]
-    cloudpickle = import_module("apache_beam.internal.cloudpickle")
     try:
         content: bytes = cloudpickle.dumps(value)
     except Exception as error:  # whatever an object's own pickling raises
@@ -53,10 +53,11 @@ def packed(value: object, users: Iterable[object]) -> Parcel:
 @functools.lru_cache(maxsize=4)
 def opened(parcel: Parcel) -> object:
     """What was packed; a process opens each parcel once."""
+    import cloudpickle
+
     sys.path.extend(path for path in parcel.paths if path not in sys.path)
     for name, file in parcel.modules:
         _load(name, file)
-    cloudpickle = import_module("apache_beam.internal.cloudpickle")
     value: object = cloudpickle.loads(parcel.content)
     return value
 

@@ -98,6 +98,7 @@ class TrainerTask:
     graph: TransformGraph | None = None  #: how `examples` were made of the raw ones; a model is served with it
     base: Model | None = None  #: the model to start from; its files are below `base.path`
     parameters: Mapping[str, object] = field(default_factory=dict)  #: as given to Trainer
+    workers: int = 1  #: as given to Trainer
     attempt: int = 1  #: counts the tries of this run; above 1, `checkpoints` may hold something
 
     def keep_graph(self) -> Path:
@@ -161,6 +162,7 @@ class Trainer(Component):
         from_base: bool,
         run_fn: Callable[[TrainerTask], None],
         parameters: Mapping[str, object] | None = None,
+        workers: int = 1,
         warm_start: Literal["except_backfill", "always"] = "except_backfill",  # noqa: ARG002 -- `prepare` reads it
     ) -> None:
         if base is not None and not from_base:
@@ -178,6 +180,7 @@ class Trainer(Component):
             graph=graph,
             base=base,
             parameters=dict(parameters or {}),
+            workers=workers,
             attempt=attempt.number,
         )
         spans = ranges(((e.span, e.version) for e in task.examples), Calendar.called(task.examples[0].calendar))

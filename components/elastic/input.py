@@ -1,0 +1,234 @@
+"""The input of a worker: one dataset over all the tasks that it will be given, so that it never drains between them.
+
+What the user's `dataset_fn` makes of rows is put together once, as a graph over all rows of a split; for each task the
+same graph is opened over the task's rows. So batches end with their task: a batch belongs to one task, a task is known
+by its batches whoever does it, and what shuffles, drops or joins rows does so within a task and alike each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from components.elastic.tasks import Kind, Lease, Task
+from orchestrator.errors import ParameterError, UnreadableInput
+from pipelines.input.dataset import Dataset
+from pipelines.input.element import UNKNOWN, Spec, Table, parts_of
+from pipelines.input.op import Count, Element, Op, Opening, Options, State, Stream, ops_of, rebuilt, seeded
+from pipelines.input.ops.cache import Cache
+from pipelines.input.ops.parquet import Parquet, Reader
+from pipelines.input.rewrite import optimized
+from pipelines.input.snapshot.op import Snapshot
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Body:
+    """What `dataset_fn` makes of the rows of a split: a graph, and the op in it that stands for the rows."""
+
+    op: Op
+    rows: Parquet
+    options: Options
+    seed: int
+
+    def of(self, task: Task) -> Op:
+        """The graph over the rows of one task."""
+        return rebuilt(self.op, lambda each: TaskRows(reading=self.rows, task=task) if each is self.rows else each)
+
+
+def body(reading: Parquet, dataset_fn: Callable[[Dataset], Dataset], seed: int) -> Body:
+    """The graph of a split, rewritten as any dataset is: only the columns are read that it needs.
+
+    Raises:
+        ParameterError: it gives no batches, never ends, or keeps what belongs to a whole pass.
+        DatasetError: it is put together wrongly.
+    """
+    made = Dataset(reading).apply(dataset_fn)
+    if isinstance(made.spec, Table):
+        raise ParameterError("dataset_fn gives rows, and workers take batches: end it with .batch(256).")
+    options = replace(made.settings, deterministic=True)
+    op = optimized(seeded(made.op, seed), options).op
+    for each in ops_of(op):
+        if isinstance(each, Cache | Snapshot):
+            raise ParameterError(
+                f"dataset_fn: {each.name} keeps a whole pass, and it is given one task after the other. Leave it out."
+            )
+    found = [each for each in ops_of(op) if isinstance(each, Parquet) and each.groups is reading.groups]
+    if len(found) != 1:
+        raise ParameterError("dataset_fn has to give what it makes of the rows that it is given, each read once.")
+    if made.cardinality == float("inf"):
+        raise ParameterError("dataset_fn repeats the rows without end. Leave repeat out, and say epochs=….")
+    return Body(op, found[0], options, seed)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TaskRows(Op):
+    """The rows of one task."""
+
+    reading: Parquet = field(repr=False)
+    task: Task
+
+    @property
+    def inputs(self) -> tuple[Op, ...]:
+        return ()
+
+    @property
+    def spec(self) -> Spec:
+        return self.reading.spec
+
+    @property
+    def cardinality(self) -> Count:
+        return None if self.reading.filter is not None else self.task.stop - self.task.start
+
+    def open(self, opening: Opening) -> Stream:
+        return TaskRowsStream(self, opening)
+
+
+class TaskRowsStream(Stream):
+    """Decodes the row group up to the end of the task, and gives the rows from its beginning on."""
+
+    def __init__(self, op: TaskRows, opening: Opening) -> None:
+        self._op = op
+        self._reader = Reader(op.reading, opening.block)
+        self._batches: Iterator[pa.RecordBatch] | None = None
+        self._at = 0  # rows of the group so far
+
+    def __next__(self) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        task = self._op.task
+        try:
+            if self._batches is None:
+                self._batches = self._reader.read(task.shard)
+            while self._at < task.stop:
+                batch = next(self._batches)
+                first, self._at = self._at, self._at + batch.num_rows
+                start, stop = max(task.start - first, 0), min(task.stop - first, batch.num_rows)
+                if start < stop:
+                    block = self._reader.finished(batch.slice(start, stop - start))
+                    if block.num_rows:
+                        return block
+        except (pa.ArrowException, OSError) as error:
+            raise UnreadableInput(f"{self._reader.name(task.shard)}: cannot be read ({error}).") from error
+        raise StopIteration
+
+    def state(self) -> State:
+        return {}  # kept by those that prefetch, and never asked for: a task is what goes on
+
+    def restore(self, state: State) -> None:
+        raise NotImplementedError("a task is done anew")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One batch of a task, or the end of its batches, or what was raised in their place."""
+
+    lease: Lease
+    number: int  #: of the batch in its task; at the end, how many there were
+    batch: Element = None
+    is_end: bool = False
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shared(Op):
+    """The batches of one task behind those of another: of whichever `next_lease` gives, until it gives none."""
+
+    bodies: Mapping[Kind, Body] = field(repr=False)
+    next_lease: Callable[[], Lease | None] = field(repr=False)
+
+    @property
+    def inputs(self) -> tuple[Op, ...]:
+        return ()
+
+    @property
+    def spec(self) -> Spec:
+        return UNKNOWN
+
+    @property
+    def cardinality(self) -> Count:
+        return None
+
+    def open(self, opening: Opening) -> Stream:
+        return SharedStream(self, opening)
+
+
+class SharedStream(Stream):
+    """Asks for a task when the last batch of the one before was taken from it, which is before that is computed on."""
+
+    def __init__(self, op: Shared, opening: Opening) -> None:
+        self._op = op
+        self._opening = opening
+        self._lease: Lease | None = None
+        self._task: Stream | None = None
+        self._number = 0
+
+    def __next__(self) -> Piece:
+        if self._lease is None:
+            self._lease = self._op.next_lease()
+            if self._lease is None:
+                raise StopIteration
+            self._number = 0
+        lease = self._lease
+        try:
+            if self._task is None:
+                self._task = self._opened(lease.task)
+            while True:
+                batch = next(self._task)
+                self._number += 1
+                if self._number > lease.counted:
+                    return Piece(lease, self._number - 1, batch)
+        except StopIteration:
+            self._close_task()
+            return Piece(lease, self._number, is_end=True)
+        except Exception as error:  # noqa: BLE001  whatever it is, it is the task's, and others go on
+            self._close_task()
+            return Piece(lease, self._number, error=error)
+
+    def _opened(self, task: Task) -> Stream:
+        body = self._op.bodies[task.kind]
+        opening = Opening(
+            options=body.options,
+            seed=body.seed,
+            epoch=(task.epoch, task.number),
+            block=self._opening.block,
+            dataset=self._opening.dataset,
+        )
+        return opening.open(body.of(task))
+
+    def _close_task(self) -> None:
+        self._lease = None
+        if self._task is not None:
+            self._task.close()
+            self._task = None
+
+    def state(self) -> State:
+        return {}  # kept by what prefetches, and never asked for: the master knows what is done
+
+    def restore(self, state: State) -> None:
+        raise NotImplementedError("a pass goes on with whatever the master gives")
+
+    def close(self) -> None:
+        self._close_task()
+
+
+def shared(bodies: Mapping[Kind, Body], next_lease: Callable[[], Lease | None], ahead: int) -> Dataset:
+    """The dataset of all tasks, `ahead` pieces of which are made in the background."""
+    options = Options(optimize=False, autotune=False)
+    return Dataset(Shared(bodies=bodies, next_lease=next_lease), options).prefetch(ahead)
+
+
+def rows_in(batch: Any) -> int:
+    """How many rows a batch has: along the first axis of its first array."""
+    while (taken := parts_of(batch)) is not None:
+        _, parts = taken
+        if not parts:
+            return 1
+        batch = parts[0]
+    try:
+        return len(batch)
+    except TypeError:
+        return 1
