@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     )
     from pipelines.input.iterator import DatasetIterator
     from pipelines.input.op import AUTOTUNE, Options
+    from pipelines.input.ops.shard import SHARD_HINT
+    from pipelines.input.service.consumer import from_dataset_id, register_dataset
+    from pipelines.input.service.save import save
+    from pipelines.input.snapshot.loaded import load
     from pipelines.input.sources import (
         col,
         from_arrow,
@@ -66,15 +70,18 @@ _HOMES = {
     "from_parquet": "sources",
     "from_tensor_slices": "sources",
     "from_tensors": "sources",
+    "load": "snapshot.loaded",
     "range": "sources",
     "register_dataset": "service.consumer",
     "sample_from_datasets": "sources",
+    "save": "service.save",
     "spec_of": "element",
     "zip": "sources",
 }
 
 __all__ = [
     "AUTOTUNE",
+    "SHARD_HINT",
     "ArraySpec",
     "Batch",
     "Dataset",
@@ -93,13 +100,17 @@ __all__ = [
     "from_arrow",
     "from_arrow_files",
     "from_csv",
+    "from_dataset_id",
     "from_elements",
     "from_generator",
     "from_parquet",
     "from_tensor_slices",
     "from_tensors",
+    "load",
     "range",
+    "register_dataset",
     "sample_from_datasets",
+    "save",
     "spec_of",
     "zip",
 ]

@@ -6,38 +6,68 @@ So the dispatcher counts and knows nothing of what it deals; what split 7 of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from orchestrator.errors import DatasetError
+from orchestrator.fingerprint import digest
 from pipelines.input.element import Spec
+from pipelines.input.fingerprint import WithFingerprint
 from pipelines.input.op import Count, Element, Op, Opening, Options, State, Stream, mixed, ops_of, rebuilt
 from pipelines.input.ops.arrow import Arrow
+from pipelines.input.ops.as_numpy import AsNumpy
+from pipelines.input.ops.as_rows import AsRows
+from pipelines.input.ops.concatenate import Concatenate
 from pipelines.input.ops.csv import Csv
 from pipelines.input.ops.enumerate import Enumerate
+from pipelines.input.ops.filter import Filter
+from pipelines.input.ops.ignore_errors import IgnoreErrors
 from pipelines.input.ops.interleave import Interleave
 from pipelines.input.ops.ipc import ArrowFiles
+from pipelines.input.ops.map import Map
 from pipelines.input.ops.parquet import Parquet
+from pipelines.input.ops.prefetch import Prefetch
 from pipelines.input.ops.range import Range
 from pipelines.input.ops.repeat import Repeat
 from pipelines.input.ops.sample import Sample
 from pipelines.input.ops.scan import Scan
+from pipelines.input.ops.select import Select
 from pipelines.input.ops.shard import SHARD_HINT, Shard
 from pipelines.input.ops.shuffle_and_repeat import ShuffleAndRepeat
 from pipelines.input.ops.skip import Skip
 from pipelines.input.ops.take import Take
 from pipelines.input.ops.tensors import Elements, TensorSlices
+from pipelines.input.ops.unbatch import Unbatch
 from pipelines.input.ops.zip import Zip
 from pipelines.input.rewrite import optimized
 from pipelines.input.service.policy import ShardingPolicy
+from pipelines.input.snapshot.loaded import Loaded
+from pipelines.input.snapshot.op import Snapshot
 from pipelines.input.stacking import cut, length
 
 _SPLITS: Final = 256
 """How many splits the units of a source make, at most; files are not put together."""
 
+_SHARDS: Final = 32
+"""How many shards a dataset is saved in, at most."""
+
 _BLOCK_ROWS: Final = 8_192
 _FILES: Final = (Parquet, Csv, ArrowFiles)
+_BY_ELEMENT: Final = (
+    AsNumpy,
+    AsRows,
+    Concatenate,
+    Filter,
+    IgnoreErrors,
+    Interleave,
+    Map,
+    Prefetch,
+    Select,
+    Unbatch,
+    WithFingerprint,
+)
+"""Ops that give of two datasets, one behind the other, what they give of each."""
 
 
 def sources_of(op: Op) -> list[Op]:
@@ -90,6 +120,8 @@ def splits_of(source: Op, *, single: bool = False) -> Splits | None:  # noqa: PL
             return Splits(len(groups), lambda number: replace(source, groups=(groups[number],), shuffle=False))
         case Csv() | ArrowFiles():
             return _of_units(len(source.paths), lambda units: _with_files(source, source.paths[units]), 1)
+        case Loaded(chunks=chunks):
+            return _of_units(len(chunks), lambda units: replace(source, chunks=chunks[units]), 1)
     return None
 
 
@@ -118,11 +150,17 @@ def shares_of(op: Op) -> Shares:
     counting = (Take, Skip, Shard, Enumerate, Scan)
     unleasable = ""
     for each in ops_of(op):
+        if _keeps(each):
+            return Shares((), "snapshot keeps a whole pass, and no worker makes one; save the dataset, and load it")
         if isinstance(each, counting):
             unleasable = f"{each.name} counts elements over all splits; put it behind distribute"
         elif isinstance(each, Zip | Sample):
             unleasable = f"{each.name} reads several sources side by side; put it behind distribute"
     return Shares(tuple(splits.count for splits in found if splits is not None), "", unleasable)
+
+
+def _keeps(op: Op) -> bool:
+    return isinstance(op, Snapshot) and op.mode != "passthrough"
 
 
 def _is_zipped(op: Op) -> bool:
@@ -302,6 +340,27 @@ class NothingStream(Stream):
         pass
 
 
+# Saves.
+
+
+def shards_of(op: Op) -> int:
+    """How many shards a dataset is saved in, each made by itself; one, if something in it looks at all its elements."""
+    shares = shares_of(op)
+    if shares.unsplittable or not all(isinstance(each, _BY_ELEMENT) for each in ops_of(op) if each.inputs):
+        return 1
+    return max(1, min(_SHARDS, sum(shares.splits)))
+
+
+def of_save(op: Op, shards: int, shard: int) -> Iterator[tuple[int, Op]]:
+    """The splits of a shard, with their numbers; put behind each other, shards give the elements in their order."""
+    if shards == 1:
+        yield 0, op
+        return
+    count = sum(shares_of(op).splits)
+    for number in range(shard * count // shards, (shard + 1) * count // shards):
+        yield number, of_split(op, number)
+
+
 # Shards.
 
 
@@ -312,7 +371,7 @@ def of_shard(op: Op, policy: ShardingPolicy, shards: int, index: int) -> Op:
         DatasetError: FILE, and there are no files to share out, or fewer than workers.
     """
     if policy is ShardingPolicy.HINT:
-        return rebuilt(op, lambda each: _filled(each, shards, index))
+        return rebuilt(op, lambda each: _filled(_named(each, shards, index), shards, index))
     files = _files_of(op)
     if policy is ShardingPolicy.DATA or (policy is ShardingPolicy.FILE_OR_DATA and not files):
         return Shard(input=op, shards=shards, index=index)
@@ -322,7 +381,20 @@ def of_shard(op: Op, policy: ShardingPolicy, shards: int, index: int) -> Op:
             f"distribute(processing_mode='file'): found an unshardable source dataset: {names} reads no files. "
             f"Use 'data', or 'file_or_data'."
         )
-    return rebuilt(op, lambda each: _of_file_shard(each, files[id(each)], shards, index) if id(each) in files else each)
+
+    def change(each: Op) -> Op:
+        if id(each) in files:
+            return _of_file_shard(each, files[id(each)], shards, index)
+        return _named(each, shards, index)
+
+    return rebuilt(op, change)
+
+
+def _named(op: Op, shards: int, index: int) -> Op:
+    """A snapshot of a shard has a name of its own: it is not that of the whole dataset (Snapshot RFC, Concurrency)."""
+    if isinstance(op, Snapshot) and op.fingerprint:
+        return replace(op, fingerprint=digest("shard", op.fingerprint, str(shards), str(index)))
+    return op
 
 
 def _filled(op: Op, shards: int, index: int) -> Op:

@@ -6,6 +6,7 @@ import logging
 import secrets
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -17,6 +18,7 @@ from pydantic import ValidationError
 from orchestrator.errors import ServiceError
 from pipelines.input.op import Op, Options, mixed, seeded
 from pipelines.input.service import sharding, wire
+from pipelines.input.service.buffers import Buffer, Lanes, Queue, Window
 from pipelines.input.service.config import WorkerConfig
 from pipelines.input.service.connection import (
     Connection,
@@ -28,6 +30,8 @@ from pipelines.input.service.graph import unpacked_graph
 from pipelines.input.service.memory import Lender
 from pipelines.input.service.policy import ShardingPolicy
 from pipelines.input.service.requests import Fetch
+from pipelines.input.service.saver import Saver
+from pipelines.input.service.saves import StartSave
 from pipelines.input.service.server import Server
 from pipelines.input.service.task import Splits, Stopped, Task, Work
 
@@ -47,6 +51,7 @@ class WorkerServer:
         self._tasks: dict[int, Task] = {}
         self._splits: dict[tuple[str, int, int], Task] = {}  # by dataset, split and client
         self._graphs: dict[str, tuple[Op, Options]] = {}
+        self._savers: dict[str, Saver] = {}
         self._finished: set[int] = set()  # tasks, of which the dispatcher has heard
         self._busy = threading.BoundedSemaphore(config.max_requests)
         self._lender = Lender(config.shared_bytes)
@@ -71,7 +76,7 @@ class WorkerServer:
             return
         self._closed.set()
         with self._lock:
-            tasks = [*self._tasks.values(), *self._splits.values()]
+            tasks: list[Task | Saver] = [*self._tasks.values(), *self._splits.values(), *self._savers.values()]
         for task in tasks:
             task.stop()
         self._server.shutdown()
@@ -135,11 +140,28 @@ class WorkerServer:
             over += [self._splits.pop(key) for key in old]
             for number, each in wanted.items():
                 if number not in self._tasks:
-                    self._tasks[number] = Task(partial(self._work, each), self.config.buffer_bytes)
+                    self._tasks[number] = Task(partial(self._work, each), self._buffer(each))
             self._finished &= self._tasks.keys()
         for task in over:
             task.stop()
+        self._save([StartSave(**each) for each in answer["saves"]])
         self._lender.sweep(_IDLE_S)
+
+    def _save(self, going: Sequence[StartSave]) -> None:
+        """Takes part in the saves that go on."""
+        with self._lock:
+            self._savers = {
+                each.save: self._savers.get(each.save) or Saver(each, self._id, self._dispatcher, self._graph)
+                for each in going
+                if not self._closed.is_set()
+            }
+
+    def _buffer(self, task: dict[str, Any]) -> Buffer:
+        if task["consumers"]:
+            return Lanes(task["consumers"], self.config.buffer_bytes)
+        if task["cached"]:
+            return Window(self.config.cross_trainer_cache_bytes, self.config.buffer_bytes)
+        return Queue(self.config.buffer_bytes)
 
     def _graph(self, dataset: str) -> tuple[Op, Options]:
         """A registered dataset; asked for until the dispatcher answers.
@@ -160,14 +182,15 @@ class WorkerServer:
         """What a task is to run."""
         op, options = self._graph(task["dataset"])
         mode = ShardingPolicy(task["mode"])
+        runs = not task["consumers"]  # of which each gets elements, one by one
         if mode is ShardingPolicy.OFF:
-            return Work(op, options)
+            return Work(op, options, runs=runs)
         options = replace(options, seed=task["seed"] if options.seed is None else options.seed)
         if mode.is_static:
-            return Work(sharding.of_shard(op, mode, task["shards"], task["index"]), options)
+            return Work(sharding.of_shard(op, mode, task["shards"], task["index"]), options, runs=runs)
         deal = Splits(task["task"], self._dispatcher)
         planned = sharding.planned(seeded(op, options.seed or 0), options)
-        return Work(sharding.dealt(planned, deal), replace(options, optimize=False), deal)
+        return Work(sharding.dealt(planned, deal), replace(options, optimize=False), deal, runs=runs)
 
     def _work_of_split(self, request: Fetch) -> Work:
         assert request.split is not None
@@ -210,7 +233,8 @@ class WorkerServer:
                 over += [self._splits.pop(each) for each in read]
                 if found is not None:
                     over.append(found)
-                found = self._splits[key] = Task(partial(self._work_of_split, request), self.config.buffer_bytes)
+                buffer = Queue(self.config.buffer_bytes)
+                found = self._splits[key] = Task(partial(self._work_of_split, request), buffer)
         for task in over:
             task.stop()
         if found is None:
