@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from orchestrator.errors import DatasetError, Unfingerprintable
 from orchestrator.fingerprint import digest
 from pipelines.input.fingerprint import of_graph
-from pipelines.input.op import Op, Options
+from pipelines.input.op import Op, Options, ops_of
 from pipelines.input.service import sharding
 from pipelines.input.service.connection import Connection, check_environment, environment
+from pipelines.input.snapshot.op import Snapshot
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,9 @@ def unpacked_graph(content: bytes, who: str) -> tuple[Op, Options]:
 
 def id_of(op: Op, options: Options, content: bytes) -> str:
     """The id of a dataset for which none was given: equal datasets have equal ones, as far as that can be known."""
+    kept = [f"{each.mode} {each.path}" for each in ops_of(op) if isinstance(each, Snapshot)]  # no fingerprint has these
     try:
-        return digest("service dataset", of_graph(op), repr(options))
+        return digest("service dataset", of_graph(op), repr(options), *kept)
     except Unfingerprintable:
         return digest("service dataset", content)
 

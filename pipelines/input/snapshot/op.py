@@ -285,7 +285,7 @@ class SnapshotStream(Stream):
                 return self._passing(decision.reason)
             if isinstance(decision, Refuse):
                 raise SnapshotNotFound(
-                    f"snapshot(path={op.path!r}, mode='read'): {folder} cannot be read: {decision.reason}. "
+                    f"snapshot(path={op.path!r}, mode='read'): {folder} cannot be read: {decision.reason.rstrip('.')}. "
                     f"With mode='auto' the first pass writes it."
                 )
             kept = self._kept()
