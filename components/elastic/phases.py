@@ -51,6 +51,11 @@ class Phases:
         whole = self.total_s if total_s is None else total_s
         return {phase: spent / whole if whole else 0.0 for phase, spent in self.seconds.items()}
 
+    def overlapped_s(self, total_s: float) -> float:
+        """What the loop would take at least if its input were made meanwhile: the longer of its input and the rest."""
+        input_s = self.seconds[Phase.GET_BATCH] + self.seconds[Phase.INPUT_FN]
+        return max(input_s, total_s - input_s)
+
     def __add__(self, other: Self) -> Phases:
         both = {phase: self.seconds[phase] + other.seconds[phase] for phase in Phase}
         return Phases(both, self.batches + other.batches)

@@ -1,0 +1,59 @@
+"""Trainings by processes: they are killed, stopped and started again, and every row counts once."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from components.elastic import training
+from orchestrator.errors import NodeFailed
+from tests.components.elastic import jobs
+from tests.components.elastic.jobs import SUM
+
+WHOLE = {"rows": 180, "sum": 2 * sum(range(90))}
+
+
+def slow_gradient(parameters, batch):
+    time.sleep(0.01)
+    return jobs.gradient(parameters, batch)
+
+
+def killed_once(folder, at):
+    """A gradient whose worker is killed when it comes to a number, once for each file that is there."""
+
+    def gradient(parameters, batch):
+        if at in batch["x"]:
+            for kill in Path(folder).glob("kill-*"):
+                kill.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return jobs.gradient(parameters, batch)
+
+    return gradient
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_is_followed_by_another(tmp_path, caplog):
+    """Killed in the middle of a task: the batches that counted count once, and the sums are those of a quiet run."""
+    task = jobs.task_of(tmp_path, workers=2)
+    (tmp_path / "kill-1").touch()
+
+    outcome = training.trained(replace(SUM, gradient=killed_once(str(tmp_path), 30)), task)
+
+    assert outcome.parameters == WHOLE
+    assert (task.model_dir / "rows").read_text() == "180"
+    assert "was killed by SIGKILL; its tasks go to others" in caplog.text
+
+
+@pytest.mark.slow
+def test_workers_that_die_too_often_end_the_training(tmp_path, monkeypatch):
+    """With what is known of the last of them."""
+    monkeypatch.setattr(training, "RESTARTS", 1)
+    task = jobs.task_of(tmp_path)
+    for number in range(2):
+        (tmp_path / f"kill-{number}").touch()
+
+    with pytest.raises(NodeFailed, match=r"2 workers died, .* worker 1 \(2\), was killed by SIGKILL with the tasks \d"):
+        training.trained(replace(SUM, gradient=killed_once(str(tmp_path), 30)), task)
