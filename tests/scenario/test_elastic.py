@@ -1,0 +1,38 @@
+"""Elastic trainings inside a run: what is killed goes on where it was, and nothing of it is left."""
+
+import json
+import signal
+
+import pytest
+
+from tests.pipelines.input.service.servers import eventually
+from tests.scenario.processes import Marked, kill
+
+
+@pytest.mark.slow
+def test_a_killed_trainer_goes_on_with_the_tasks_that_are_left(tmp_path):
+    """The second attempt has the parameters and the table that were saved together: every row counts once an epoch."""
+    (tmp_path / "kill").touch()
+    run = Marked("tests.scenario.elastic", tmp_path)
+    try:
+        told, _ = run.process.communicate(timeout=240)
+    finally:
+        run.end()
+
+    found = json.loads(told.splitlines()[-1])
+    assert found == {"state": "complete", "attempt": 2, "rows": 1200, "sum": 4 * sum(range(300)), "version": 120}
+    logs = "".join(path.read_text() for path in tmp_path.rglob("*.log"))
+    assert "going on at version" in logs
+    assert "going on at version 0," not in logs
+
+
+@pytest.mark.slow
+def test_workers_end_with_their_run(tmp_path):
+    """Whoever is killed, the controller or the Trainer's node: no worker lives on."""
+    run = Marked("tests.scenario.elastic", tmp_path, "forever")
+    try:
+        eventually((tmp_path / "working").exists, within_s=120)
+        kill(run.pid, signal.SIGKILL)
+        assert run.gone_within(30) == []
+    finally:
+        run.end()
