@@ -41,10 +41,11 @@ from pipelines.input.ops.take import Take
 from pipelines.input.ops.unbatch import Unbatch
 from pipelines.input.ops.window import Window
 from pipelines.input.rewrite import RULES, Plan, optimized
-from pipelines.input.service.policy import ShardingPolicy
+from pipelines.input.service.policy import CrossTrainerCache, ShardingPolicy
 from pipelines.input.snapshot import op as snapshots
 from pipelines.input.snapshot.op import Compression
 from pipelines.input.snapshot.state import Mode
+from pipelines.input.trial import Workers
 
 if TYPE_CHECKING:
     import polars as pl
@@ -119,7 +120,7 @@ class Dataset:
         format: Format | None = None,  # noqa: A002  the word for it
         num_parallel: int | None = None,
         deterministic: bool | None = None,
-        workers: Literal["thread", "process"] = "thread",
+        workers: Workers = "auto",
         stateless: bool | None = None,
     ) -> Dataset:
         """The results of `function`, element by element; a plain tuple is spread over its arguments.
@@ -128,6 +129,9 @@ class Dataset:
         else as dicts of NumPy arrays, and gives as many rows back in either form. It must treat each row by itself.
         `reads` are the columns it is given, `writes` those it gives back, which are added to the others; with both
         said, files are read and rows filtered as far below it as possible. `spec` says what it gives.
+
+        `num_parallel` calls are made at once by threads, or by worker processes if its first calls show that it keeps
+        Python's lock to itself and its code that calls do not depend on each other; `workers` says so instead.
         """
         result = _described(spec)
         rows = isinstance(result, Table) and not vectorized
@@ -346,6 +350,9 @@ class Dataset:
         max_outstanding_requests: int | None = None,
         compression: Literal["auto", "lz4", "zstd"] | None = "auto",
         target_workers: str | Sequence[str] = "any",
+        consumer_index: int | None = None,
+        num_consumers: int | None = None,
+        cross_trainer_cache: CrossTrainerCache | None = None,
         security: Security | None = None,
     ) -> Dataset:
         """The same elements, made by the workers of a data service; what stands behind it is run here.
@@ -353,6 +360,11 @@ class Dataset:
         `service` is the dispatcher's address. The mode says how the workers share the elements out, and what is
         promised about them. Consumers that give one `job_name` share the elements of one pass. Elements are read from
         any worker, from those in this process ("local"), or from those at the addresses that are listed.
+
+        Coordinated reads: consumer `consumer_index` of `num_consumers` gets element `round * num_consumers +
+        consumer_index` of the worker that serves the round, which is the same for all of them. A
+        `cross_trainer_cache` lets trainers share what workers make, each at its own pace. Both want a `job_name` and
+        a dataset that never ends.
         """
         from pipelines.input.service import consumer
 
@@ -365,6 +377,9 @@ class Dataset:
             max_outstanding_requests=max_outstanding_requests,
             compression=compression,
             target_workers=target_workers,
+            consumer_index=consumer_index,
+            num_consumers=num_consumers,
+            cross_trainer_cache=cross_trainer_cache,
             security=security,
         )
 

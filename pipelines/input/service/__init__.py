@@ -6,6 +6,7 @@ Importing this imports nothing heavy; a name is loaded when it is first used.
 from importlib import import_module
 
 _HOMES = {
+    "CrossTrainerCache": "policy",
     "DispatchServer": "dispatcher",
     "DispatcherConfig": "config",
     "Security": "security",

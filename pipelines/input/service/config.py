@@ -38,6 +38,7 @@ class WorkerConfig:
     worker_address: str | None = None  #: `host:port` by which consumers reach it; None for host and port
     heartbeat_s: float = 0.5  #: how often it tells the dispatcher that it is there
     buffer_bytes: int = 64 * MIB  #: how far each task works ahead of its consumers
+    cross_trainer_cache_bytes: int = 1024 * MIB  #: of elements that each task keeps for slower trainers, if shared
     shared_bytes: int = 256 * MIB  #: of memory that it lends to consumers on its host; 0 sends them everything
     max_requests: int = 1_024  #: how many consumers it answers at a time
     security: Security = field(default_factory=Security)

@@ -11,8 +11,9 @@ from orchestrator.errors import DatasetError, StateMismatch
 from pipelines.input.element import Spec
 from pipelines.input.op import Count, Element, Op, Opening, State, Stream, whole
 from pipelines.input.service.connection import Connection
+from pipelines.input.service.coordinated import CoordinatedReader
 from pipelines.input.service.graph import Given, registered, unpacked_graph
-from pipelines.input.service.policy import ShardingPolicy, policy_of
+from pipelines.input.service.policy import CrossTrainerCache, ShardingPolicy, policy_of
 from pipelines.input.service.reader import Reader
 from pipelines.input.service.security import Security
 
@@ -35,6 +36,9 @@ class Distribute(Op):
     max_outstanding_requests: int | None
     compression: Compression | None
     target_workers: str | tuple[str, ...]
+    consumer_index: int | None
+    num_consumers: int | None
+    cross_trainer_cache: CrossTrainerCache | None
     security: Security | None = field(repr=False)
 
     def __post_init__(self) -> None:
@@ -51,6 +55,50 @@ class Distribute(Op):
             whole(word, "max_outstanding_requests", self.max_outstanding_requests)
         if isinstance(self.target_workers, str) and self.target_workers not in {"any", "local"}:
             raise DatasetError(f"{word}(target_workers={self.target_workers!r}): wants 'any', 'local' or addresses.")
+        self._check_coordinated(word)
+        self._check_shared(word)
+
+    def _check_coordinated(self, word: str) -> None:
+        index, count = self.consumer_index, self.num_consumers
+        if index is None and count is None:
+            return
+        if index is None or count is None:
+            raise DatasetError(
+                f"{word}(consumer_index={index!r}, num_consumers={count!r}): wants both for coordinated reads, or "
+                f"neither."
+            )
+        whole(word, "num_consumers", count)
+        whole(word, "consumer_index", index, at_least=0)
+        if index >= count:
+            raise DatasetError(f"{word}(consumer_index={index}): wants one below num_consumers={count}.")
+        if self.job_name is None:
+            raise DatasetError(f"{word}(num_consumers={count}): wants a job_name, which brings the consumers together.")
+        if self.target_workers != "any":
+            raise DatasetError(
+                f"{word}(num_consumers={count}, target_workers={self.target_workers!r}): in coordinated reads the "
+                f"dispatcher says which worker is read from: target_workers='any'."
+            )
+        if self.cross_trainer_cache is not None:
+            raise DatasetError(f"{word}(num_consumers={count}): cannot be combined with cross_trainer_cache.")
+        self._check_unleased(word, "num_consumers")
+
+    def _check_shared(self, word: str) -> None:
+        if self.cross_trainer_cache is None:
+            return
+        if not isinstance(self.cross_trainer_cache, CrossTrainerCache):
+            raise DatasetError(
+                f"{word}(cross_trainer_cache={self.cross_trainer_cache!r}): wants CrossTrainerCache(trainer_id=…)."
+            )
+        if self.job_name is None:
+            raise DatasetError(f"{word}(cross_trainer_cache=…): wants a job_name, which brings the trainers together.")
+        self._check_unleased(word, "cross_trainer_cache")
+
+    def _check_unleased(self, word: str, argument: str) -> None:
+        if self.mode.is_leased:
+            raise DatasetError(
+                f"{word}(processing_mode={self.mode.value!r}, {argument}=…): leases end with their splits, and so "
+                f"cannot be read without an end. Use 'off' or 'dynamic'."
+            )
 
     @property
     def inputs(self) -> tuple[Op, ...]:
@@ -78,6 +126,9 @@ def distributed(
     max_outstanding_requests: int | None,
     compression: Compression | None,
     target_workers: str | Sequence[str],
+    consumer_index: int | None,
+    num_consumers: int | None,
+    cross_trainer_cache: CrossTrainerCache | None,
     security: Security | None,
 ) -> Dataset:
     """What `Dataset.distribute` gives."""
@@ -94,6 +145,9 @@ def distributed(
         max_outstanding_requests=max_outstanding_requests,
         compression=compression,
         target_workers=target_workers if isinstance(target_workers, str) else tuple(target_workers),
+        consumer_index=consumer_index,
+        num_consumers=num_consumers,
+        cross_trainer_cache=cross_trainer_cache,
         security=security,
     )
     return Dataset(op, dataset.settings)
@@ -123,6 +177,9 @@ def from_dataset_id(
     max_outstanding_requests: int | None = None,
     compression: Compression | None = "auto",
     target_workers: str | Sequence[str] = "any",
+    consumer_index: int | None = None,
+    num_consumers: int | None = None,
+    cross_trainer_cache: CrossTrainerCache | None = None,
     security: Security | None = None,
 ) -> Dataset:
     """The elements of a registered dataset, as `Dataset.distribute` gives them.
@@ -149,6 +206,9 @@ def from_dataset_id(
         max_outstanding_requests=max_outstanding_requests,
         compression=compression,
         target_workers=target_workers if isinstance(target_workers, str) else tuple(target_workers),
+        consumer_index=consumer_index,
+        num_consumers=num_consumers,
+        cross_trainer_cache=cross_trainer_cache,
         security=security,
     )
     return Dataset(made, options)
@@ -167,7 +227,7 @@ class DistributeStream(Stream):
         if self._closed:
             raise StopIteration
         if self._reader is None:
-            self._reader = Reader(self._op, self._epoch)
+            self._reader = (CoordinatedReader if self._op.num_consumers else Reader)(self._op, self._epoch)
         return self._reader.next()
 
     def state(self) -> State:

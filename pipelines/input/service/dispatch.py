@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from orchestrator.errors import ServiceError
 from pipelines.input.service.policy import ShardingPolicy
+from pipelines.input.service.rounds import Plan
 from pipelines.input.service.saves import SaveRecord, Saves
 
 MOST_SPLITS: Final = 64
@@ -52,6 +53,8 @@ class CreateJob:
     epoch: str  #: which iteration of the consumers
     shards: int = 0  #: how many workers share it by static sharding
     seed: int = 0  #: from which all its workers draw, if the dataset has none; not under OFF
+    consumers: int = 0  #: how many read it in coordination; 0 for first come, first served
+    cached: bool = False  #: whether trainers share a window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +66,8 @@ class CollectJob:
 class AcquireClient:
     client: int
     job: int
+    index: int | None = None  #: in a coordinated read
+    key: str = ""  #: of who joined: by it an answer that got lost is given again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +80,15 @@ class CreateTask:
     task: int
     job: int
     worker: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRounds:
+    """From round `first` of a coordinated read on, these tasks serve in turn."""
+
+    job: int
+    first: int
+    tasks: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +146,7 @@ Record: TypeAlias = (
     | AcquireClient
     | ReleaseClient
     | CreateTask
+    | PlanRounds
     | FinishTask
     | ProduceSplits
     | LeaseSplits
@@ -168,6 +183,13 @@ class Job:
     cursor: int = 0  #: splits that were leased at least once
     returned: list[int] = field(default_factory=list)  #: splits to lease again; a heap
     leased: dict[int, int] = field(default_factory=dict)  #: split, and the client that holds it
+    seats: dict[int, AcquireClient] = field(default_factory=dict)  #: of consumers of a coordinated read, by index
+    plans: list[Plan] = field(default_factory=list)  #: of its rounds
+
+    @property
+    def gone(self) -> int | None:
+        """A consumer of a coordinated read that was there, and is not any more."""
+        return next((index for index, seat in self.seats.items() if seat.client not in self.clients), None)
 
 
 class State:
@@ -212,12 +234,16 @@ class State:
                 self._count(client)
                 self.clients[client] = number
                 self.jobs[number].clients.add(client)
+                if record.index is not None:
+                    self.jobs[number].seats[record.index] = record
             case ReleaseClient(client=client):
                 self._release(client)
             case CreateTask(task=number, job=job, worker=worker):
                 self._count(number)
                 self.tasks[number] = Task(job, worker)
                 self.jobs[job].tasks.add(number)
+            case PlanRounds(job=number, first=first, tasks=tasks):
+                self.jobs[number].plans.append(Plan(first=first, tasks=tasks))
             case FinishTask(task=number):
                 self._finish(number)
             case Progress():
@@ -293,8 +319,14 @@ def records_of(state: State) -> Iterator[Record]:
     yield from state.workers.values()
     for number, job in state.jobs.items():
         yield job.made
-        for client in sorted(job.clients):
+        for client in sorted(job.clients - {seat.client for seat in job.seats.values()}):
             yield AcquireClient(client=client, job=number)
+        for seat in job.seats.values():
+            yield seat
+            if seat.client not in job.clients:
+                yield ReleaseClient(client=seat.client)
+        for plan in job.plans:
+            yield PlanRounds(job=number, first=plan.first, tasks=plan.tasks)
         for each in sorted(job.tasks):
             task = state.tasks[each]
             yield CreateTask(task=each, job=number, worker=task.worker)
@@ -346,30 +378,53 @@ def arrive(state: State, worker: RegisterWorker) -> list[Record]:
     return records + _tasks(jobs, [worker], state.next_id)
 
 
-def join(state: State, wanted: CreateJob) -> list[Record]:
+def join(state: State, wanted: CreateJob, index: int | None = None, key: str = "", reached: int = 0) -> list[Record]:
     """A new client of a job, which is made if it is not there. The number in `wanted` does not count.
 
+    `index` is its place in a coordinated read, which has come to the round `reached`. Who asks again by the same key
+    is the same client.
+
     Raises:
-        ServiceError: no such dataset; it cannot be read in this mode; the job is read in another one.
+        ServiceError: no such dataset; it cannot be read in this way; the job is read in another one; a coordinated
+            read goes on without a consumer that begins at its beginning.
     """
     dataset = state.datasets.get(wanted.dataset)
     if dataset is None:
         raise ServiceError(f"dataset {wanted.dataset!r} is not registered with this dispatcher; register_dataset does.")
-    name, mode = wanted.name, wanted.mode
-    found = state.names.get((name, wanted.dataset, wanted.epoch)) if name else None
-    if found is not None:
-        there = state.jobs[found].made
-        if (there.mode, there.shards) != (mode, wanted.shards):
-            raise ServiceError(
-                f"job {name!r} was to be read in mode {mode}, but there is an existing job with different parameters: "
-                f"its mode is {there.mode}. Use the same processing_mode, or another job_name."
-            )
-        return [AcquireClient(client=state.next_id, job=found)]
-    _readable(dataset, wanted)
-    number = state.next_id
-    made = replace(wanted, job=number)
-    tasks = _tasks([Job(made)], state.workers.values(), number + 2)
-    return [made, AcquireClient(client=number + 1, job=number), *tasks]
+    found = state.names.get((wanted.name, wanted.dataset, wanted.epoch)) if wanted.name else None
+    over: list[Record] = []
+    if found is not None and index is not None and state.jobs[found].seats and not state.jobs[found].clients:
+        over = [CollectJob(job=found)]  # all its consumers are gone, so they can begin again
+        found = None
+    if found is None:
+        _readable(dataset, wanted)
+        number = state.next_id
+        made = replace(wanted, job=number)
+        tasks = _tasks([Job(made)], state.workers.values(), number + 2)
+        return [*over, made, AcquireClient(client=number + 1, job=number, index=index, key=key), *tasks]
+    job = state.jobs[found]
+    if _way(job.made) != _way(wanted):
+        raise ServiceError(
+            f"job {wanted.name!r} was to be read {_way(wanted)}, but there is an existing job with different "
+            f"parameters: it is read {_way(job.made)}. Use the same ones, or another job_name."
+        )
+    if index is not None and index in job.seats:
+        seat = job.seats[index]
+        if seat.key == key and seat.client in job.clients:
+            return [seat]
+        raise ServiceError(
+            f"consumer {index} of job {wanted.name!r} begins at round 0, but the job's current round has already "
+            f"reached {reached}: a coordinated read goes on with the consumers that it began with. End them all and "
+            f"begin again, or use another job_name."
+        )
+    return [AcquireClient(client=state.next_id, job=found, index=index, key=key)]
+
+
+def _way(made: CreateJob) -> str:
+    """How a job is read, in words: equal for jobs that can be one."""
+    by = f" by {made.consumers} consumers in coordination" if made.consumers else ""
+    shared = " through a cross_trainer_cache" if made.cached else ""
+    return f"in mode {made.mode}{by}{shared}" + (f" with {made.shards} workers" if made.shards else "")
 
 
 def _readable(dataset: RegisterDataset, wanted: CreateJob) -> None:
@@ -383,6 +438,12 @@ def _readable(dataset: RegisterDataset, wanted: CreateJob) -> None:
         raise ServiceError(
             f"distribute(processing_mode={mode.value!r}): worker is not in the workers list, which is empty. Static "
             f"sharding wants a dispatcher with a fixed list: DispatcherConfig(worker_addresses=[…])."
+        )
+    if (wanted.consumers or wanted.cached) and not dataset.infinite:
+        what = "num_consumers" if wanted.consumers else "cross_trainer_cache"
+        raise ServiceError(
+            f"distribute({what}=…) requires that the input dataset has infinite cardinality, and this one may end. Put "
+            f"repeat() before distribute."
         )
 
 
@@ -434,6 +495,19 @@ def lease(state: State, client: int, done: Sequence[int], want: int) -> LeaseSpl
     return LeaseSplits(client=client, done=finished, taken=(*again, *fresh))
 
 
+def plan(state: State, number: int, agreed: int | None) -> list[Record]:
+    """Lets the tasks that there are serve a coordinated read in turn, if they are others: from the agreed round on.
+
+    `agreed` is None as long as not all consumers were heard of.
+    """
+    job = state.jobs[number]
+    if agreed is None or not job.tasks or job.gone is not None:
+        return []
+    if job.plans and job.tasks == set(job.plans[-1].tasks):
+        return []
+    return [PlanRounds(job=number, first=agreed, tasks=tuple(sorted(job.tasks)))]
+
+
 def held_by(state: State, client: int) -> list[int]:
     return sorted(split for split, holder in state.jobs[state.clients[client]].leased.items() if holder == client)
 
@@ -462,6 +536,7 @@ def collect(state: State, idle: Iterable[int], *, dynamic: bool) -> list[Record]
     for number in idle:
         made = state.jobs[number].made
         keeps = made.name and (made.mode is ShardingPolicy.DYNAMIC or made.mode.is_leased) and not dynamic
+        keeps = keeps and not made.consumers  # these cannot come back
         if not keeps or is_finished(state, number):
             found.append(CollectJob(job=number))
     return found

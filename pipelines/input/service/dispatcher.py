@@ -16,12 +16,13 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 from orchestrator.errors import ServiceError
-from pipelines.input.service import dispatch
+from pipelines.input.service import dispatch, rounds
 from pipelines.input.service import requests as ask
 from pipelines.input.service.config import DispatcherConfig
 from pipelines.input.service.connection import UnknownTask, Unreachable
 from pipelines.input.service.dispatch import CreateJob, FinishTask, Record, RegisterDataset, RegisterWorker, State
 from pipelines.input.service.journal import Journal
+from pipelines.input.service.rounds import Report
 from pipelines.input.service.saving import Saving
 from pipelines.input.service.server import Server
 
@@ -61,6 +62,7 @@ class DispatchServer:
         self._clients_seen = dict.fromkeys(self._state.clients, now)
         self._idle_since: dict[int, float] = {}  # jobs without clients
         self._readings: dict[int, Reading] = {}
+        self._reports: dict[int, Report] = {}  # of consumers of coordinated reads
         self._closed = threading.Event()
         try:
             self._server = Server(
@@ -122,16 +124,21 @@ class DispatchServer:
         """
         with self._lock:
             records = decide(self._state)
-            number = self._noted(records)
-            for record in records:
-                self._state.apply(record)
-            if news and records:
-                self._lock.notify_all()
-            if self._journal is not None and self._journal.is_long:
-                self._journal.compact(dispatch.records_of(self._state))
+            number = self._do(records, news=news)
         if self._journal is not None:
             self._journal.sync(number)
         return records
+
+    def _do(self, records: Sequence[Record], *, news: bool) -> int:
+        """Notes and does, under the lock; what it gives is to be synced before anybody hears of it."""
+        number = self._noted(records)
+        for record in records:
+            self._state.apply(record)
+        if news and records:
+            self._lock.notify_all()
+        if self._journal is not None and self._journal.is_long:
+            self._journal.compact(dispatch.records_of(self._state))
+        return number
 
     def _noted(self, records: Sequence[Record]) -> int:
         if self._closed.is_set():
@@ -230,6 +237,8 @@ class DispatchServer:
                     "seed": made.seed,
                     "shards": made.shards,
                     "index": shard or 0,
+                    "consumers": made.consumers,
+                    "cached": made.cached,
                 }
         return found
 
@@ -262,18 +271,23 @@ class DispatchServer:
             epoch=request.epoch,
             shards=len(self.config.worker_addresses) if request.mode.is_static else 0,
             seed=secrets.randbits(53),
+            consumers=request.consumers,
+            cached=request.cached,
         )
         client = 0
 
         def decide(state: State) -> list[Record]:
             nonlocal client
-            records = dispatch.join(state, wanted)
+            found = state.names.get((request.name, request.dataset, request.epoch))
+            reached = 0 if found is None else self._agreed(found) or 0
+            records = dispatch.join(state, wanted, request.index, request.key, reached)
             client = next(each.client for each in records if isinstance(each, dispatch.AcquireClient))
             self._clients_seen[client] = time.monotonic()
             return records
 
         self._change(decide)
         with self._lock:
+            self._known(client)
             return {"client": client, "seed": self._state.jobs[self._state.clients[client]].made.seed}, b""
 
     def _look(self, request: ask.Look, _: bytes) -> Answer:
@@ -282,17 +296,22 @@ class DispatchServer:
         with self._lock:
             self._note(request)
             while True:
+                noted = self._planned(request.client)
                 seen = self._view(request)
                 left = deadline - time.monotonic()
                 if (
                     seen["finished"]
                     or {each[0] for each in seen["tasks"]} != known
+                    or (request.rounds is not None and self._has_turned(request.rounds, seen))
                     or left <= 0
                     or self._closed.is_set()
                 ):
                     self._clients_seen[request.client] = time.monotonic()
-                    return seen, b""
+                    break
                 self._lock.wait(left)
+        if self._journal is not None:
+            self._journal.sync(noted)
+        return seen, b""
 
     def _view(self, request: ask.Look) -> dict[str, Any]:
         """What a consumer can read from, and whether there will be nothing more."""
@@ -304,11 +323,37 @@ class DispatchServer:
         ids = {worker.worker: worker.address for worker in chosen}
         some = None if request.targets == "any" else ids
         tasks = [(each, state.tasks[each]) for each in sorted(job.tasks)]
-        return {
+        seen = {
             "tasks": [[each, ids[task.worker]] for each, task in tasks if task.worker in ids],
             "workers": list(ids.values()) if job.made.mode.is_leased else [],
-            "finished": dispatch.is_finished(state, number, some),
+            "finished": not job.made.consumers and dispatch.is_finished(state, number, some),
         }
+        if request.rounds is not None:
+            seen["plans"] = [[plan.first, plan.tasks] for plan in job.plans[request.rounds.plans :]]
+            seen["agreed"] = self._agreed(number) or 0
+            seen["gone"] = job.gone
+        return seen
+
+    # Coordinated reads.
+
+    def _agreed(self, number: int) -> int | None:
+        """Rounds below are in the hands of all consumers of a job, as far as they were heard of."""
+        job = self._state.jobs[number]
+        if not job.made.consumers:
+            return None
+        seats = [job.seats.get(index) for index in range(job.made.consumers)]
+        return rounds.agreed(job.plans, [self._reports.get(seat.client) if seat else None for seat in seats])
+
+    def _planned(self, client: int) -> int:
+        """Plans the rounds of the client's job anew if its workers are others, and says what is to be on disk."""
+        self._known(client)
+        number = self._state.clients[client]
+        if not self._state.jobs[number].made.consumers:
+            return 0
+        return self._do(dispatch.plan(self._state, number, self._agreed(number)), news=True)
+
+    def _has_turned(self, told: ask.Rounds, seen: dict[str, Any]) -> bool:
+        return bool(seen["plans"]) or seen["agreed"] > told.agreed or seen["gone"] is not None
 
     def _note(self, request: ask.Look) -> None:
         self._known(request.client)
@@ -320,6 +365,16 @@ class DispatchServer:
             before.starved = min(1.0, max(0.0, (request.waited_s - before.waited_s) / span))
             before.rate = max(0.0, (request.given - before.given) / span)
             before.waited_s, before.given, before.at = request.waited_s, request.given, now
+        if request.rounds is not None:
+            self._hear(request.client, Report(**request.rounds.model_dump()))
+
+    def _hear(self, client: int, report: Report) -> None:
+        """Notes how far a consumer has come, and wakes the others if they agree upon more."""
+        number = self._state.clients[client]
+        before = self._agreed(number)
+        self._reports[client] = rounds.later(self._reports.get(client), report)
+        if self._agreed(number) != before:
+            self._lock.notify_all()
 
     def _known(self, client: int) -> None:
         if client not in self._state.clients:
@@ -405,12 +460,17 @@ class DispatchServer:
         now = time.monotonic()
         for client in self._readings.keys() - state.clients.keys():
             del self._readings[client]
+        seated = {seat.client for job in state.jobs.values() for seat in job.seats.values()}
+        for client in self._reports.keys() - seated:
+            del self._reports[client]
         idle = {number for number, job in state.jobs.items() if not job.clients}
         self._idle_since = {number: self._idle_since.get(number, now) for number in idle}
         due = [
             number
             for number, since in self._idle_since.items()
-            if not state.jobs[number].made.name or since <= now - self.config.job_gc_timeout_s
+            if not state.jobs[number].made.name
+            or state.jobs[number].seats
+            or since <= now - self.config.job_gc_timeout_s
         ]
         return dispatch.collect(state, due, dynamic=self.config.gc_dynamic_sharding_jobs)
 

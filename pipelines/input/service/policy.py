@@ -1,7 +1,8 @@
-"""Processing modes: how the elements of a dataset are shared out among workers, and what is promised about visits."""
+"""Processing modes: how the elements of a dataset are shared out, and what is promised about visits."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 from orchestrator.errors import DatasetError
@@ -28,6 +29,20 @@ class ShardingPolicy(StrEnum):
     def is_leased(self) -> bool:
         """Whether consumers hold splits, and say when they have done with them."""
         return self in {ShardingPolicy.AT_LEAST_ONCE, ShardingPolicy.EXACTLY_ONCE}
+
+
+@dataclass(frozen=True)
+class CrossTrainerCache:
+    """Trainers that read a job by one name share what its workers make, each at its own place in a window."""
+
+    trainer_id: str  #: consumers with the same one share a place, and read nothing twice
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.trainer_id, str) or not self.trainer_id:
+            raise DatasetError(
+                f"CrossTrainerCache(trainer_id={self.trainer_id!r}): wants a text that is not empty, another one for "
+                f"each trainer."
+            )
 
 
 _OLD_NAMES = {"parallel_epochs": ShardingPolicy.OFF, "distributed_epoch": ShardingPolicy.DYNAMIC}

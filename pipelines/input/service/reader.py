@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import time
 from collections import deque
@@ -62,6 +63,7 @@ class Reader:
         self._closed = threading.Event()
         self._requests = threading.Semaphore(op.max_outstanding_requests or 1_024)
         self._dataset = ""
+        self._key = secrets.token_hex(16)  # by which the dispatcher knows it when it joins again
         self._client = self._seed = 0
         self._joined = False
         self._reading: dict[str, threading.Event] = {}  # by task or worker; set when it is over
@@ -121,12 +123,15 @@ class Reader:
     def _run(self) -> None:
         try:
             self._persistently(self._join)
-            while not (self._closed.is_set() or self._finished):
+            while not (self._closed.is_set() or self._finished or self._error):
                 self._persistently(self._look)
         except SpanwiseError as error:
-            with self._changed:
-                self._error = error
-                self._changed.notify_all()
+            self._end(error)
+
+    def _end(self, error: SpanwiseError) -> None:
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
 
     def _persistently(self, act: Any) -> None:
         """Does it; as long as the dispatcher does not answer, again."""
@@ -148,7 +153,16 @@ class Reader:
             self._dataset = registered(self._dispatcher, op.given, op.dataset_id)
         else:
             self._dataset = op.dataset_id or ""
-        request = {"dataset": self._dataset, "mode": op.mode, "name": op.job_name or "", "epoch": self._epoch}
+        request = {
+            "dataset": self._dataset,
+            "mode": op.mode,
+            "name": op.job_name or "",
+            "epoch": self._epoch,
+            "key": self._key,
+            "cached": op.cross_trainer_cache is not None,
+            "index": op.consumer_index,
+            "consumers": op.num_consumers or 0,
+        }
         answer, _ = self._dispatcher.call("join", request)
         self._client, self._seed = answer["client"], answer["seed"]
         self._joined = True
@@ -157,18 +171,8 @@ class Reader:
 
     def _look(self) -> None:
         with self._changed:
-            tasks = sorted(int(name) for name in self._reading if name.isdigit())
-            quiet = all(task in self._ended for task in tasks)
-        request = {
-            "client": self._client,
-            "targets": self._op.target_workers,
-            "process": this_process(),
-            "tasks": tasks,
-            "waited_s": self._waited_s,
-            "given": self._given,
-            "wait_s": 0.02 if quiet or self._op.mode.is_leased else _LOOK_S,
-        }
-        answer, _ = self._dispatcher.call("look", request)
+            quiet = all(int(name) in self._ended for name in self._reading if name.isdigit())
+        answer = self._seen(0.02 if quiet or self._op.mode.is_leased else _LOOK_S)
         if self._op.mode.is_leased:
             self._lease(answer["workers"])
         else:
@@ -179,6 +183,21 @@ class Reader:
                 self._changed.notify_all()
             if answer["finished"] and not self._finished:
                 self._closed.wait(0.005)
+
+    def _seen(self, wait_s: float, **more: Any) -> Any:
+        """What the dispatcher says there is to read."""
+        request = {
+            "client": self._client,
+            "targets": self._op.target_workers,
+            "process": this_process(),
+            "tasks": sorted(int(name) for name in list(self._reading) if name.isdigit()),
+            "waited_s": self._waited_s,
+            "given": self._given,
+            "wait_s": wait_s,
+            **more,
+        }
+        answer, _ = self._dispatcher.call("look", request)
+        return answer
 
     def _follow(self, there: dict[str, str]) -> None:
         """Reads what is new, and stops to read what is gone."""
@@ -196,20 +215,24 @@ class Reader:
         try:
             read(name, wire.Feed(Connection(address, self._security), self._op.compression), over)
         except SpanwiseError as error:
-            with self._changed:
-                self._error = error
-                self._changed.notify_all()
+            self._end(error)
 
     # Reading.
 
     def _read_task(self, name: str, worker: wire.Feed, over: threading.Event) -> None:
-        ticket = {"task": int(name), "client": self._client}
+        cache = self._op.cross_trainer_cache
+        ticket = {
+            "task": int(name),
+            "client": self._client,
+            "index": self._op.consumer_index,
+            "trainer": "" if cache is None else cache.trainer_id,
+        }
         for number in range(1 << 62):
             answer = self._fetched(worker, {**ticket, "number": number}, over)
             if answer is None:
                 return
             pieces, error, ended = answer
-            if not self._put([*pieces, *([error] if error else [])]):
+            if not self._keep(int(name), [*pieces, *([error] if error else [])]):
                 return
             if ended:
                 with self._changed:
@@ -226,7 +249,7 @@ class Reader:
         """
         while not (self._closed.is_set() or over.is_set()):
             with self._changed:
-                if not self._changed.wait_for(lambda: self._bytes < BUFFER_BYTES or self._closed.is_set(), _LOOK_S):
+                if not self._changed.wait_for(lambda: self._closed.is_set() or self._has_room(ticket), _LOOK_S):
                     continue
             try:
                 with self._requests:
@@ -241,11 +264,16 @@ class Reader:
                 over.wait(_RETRY_S)
         return None
 
+    def _has_room(self, ticket: dict[str, Any]) -> bool:  # noqa: ARG002  whatever comes goes into one buffer
+        return self._bytes < BUFFER_BYTES
+
+    def _keep(self, task: int, pieces: Sequence[Piece | SpanwiseError]) -> bool:  # noqa: ARG002  as above
+        """Adds what came of a task; False if nobody wants it any more."""
+        return self._put(pieces)
+
     def _put(self, pieces: Sequence[Piece | SpanwiseError], ends: int | None = None) -> bool:
         """Adds what came; False if nobody wants it any more."""
-        items = [
-            Item(piece, 0 if isinstance(piece, SpanwiseError) else self._encoding.size_bytes(piece)) for piece in pieces
-        ]
+        items = [Item(piece, self._size_bytes(piece)) for piece in pieces]
         if ends is not None:
             items.append(Item(None, 0, ends))
         with self._changed:
@@ -255,6 +283,9 @@ class Reader:
             self._bytes += sum(item.size_bytes for item in items)
             self._changed.notify_all()
         return True
+
+    def _size_bytes(self, piece: Piece | SpanwiseError) -> int:
+        return 0 if isinstance(piece, SpanwiseError) else self._encoding.size_bytes(piece)
 
     # Leased splits.
 

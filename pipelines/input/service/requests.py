@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipelines.input.service.policy import ShardingPolicy
 
@@ -48,6 +48,24 @@ class Join(Request):
     mode: ShardingPolicy
     name: Annotated[str, Field(max_length=500)]
     epoch: Name
+    key: Name  #: of this consumer: who joins again by it, because the answer was lost, is the same one
+    cached: bool = False  #: whether trainers share a window
+    index: Number | None = None  #: of the consumer, in a coordinated read
+    consumers: Number = 0  #: how many there are
+
+    @model_validator(mode="after")
+    def _has_seat(self) -> Self:
+        if (self.index is None) != (self.consumers == 0) or (self.index or 0) >= max(1, self.consumers):
+            raise ValueError(f"consumer {self.index} of {self.consumers}")
+        return self
+
+
+class Rounds(Request):
+    """How far a consumer of a coordinated read has come: see `rounds.Report`."""
+
+    plans: Number
+    ready: Number
+    agreed: Number
 
 
 class Look(Request):
@@ -59,6 +77,7 @@ class Look(Request):
     tasks: Annotated[tuple[Number, ...], Field(max_length=100_000)]  #: that it knows
     waited_s: Annotated[float, Field(ge=0)]  #: for elements, since it began
     given: Number  #: elements and blocks, since it began
+    rounds: Rounds | None = None
     wait_s: Annotated[float, Field(ge=0, le=10)]
 
 
@@ -92,6 +111,8 @@ class Fetch(Request):
     seed: Number = 0  #: of the split's job
     client: Number
     number: Number  #: of the request: one that is made again is answered as before
+    index: Number | None = None  #: of the consumer, in a coordinated read
+    trainer: Annotated[str, Field(max_length=500)] = ""  #: that shares a window
     limit_bytes: Annotated[int, Field(gt=0, le=1 << 30)]
     compression: Literal["lz4", "zstd"] | None = None
     host: Annotated[str, Field(max_length=500)] | None = None  #: whose memory the client can map

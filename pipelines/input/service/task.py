@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from orchestrator.errors import FunctionFailed, ServiceError, SpanwiseError
@@ -19,11 +20,12 @@ from pipelines.input.op import Op, Options, seeded
 from pipelines.input.rewrite import optimized
 from pipelines.input.rows import in_rows
 from pipelines.input.service import sharding
+from pipelines.input.service.buffers import Buffer
 from pipelines.input.service.connection import Connection, UnknownTask, Unreachable
 from pipelines.input.service.requests import Fetch
-from pipelines.input.service.runs import in_runs, size_bytes
+from pipelines.input.service.runs import in_runs
 from pipelines.input.service.wire import Reply
-from pipelines.input.snapshot.encoding import Piece, encoding_of
+from pipelines.input.snapshot.encoding import encoding_of
 
 _WAIT_S: Final = 1.0
 """How long an answer waits for the first element."""
@@ -40,12 +42,10 @@ class Stopped(Exception):
 class Task:
     """A pass, in a thread of its own, and what it has ready."""
 
-    def __init__(self, make: Callable[[], Work], buffer_bytes: int) -> None:
+    def __init__(self, make: Callable[[], Work], buffer: Buffer) -> None:
         self._make = make
-        self._buffer_bytes = buffer_bytes
+        self._buffer = buffer
         self._changed = threading.Condition()
-        self._ready: deque[tuple[Piece | SpanwiseError, int]] = deque()
-        self._bytes = 0
         self._ended = False
         self._stopped = False
         self._replies: dict[int, Reply] = {}  # the last one to each client
@@ -58,7 +58,7 @@ class Task:
     def is_drained(self) -> bool:
         """Whether all that it gives was taken."""
         with self._changed:
-            return self._ended and not self._ready
+            return self._ended and self._buffer.is_empty
 
     @property
     def is_fresh(self) -> bool:
@@ -82,11 +82,16 @@ class Task:
         except Stopped:
             return
         except SpanwiseError as error:
-            self._last_words(error)
+            self._end(error)
         except Exception as error:  # noqa: BLE001  whatever it is, the consumers have to hear of it
             _log.exception("service-task-failed")
-            self._last_words(ServiceError(f"a worker's pass failed: {type(error).__name__}: {error}"))
+            self._end(ServiceError(f"a worker's pass failed: {type(error).__name__}: {error}"))
+        else:
+            self._end(None)
+
+    def _end(self, error: SpanwiseError | None) -> None:
         with self._changed:
+            self._buffer.end(error)
             self._ended = True
             self._changed.notify_all()
 
@@ -106,22 +111,17 @@ class Task:
             except StopIteration:
                 return
             except FunctionFailed as error:  # this element is lost, and the next one can be made
-                self._put(error, 0)
+                self._put(partial(self._buffer.fail, error))
             else:
-                self._put(piece, size_bytes(encoding, piece))
+                self._put(partial(self._buffer.put, piece, encoding))
 
-    def _put(self, piece: Piece | SpanwiseError, size_bytes: int) -> None:
+    def _put(self, put: Callable[[], None]) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped or self._bytes < self._buffer_bytes)
+            self._changed.wait_for(lambda: self._stopped or self._buffer.has_room)
             if self._stopped:
                 raise Stopped
-            self._ready.append((piece, size_bytes))
-            self._bytes += size_bytes
+            put()
             self._changed.notify_all()
-
-    def _last_words(self, error: SpanwiseError) -> None:
-        with self._changed:
-            self._ready.append((error, 0))
 
     def reply(self, request: Fetch) -> Reply:
         """What is ready, about `limit_bytes` of it at most; the answer of before if the request is made again.
@@ -136,31 +136,14 @@ class Task:
                 return last
             if request.number != (0 if last is None else last.number + 1):
                 raise UnknownTask("the request goes on with answers of another life of this task.")
-            self._changed.wait_for(lambda: self._ready or self._ended or self._stopped, _WAIT_S)
+            self._changed.wait_for(lambda: self._buffer.has(request) or self._ended or self._stopped, _WAIT_S)
             if self._stopped:
                 raise UnknownTask("the task is over.")
-            pieces, error = self._taken(request.limit_bytes)
-            ended = self._ended and not self._ready
+            pieces, error = self._buffer.take(request)
+            ended = self._ended and not self._buffer.has(request)
             reply = self._replies[request.client] = Reply(request.number, pieces, error, ended)
             self._changed.notify_all()
         return reply
-
-    def _taken(self, limit_bytes: int) -> tuple[list[Piece], SpanwiseError | None]:
-        """Pieces that are ready; or, in its turn, an error."""
-        pieces: list[Piece] = []
-        taken = 0
-        while self._ready and taken < limit_bytes:
-            piece, size_bytes = self._ready[0]
-            if isinstance(piece, SpanwiseError):
-                if pieces:
-                    break
-                self._ready.popleft()
-                return [], piece
-            self._ready.popleft()
-            pieces.append(piece)
-            taken += size_bytes
-            self._bytes -= size_bytes
-        return pieces, None
 
 
 @dataclass(frozen=True)
@@ -170,11 +153,13 @@ class Work:
     op: Op
     options: Options
     deal: Splits | None = None
+    runs: bool = True  #: whether batches may come as runs
 
     def open(self) -> DatasetIterator:
         seed = secrets.randbits(63) if self.options.seed is None else self.options.seed
-        graph = in_runs(optimized(seeded(self.op, seed), self.options).op)
+        graph = optimized(seeded(self.op, seed), self.options).op
         options = replace(self.options, seed=seed, optimize=False)
+        graph = in_runs(graph) if self.runs else graph
         return DatasetIterator(graph, options, 0, blocks=in_rows(self.op), dataset=Dataset)
 
     def stop(self) -> None:
