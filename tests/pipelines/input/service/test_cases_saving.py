@@ -1,0 +1,63 @@
+"""Facts about saves through the service: tests for cases of `tests/conformance/cases/data.json`, named by their ids."""
+
+import re
+
+import pytest
+
+from orchestrator.errors import DatasetError, ServiceError, SnapshotNotFound
+from pipelines import input as inputs
+from tests.pipelines.input.service.servers import Service
+
+
+@pytest.fixture
+def two():
+    with Service(2) as service:
+        yield service
+
+
+def test_DS_01_two_workers_save(two, tmp_path):
+    """All elements, once, in the layout of any snapshot."""
+    inputs.save(inputs.range(1000), tmp_path, two.target)
+
+    assert list(inputs.load(tmp_path)) == list(range(1000))
+    (folder,) = tmp_path.iterdir()
+    run, *metadata = sorted(folder.iterdir(), key=lambda path: path.is_file())
+    assert sorted(path.name for path in metadata) == ["metadata.final", "snapshot.metadata"]
+    assert all(re.fullmatch(r"\d{3}-0{8}-[0-9a-f]{8}\.snapshot", path.name) for path in run.iterdir())
+
+
+def test_DS_02_an_endless_dataset(two, tmp_path):
+    """It is refused before anything is written."""
+    with pytest.raises(DatasetError, match="saving an infinite dataset is not allowed"):
+        inputs.save(inputs.range(10).repeat(), tmp_path, two.target)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_DS_03_saving_twice_to_one_path(workers, tmp_path):
+    """It is refused while the first save goes on, and when it is done."""
+    with Service(workers) as service:
+        inputs.save(inputs.range(100), tmp_path, service.target, wait=bool(workers))
+
+        with pytest.raises(ServiceError, match="has been started or completed already"):
+            inputs.save(inputs.range(100), tmp_path, service.target)
+
+
+def test_DS_05_a_worker_that_fails_leaves_word_of_it(two, tmp_path):
+    """Who has begun the save hears why it failed, and so does whoever wants to read it."""
+
+    def fragile(number):
+        if number == 500:
+            raise ValueError("five hundred is too much")
+        return number
+
+    dataset = inputs.range(1000).map(fragile)
+    why = "the save job failed to write .*five hundred is too much"
+
+    with pytest.raises(ServiceError, match=why):
+        inputs.save(dataset, tmp_path, two.target)
+    with pytest.raises(SnapshotNotFound, match=why):
+        inputs.load(tmp_path)
+    with pytest.raises(SnapshotNotFound, match=why):
+        list(dataset.snapshot(tmp_path, mode="read"))
