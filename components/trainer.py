@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, overload
 
+from components.elastic.job import ElasticJob
 from orchestrator.artifact import Examples, Model, TransformGraph
 from orchestrator.component import Attempt, Component, Input, Output
-from orchestrator.errors import NodeFailed, ParameterError
+from orchestrator.errors import NodeFailed, ParameterError, PipelineError
 from orchestrator.history import History
 from orchestrator.run import Run
 from orchestrator.span import Calendar, ranges
@@ -98,7 +99,8 @@ class TrainerTask:
     graph: TransformGraph | None = None  #: how `examples` were made of the raw ones; a model is served with it
     base: Model | None = None  #: the model to start from; its files are below `base.path`
     parameters: Mapping[str, object] = field(default_factory=dict)  #: as given to Trainer
-    workers: int = 1  #: as given to Trainer
+    workers: int = 1  #: how many processes call the function, each with a rank of its own
+    rank: int = 0  #: from 0 on; who has 0 writes the model
     attempt: int = 1  #: counts the tries of this run; above 1, `checkpoints` may hold something
 
     def keep_graph(self) -> Path:
@@ -147,6 +149,10 @@ class Trainer(Component):
     preload: ClassVar = ("pyarrow.dataset", "components.rows", "components.feed", "pipelines.input.sources")
     prepared: ClassVar = ("from_base",)
 
+    def check(self) -> None:
+        if not isinstance(self.parameters["workers"], int) or self.parameters["workers"] < 1:
+            raise PipelineError(f"{self.name} takes at least 1 worker, not {self.parameters['workers']!r}.")
+
     def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:  # noqa: ARG002
         always = self.parameters["warm_start"] == "always"
         return {"from_base": bool(self.inputs["base"]) and (always or not run.from_scratch)}
@@ -186,12 +192,12 @@ class Trainer(Component):
         spans = ranges(((e.span, e.version) for e in task.examples), Calendar.called(task.examples[0].calendar))
         log.info("training on %s", spans)
         try:
-            run_fn(task)
+            _call(run_fn, task)
         finally:
             if used := tally.counts():
                 log.info("snapshots: %s", ", ".join(f"{what} {count}" for what, count in used.items()))
         if not any(path.is_file() for path in model.path.rglob("*")):
-            name = getattr(run_fn, "__qualname__", repr(run_fn))
+            name = getattr(run_fn, "__qualname__", type(run_fn).__qualname__)
             raise NodeFailed(
                 f"{self.name}: run_fn {name} returned without writing a model; write its files below task.model_dir, "
                 f"for example joblib.dump(fitted, task.model_dir / 'model.joblib')."
@@ -199,3 +205,12 @@ class Trainer(Component):
         model.spans = list(task.spans)
         model.base = base.name if base is not None else None
         model.snapshots = used or None
+
+
+def _call(run_fn: Callable[[TrainerTask], None], task: TrainerTask) -> None:
+    if task.workers == 1 or isinstance(run_fn, ElasticJob):
+        run_fn(task)
+    else:
+        from components.elastic.replicas import replicated
+
+        replicated(run_fn, task)

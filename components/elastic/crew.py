@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -72,8 +73,11 @@ class Crew:
             _log.warning("elastic-worker-died-at-once", extra={"worker": name})
         return member
 
-    def gone(self) -> list[Gone]:
-        """Those that have ended since this was last asked."""
+    def gone(self, wait_s: float = 0.0) -> list[Gone]:
+        """Those that have ended since this was last asked; who waits, waits for the first of those that live."""
+        if wait_s and self.members:
+            with suppress(subprocess.TimeoutExpired):
+                self.members[0].process.wait(wait_s)
         ended = [member for member in self.members if member.process.poll() is not None]
         self.members = [member for member in self.members if member not in ended]
         return [Gone(member.name, member.place, member.process.returncode) for member in ended]

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from components import Trainer
 from components.elastic.job import ElasticJob
 from orchestrator import Retry
 from tests.components.flow import Bench, Lake, only
+
+say = partial(print, flush=True)
 
 ROWS = {span: {"x": list(range(300))} for span in (1, 2)}
 
@@ -69,7 +72,7 @@ def main(root: Path, *, forever: bool = False) -> None:
     outcome = Bench(root).run(lake, trainer)
     execution = outcome.executions["Trainer"]
     sums = json.loads((only(execution, "model").path / "sums.json").read_text())
-    print(json.dumps({"state": execution.state.value, "attempt": execution.attempt, **sums}), flush=True)
+    say(json.dumps({"state": execution.state.value, "attempt": execution.attempt, **sums}))
 
 
 if __name__ == "__main__":
