@@ -7,7 +7,8 @@ import math
 import os
 import secrets
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from orchestrator.errors import DatasetError, ServiceError
 from orchestrator.fingerprint import versions
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 0.1
 _START_S: Final = 60.0
+
+_Answer = TypeVar("_Answer")
 
 _log = logging.getLogger(__name__)
 
@@ -63,22 +66,20 @@ def save(
     connection = Connection(service, security or Security.from_environment())
     try:
         given = Given(dataset.op, dataset.settings)
-        known_as = registered(connection, given, None)
+        known_as = _patiently(lambda: registered(connection, given, None))
         folder = Folder(files_at(where), snapshot.fingerprint)
         run_id = _claimed(snapshot, folder)
         try:
-            _begin(
-                connection,
-                {
-                    "save": run_id,
-                    "dataset": known_as,
-                    "path": where,
-                    "fingerprint": snapshot.fingerprint,
-                    "compression": snapshot.compression,
-                    "shards": sharding.shards_of(sharding.planned(given.op, given.options)),
-                    "seed": secrets.randbits(53),
-                },
-            )
+            request = {
+                "save": run_id,
+                "dataset": known_as,
+                "path": where,
+                "fingerprint": snapshot.fingerprint,
+                "compression": snapshot.compression,
+                "shards": sharding.shards_of(sharding.planned(given.op, given.options)),
+                "seed": secrets.randbits(53),
+            }
+            _patiently(lambda: connection.call("start_save", request))
         except BaseException:
             folder.withdraw(run_id)
             raise
@@ -114,18 +115,16 @@ def _claimed(op: Snapshot, folder: Folder) -> str:
             return run.run_id
 
 
-def _begin(connection: Connection, request: dict[str, Any]) -> None:
-    """Tells the dispatcher; again, if it does not answer."""
+def _patiently(ask: Callable[[], _Answer]) -> _Answer:
+    """The dispatcher's answer; it may be on its way up again."""
     deadline = time.monotonic() + _START_S
     while True:
         try:
-            connection.call("start_save", request)
+            return ask()
         except Unreachable:
             if time.monotonic() > deadline:
                 raise
             time.sleep(_LOOK_S)
-        else:
-            return
 
 
 def _wait(connection: Connection, folder: Folder, run_id: str) -> None:
