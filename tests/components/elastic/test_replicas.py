@@ -1,12 +1,9 @@
 """One function in several processes that go in step."""
 
-import importlib.util
 import json
 import os
 import signal
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -120,12 +117,9 @@ def test_what_one_of_them_raises_is_not_tried_again(tmp_path):
 
 
 @pytest.mark.slow
-def test_gradients_are_averaged_by_pytorch(tmp_path, monkeypatch):
+def test_gradients_are_averaged_by_pytorch(tmp_path):
     """Two replicas with half of each batch come to the same weights as one process with all of it."""
-    if Path(TORCH, "torch").is_dir():
-        monkeypatch.setattr(sys, "path", [*sys.path, TORCH])
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("there is no PyTorch")
+    pytest.importorskip("torch", exc_type=ImportError)
     task = jobs.task_of(tmp_path, spans=1, rows=100, workers=2)
 
     replicated(average, task)
