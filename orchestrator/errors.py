@@ -7,6 +7,7 @@ SpanwiseError
 │   ├── ParameterError          a parameter that is unknown, missing or of another type
 │   ├── Unfingerprintable       a value, function or folder whose content a cache key cannot cover
 │   ├── DatasetError            a dataset put together wrongly: an argument, a column, elements that do not fit
+│   │   └── NotPortable         a function, an element or a result that cannot be sent to another process
 │   ├── ScheduleError           a cron expression, time zone or other part of a schedule that cannot mean anything
 │   ├── LoadError               a pipeline file that does not import or holds no pipeline
 │   └── SettingsError           spanwise.toml or a SPANWISE_* variable
@@ -70,6 +71,10 @@ class Unfingerprintable(UsageError):
 
 class DatasetError(UsageError):
     """A dataset put together wrongly: an argument that is out of range, an unknown column, elements that do not fit."""
+
+
+class NotPortable(DatasetError):
+    """A function, an element or a result that exists only in one process; the message says which, and what to do."""
 
 
 class ScheduleError(UsageError):

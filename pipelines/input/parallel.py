@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Literal
 
-from orchestrator.errors import DatasetError, WorkerLost
+from orchestrator.errors import NotPortable, WorkerLost
 from pipelines.input.autotune import cores
 from pipelines.input.element import Spec
 from pipelines.input.op import AUTOTUNE, Count, Element, Knob, Op, Opening, State, Stream
 from pipelines.input.process import Function, Process, portable
 from pipelines.input.rows import elements
 from pipelines.input.stats import Work, weight
+from pipelines.input.trial import Trial, Verdict, known
 
 if TYPE_CHECKING:
     from pipelines.input.ops.interleave import Interleave
@@ -31,13 +32,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Workers = Literal["thread", "process", "auto"]
-
 CHECKPOINT_ELEMENTS = 32  #: so many elements share one state of the input; what lies between is taken again
 CLOSING_S = 5.0  #: how long closing waits for a function that is being called
 MOST_THREADS = 64  #: that autotune lets call one function; those that wait for a disk or a network need no core
-HANDING_OVER_S = 0.0003  #: what a call of another process costs, and
-SHARED_BYTES_PER_S = 1e9  #: how fast it gets what it works on
 
 _ours = threading.local()  # marks our threads: they must not wait for one another when one of them closes a stream
 
@@ -66,6 +63,15 @@ class Origin:
 
     state: State
     at: int  #: rows or elements before it, counted from the start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Callers:
+    """Who calls a function that is called side by side."""
+
+    workers: Literal["threads", "processes"] = "threads"
+    trial: Trial | None = None  #: finds it out; needs a function that can be called anywhere and any number of times
+    most_processes: int = 1  #: if a trial finds that these are best
 
 
 class Permits:
@@ -105,7 +111,7 @@ class Ahead(Stream):
         limit_bytes: float = float("inf"),
         function: Function | None = None,
         num_parallel: Knob | None = None,
-        workers: Workers = "thread",
+        callers: Callers | None = None,
         ordered: bool = True,
         permits: Permits | None = None,
         work: Work | None = None,
@@ -121,7 +127,7 @@ class Ahead(Stream):
             limit_bytes: what they may hold together; one is always let through.
             function: called with each element and its position.
             num_parallel: how many calls at once.
-            workers: what makes the calls.
+            callers: what makes the calls; threads, if nothing is said.
             ordered: whether results keep the order of the input.
             permits: held while an element is taken from the input.
             work: where the time of calls is summed up, or with permits that of taking elements.
@@ -133,7 +139,7 @@ class Ahead(Stream):
         self._window = _Window(source, rows=rows, size=window, limit_bytes=limit_bytes, ordered=ordered)
         self._window.name, self._window.permits, self._window.on_ready = name, permits, on_ready
         if function is not None and num_parallel is not None:
-            self._window.team = _Team(function, num_parallel, workers, self._window)
+            self._window.team = _Team(function, num_parallel, callers or Callers(), self._window)
         self._closer = weakref.finalize(self, self._window.close)
 
     @property
@@ -238,7 +244,7 @@ class _Window:
 
     def take(self) -> Slot:
         while not (self._ended or self.stopped):
-            if self._runner is None and not self._size():
+            if self._runner is None and (not self._size() or (self.team is not None and self.team.trial is not None)):
                 slot = self._made_here()
             else:
                 self.start()
@@ -469,27 +475,31 @@ class _Window:
 class _Team:
     """The threads that call a function, each by itself or in a worker process of its own."""
 
-    def __init__(self, function: Function, size: Knob, workers: Workers, window: _Window) -> None:
+    def __init__(self, function: Function, size: Knob, callers: Callers, window: _Window) -> None:
         self.lock_share = 0.0
+        self.trial = callers.trial  #: goes on in the consumer's thread, until it has found something
         self._function = function
         self._size = size
-        self._workers = workers
-        self._judge = _Judge() if workers == "auto" else None
+        self._workers: Literal["threads", "processes"] = callers.workers
+        self._may_stay = callers.trial is not None  # a thread may call too: while its process starts, or if it cannot
+        self._most_processes = callers.most_processes
         self._window = window
         self._todo: SimpleQueue[Slot | None] = SimpleQueue()
         self._count = 0
         self._threads: list[threading.Thread] = []
         self._processes: set[Process] = set()
+        if self.trial is not None and self.trial.verdict is not None:
+            self.settle(self.trial.verdict)
 
     def submit(self, slot: Slot) -> None:
-        wanted = 1 if self._workers == "auto" else self._size.value  # until it is known what does the work
+        wanted = max(1, min(self._size.value, self._size.maximum))  # it may be 0 by now, and the slot waits
         while self._count < wanted:
             self._threads = [*filter(threading.Thread.is_alive, self._threads)]
             thread = threading.Thread(target=self._work, name=f"{self._window.name}: {self._count}", daemon=True)
             thread.start()
             self._threads.append(thread)
             self._count += 1
-        while self._count > max(wanted, 1):
+        while self._count > wanted:
             self._todo.put(None)
             self._count -= 1
         self._todo.put(slot)
@@ -508,6 +518,15 @@ class _Team:
         for process in tuple(self._processes):
             process.kill()
 
+    def settle(self, verdict: Verdict) -> None:
+        """Lets those make the calls that a trial has found best."""
+        self.trial, self._workers, self.lock_share = None, verdict.workers, verdict.lock_share
+        if verdict.workers == "processes":
+            size, self.lock_share = self._size, 0.0
+            size.minimum = max(1, size.minimum)
+            size.maximum = max(size.minimum, min(size.maximum, self._most_processes))
+            size.value = max(size.value, size.minimum)
+
     def _work(self) -> None:
         _ours.thread = True
         process: Process | None = None
@@ -515,12 +534,10 @@ class _Team:
             while (slot := self._todo.get()) is not None:
                 if self._window.stopped:
                     continue
-                if self._workers == "process" and process is None:
-                    try:
-                        process = self._process()
-                    except Exception as error:  # noqa: BLE001  such as too many processes
-                        slot.error = error
-                if slot.error is None and not self.call(slot, process):
+                process = self._process(slot, process)
+                if slot.error is None:
+                    self.call(slot, process)
+                if isinstance(slot.error, WorkerLost):
                     self._ended(process)
                     process = None
                 self._window.finish(slot)
@@ -528,40 +545,46 @@ class _Team:
         finally:
             self._ended(process)
 
-    def call(self, slot: Slot, process: Process | None = None) -> bool:
-        """Puts the function's result, or its error, into the slot; False if the process that called it is lost."""
-        started, cpu = time.perf_counter(), time.thread_time()
+    def call(self, slot: Slot, process: Process | None = None) -> None:
+        """Puts the function's result, or its error, into the slot."""
+        started, cpu, there = time.perf_counter(), time.thread_time(), process.cpu_s if process is not None else 0.0
         try:
-            if process is not None:
-                slot.element = process(slot.element, slot.at)
-            elif self._judge is not None:
-                slot.element = self._judged(self._judge, slot)
-            else:
-                slot.element = self._function(slot.element, slot.at)
+            slot.element = self._result(slot, process)
         except BaseException as error:  # noqa: BLE001  whatever it is, it is the consumer's
             slot.error = error
         slot.took_s = time.perf_counter() - started
-        slot.cpu_s = time.thread_time() - cpu if process is None else process.cpu_s
+        slot.cpu_s = time.thread_time() - cpu + (process.cpu_s - there if process is not None else 0.0)
         if (watch := self._window.watch) is not None:
             watch(int(started * 1e9), int((started + slot.took_s) * 1e9))
-        return not isinstance(slot.error, WorkerLost)
 
-    def _judged(self, judge: _Judge, slot: Slot) -> Element:
-        """Calls the function here, and finds out what is to call it from now on."""
-        with judge:
-            made = self._function(slot.element, slot.at)
-        if judge.sure:
-            self.lock_share, self._judge = judge.lock_share, None
-            if judge.wants_processes(weight(slot.element) + weight(made)):
-                with contextlib.suppress(DatasetError):  # what cannot be sent stays here
-                    portable(self._function, name=self._window.name)
-                    self._workers, self.lock_share = "process", 0.0
-                    return made
-            self._workers = "thread"
-        return made
+    def _result(self, slot: Slot, process: Process | None) -> Element:
+        if self.trial is not None:
+            made = self.trial(slot.element, slot.at)
+            if self.trial.verdict is not None:
+                self.settle(self.trial.verdict)
+            return made
+        if process is None or (self._may_stay and not process.loaded):
+            return self._function(slot.element, slot.at)
+        try:
+            return process(slot.element, slot.at)
+        except NotPortable:
+            if not self._may_stay:
+                raise
+            self._workers = "threads"
+            return self._function(slot.element, slot.at)
 
-    def _process(self) -> Process:
-        process = Process(portable(self._function, name=self._window.name), name=self._window.name)
+    def _process(self, slot: Slot, process: Process | None) -> Process | None:
+        """The process of a thread: the one it has, or a new one; none if the thread makes the calls itself."""
+        if self._workers == "threads":
+            self._ended(process)
+            return None
+        if process is not None:
+            return process
+        try:
+            process = Process(portable(self._function, name=self._window.name), name=self._window.name)
+        except Exception as error:  # noqa: BLE001  such as too many processes
+            slot.error = None if self._may_stay else error
+            return None
         self._processes.add(process)
         if self._window.stopped:  # it may have come too late to be stopped with the others
             process.kill()
@@ -573,70 +596,24 @@ class _Team:
             self._processes.discard(process)
 
 
-class _Judge:
-    """Finds out whether a function keeps Python's lock to itself, by how late another thread wakes while it runs."""
-
-    TICK_S = 0.0005
-    LEAST_S = 0.05  #: the time of calls after which it is sure,
-    LEAST_CALLS = 3  #: and their number;
-    MOST_CALLS = 30  #: after which it is sure in any case
-    HELD = 0.5  #: from this share of the time on, threads would wait for each other
-
-    def __init__(self) -> None:
-        self._calls = 0
-        self._cpu_s = self._took_s = self._late_s = 0.0
-
-    def __enter__(self) -> None:
-        self._over = threading.Event()
-        self._waker = threading.Thread(target=self._wake, daemon=True)
-        self._waker.start()
-        self._started, self._cpu = time.perf_counter(), time.thread_time()
-
-    def __exit__(self, *_: object) -> None:
-        self._took_s += time.perf_counter() - self._started
-        self._cpu_s += time.thread_time() - self._cpu
-        self._calls += 1
-        self._over.set()
-        self._waker.join()
-
-    def _wake(self) -> None:
-        while not self._over.is_set():
-            started = time.perf_counter()
-            time.sleep(self.TICK_S)
-            self._late_s += time.perf_counter() - started - self.TICK_S
-
-    @property
-    def sure(self) -> bool:
-        return self._calls >= self.LEAST_CALLS and (
-            self._took_s >= self.LEAST_S or self._calls >= 10 * self.LEAST_CALLS
-        )
-
-    @property
-    def lock_share(self) -> float:
-        return min(1.0, self._late_s / self._took_s)
-
-    def wants_processes(self, element_bytes: float) -> bool:
-        """Whether the lock costs more than bringing an element and its result from one process to another."""
-        held_s = min(self.lock_share, self._cpu_s / self._took_s) * self._took_s / self._calls
-        return self.lock_share > self.HELD and held_s > HANDING_OVER_S + element_bytes / SHARED_BYTES_PER_S
-
-
 def open_map(op: Map, opening: Opening) -> Stream:
     """The stream of a map whose calls run side by side."""
     source = opening.open(op.input) if op.vectorized else elements(opening, op.input)
-    knob = _num_parallel(
-        op, opening, opening.options.cpu_budget or cores() if op.workers == "process" else MOST_THREADS
-    )
+    most_processes = opening.options.cpu_budget or cores()
+    knob = _num_parallel(op, opening, most_processes if op.workers == "processes" else MOST_THREADS)
+    function = (replace(op, input=_Described(like=op.input.spec)) if op.may_travel else op).applied()
+    trial = None
+    if op.workers == "auto" and op.may_travel:
+        trial = Trial(function=function, functions=op.functions, name=op.name, verdict=known(op.functions))
+    workers: Literal["threads", "processes"] = "processes" if op.workers == "processes" else "threads"
     stream = Ahead(
         source,
         name=op.name,
         rows=op.vectorized,
         window=lambda: 2 * knob.value,
-        function=op.applied()
-        if op.workers == "thread"
-        else replace(op, input=_Described(like=op.input.spec)).applied(),
+        function=function,
         num_parallel=knob,
-        workers=op.workers,
+        callers=Callers(workers=workers, trial=trial, most_processes=most_processes),
         ordered=_ordered(op, opening),
     )
     if op.num_parallel == AUTOTUNE and opening.tuner is not None:
@@ -657,11 +634,13 @@ def open_interleave(op: Interleave, opening: Opening) -> Stream:
 
 def _num_parallel(op: Map | Interleave, opening: Opening, most: int) -> Knob:
     """At first the consumer does the work, if it is to be found out: threads would cost more than a quick function."""
-    value, least = op.num_parallel or 1, 1
-    if value == AUTOTUNE:
-        least = int(getattr(op, "workers", "process") == "process")
-        value = least if opening.tuner is not None else min(most, cores())
-    return Knob(name=f"{op.name}.num_parallel", kind="parallelism", value=value, minimum=least, maximum=most)
+    name = f"{op.name}.num_parallel"
+    if op.num_parallel != AUTOTUNE:
+        value = op.num_parallel or 1
+        return Knob(name=name, kind="parallelism", value=value, minimum=value, maximum=value)
+    least = int(getattr(op, "workers", "processes") == "processes")  # threads read the datasets of an interleave
+    value = least if opening.tuner is not None else min(most, cores())
+    return Knob(name=name, kind="parallelism", value=value, minimum=least, maximum=most)
 
 
 def _ordered(op: Map | Interleave, opening: Opening) -> bool:

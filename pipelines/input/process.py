@@ -7,6 +7,7 @@ process that is killed leaves nothing in /dev/shm. Only the structure around the
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import io
 import mmap
@@ -26,7 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.errors import DatasetError, WorkerLost
+from orchestrator.errors import NotPortable, WorkerLost
 from pipelines.input.op import Element
 
 Function = Callable[[Element, int], Element]  #: of an element and its position
@@ -34,6 +35,7 @@ Function = Callable[[Element, int], Element]  #: of an element and its position
 _HEAD = struct.Struct("<QQ")  # bytes of the pickle, bytes of shared memory
 _ALIGNMENT = 64  # bytes, as Arrow wants it
 _INLINE = 1 << 15  # bytes; mapping memory costs more than copying less than this through a socket
+_UNPICKLABLE = (pickle.PicklingError, TypeError, AttributeError)  # what pickle raises for what it cannot do
 _PIECES = 512  # buffers a write, of the 1024 that POSIX allows
 
 
@@ -43,7 +45,8 @@ class Process:
     def __init__(self, function: bytes, *, name: str) -> None:
         """Starts it; `function` is made by `portable`, `name` is the op's."""
         self._name = name
-        self.cpu_s = 0.0  #: what the last call took of a core
+        self.cpu_s = 0.0  #: what its calls have taken of a core
+        self._loaded = False
         ours, theirs = socket.socketpair()
         program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({theirs.fileno()})"
         # A fresh interpreter: a fork would take along the locks of Arrow's and Polars's threads, but not the threads.
@@ -62,11 +65,15 @@ class Process:
         """The function's result; raises what it raised, with the traceback of the other process in its notes.
 
         Raises:
+            NotPortable: the function cannot be loaded there, or the element or the result cannot travel.
             WorkerLost: the process was killed, or ended by itself.
         """
         try:
+            self._load()
             _send(self._socket, (element, position))
             answer = _receive(self._socket)
+        except _UNPICKLABLE as error:
+            raise self._not_portable(f"element {position}", error) from error
         except (EOFError, OSError) as error:
             code = self._process.wait()
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
@@ -74,10 +81,36 @@ class Process:
                 f"{self._name}: the worker process {self._process.pid} {how} at element {position}. "
                 "If the memory ran out, let fewer work at once (num_parallel=1), or use threads."
             ) from error
+        if isinstance(answer, _Untravelled):
+            raise self._not_portable(f"the result of element {position}", answer.reason)
         if isinstance(answer, _Failure):
             raise answer.error()
-        result, self.cpu_s = answer
+        result, cpu_s = answer
+        self.cpu_s += cpu_s
         return result
+
+    @property
+    def loaded(self) -> bool:
+        """Whether it can be called without waiting for it to start; False also if it never will."""
+        if not self._loaded and select.select([self._socket], [], [], 0)[0]:
+            with contextlib.suppress(EOFError, OSError, NotPortable):
+                self._load()
+        return self._loaded
+
+    def _load(self) -> None:
+        """Waits until it has started and loaded the function."""
+        if self._loaded:
+            return
+        answer = _receive(self._socket)
+        if isinstance(answer, _Untravelled):
+            raise self._not_portable("the function", answer.reason)
+        self._loaded = True
+
+    def _not_portable(self, what: str, reason: object) -> NotPortable:
+        return NotPortable(
+            f"{self._name}: {what} cannot be brought from one process to another: {reason}. "
+            "Let threads call the function: workers='threads'."
+        )
 
     def kill(self) -> None:
         """Ends the process, whatever it is doing; any thread may do so, and the call that waits raises WorkerLost."""
@@ -94,16 +127,16 @@ def portable(function: Function, *, name: str) -> bytes:
     """A function as bytes that another process can call, with what it closes over; modules are sent by their name.
 
     Raises:
-        DatasetError: it holds something that exists only in this process.
+        NotPortable: it holds something that exists only in this process.
     """
     import cloudpickle
 
     try:
         return bytes(cloudpickle.dumps(function))
     except Exception as error:
-        raise DatasetError(
+        raise NotPortable(
             f"{name}: the function cannot be sent to another process: {error}. "
-            "Make what it needs inside the function, or let threads call it: workers='thread'."
+            "Make what it needs inside the function, or let threads call it: workers='threads'."
         ) from error
 
 
@@ -112,7 +145,12 @@ def serve(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; our parent decides what it means
     parent = socket.socket(fileno=descriptor)
     threading.Thread(target=_end_with, args=(descriptor,), daemon=True).start()
-    function = pickle.loads(_receive(parent))  # noqa: S301  from our parent
+    try:
+        function = pickle.loads(_receive(parent))  # noqa: S301  from our parent
+    except Exception as error:  # noqa: BLE001  such as a module that is not found here
+        _send(parent, _Untravelled(f"{type(error).__name__}: {error}"))
+        return
+    _send(parent, None)
     while True:
         try:
             element, position = _receive(parent)
@@ -126,8 +164,8 @@ def serve(descriptor: int) -> None:
         del element
         try:
             _send(parent, answer)
-        except (pickle.PicklingError, TypeError, AttributeError) as error:
-            _send(parent, _Failure.of(error))
+        except _UNPICKLABLE as error:
+            _send(parent, _Untravelled(str(error)))
         del answer
 
 
@@ -137,6 +175,13 @@ def _end_with(descriptor: int) -> None:
     waiting.register(descriptor, 0)  # that the other side is gone is always told
     waiting.poll()
     os._exit(0)
+
+
+@dataclass(frozen=True)
+class _Untravelled:
+    """Something that could not be pickled, or not be made of its pickle."""
+
+    reason: str
 
 
 @dataclass(frozen=True)

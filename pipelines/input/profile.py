@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.input.iterator import DatasetIterator
 from pipelines.input.op import Op
+from pipelines.input.ops.map import Map
 from pipelines.input.rows import in_rows
 from pipelines.input.stats import Reading, Span, Stats, Trace, overhead_s
 
@@ -193,9 +194,10 @@ def _advice(stats: Stats, readings: Mapping[Op, Reading]) -> str:
 
 def _of_parallel(op: Op, read: Reading) -> str:
     computes = read.work is not None and read.work.cpu_s > BUSY * read.work.took_s
-    if computes and getattr(op, "workers", "process") == "thread":
+    if computes and isinstance(op, Map) and not op.may_travel:
         return (
-            "and it computes: if it is Python rather than NumPy, try workers='process'; or keep what it makes: snapshot"
+            "and it computes: if it is Python rather than NumPy, try workers='processes'; "
+            "or keep what it makes: snapshot"
         )
     return "and it is parallel already: keep what it makes (cache, snapshot), or make it do less"
 

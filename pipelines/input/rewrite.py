@@ -30,7 +30,6 @@ from pipelines.input.ops.shuffle import Shuffle
 from pipelines.input.ops.shuffle_and_repeat import ShuffleAndRepeat
 from pipelines.input.ops.skip import Skip
 from pipelines.input.ops.take import Take
-from pipelines.input.purity import stateless
 
 Change: TypeAlias = tuple[Op, str]
 """What stands in the place of an op, and why."""
@@ -224,7 +223,7 @@ def _map_fusion(op: Op) -> Change | None:
             if any(getattr(first, name) != getattr(second, name) for name in alike):
                 return None
             chain = Chain((*_calls(first), *_calls(second)))
-            pure = _stateless(first) and _stateless(second)
+            pure = first.is_stateless and second.is_stateless
             fused = replace(
                 second, input=first.input, function=chain, reads=None, writes=None, format=None, stateless=pure
             )
@@ -235,10 +234,6 @@ def _map_fusion(op: Op) -> Change | None:
 def _calls(op: Map) -> tuple[Any, ...]:
     call = op.applied()
     return call.calls if isinstance(call, Chain) else (call,)
-
-
-def _stateless(op: Map) -> bool:
-    return stateless(op.function) if op.stateless is None else op.stateless
 
 
 def _batch_fusion(op: Op) -> Change | None:
@@ -266,7 +261,7 @@ def _shuffle_repeat_fusion(op: Op) -> Change | None:
 def _map_parallelization(op: Op) -> Change | None:
     match op:
         case Map(num_parallel=None, input=below) if op.vectorized or isinstance(below.spec, BatchSpec):
-            if _stateless(op):
+            if op.is_stateless:
                 return replace(op, num_parallel=AUTOTUNE), "its calls do not depend on each other"
     return None
 

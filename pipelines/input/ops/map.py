@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from orchestrator.errors import DatasetError
 from pipelines.input.arrays import as_arrays, as_batch
 from pipelines.input.call import Format, caller, failed, format_of, of_rows
 from pipelines.input.element import UNKNOWN, Spec, Table
 from pipelines.input.op import Element, Op, Opening, Stream, Through, callable_, whole
+from pipelines.input.purity import stateless
 from pipelines.input.rows import elements, in_rows
+from pipelines.input.trial import Workers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +35,7 @@ class Map(Op):
     format: Format | None = None
     num_parallel: int | None = None  #: how many calls may run at once; None runs them in the consumer's thread
     deterministic: bool | None = None  #: None as the dataset's options say
-    workers: Literal["thread", "process"] = "thread"
+    workers: Workers = "auto"  #: what makes calls that run at once; "auto" finds out, see `trial`
     stateless: bool | None = None  #: whether calls may run side by side; None to find out from the code
 
     def __post_init__(self) -> None:
@@ -41,8 +43,8 @@ class Map(Op):
         format_of(self.function, self.format)
         if self.num_parallel is not None:
             whole("map", "num_parallel", self.num_parallel, autotune=True)
-        if self.workers not in {"thread", "process"}:
-            raise DatasetError(f"map(workers={self.workers!r}): wants 'thread' or 'process'.")
+        if self.workers not in get_args(Workers):
+            raise DatasetError(f"map(workers={self.workers!r}): wants 'auto', 'threads' or 'processes'.")
         if self.vectorized and not in_rows(self.input):
             raise DatasetError("map(vectorized=True): the elements are not rows, so there are no blocks of them.")
         if not self.vectorized and isinstance(self.result, Table):
@@ -75,6 +77,22 @@ class Map(Op):
             return open_map(self, opening)
         source = opening.open(self.input) if self.vectorized else elements(opening, self.input)
         return MapStream(source, self)
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether calls of the function can be made in any order, at the same time and in any process."""
+        return stateless(self.function) if self.stateless is None else self.stateless
+
+    @property
+    def may_travel(self) -> bool:
+        """Whether worker processes may make calls: if the user says so, or says nothing and the code nothing else."""
+        return self.workers == "processes" or (self.workers == "auto" and self.is_stateless)
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """Those of the user, in the order in which they are called."""
+        calls = self.function.calls if isinstance(self.function, Chain) else (self,)
+        return tuple(call.function for call in calls)
 
     def applied(self) -> Apply:
         """What to call for an element (or block) and its position, which errors name. Can be sent to processes."""
@@ -147,7 +165,7 @@ class BlockCall:
 class Chain:
     """Maps behind each other as one."""
 
-    calls: tuple[Apply, ...]
+    calls: tuple[ElementCall | BlockCall, ...]
 
     def __call__(self, element: Element, position: int) -> Element:
         for call in self.calls:

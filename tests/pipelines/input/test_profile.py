@@ -116,7 +116,7 @@ def test_the_advice_fits_the_op():
     cases = [
         (tfdata.from_generator(lambda: map(slow, range(100))), "read several files at once"),
         (tfdata.range(20_000).map(quick), "vectorized"),
-        (tfdata.range(100).map(busy, num_parallel=2), "workers='process'"),
+        (tfdata.range(100).map(busy, num_parallel=2, workers="threads"), "workers='processes'"),
         (tfdata.range(100).map(slow, num_parallel=2), "parallel already"),
     ]
 
