@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from components.analyzers import Analyzer
     from components.bulk_inferrer import BulkInferrer
     from components.command import Command
+    from components.elastic.job import ElasticJob, ElasticOutcome
     from components.evaluator import Evaluator, Finding, Threshold, judge
     from components.example_gen import ExampleGen
     from components.example_validator import AnomalyGate, ExampleValidator
@@ -41,6 +42,8 @@ __all__ = [
     "Columns",
     "Command",
     "Dialect",
+    "ElasticJob",
+    "ElasticOutcome",
     "Evaluator",
     "ExampleGen",
     "ExampleValidator",
@@ -74,6 +77,7 @@ _HOMES = {
     "components.analyzers": ("Analyzer",),
     "components.bulk_inferrer": ("BulkInferrer",),
     "components.command": ("Command",),
+    "components.elastic.job": ("ElasticJob", "ElasticOutcome"),
     "components.evaluator": ("Evaluator", "Finding", "Threshold", "judge"),
     "components.example_gen": ("ExampleGen",),
     "components.example_validator": ("AnomalyGate", "ExampleValidator"),

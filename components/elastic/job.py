@@ -28,7 +28,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class ElasticOutcome:
     """What a job has come to."""
 
     parameters: Arrays
@@ -61,7 +61,7 @@ class ElasticJob:
         def apply(parameters, gradient):
             return {"weights": parameters["weights"] - 0.1 * gradient["weights"]}
 
-        def save(task: TrainerTask, outcome: Outcome) -> None:
+        def save(task: TrainerTask, outcome: ElasticOutcome) -> None:
             np.save(task.model_dir / "weights.npy", outcome.parameters["weights"])
 
     With `gradient` and `apply` it trains, with `evaluate` beside them it also evaluates; with `evaluate` or `predict`
@@ -70,7 +70,7 @@ class ElasticJob:
 
     dataset_fn: Callable[[Dataset], Dataset]  #: from the rows of one task to batches, the same ones each time
     init: Callable[[TrainerTask], Arrays]  #: the first parameters
-    save: Callable[[TrainerTask, Outcome], None]  #: writes the model
+    save: Callable[[TrainerTask, ElasticOutcome], None]  #: writes the model
     gradient: Callable[[Arrays, Any], Arrays] | None = None  #: of the parameters and a batch: the mean over its rows
     apply: Callable[[Arrays, Arrays], Arrays] | None = None  #: of the parameters and a gradient: the next parameters
     evaluate: Callable[[Arrays, Any], Mapping[str, float]] | None = None  #: metrics: means over the rows of a batch

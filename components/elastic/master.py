@@ -14,7 +14,7 @@ from typing import Any, Final, Self, TypeAlias
 from components.elastic import checkpoint
 from components.elastic import requests as ask
 from components.elastic.arrays import Arrays, packed, unpacked
-from components.elastic.job import ElasticJob, Evaluated, Outcome
+from components.elastic.job import ElasticJob, ElasticOutcome, Evaluated
 from components.elastic.parameters import Contribution, Parameters
 from components.elastic.phases import Phases
 from components.elastic.tasks import Kind, Plan, Table, Task
@@ -164,7 +164,7 @@ class Master:
             self._path, facts, {k: v for part, arrays in parts.items() for k, v in _below_names(part, arrays).items()}
         )
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> ElasticOutcome:
         """What the job has come to.
 
         Raises:
@@ -179,7 +179,7 @@ class Master:
                 for version, (sums, rows) in sorted(self._metrics.items())
                 if rows
             ]
-            return Outcome(
+            return ElasticOutcome(
                 parameters=self.parameters.values,
                 version=self.parameters.version,
                 evaluations=evaluations,

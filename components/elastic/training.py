@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from components import rows
 from components.elastic.crew import GRACE_S, Crew
 from components.elastic.input import body
-from components.elastic.job import ElasticJob, Outcome
+from components.elastic.job import ElasticJob, ElasticOutcome
 from components.elastic.master import Master
 from components.elastic.tasks import JobKind, Kind, Plan, Task
 from components.elastic.worker import Assignment
@@ -30,7 +30,7 @@ RESTARTS: Final = 3
 log = logging.getLogger("spanwise.elastic")
 
 
-def trained(job: ElasticJob, task: TrainerTask) -> Outcome:
+def trained(job: ElasticJob, task: TrainerTask) -> ElasticOutcome:
     """Does the job with `task.workers` processes, goes on where an earlier attempt was, and saves the model.
 
     Raises:
