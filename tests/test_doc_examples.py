@@ -43,6 +43,7 @@ STORIES = {
     "write-a-resolver": ("how-to/write-a-resolver.md",),
     "write-a-reader": ("how-to/write-a-reader.md",),
     "feed-a-trainer": ("how-to/feed-a-trainer.md",),
+    "train-elastically": ("how-to/train-elastically.md",),
     "speed-up-an-input": ("how-to/speed-up-an-input.md",),
     "mend": ("how-to/mend.md",),
     "backfill": ("how-to/backfill.md",),
