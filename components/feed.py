@@ -5,29 +5,40 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from orchestrator import fingerprint
 from orchestrator.artifact import Examples
 from orchestrator.errors import UnreadableInput
 from pipelines.input.dataset import Dataset
 from pipelines.input.element import Spec
+from pipelines.input.fingerprint import of_graph
 from pipelines.input.op import Count, Element, Op, Opening, Stream, Through
 from pipelines.input.ops.parquet import Parquet
+from pipelines.input.snapshot.loaded import Loaded, load
 from pipelines.input.snapshot.use import SnapshotUse
 
 EXPIRY_S = 3600.0
 """After which what a killed training has left half written is taken up by another one."""
 
+_AT_ONCE: Final = 32
+"""How many spans a data service is asked for at a time."""
+
 
 def prepared(
-    parts: Sequence[tuple[Examples, Parquet]], prepare: Callable[[Dataset], Dataset], snapshots: Path, tally: Tally
+    parts: Sequence[tuple[Examples, Parquet]],
+    prepare: Callable[[Dataset], Dataset],
+    snapshots: Path,
+    tally: Tally,
+    service: str | None = None,
 ) -> Dataset:
     """What `prepare` makes of the rows of each artifact, one behind the other.
 
     A snapshot is known by the artifact's content, the columns and what `prepare` does: so one that is ingested again,
-    or lies elsewhere, finds its own.
+    or lies elsewhere, finds its own. The workers of a service make those that are missing before this returns.
 
     Raises:
         Unfingerprintable: `prepare` uses something whose content cannot be known.
@@ -37,11 +48,37 @@ def prepared(
         Dataset(Published(reading=reading, artifact=artifact))
         .with_snapshot_fingerprint(fingerprint.digest("published rows", *_identity(artifact, reading)))
         .apply(prepare)
-        .snapshot(snapshots, pending_snapshot_expiry_seconds=EXPIRY_S)
         for artifact, reading in parts
     ]
-    whole = spans[0].concatenate(*spans[1:])
+    if service is not None:
+        return _served(spans, snapshots, tally, service)
+    kept = [span.snapshot(snapshots, pending_snapshot_expiry_seconds=EXPIRY_S) for span in spans]
+    whole = kept[0].concatenate(*kept[1:])
     return Dataset(Counted(input=whole.op, tally=tally), whole.settings)
+
+
+def _served(spans: Sequence[Dataset], snapshots: Path, tally: Tally, service: str) -> Dataset:
+    """Has workers prepare the spans, all at a time, and gives what lies there then."""
+    from pipelines.input.service.save import save  # a training without a service needs none of it
+
+    def kept(span: Dataset) -> tuple[Dataset, SnapshotUse]:
+        written = save(span, snapshots, service, exist_ok=True, pending_snapshot_expiry_seconds=EXPIRY_S)
+        loaded = load(snapshots, fingerprint=of_graph(span.op)).op
+        assert isinstance(loaded, Loaded)
+        use = SnapshotUse(
+            path=loaded.path,
+            fingerprint=loaded.run.fingerprint,
+            state="write" if written else "read",
+            committed=written,
+            bytes_written=loaded.run.size_bytes if written else 0,
+        )
+        return Dataset(replace(loaded, of=span.spec), span.settings), use
+
+    with ThreadPoolExecutor(min(len(spans), _AT_ONCE), "feed") as pool:
+        found = list(pool.map(kept, spans))
+    tally.begin([use for _, use in found])()
+    whole = [dataset for dataset, _ in found]
+    return whole[0].concatenate(*whole[1:])
 
 
 def _identity(artifact: Examples, reading: Parquet) -> tuple[str, ...]:

@@ -50,12 +50,14 @@ class Window(Sequence[Examples]):
         columns: Sequence[str] | None = None,
         *,
         prepare: Callable[[Dataset], Dataset] | None = None,
+        service: str | None = None,
     ) -> Dataset:
         """The rows of a split over all spans, oldest first; a column that a span lacks is null there.
 
         `prepare` is given the rows of one span after the other, all with the same columns. What it makes of a span is
         kept as a snapshot, which every run reads that has a span of the same content and prepares it alike: it should
-        do what takes long and is the same in each epoch. Shuffle, repeat and batch behind it.
+        do what takes long and is the same in each epoch. Shuffle, repeat and batch behind it. At the address of a
+        data service, its workers prepare the spans that are missing, all at a time, before this returns.
 
         Raises:
             ParameterError: there is no such split or column.
@@ -66,7 +68,7 @@ class Window(Sequence[Examples]):
 
         if prepare is None:
             return rows.dataset(self, split, columns)
-        return feed.prepared(rows.by_artifact(self, split, columns), prepare, self.snapshots, self.tally)
+        return feed.prepared(rows.by_artifact(self, split, columns), prepare, self.snapshots, self.tally, service)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,12 +2,15 @@
 
 Only what is known before departure is used: when and where, which carrier, how far. `spanwise run flights.py` needs
 to know where the data lies and where models go: `--param data=… --param serving=…`, or `[params.flights]` in
-`spanwise.toml`.
+`spanwise.toml`. With `SPANWISE_SERVICE=grpc://…` in the environment, its rows are prepared and handed out by the
+workers of that data service.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,9 +42,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from sklearn.pipeline import Pipeline as Fitted
 
+    from pipelines.input import Dataset
+
 NUMBERS = ("distance",)
 CATEGORIES = ("departure", "arrival", "carrier", "origin", "dest")
 LATE_MINUTES = 15
+
+log = logging.getLogger("spanwise.flights")
 
 
 class RowCount(Component):
@@ -82,6 +89,13 @@ def matrix(features: pa.Table) -> NDArray[np.float64]:
     return np.column_stack([features[name].to_numpy().astype(float) for name in (*NUMBERS, *CATEGORIES)])
 
 
+def arrived(rows: Dataset) -> Dataset:
+    """Those of which is known whether they came late."""
+    from pipelines.input import col
+
+    return rows.filter(~col("late").is_null())
+
+
 def train(task: TrainerTask) -> None:
     """Fits a logistic regression on the flights that arrived, and keeps the transform graph with it."""
     import joblib
@@ -90,9 +104,12 @@ def train(task: TrainerTask) -> None:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder
 
-    from pipelines.input import col
-
-    flights = task.examples.dataset("train").filter(~col("late").is_null()).to_arrow()
+    service = os.environ.get("SPANWISE_SERVICE")
+    rows = task.examples.dataset("train", prepare=arrived, service=service)
+    if service:
+        rows = rows.distribute(service, "exactly_once")
+    flights = rows.to_arrow()
+    log.info("learning from %d flights, %s", flights.num_rows, f"by way of {service}" if service else "read here")
     categories = [len(NUMBERS) + number for number in range(len(CATEGORIES))]
     columns = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), categories), remainder="passthrough")
     model = make_pipeline(columns, LogisticRegression(C=0.1, max_iter=1000))

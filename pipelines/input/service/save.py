@@ -42,12 +42,14 @@ def save(
     pending_snapshot_expiry_seconds: float = 86_400,
     files_by: FilesBy = "mtime",
     wait: bool = True,
+    exist_ok: bool = False,
     security: Security | None = None,
-) -> None:
+) -> bool:
     """Has the workers of a service write the snapshot of a dataset that `dataset.snapshot(path)` reads.
 
     `path` is reached by the workers under the same name. It is waited for unless told otherwise; the save goes on
-    without whoever has begun it.
+    without whoever has begun it. With `exist_ok` a snapshot that is there will do, and one that somebody writes is
+    waited for; False says that it was so.
 
     Raises:
         DatasetError: the dataset never ends.
@@ -68,7 +70,9 @@ def save(
         given = Given(dataset.op, dataset.settings)
         known_as = _patiently(lambda: registered(connection, given, None))
         folder = Folder(files_at(where), snapshot.fingerprint)
-        run_id = _claimed(snapshot, folder)
+        run_id = _claimed(snapshot, folder, exist_ok=exist_ok)
+        if run_id is None:
+            return False
         try:
             request = {
                 "save": run_id,
@@ -85,12 +89,13 @@ def save(
             raise
         if wait:
             _wait(connection, folder, run_id)
+        return True
     finally:
         connection.close()
 
 
-def _claimed(op: Snapshot, folder: Folder) -> str:
-    """A run that is the attempt in the snapshot's folder now.
+def _claimed(op: Snapshot, folder: Folder, *, exist_ok: bool) -> str | None:
+    """A run that is the attempt in the snapshot's folder now; None if a snapshot is there, and may be.
 
     Raises:
         ServiceError: another one is, or a snapshot is there.
@@ -98,6 +103,11 @@ def _claimed(op: Snapshot, folder: Folder) -> str:
     while True:
         found, now = folder.look(), time.time()
         decision = decide(final=found.final, pending=found.pending, now=now, expiry_s=op.expiry_s)
+        if isinstance(decision, Read) and exist_ok:
+            return None
+        if isinstance(decision, PassThrough) and exist_ok:
+            time.sleep(_LOOK_S)
+            continue
         if isinstance(decision, Read | PassThrough):
             reason = "it is whole" if isinstance(decision, Read) else decision.reason
             raise ServiceError(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import SnapshotNotFound
 from pipelines.input.element import UNKNOWN, Batch, Spec, Table
 from pipelines.input.op import Op, Opening, Stream
-from pipelines.input.snapshot import keep
 from pipelines.input.snapshot.files import files_at
-from pipelines.input.snapshot.folder import Folder
+from pipelines.input.snapshot.folder import Folder, Found
 from pipelines.input.snapshot.format import blocks_of, header_of
 from pipelines.input.snapshot.reading import Reading
 from pipelines.input.snapshot.state import ChunkRecord, Metadata
@@ -31,7 +31,7 @@ def load(path: str | os.PathLike[str], *, fingerprint: str = "") -> Dataset:
 
     where = os.fspath(path) if "://" in os.fspath(path) else os.path.abspath(path)  # noqa: PTH100  it may be a URL
     files = files_at(where)
-    found = [each for each in keep.snapshots(files) if each.fingerprint.startswith(fingerprint)]
+    found = [Folder(files, each).look() for each in files.folders("") if each.startswith(fingerprint)]
     whole = [each.final for each in found if each.final is not None]
     if len(whole) != 1:
         raise SnapshotNotFound(f"load({where!r}): {_why(found, whole)}")
@@ -39,7 +39,7 @@ def load(path: str | os.PathLike[str], *, fingerprint: str = "") -> Dataset:
     return Dataset(Loaded(path=where, run=run, chunks=run.chunks, of=_spec(Folder(files, run.fingerprint), run)))
 
 
-def _why(found: list[keep.Listing], whole: list[Metadata]) -> str:
+def _why(found: Sequence[Found], whole: Sequence[Metadata]) -> str:
     if whole:
         names = ", ".join(each.fingerprint for each in whole)
         return f"there are several snapshots. Give the first letters of a fingerprint: {names}."
