@@ -16,13 +16,16 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-fast test-lowest soak soak-service test-mlmd121 lint bench bench-input venv constraints clean
+.PHONY: help demo demo-service test test-fast test-lowest soak soak-service test-engines test-mlmd121 lint bench bench-input venv constraints clean
 
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.demo  ## Retrain on ten days of real flights, one day at a time
 	$(BIN)/python -m pipelines.flights_demo
+
+demo-service: $(VENV)/.demo  ## The same, with trainers fed by a data service of two workers
+	$(BIN)/python -m pipelines.flights_demo --service
 
 test: $(VENV)/.dev  ## Run every test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(TESTS)
@@ -43,6 +46,11 @@ soak: $(VENV)/.dev  ## Run the scheduler tests in their long form: a month of da
 
 soak-service: $(VENV)/.dev  ## Keep a data service busy for an hour: consumers come and go, workers are killed, memory stays flat
 	SPANWISE_TEST_SOAK_SERVICE_S=3600 $(BIN)/python -m pytest -s -o faulthandler_timeout=0 tests/scenario/test_service_soak.py
+
+test-engines: $(BIN)/python  ## Run workers of the data service on small clusters of Ray and Dask
+	$(BIN)/python -m venv $(VENV)/engines
+	$(VENV)/engines/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[dask,ray,test]'
+	$(VENV)/engines/bin/python -m pytest -n 0 tests/scheduler/test_engines.py
 
 test-mlmd121: $(VENV)/.dev  ## Run the store's contract on ml-metadata 1.21, in a Debian 13 if this system is older
 	tests/mlmd121/run $(BIN)/python

@@ -1,13 +1,17 @@
 """The demo: ten mornings of the flights pipeline on real data, one run a day, in a folder that can be played with.
 
-python -m pipelines.flights_demo [--folder demo] [--days 10]
+With `--service` a dispatcher and two workers of a data service are started for it, which prepare the trainers' rows.
+
+python -m pipelines.flights_demo [--folder demo] [--days 10] [--service]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -16,12 +20,14 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from orchestrator import Artifact, Calendar, Examples, SpanwiseError, Trigger
+from orchestrator.errors import ServiceError
 from orchestrator.executor import Executor
 from orchestrator.mlmd import open_store
 from orchestrator.runner import Outcome, Request, run
 from pipelines import flights, nycflights
 
 WINDOW = 3
+WORKERS = 2
 
 SETTINGS = """# Read by every spanwise command in this folder.
 root = ".spanwise"
@@ -97,10 +103,41 @@ def mornings(folder: Path, days: int) -> Iterator[Morning]:
         store.close()
 
 
+@contextlib.contextmanager
+def service(work_dir: Path) -> Iterator[list[str]]:
+    """A dispatcher and its workers as processes, ended with the context; their addresses, the dispatcher's first.
+
+    Trainers that are started meanwhile find it by the environment.
+    """
+    with contextlib.ExitStack() as started:
+        dispatcher = started.enter_context(_server("dispatcher", "--port", "0", "--work-dir", str(work_dir)))
+        workers = [started.enter_context(_server("worker", dispatcher)) for _ in range(WORKERS)]
+        os.environ["SPANWISE_SERVICE"] = dispatcher
+        try:
+            yield [dispatcher, *workers]
+        finally:
+            del os.environ["SPANWISE_SERVICE"]
+
+
+@contextlib.contextmanager
+def _server(*words: str) -> Iterator[str]:
+    command = [sys.executable, "-m", "scheduler", "service", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            said = process.stdout.readline()
+            if " at " not in said:
+                raise ServiceError(f"`spanwise service {' '.join(words)}` did not start; what it said stands above.")
+            yield said.partition(" at ")[2].strip()
+        finally:
+            process.terminate()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Ten mornings of the flights pipeline on real data.")
     parser.add_argument("--folder", type=Path, default=Path("demo"), help="where to play (default: demo)")
     parser.add_argument("--days", type=int, default=10, help="how many mornings (default: 10)")
+    parser.add_argument("--service", action="store_true", help="train through a data service of two workers")
     options = parser.parse_args(arguments)
     folder: Path = options.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -109,17 +146,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(
             f"Each morning: ingest yesterday's flights, learn from {WINDOW} days which will be late, push if better.\n"
         )
-        print(HEAD)
         failed = 0
-        for morning in mornings(folder, options.days):
-            print(morning, flush=True)
-            failed += not morning.outcome.succeeded
+        with contextlib.ExitStack() as stack:
+            if options.service:
+                dispatcher, *workers = stack.enter_context(service(folder / ".spanwise" / "service"))
+                print(f"Trainers are fed by the data service at {dispatcher}; its workers: {', '.join(workers)}.\n")
+            print(HEAD)
+            for morning in mornings(folder, options.days):
+                print(morning, flush=True)
+                failed += not morning.outcome.succeeded
     except SpanwiseError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     print(f"\nEverything is in {folder}/. Go on there:  cd {folder}")
     print("  spanwise runs flights                                what ran")
     print("  spanwise show flights                                the newest run, node by node")
+    if options.service:
+        print("  spanwise logs flights Trainer                        what came by way of the service")
     print("  spanwise window flights.py                           which spans a window holds now")
     print("  spanwise run flights.py --span 2013-01-05            ingest that day again and retrain")
     return 1 if failed else 0
