@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.errors import ServiceError, SpanwiseError
@@ -20,6 +20,7 @@ from pipelines.input.service.leases import Leases
 from pipelines.input.service.policy import ShardingPolicy
 from pipelines.input.service.security import Security
 from pipelines.input.snapshot.encoding import Piece, encoding_of
+from pipelines.input.snapshot.loaded import with_sources
 
 if TYPE_CHECKING:
     from pipelines.input.service.consumer import Distribute
@@ -150,7 +151,9 @@ class Reader:
     def _join(self) -> None:
         op = self._op
         if op.given is not None:
-            self._dataset = registered(self._dispatcher, op.given, op.dataset_id)
+            by_splits = op.mode is ShardingPolicy.DYNAMIC or op.mode.is_leased
+            given = replace(op.given, op=with_sources(op.given.op)) if by_splits else op.given
+            self._dataset = registered(self._dispatcher, given, op.dataset_id)
         else:
             self._dataset = op.dataset_id or ""
         request = {

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from orchestrator.errors import SnapshotNotFound
 from pipelines.input.element import UNKNOWN, Batch, Spec, Table
-from pipelines.input.op import Op, Opening, Stream
+from pipelines.input.op import Op, Opening, Stream, rebuilt
 from pipelines.input.snapshot.files import files_at
 from pipelines.input.snapshot.folder import Folder, Found
 from pipelines.input.snapshot.format import blocks_of, header_of
+from pipelines.input.snapshot.op import Snapshot
 from pipelines.input.snapshot.reading import Reading
 from pipelines.input.snapshot.state import ChunkRecord, Metadata
 from pipelines.input.snapshot.use import SnapshotUse
@@ -37,6 +38,18 @@ def load(path: str | os.PathLike[str], *, fingerprint: str = "") -> Dataset:
         raise SnapshotNotFound(f"load({where!r}): {_why(found, whole)}")
     (run,) = whole
     return Dataset(Loaded(path=where, run=run, chunks=run.chunks, of=_spec(Folder(files, run.fingerprint), run)))
+
+
+def with_sources(op: Op) -> Op:
+    """The graph with a source in the place of each snapshot that is whole, so that its chunks can be shared out."""
+
+    def change(each: Op) -> Op:
+        if not isinstance(each, Snapshot) or each.mode not in {"auto", "read"} or each.reader_fn is not None:
+            return each
+        run = Folder(files_at(each.path), each.fingerprint).look().final
+        return each if run is None else Loaded(path=each.path, run=run, chunks=run.chunks, of=each.spec)
+
+    return rebuilt(op, change)
 
 
 def _why(found: Sequence[Found], whole: Sequence[Metadata]) -> str:
