@@ -7,7 +7,7 @@ by its batches whoever does it, and what shuffles, drops or joins rows does so w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +33,12 @@ class Body:
     rows: Parquet
     options: Options
     seed: int
+    place: Place
 
     def of(self, task: Task) -> Op:
         """The graph over the rows of one task."""
-        return rebuilt(self.op, lambda each: TaskRows(reading=self.rows, task=task) if each is self.rows else each)
+        some = TaskRows(reading=self.rows, task=task, place=self.place)
+        return rebuilt(self.op, lambda each: some if each is self.rows else each)
 
 
 def body(reading: Parquet, dataset_fn: Callable[[Dataset], Dataset], seed: int) -> Body:
@@ -61,7 +63,44 @@ def body(reading: Parquet, dataset_fn: Callable[[Dataset], Dataset], seed: int) 
         raise ParameterError("dataset_fn has to give what it makes of the rows that it is given, each read once.")
     if made.cardinality == float("inf"):
         raise ParameterError("dataset_fn repeats the rows without end. Leave repeat out, and say epochs=….")
-    return Body(op, found[0], options, seed)
+    return Body(op, found[0], options, seed, Place())
+
+
+class Forward:
+    """Reads a row group from its beginning on, as far as it is asked to."""
+
+    def __init__(self, reading: Parquet, shard: int, opening: Opening) -> None:
+        self.shard = shard
+        self.at = 0  #: rows of the group that were read
+        self._reader = Reader(reading, opening.block)
+        self._batches = self._reader.read(shard)
+        self._rest: pa.RecordBatch | None = None  # of the last batch that was decoded
+
+    def up_to(self, row: int) -> pa.RecordBatch:
+        """Some of the rows before this one, as the file has them."""
+        batch = next(self._batches) if self._rest is None else self._rest
+        count = min(batch.num_rows, row - self.at)
+        self._rest = batch.slice(count) if count < batch.num_rows else None
+        self.at += count
+        return batch.slice(0, count)
+
+    def finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Those of them that are wanted, with all columns."""
+        return self._reader.finished(batch)
+
+
+class Place:
+    """Where the last task has ended: one that begins behind it in the same row group need not decode that again."""
+
+    def __init__(self) -> None:
+        self._left: Forward | None = None
+
+    def take(self, task: Task) -> Forward | None:
+        left, self._left = self._left, None
+        return left if left is not None and left.shard == task.shard and left.at <= task.start else None
+
+    def leave(self, forward: Forward) -> None:
+        self._left = forward
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,6 +109,7 @@ class TaskRows(Op):
 
     reading: Parquet = field(repr=False)
     task: Task
+    place: Place = field(repr=False)
 
     @property
     def inputs(self) -> tuple[Op, ...]:
@@ -88,38 +128,35 @@ class TaskRows(Op):
 
 
 class TaskRowsStream(Stream):
-    """Decodes the row group up to the end of the task, and gives the rows from its beginning on."""
-
     def __init__(self, op: TaskRows, opening: Opening) -> None:
         self._op = op
-        self._reader = Reader(op.reading, opening.block)
-        self._batches: Iterator[pa.RecordBatch] | None = None
-        self._at = 0  # rows of the group so far
+        self._opening = opening
+        self._forward: Forward | None = None
 
     def __next__(self) -> pa.RecordBatch:
         import pyarrow as pa
 
         task = self._op.task
         try:
-            if self._batches is None:
-                self._batches = self._reader.read(task.shard)
-            while self._at < task.stop:
-                batch = next(self._batches)
-                first, self._at = self._at, self._at + batch.num_rows
-                start, stop = max(task.start - first, 0), min(task.stop - first, batch.num_rows)
-                if start < stop:
-                    block = self._reader.finished(batch.slice(start, stop - start))
-                    if block.num_rows:
-                        return block
+            if self._forward is None:
+                self._forward = self._op.place.take(task) or Forward(self._op.reading, task.shard, self._opening)
+            forward = self._forward
+            while forward.at < task.start:
+                forward.up_to(task.start)
+            while forward.at < task.stop:
+                block = forward.finished(forward.up_to(task.stop))
+                if block.num_rows:
+                    return block
         except (pa.ArrowException, OSError) as error:
-            raise UnreadableInput(f"{self._reader.name(task.shard)}: cannot be read ({error}).") from error
+            raise UnreadableInput(f"{self._op.reading.groups[task.shard].path}: cannot be read ({error}).") from error
+        self._op.place.leave(forward)
         raise StopIteration
 
     def state(self) -> State:
-        return {}  # kept by those that prefetch, and never asked for: a task is what goes on
+        return {}  # taken by what prefetches, and never used: a task is begun anew
 
     def restore(self, state: State) -> None:
-        raise NotImplementedError("a task is done anew")
+        raise NotImplementedError("a task is begun anew")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +243,7 @@ class SharedStream(Stream):
             self._task = None
 
     def state(self) -> State:
-        return {}  # kept by what prefetches, and never asked for: the master knows what is done
+        return {}  # taken by what prefetches, and never used: the master knows what is done
 
     def restore(self, state: State) -> None:
         raise NotImplementedError("a pass goes on with whatever the master gives")

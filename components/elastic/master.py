@@ -62,6 +62,9 @@ class Master:
         table = None if kept is None else Table.restored(plan, kept[0]["table"])
         self.is_resumed = table is not None  #: whether it goes on with what another one has begun
         self.table = table or Table(plan)
+        if not self.is_resumed:
+            for file in self.predictions.iterdir():
+                file.unlink()
         facts, arrays = kept if kept is not None and table is not None else ({}, _below_names("p", init()))
         self.parameters = Parameters(
             _below(arrays, "p"),

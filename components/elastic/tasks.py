@@ -90,7 +90,7 @@ class Table:
         self._is_due = False  # whether an evaluation is
         self._todo: deque[Task] = deque()
         self._doing: dict[int, Lease] = {}
-        self._finished: dict[int, int] = {}  # the lease under which a task was finished
+        self._last: dict[str, tuple[int, int]] = {}  # the task that a worker has finished last, and its lease
         self._counted: Counter[int] = Counter()  # batches, by task
         self._failures: Counter[int] = Counter()
         self._left: Counter[int] = Counter()  # training tasks that are not done, by epoch
@@ -142,12 +142,13 @@ class Table:
 
     def finish(self, task: int, lease: int) -> bool:
         """The task is done, if the lease holds; what was done under this lease before is said to be done again."""
-        if self._finished.get(task) == lease:
+        if (task, lease) in self._last.values():
             return True
         if not self.holds(task, lease):
             return False
-        done = self._doing.pop(task).task
-        self._finished[task] = lease
+        held = self._doing.pop(task)
+        self._last[held.worker] = (task, lease)
+        done = held.task
         self._counted.pop(task, None)
         self._failures.pop(task, None)
         self.done[done.kind] += 1

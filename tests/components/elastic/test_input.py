@@ -8,6 +8,7 @@ from components.elastic.training import readings_of
 from orchestrator.errors import ParameterError
 from pipelines.input import col
 from pipelines.input import range as numbers
+from pipelines.input.ops.parquet import Reader
 from tests.components.elastic import jobs
 
 TRAINING = Kind.TRAINING
@@ -88,6 +89,25 @@ def test_an_error_is_told_in_the_place_of_a_batch_and_others_go_on(reading):
 
     assert [piece.lease.task.number for piece in pieces if piece.error is not None] == [1]
     assert [piece.lease.task.number for piece in pieces if piece.is_end] == [0, 2, 3, 4]
+
+
+def test_tasks_that_follow_each_other_decode_their_row_group_once(reading, monkeypatch):
+    """The next goes on where the last has ended; one that lies before it begins anew."""
+    opened = []
+    read = Reader.read
+    monkeypatch.setattr(Reader, "read", lambda self, part: opened.append(part) or read(self, part))
+
+    pieces_of(reading, lambda rows: rows.batch(7))
+    in_order, opened[:] = len(opened), []
+    made = body(reading, lambda rows: rows.batch(100).as_numpy(), 0)
+    leases = [Table(Plan(training=(90,), task_rows=size)).take("w", 0.0) for size in (30, 20, 90)]
+    found = [
+        piece.batch["x"] for piece in shared({TRAINING: made}, iter([*leases, None]).__next__, 1) if not piece.is_end
+    ]
+
+    assert in_order == 1
+    assert len(opened) == 3
+    assert [batch.tolist() for batch in found] == [list(range(stop)) for stop in (30, 20, 90)]
 
 
 def test_only_the_columns_are_read_that_are_needed(reading):
