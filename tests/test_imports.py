@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "scheduler.cli.snapshot": ["orchestrator", "scheduler", "pipelines.input"],  # docs/decisions/0032-snapshots.md
     "scheduler.snapshots": ["orchestrator", "scheduler", "pipelines.input"],  # as above
     "scheduler.cli.service": ["orchestrator", "scheduler", "pipelines.input"],  # docs/decisions/0060-data-service.md
+    "scheduler.engines": ["orchestrator", "pipelines.input"],  # docs/decisions/0062-service-on-engines.md
     "components": ["orchestrator", "pipelines.input"],
     "pipelines": ["orchestrator", "resolvers", "scheduler", "components"],
     "pipelines.input": ["orchestrator.errors", "orchestrator.fingerprint"],
@@ -39,6 +40,9 @@ DOORS = {
     "typer": ["scheduler.cli"],
     "prometheus_client": ["scheduler.metrics"],
     "apache_beam": ["components"],
+    "dask": ["scheduler.engines"],
+    "distributed": ["scheduler.engines"],
+    "ray": ["scheduler.engines"],
 }
 
 #: Libraries that users bring, and the modules that give elements to them.
@@ -141,7 +145,8 @@ def test_every_library_that_is_imported_is_declared() -> None:
     """No module counts on a library that is only there because another library brings it."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    requirements = [*project["dependencies"], *extras["demo"], *extras["openlineage"]]
+    brought = [requirement for extra in ("dask", "demo", "openlineage", "ray") for requirement in extras[extra]]
+    requirements = [*project["dependencies"], *brought]
     declared = {re.split(r"[^\w.-]", requirement)[0] for requirement in requirements}
     distributions = packages_distributions()
 
@@ -151,7 +156,8 @@ def test_every_library_that_is_imported_is_declared() -> None:
         if found.importer in BROUGHT.get(library, []):
             continue
         if library not in {*FOLDERS, *sys.stdlib_module_names} and declared.isdisjoint(
-            name.replace("_", "-") for name in distributions.get(library, [])
+            name.replace("_", "-")
+            for name in distributions.get(library, [library])  # Ray need not be installed
         ):
             undeclared.append(f"{found.importer}, line {found.line}: {library}")
 

@@ -12,7 +12,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from scheduler import engines
 from scheduler.cli.app import Json, app, print_document
+from scheduler.engines import Engine
 
 service = typer.Typer(
     name="service",
@@ -73,11 +75,24 @@ def dispatcher(
 @service.command()
 def worker(
     dispatcher: Annotated[str, typer.Argument(metavar="DISPATCHER", help="Its address: grpc://127.0.0.1:5050.")],
-    host: Host = "127.0.0.1",
+    host: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Where to listen: 127.0.0.1, or with --on each machine's own address. Any but loopback wants a token "
+            "and TLS.",
+        ),
+    ] = None,
     port: Port = 0,
     address: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Where consumers reach it, if that is another name for it."),
+    ] = None,
+    on: Annotated[Engine | None, typer.Option("--on", help="Run workers on a cluster of this engine.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, metavar="N", help="With --on: how many. Default: 1.")] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="With --on: the cluster's address, if the engine does not know it."),
     ] = None,
 ) -> None:
     """Start a worker of the data service.
@@ -86,20 +101,33 @@ def worker(
 
     Example: spanwise service worker grpc://127.0.0.1:5050
     """
+    from orchestrator.errors import UsageError
     from pipelines.input.service.config import WorkerConfig
     from pipelines.input.service.security import Security
-    from pipelines.input.service.worker import WorkerServer
 
     config = WorkerConfig(
         dispatcher_address=dispatcher,
-        host=host,
+        host=host or "127.0.0.1",
         port=port,
         worker_address=address,
         security=Security.from_environment(),
     )
-    server = WorkerServer(config)
-    typer.echo(f"worker at {server.address}")
-    _until_told(server.join, server.stop)
+    if on is None:
+        if workers is not None or cluster is not None:
+            raise UsageError("--workers and --cluster are about workers on a cluster; say of which engine with --on.")
+        from pipelines.input.service.worker import WorkerServer
+
+        server = WorkerServer(config)
+        typer.echo(f"worker at {server.address}")
+        _until_told(server.join, server.stop)
+    else:
+        if address is not None:
+            raise UsageError("--address is where one worker is reached, and with --on there are several; leave it out.")
+        from scheduler.show import counted
+
+        there = engines.start(on, cluster, config, workers or 1, own_address=host is None)
+        typer.echo(f"{counted(workers or 1, 'worker')} on {on.title()}")
+        _until_told(there.join, there.stop)
 
 
 @service.command()

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import typer
 import yaml  # type: ignore[import-untyped]
 from croniter import croniter
 
+from pipelines.input.service.security import Security
 from scheduler.cli import app
 
 DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
@@ -24,10 +26,12 @@ def manifests(name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((DEPLOY / name).read_text()))
 
 
-def pod(manifest: dict[str, Any]) -> dict[str, Any]:
-    spec = manifest["spec"]
-    template = spec["template"] if manifest["kind"] == "Deployment" else spec["jobTemplate"]["spec"]["template"]
-    return dict(template["spec"])
+def pods(name: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each manifest that makes pods, with what it says of them."""
+    for manifest in manifests(name):
+        if manifest["kind"] in {"CronJob", "Deployment", "StatefulSet"}:
+            spec = manifest["spec"]
+            yield manifest, dict(spec.get("template") or spec["jobTemplate"]["spec"]["template"])
 
 
 def commands() -> Iterator[tuple[str, str]]:
@@ -38,8 +42,8 @@ def commands() -> Iterator[tuple[str, str]]:
     for line in re.findall(r"^[*\d].*?(\S*spanwise [^>|]*)", (DEPLOY / "crontab").read_text(), re.MULTILINE):
         yield "crontab", line
     for name in MANIFESTS:
-        for manifest in manifests(name):
-            yield name, shlex.join(pod(manifest)["containers"][0]["command"])
+        for _, template in pods(name):
+            yield name, shlex.join(template["spec"]["containers"][0]["command"])
 
 
 def test_nothing_in_the_folder_is_passed_over() -> None:
@@ -95,17 +99,53 @@ def test_the_crontab_is_one() -> None:
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
-def test_a_manifest_has_what_kubernetes_wants(name: str) -> None:
-    """Kind and version that belong together, selectors that fit, volumes that are mounted and defined."""
-    versions = {"Deployment": "apps/v1", "CronJob": "batch/v1"}
+def test_kubernetes_takes_the_manifests(name: str) -> None:
+    """Each is valid by the schemas of Kubernetes' own, and has no key that these do not know."""
     for manifest in manifests(name):
+        kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_what_a_manifest_names_is_there(name: str) -> None:
+    """Selectors fit, volumes are mounted and defined, probes look at ports that are open."""
+    for manifest, template in pods(name):
         spec = manifest["spec"]
-        assert manifest["apiVersion"] == versions[manifest["kind"]]
-        (container,) = pod(manifest)["containers"]
-        mounts = {mount["name"] for mount in container["volumeMounts"]}
-        assert mounts == {volume["name"] for volume in pod(manifest)["volumes"]}
-        if manifest["kind"] == "Deployment":
-            assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
-        else:
+        (container,) = template["spec"]["containers"]
+        defined = [*template["spec"]["volumes"], *(each["metadata"] for each in spec.get("volumeClaimTemplates", []))]
+        assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in defined}
+        ports = {port["name"] for port in container.get("ports", [])}
+        assert {probe["tcpSocket"]["port"] for key, probe in container.items() if key.endswith("Probe")} <= ports
+        if manifest["kind"] == "CronJob":
             assert croniter.is_valid(spec["schedule"])
-            assert pod(manifest)["restartPolicy"] == "Never"
+            assert template["spec"]["restartPolicy"] == "Never"
+        else:
+            assert spec["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+
+
+def test_the_data_service_is_of_one_piece() -> None:
+    """Workers go to the dispatcher's name and port; both read what the settings of the service are called, and none of
+    their secrets is in the file; they listen at the ports that they open.
+    """
+    by_kind = {manifest["kind"]: manifest for manifest in manifests("kubernetes-service.yaml")}
+    (dispatcher, worker) = (
+        by_kind[kind]["spec"]["template"]["spec"]["containers"][0] for kind in ("StatefulSet", "Deployment")
+    )
+    service = by_kind["Service"]
+    (port,) = service["spec"]["ports"]
+
+    assert f"grpc+tls://{service['metadata']['name']}:{port['port']}" in worker["command"]
+    assert by_kind["StatefulSet"]["spec"]["serviceName"] == service["metadata"]["name"]
+    assert (
+        service["spec"]["selector"].items() <= by_kind["StatefulSet"]["spec"]["template"]["metadata"]["labels"].items()
+    )
+    for container in (dispatcher, worker):
+        command, environment = container["command"], {each["name"]: each.get("value") for each in container["env"]}
+        assert int(command[command.index("--port") + 1]) in {each["containerPort"] for each in container["ports"]}
+        (folder,) = (each["mountPath"] for each in container["volumeMounts"] if each["name"] == "certificates")
+        security = Security.from_environment({**environment, "SPANWISE_SERVICE_TOKEN": "from the secret"})
+        assert security.is_tls
+        assert security.name
+        assert {str(Path(pem or "").parent) for pem in (security.certificate, security.key, security.authority)} == {
+            folder
+        }
+        assert environment["SPANWISE_SERVICE_TOKEN"] is None

@@ -1,0 +1,252 @@
+"""Workers on clusters of Ray and Dask: real ones, small, on this machine, whose processes are killed."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from orchestrator.errors import ServiceError, SettingsError
+from pipelines import input as inputs
+from pipelines.input.service.config import DispatcherConfig, WorkerConfig
+from pipelines.input.service.connection import Connection, Unreachable
+from pipelines.input.service.dispatcher import DispatchServer
+from pipelines.input.service.security import Security
+from scheduler.cli import app
+from scheduler.engines import Engine, spread, start
+from tests.pipelines.input.service.servers import eventually, free_ports
+
+ELEMENTS = 200
+TOKEN = "correct-horse-battery-staple"
+SECURITY = Security(token=TOKEN)
+
+
+class Cluster:
+    """Two machines of an engine, both on this one, as processes with a log."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.started = []
+        (self.port,) = free_ports(1)
+
+    def start(self, *words, **environment):
+        ours = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, **ours, **environment}
+        with (self.folder / f"{len(self.started)}.log").open("w") as log:
+            running = subprocess.Popen(
+                words, stdout=log, stderr=log, cwd=self.folder, env=environment, start_new_session=True
+            )
+        self.started.append(running)
+
+    def stop(self):
+        for each in reversed(self.started):
+            each.terminate()
+        for each in self.started:
+            try:
+                each.wait(60)
+            except subprocess.TimeoutExpired:
+                os.killpg(each.pid, signal.SIGKILL)
+                each.wait()
+
+    def said(self):
+        return "".join(log.read_text() for log in self.folder.glob("*.log"))
+
+    def logs(self):
+        """What the engine keeps of itself."""
+        return "".join(file.read_text(errors="replace") for file in self.folder.rglob("*") if file.is_file())
+
+
+class OfRay(Cluster):
+    name = "ray"
+
+    def open(self):
+        self.address = f"127.0.0.1:{self.port}"
+        self._machine(1, "--head", f"--port={self.port}", "--include-dashboard=false", f"--temp-dir={self.folder}")
+        self._machine(2, f"--address={self.address}")
+
+    def _machine(self, number, *words):
+        small = ["--num-cpus=2", "--object-store-memory=80000000", "--disable-usage-stats"]
+        self.start(script("ray"), "start", "--block", *small, "--node-ip-address=127.0.0.1", *words)
+        eventually(lambda: self.said().count("Ray runtime started") == number, 240.0)
+
+
+class OfDask(Cluster):
+    name = "dask"
+
+    def open(self):
+        self.address = f"tcp://127.0.0.1:{self.port}"
+        self._dask("scheduler", "--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard")
+        for host in ("127.0.0.1", "127.0.0.2"):
+            self._dask("worker", self.address, "--host", host, "--nworkers", "1", "--nthreads", "2", "--no-dashboard")
+        eventually(lambda: self.said().count("Registered to:") == 2, 240.0)
+
+    def _dask(self, *words):
+        self.start(script("dask"), *words, DASK_TEMPORARY_DIRECTORY=str(self.folder))
+
+
+def script(name):
+    return str(Path(sys.executable).parent / name)
+
+
+NEEDS_RAY = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: make test-engines")
+NEEDS_DASK = pytest.mark.skipif(find_spec("distributed") is None, reason="Dask is not installed")
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(OfRay, id="ray", marks=[pytest.mark.slow, NEEDS_RAY]),
+        pytest.param(OfDask, id="dask", marks=[pytest.mark.slow, NEEDS_DASK]),
+    ]
+)
+def cluster(request):
+    folder = Path(tempfile.mkdtemp(prefix="spanwise-"))  # pytest's own are too long for Ray's sockets
+    cluster = request.param(folder)
+    try:
+        cluster.open()
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def command(cluster, target, *words, workers=2):
+    """`spanwise service worker --on`, in the foreground of another process."""
+    line = ["service", "worker", target, "--on", cluster.name, "--workers", str(workers), "--cluster", cluster.address]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "scheduler", *line, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "SPANWISE_SERVICE_TOKEN": TOKEN},
+    )
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.communicate()
+
+
+def workers(target):
+    """Their addresses by their ids; one that is started again has another id."""
+    there = Connection(target, SECURITY).call("status", {})[0]["workers"]
+    return {each["worker"]: each["address"] for each in there}
+
+
+def placed(number):
+    time.sleep(0.01)
+    return number, os.getpid(), os.getppid()
+
+
+def read(target, kill=None):
+    """All elements; the process of the first worker that has given some is killed meanwhile, if this is wanted."""
+    found = []
+    dataset = inputs.range(ELEMENTS).map(placed).distribute(target, "exactly_once", security=SECURITY)
+    with dataset.iterator() as elements:
+        for element in elements:
+            found.append(element)
+            if kill is not None and len(found) == 20:
+                os.kill(element[1], kill)
+    return found
+
+
+def others(pid):
+    """What may be seen of all processes but one: command lines and environments."""
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and int(process.name) not in {pid, os.getpid()}:
+            with contextlib.suppress(OSError):
+                yield (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+
+
+def test_workers_on_a_cluster_are_placed_restarted_and_ended(cluster):
+    """One on each machine; when one is killed, the engine starts another, and the reading goes on: no element is lost
+    or there twice. SIGTERM ends them. The token is seen nowhere.
+    """
+    config = DispatcherConfig(security=SECURITY, worker_timeout_s=5.0)
+    with DispatchServer(config) as dispatcher, command(cluster, dispatcher.target, "--host", "127.0.0.1") as running:
+        eventually(lambda: len(workers(dispatcher.target)) == 2, 240.0)
+        first = workers(dispatcher.target)
+        seen = b"".join(others(running.pid))
+        before = read(dispatcher.target, kill=signal.SIGKILL)
+        eventually(lambda: len(workers(dispatcher.target)) == 2 and workers(dispatcher.target) != first, 240.0)
+        second = workers(dispatcher.target)
+        after = read(dispatcher.target)
+        running.send_signal(signal.SIGTERM)
+        out, err = running.communicate(timeout=60)
+        eventually(lambda: not any(is_served(address) for address in second.values()), 60.0)
+
+    assert Counter(number for number, *_ in before) == Counter(number for number, *_ in after) == one_each()
+    assert len({machine for *_, machine in before}) == 2
+    assert len(first.keys() & second.keys()) == 1
+    assert (running.returncode, out) == (0, f"2 workers on {cluster.name.title()}\n")
+    assert TOKEN.encode() not in seen
+    assert TOKEN not in cluster.logs() + out + err
+
+
+def one_each():
+    return dict.fromkeys(range(ELEMENTS), 1)
+
+
+def is_served(address):
+    try:
+        Connection(address, SECURITY).fetch(b"{}", 2.0)
+    except Unreachable:
+        return False
+    except ServiceError:
+        return True
+    return True
+
+
+def test_workers_are_dealt_to_hosts_in_turn():
+    """One to each host, then a second one to those that have threads left; who finds none waits anywhere."""
+    threads = {"a": 2, "b": 1, "c": 3}
+
+    assert spread(threads, 2) == ["a", "b"]
+    assert spread(threads, 5) == ["a", "b", "c", "a", "c"]
+    assert spread(threads, 8) == ["a", "b", "c", "a", "c", "c", None, None]
+    assert spread({}, 2) == [None, None]
+
+
+@pytest.mark.parametrize("engine", Engine)
+def test_an_engine_that_is_not_installed_is_named_with_its_extra(engine, monkeypatch):
+    """The message is what to type."""
+    for module in ("ray", "dask.config"):
+        monkeypatch.setitem(sys.modules, module, None)
+
+    with pytest.raises(SettingsError, match=rf"is not installed: pip install 'spanwise\[{engine}\]'"):
+        start(engine, None, WorkerConfig(dispatcher_address="here:1"), 1, own_address=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--workers", "2"], "say of which engine with --on"),
+        (["--on", "dask", "--address", "here:1"], "with --on there are several"),
+        pytest.param(["--on", "dask"], "set DASK_SCHEDULER_ADDRESS", marks=NEEDS_DASK),
+    ],
+    ids=["no engine", "one address", "no cluster"],
+)
+def test_what_does_not_go_together_is_refused(words, message):
+    """Before anything is started."""
+    result = CliRunner().invoke(app, ["service", "worker", "grpc://127.0.0.1:1", *words])
+
+    assert message in str(result.exception)
+
+
+@NEEDS_DASK
+def test_a_cluster_that_does_not_answer_is_an_error():
+    """Not a traceback of the engine's."""
+    (port,) = free_ports(1)
+    config = WorkerConfig(dispatcher_address="here:1")
+
+    with pytest.raises(ServiceError, match=rf"no cluster answers at tcp://127.0.0.1:{port}: .* Start one"):
+        start(Engine.DASK, f"tcp://127.0.0.1:{port}", config, 1, own_address=True)
