@@ -143,6 +143,9 @@ class Trainer(Component):
     `base` for a warm start: `base=Latest(past("Trainer", "model", Model))["model"]`. The model records the spans it
     learned from and the name of its base.
 
+    `workers` processes train: they share the tasks of an `ElasticJob`, and may come and go; any other `run_fn` is
+    called in each of them, in step, as `torch.distributed` wants it, and `task.rank` tells which one it is.
+
     A backfill corrects data that a base may have learned from, so its runs train from scratch unless they are told to
     warm-start; `warm_start="always"` has them start from the base always, for when `base` names a model known to be
     good.

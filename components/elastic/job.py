@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from components.elastic.arrays import Arrays
-from components.elastic.tasks import JobKind
 from orchestrator.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
 
     from components.trainer import TrainerTask
     from pipelines.input.dataset import Dataset
+
+
+class JobKind(StrEnum):
+    """What a job is for, which tells the kinds of its tasks."""
+
+    TRAINING_ONLY = "training only"
+    TRAINING_WITH_EVALUATION = "training with evaluation"
+    EVALUATION_ONLY = "evaluation only"
+    PREDICTION_ONLY = "prediction only"
 
 
 @dataclass(frozen=True, kw_only=True)

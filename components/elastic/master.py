@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
@@ -65,7 +65,7 @@ class Master:
         if not self.is_resumed:
             for file in self.predictions.iterdir():
                 file.unlink()
-        facts, arrays = kept if kept is not None and table is not None else ({}, _below_names("p", init()))
+        facts, arrays = kept if kept is not None and table is not None else ({}, _part("p", init()))
         self.parameters = Parameters(
             _below(arrays, "p"),
             job.apply,
@@ -164,7 +164,7 @@ class Master:
             parts |= {f"g{at}": each.gradient for at, each in enumerate(model.waiting)}
             parts |= {f"m{version}": values for version, values in self._models.items()}
         checkpoint.write(
-            self._path, facts, {k: v for part, arrays in parts.items() for k, v in _below_names(part, arrays).items()}
+            self._path, facts, {k: v for part, arrays in parts.items() for k, v in _part(part, arrays).items()}
         )
 
     def outcome(self) -> ElasticOutcome:
@@ -246,7 +246,7 @@ class Master:
     def _report_gradient(self, request: ask.ReportGradient, content: bytes) -> Answer:
         gradient = unpacked(request.layout, content)
         with self._changed:
-            if not self.table.holds(request.task, request.lease):
+            if self.table.held(request.task, request.lease) is None:
                 self.refused += 1
                 return {"answer": "lost"}, b""
             self.table.renew(request.worker, time.monotonic())
@@ -265,22 +265,24 @@ class Master:
     def _report_task(self, request: ask.ReportTask, content: bytes) -> Answer:
         with self._changed:
             self.phases += Phases(request.seconds, request.batches)
-            if self.table.holds(request.task, request.lease):
-                task = next(each.task for each in self.table.leases() if each.task.number == request.task)
-                if request.metrics and task.kind is Kind.EVALUATION:
-                    self._metrics[task.version] = _added(self._metrics.get(task.version), request.metrics, request.rows)
-                if content and task.kind is Kind.PREDICTION:
-                    self._keep_predictions(request.task, content)
+            held = self.table.held(request.task, request.lease)
+            if held is not None:  # else it has come too late, or for the second time
+                self._take_results(held.task, request, content)
             if not self.table.finish(request.task, request.lease):
                 self.refused += 1
                 return {"answer": "lost"}, b""
             self._advance()
             return {"answer": "taken"}, b""
 
-    def _keep_predictions(self, task: int, content: bytes) -> None:
-        draft = self.predictions / f"{task:08}.draft"
-        draft.write_bytes(content)
-        draft.replace(draft.with_suffix(".arrow"))
+    def _take_results(self, task: Task, request: ask.ReportTask, content: bytes) -> None:
+        if task.kind is Kind.EVALUATION:
+            sums, rows = self._metrics.get(task.version, ({}, 0))
+            more = {name: sums.get(name, 0.0) + sum_ for name, sum_ in request.metrics.items()}
+            self._metrics[task.version] = ({**sums, **more}, rows + request.rows)
+        if task.kind is Kind.PREDICTION and content:
+            draft = self.predictions / f"{task.number:08}.draft"
+            draft.write_bytes(content)
+            draft.replace(draft.with_suffix(".arrow"))
 
     def _report_failure(self, request: ask.ReportFailure, _: bytes) -> Answer:
         with self._changed:
@@ -302,19 +304,11 @@ class Master:
             return {"answer": "taken"}, b""
 
 
-def _added(
-    before: tuple[dict[str, float], int] | None, sums: Mapping[str, float], rows: int
-) -> tuple[dict[str, float], int]:
-    if before is None:
-        return dict(sums), rows
-    old, count = before
-    return {name: old.get(name, 0.0) + value for name, value in sums.items()}, count + rows
-
-
-def _below_names(part: str, arrays: Arrays) -> Arrays:
+def _part(part: str, arrays: Arrays) -> Arrays:
+    """Arrays by the names that they have as one part of several."""
     return {f"{part}/{name}": value for name, value in arrays.items()}
 
 
 def _below(arrays: Arrays, part: str) -> Arrays:
-    """The arrays of one part, by the names that they have in it."""
+    """The arrays of that part, by their own names."""
     return {name.removeprefix(f"{part}/"): value for name, value in arrays.items() if name.startswith(f"{part}/")}

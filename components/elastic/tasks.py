@@ -23,15 +23,6 @@ class Kind(StrEnum):
     PREDICTION = "prediction"
 
 
-class JobKind(StrEnum):
-    """What a job is for: which kinds of tasks it has."""
-
-    TRAINING_ONLY = "training only"
-    TRAINING_WITH_EVALUATION = "training with evaluation"
-    EVALUATION_ONLY = "evaluation only"
-    PREDICTION_ONLY = "prediction only"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What a job is to do. A shard is rows that are read together, such as a row group; it is known by its place."""
@@ -45,12 +36,6 @@ class Plan:
     seed: int = 0  #: of the order of shards, which is another one in each epoch
     lease_s: float = 30.0  #: for how long a worker may be silent
     max_failures: int = 3  #: how often a task may fail and is tried again
-
-    @property
-    def kind(self) -> JobKind:
-        if self.training:
-            return JobKind.TRAINING_WITH_EVALUATION if self.evaluation else JobKind.TRAINING_ONLY
-        return JobKind.PREDICTION_ONLY if self.prediction else JobKind.EVALUATION_ONLY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +112,10 @@ class Table:
             if lease.worker == worker:
                 self._doing[number] = replace(lease, until_s=now_s + self.plan.lease_s)
 
-    def holds(self, task: int, lease: int) -> bool:
-        """Whether this is the lease that counts."""
-        return task in self._doing and self._doing[task].number == lease
+    def held(self, task: int, lease: int) -> Lease | None:
+        """The lease, if it is the one of this task that counts."""
+        found = self._doing.get(task)
+        return found if found is not None and found.number == lease else None
 
     def next_batch(self, task: int) -> int:
         """How many batches of it count, which is the number of the one that would count next."""
@@ -137,16 +123,17 @@ class Table:
 
     def count(self, task: int, lease: int) -> None:
         """One more batch of it counts, whoever goes on with it."""
-        assert self.holds(task, lease), "who counts has looked"
+        assert self.held(task, lease), "who counts has looked"
         self._counted[task] += 1
 
     def finish(self, task: int, lease: int) -> bool:
         """The task is done, if the lease holds; what was done under this lease before is said to be done again."""
         if (task, lease) in self._last.values():
             return True
-        if not self.holds(task, lease):
+        held = self.held(task, lease)
+        if held is None:
             return False
-        held = self._doing.pop(task)
+        del self._doing[task]
         self._last[held.worker] = (task, lease)
         done = held.task
         self._counted.pop(task, None)
@@ -163,9 +150,10 @@ class Table:
 
     def fail(self, task: int, lease: int) -> bool:
         """It is tried again, by whoever asks next, or given up; nothing happens if the lease does not hold."""
-        if not self.holds(task, lease):
+        held = self.held(task, lease)
+        if held is None:
             return False
-        self._again([self._doing[task]])
+        self._again([held])
         self._failures[task] += 1
         if self._failures[task] > self.plan.max_failures and self.given_up is None:
             self.given_up = self._todo[0]
@@ -201,15 +189,6 @@ class Table:
     def epoch(self) -> int:
         """How many epochs were begun."""
         return self._begun
-
-    @property
-    def total(self) -> int | None:
-        """How many tasks the job has, as far as that is known: evaluations come as they are due."""
-        return self._numbers if self._begun == self._epochs else None
-
-    def leases(self, worker: str | None = None) -> list[Lease]:
-        """Those that hold, of one worker or of all, oldest first."""
-        return [lease for lease in self._doing.values() if worker in {None, lease.worker}]
 
     def trainers(self) -> set[str]:
         """The workers that hold a training task."""

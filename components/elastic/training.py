@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 from components import rows
 from components.elastic.crew import GRACE_S, Crew
 from components.elastic.input import body
-from components.elastic.job import ElasticJob, ElasticOutcome
+from components.elastic.job import ElasticJob, ElasticOutcome, JobKind
 from components.elastic.master import Master
-from components.elastic.tasks import JobKind, Kind, Plan, Task
+from components.elastic.tasks import Kind, Plan, Task
 from components.elastic.worker import Assignment
 from components.parcel import packed
 from orchestrator.errors import NodeFailed, ParameterError
@@ -51,7 +51,7 @@ def trained(job: ElasticJob, task: TrainerTask) -> ElasticOutcome:
             )
 
         if master.is_resumed:
-            log.info("going on at version %d, with %d tasks done", master.parameters.version, _done(master))
+            log.info("going on at version %d, with %d tasks done", master.parameters.version, master.table.done.total())
         program = "from components.elastic.worker import main; main(parent)"
         with Crew(program, input_of) as crew:
             _work(master, crew, task.workers)
@@ -124,10 +124,6 @@ def _describing(readings: Mapping[Kind, Parquet]) -> Callable[[Task], str]:
         return f"rows {task.start} to {task.stop - 1} of row group {group.number} of {group.path}"
 
     return describe
-
-
-def _done(master: Master) -> int:
-    return master.table.done.total()
 
 
 def _report(master: Master, job: ElasticJob, workers: int) -> str:

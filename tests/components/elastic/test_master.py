@@ -326,6 +326,20 @@ def test_only_who_knows_the_token_is_let_in(task):
 
 
 @pytest.mark.parametrize(
+    ("job", "kind"),
+    [
+        (SUM, "training only"),
+        (EVALUATED, "training with evaluation"),
+        (EVALUATION, "evaluation only"),
+        (PREDICTION, "prediction only"),
+    ],
+)
+def test_there_are_four_kinds_of_jobs(job, kind):
+    """What functions a job has tells which."""
+    assert job.kind == kind
+
+
+@pytest.mark.parametrize(
     ("given", "says"),
     [
         ({"apply": None}, "gradient and apply belong together"),

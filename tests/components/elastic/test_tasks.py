@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.elastic.tasks import JobKind, Kind, Plan, Table
+from components.elastic.tasks import Kind, Plan, Table
 
 TRAINING = Plan(training=(10, 5), task_rows=4, lease_s=10.0, max_failures=2)
 
@@ -46,20 +46,17 @@ def test_epochs_follow_each_other_in_other_orders():
 
 
 @pytest.mark.parametrize(
-    ("shards", "kind", "tasks"),
+    ("shards", "tasks"),
     [
-        ({"training": (4,)}, JobKind.TRAINING_ONLY, [Kind.TRAINING]),
-        ({"training": (4,), "evaluation": (4,)}, JobKind.TRAINING_WITH_EVALUATION, [Kind.TRAINING, Kind.EVALUATION]),
-        ({"evaluation": (4,)}, JobKind.EVALUATION_ONLY, [Kind.EVALUATION]),
-        ({"prediction": (4,)}, JobKind.PREDICTION_ONLY, [Kind.PREDICTION]),
+        ({"training": (4,)}, [Kind.TRAINING]),
+        ({"training": (4,), "evaluation": (4,)}, [Kind.TRAINING, Kind.EVALUATION]),
+        ({"evaluation": (4,)}, [Kind.EVALUATION]),
+        ({"prediction": (4,)}, [Kind.PREDICTION]),
     ],
 )
-def test_there_are_four_kinds_of_jobs(shards, kind, tasks):
-    """What rows a job has tells which kinds of tasks there are."""
-    plan = Plan(**shards, task_rows=4)
-
-    assert plan.kind is kind
-    assert [task.kind for task in work_off(Table(plan))] == tasks
+def test_what_rows_there_are_tells_which_tasks_there_are(shards, tasks):
+    """To train on, to evaluate, or to predict."""
+    assert [task.kind for task in work_off(Table(Plan(**shards, task_rows=4)))] == tasks
 
 
 def test_an_epoch_ends_with_an_evaluation_of_the_version_that_it_came_to():
@@ -188,7 +185,7 @@ def test_every_batch_of_every_task_counts_exactly_once(moves, evaluates):  # noq
 
     def finish(lease):
         task = lease.task.number
-        if not table.holds(task, lease.number):
+        if table.held(task, lease.number) is None:
             return
         if lease.task.kind is Kind.TRAINING:
             while table.next_batch(task) < batches:
@@ -204,7 +201,7 @@ def test_every_batch_of_every_task_counts_exactly_once(moves, evaluates):  # noq
         lease = held[worker % len(held)] if held else None
         if move == "take" and (taken := table.take(name, now)) is not None:
             leases.append(taken)
-        elif move == "count" and lease is not None and table.holds(lease.task.number, lease.number):
+        elif move == "count" and lease is not None and table.held(lease.task.number, lease.number):
             if (batch := table.next_batch(lease.task.number)) < batches and lease.task.kind is Kind.TRAINING:
                 counted[lease.task.number, batch] += 1
                 table.count(lease.task.number, lease.number)
