@@ -45,6 +45,7 @@ STORIES = {
     "feed-a-trainer": ("how-to/feed-a-trainer.md",),
     "train-elastically": ("how-to/train-elastically.md",),
     "speed-up-an-input": ("how-to/speed-up-an-input.md",),
+    "use-the-data-service": ("how-to/use-the-data-service.md",),
     "mend": ("how-to/mend.md",),
     "backfill": ("how-to/backfill.md",),
     "trace-data": ("how-to/trace-data.md",),

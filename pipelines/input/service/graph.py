@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from orchestrator.errors import DatasetError, Unfingerprintable
@@ -24,7 +29,7 @@ class Given:
 
 
 def packed_graph(op: Op, options: Options) -> bytes:
-    """A dataset as bytes: functions of `__main__` and nested ones with their code, those of modules by their names.
+    """A dataset as bytes: functions of packages and installed modules by their names, others with their code.
 
     Raises:
         DatasetError: something in it cannot be pickled.
@@ -32,13 +37,33 @@ def packed_graph(op: Op, options: Options) -> bytes:
     import cloudpickle
 
     try:
-        content: bytes = cloudpickle.dumps((op, options))
+        with _by_value():
+            content: bytes = cloudpickle.dumps((op, options))
     except Exception as error:
         raise DatasetError(
             f"distribute: the dataset cannot be sent to workers: {type(error).__name__}: {error}. A function must not "
             f"hold locks, open files or connections; open them inside of it."
         ) from error
     return json.dumps(environment()).encode() + b"\n" + content
+
+
+_packing = threading.Lock()
+
+
+@contextmanager
+def _by_value() -> Iterator[None]:
+    """Has functions of files that were loaded by their paths, as pipelines are, travel with their code meanwhile."""
+    import cloudpickle
+
+    libraries = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    with _packing, ExitStack() as stack:
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None) or ""
+            alone = "." not in name and name != "__main__" and not hasattr(module, "__path__")
+            if alone and file.endswith(".py") and not file.startswith(libraries):
+                cloudpickle.register_pickle_by_value(module)
+                stack.callback(cloudpickle.unregister_pickle_by_value, module)
+        yield
 
 
 def unpacked_graph(content: bytes, who: str) -> tuple[Op, Options]:
