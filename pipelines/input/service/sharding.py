@@ -118,7 +118,9 @@ def splits_of(source: Op, *, single: bool = False) -> Splits | None:  # noqa: PL
             return _of_units(len(groups), lambda units: replace(source, groups=groups[units]), 1)
         case Parquet(groups=groups):
             return Splits(len(groups), lambda number: replace(source, groups=(groups[number],), shuffle=False))
-        case Csv() | ArrowFiles():
+        case ArrowFiles():  # to count the rows of each file would take longer than to open it
+            return _of_units(len(source.paths), lambda units: replace(source, paths=source.paths[units], rows=None), 1)
+        case Csv():
             return _of_units(len(source.paths), lambda units: _with_files(source, source.paths[units]), 1)
         case Loaded(chunks=chunks):
             return _of_units(len(chunks), lambda units: replace(source, chunks=chunks[units]), 1)
