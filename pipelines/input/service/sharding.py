@@ -91,7 +91,7 @@ class Splits:
     part: Callable[[int], Op]  #: the source with the elements of one split only
 
 
-def splits_of(source: Op, *, single: bool = False) -> Splits | None:  # noqa: PLR0911  one line per kind of source
+def splits_of(source: Op, *, single: bool = False) -> Splits | None:  # noqa: C901, PLR0911  one line per kind of source
     """The splits of a source, `single` ones of one unit each; None if it cannot be split."""
     match source:
         case Range(start=start, stop=stop, step=step):
