@@ -1,14 +1,19 @@
 """The master and its workers: real requests, the loops of workers in threads."""
 
+import threading
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from components import parcel
 from components.elastic.arrays import packed, unpacked
 from components.elastic.job import ElasticJob
 from components.elastic.master import Master
 from components.elastic.tasks import Kind
+from components.elastic.training import readings_of
+from components.elastic.worker import Assignment, work
 from orchestrator.errors import NodeFailed, ParameterError, ServiceError
 from pipelines.input.service.security import Security
 from tests.components.elastic import jobs
@@ -120,6 +125,32 @@ def test_a_worker_that_is_silent_loses_its_tasks(task):
 
         assert new.task == old.task
         assert new.number > old.number
+
+
+def test_a_worker_that_computes_longer_than_its_lease_is_not_silent(task):
+    """It says that it lives while it computes, so its task stays its own."""
+
+    def gradient(parameters, batch):
+        time.sleep(0.1)
+        return jobs.gradient(parameters, batch)
+
+    job = replace(SUM, gradient=gradient, lease_s=0.5, task_rows=90)
+    with jobs.master_of(job, task) as master:
+        assignment = Assignment(
+            worker="slow",
+            target=master.target,
+            security=master.security,
+            readings=readings_of(job, task),
+            job=parcel.packed(job, job.functions),
+        )
+        working = threading.Thread(target=work, args=[assignment], daemon=True)
+        working.start()
+        while not master.wait(0.05):
+            master.tick()
+        working.join(30)
+
+        assert master.outcome().parameters["rows"] == 180
+        assert master.refused == 0
 
 
 def test_a_step_takes_the_mean_of_so_many_gradients(task):
