@@ -32,6 +32,11 @@ class Buffer(ABC):
     def is_empty(self) -> bool:
         """Whether all that it holds was taken by somebody."""
 
+    @property
+    @abstractmethod
+    def held_bytes(self) -> int:
+        """Roughly what it holds takes."""
+
     @abstractmethod
     def put(self, piece: Piece | Run, encoding: Encoding) -> None:
         """Adds what the pass gave."""
@@ -71,6 +76,10 @@ class Queue(Buffer):
     @property
     def is_empty(self) -> bool:
         return not self._items
+
+    @property
+    def held_bytes(self) -> int:
+        return self.size_bytes
 
     def put(self, piece: Piece | Run, encoding: Encoding) -> None:
         self.add(piece, size_bytes(encoding, piece))
@@ -114,6 +123,10 @@ class Lanes(Buffer):
     @property
     def is_empty(self) -> bool:
         return all(lane.is_empty for lane in self._lanes)
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(lane.size_bytes for lane in self._lanes)
 
     def put(self, piece: Piece | Run, encoding: Encoding) -> None:
         for at in range(encoding.count(piece)):
@@ -164,6 +177,10 @@ class Window(Buffer):
     @property
     def is_empty(self) -> bool:
         return self._front == self._end
+
+    @property
+    def held_bytes(self) -> int:
+        return self._bytes
 
     def put(self, piece: Piece | Run, encoding: Encoding) -> None:
         self._add(piece, size_bytes(encoding, piece))

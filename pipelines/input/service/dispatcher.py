@@ -22,6 +22,7 @@ from pipelines.input.service.config import DispatcherConfig
 from pipelines.input.service.connection import UnknownTask, Unreachable
 from pipelines.input.service.dispatch import CreateJob, FinishTask, Record, RegisterDataset, RegisterWorker, State
 from pipelines.input.service.journal import Journal
+from pipelines.input.service.load import Lately, Load, Meter, wanted
 from pipelines.input.service.rounds import Report
 from pipelines.input.service.saving import Saving
 from pipelines.input.service.server import Server
@@ -62,6 +63,9 @@ class DispatchServer:
         self._clients_seen = dict.fromkeys(self._state.clients, now)
         self._idle_since: dict[int, float] = {}  # jobs without clients
         self._readings: dict[int, Reading] = {}
+        self._loads: dict[str, Lately] = {}  # of workers
+        self._meter = Meter()
+        self._splits_dealt = 0  # and leased, since it began
         self._reports: dict[int, Report] = {}  # of consumers of coordinated reads
         self._closed = threading.Event()
         try:
@@ -82,6 +86,7 @@ class DispatchServer:
                     **Saving(self._change).actions,
                 },
                 limit_bytes=config.max_message_bytes,
+                meter=self._meter,
             )
         except BaseException:
             if self._journal is not None:
@@ -134,6 +139,11 @@ class DispatchServer:
         number = self._noted(records)
         for record in records:
             self._state.apply(record)
+            match record:
+                case dispatch.ProduceSplits(count=count):
+                    self._splits_dealt += count
+                case dispatch.LeaseSplits(taken=taken):
+                    self._splits_dealt += len(taken)
         if news and records:
             self._lock.notify_all()
         if self._journal is not None and self._journal.is_long:
@@ -203,7 +213,9 @@ class DispatchServer:
 
         self._change(decide)
         known = set(request.tasks)
+        now, load = time.monotonic(), Load(**request.load.model_dump())
         with self._lock:
+            self._loads.setdefault(request.worker, Lately(load, now)).note(load, now)
             self._lock.wait_for(
                 lambda: self._closed.is_set() or self._tasks_of(request.worker).keys() != known,
                 min(request.wait_s, self.config.worker_timeout_s / 3),
@@ -414,9 +426,29 @@ class DispatchServer:
     def _status(self, request: ask.Status, _: bytes) -> Answer:  # noqa: ARG002  it asks for everything
         with self._lock:
             state = self._state
-            workers = [{"address": each.address, "worker": each.worker} for each in state.workers.values()]
+            workers = [self._of_worker(each) for each in state.workers.values()]
             jobs = [self._of_job(number) for number in state.jobs]
-        return {"target": self.target, "workers": workers, "jobs": jobs, "datasets": len(self._state.datasets)}, b""
+            datasets, dealt = len(state.datasets), self._splits_dealt
+        busy = sum(worker["busy"] for worker in workers) / max(1, len(workers))
+        starved = max((job["starved"] for job in jobs if not job["finished"]), default=0.0)
+        found = {
+            "target": self.target,
+            "workers": workers,
+            "wanted": wanted(len(workers), busy, starved),
+            "jobs": jobs,
+            "datasets": datasets,
+            "splits_dealt": dealt,
+        }
+        return {**found, **self._meter.counts()}, b""
+
+    def status(self) -> dict[str, Any]:
+        """What it knows of workers, jobs and consumers, in plain numbers."""
+        return self._status(ask.Status(), b"")[0]
+
+    def _of_worker(self, worker: RegisterWorker) -> dict[str, Any]:
+        lately = self._loads.get(worker.worker) or Lately(Load(), 0.0)
+        tasks = sum(task.worker == worker.worker and not task.finished for task in self._state.tasks.values())
+        return {"address": worker.address, "worker": worker.worker, "tasks": tasks, **lately.facts()}
 
     def _of_job(self, number: int) -> dict[str, Any]:
         state = self._state
@@ -430,8 +462,10 @@ class DispatchServer:
             "tasks": len(job.tasks),
             "tasks_finished": sum(state.tasks[each].finished for each in job.tasks),
             "consumers": len(job.clients),
-            "starved": max((each.starved for each in readings), default=0.0),
+            "starved": sum(each.starved for each in readings) / max(1, len(readings)),
             "rate": sum(each.rate for each in readings),
+            "given": sum(each.given for each in readings),
+            "splits_leased": len(job.leased),
             "finished": dispatch.is_finished(state, number),
         }
 
@@ -460,6 +494,8 @@ class DispatchServer:
         now = time.monotonic()
         for client in self._readings.keys() - state.clients.keys():
             del self._readings[client]
+        for gone in self._loads.keys() - state.workers.keys():
+            del self._loads[gone]
         seated = {seat.client for job in state.jobs.values() for seat in job.seats.values()}
         for client in self._reports.keys() - seated:
             del self._reports[client]

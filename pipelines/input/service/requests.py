@@ -32,6 +32,16 @@ class GetDataset(Request):
     dataset: Name
 
 
+class Load(Request):
+    """What a worker has done since it began, and what it holds."""
+
+    busy_s: Annotated[float, Field(ge=0)] = 0.0
+    given: Number = 0
+    given_bytes: Number = 0
+    buffered_bytes: Number = 0
+    lent_bytes: Number = 0
+
+
 class Heartbeat(Request):
     """Of a worker, which is registered by its first one."""
 
@@ -41,6 +51,7 @@ class Heartbeat(Request):
     tasks: Annotated[tuple[Number, ...], Field(max_length=100_000)]  #: that it has
     finished: Annotated[tuple[Number, ...], Field(max_length=100_000)]  #: since the last one
     wait_s: Annotated[float, Field(ge=0, le=10)]  #: how long the answer may wait for something new
+    load: Load = Load()
 
 
 class Join(Request):
@@ -48,15 +59,16 @@ class Join(Request):
     mode: ShardingPolicy
     name: Annotated[str, Field(max_length=500)]
     epoch: Name
-    key: Name  #: of this consumer: who joins again by it, because the answer was lost, is the same one
+    key: Annotated[str, Field(max_length=500)] = ""  #: who joins a coordinated read again by it is the same consumer
     cached: bool = False  #: whether trainers share a window
     index: Number | None = None  #: of the consumer, in a coordinated read
     consumers: Number = 0  #: how many there are
 
     @model_validator(mode="after")
     def _has_seat(self) -> Self:
-        if (self.index is None) != (self.consumers == 0) or (self.index or 0) >= max(1, self.consumers):
-            raise ValueError(f"consumer {self.index} of {self.consumers}")
+        is_free = self.index is None and not self.consumers
+        if not is_free and not (self.index is not None and self.index < self.consumers and self.key):
+            raise ValueError(f"it comes from consumer {self.index} of {self.consumers} with the key {self.key!r:.40}")
         return self
 
 

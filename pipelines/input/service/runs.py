@@ -93,6 +93,13 @@ def size_bytes(encoding: Encoding, piece: Piece | Run) -> int:
     return bytes_of(piece.block) if isinstance(piece, Run) else encoding.size_bytes(piece)
 
 
+def counted(encoding: Encoding, pieces: Sequence[Piece | Run]) -> int:
+    """How many elements the pieces are."""
+    return sum(
+        -(-piece.block.num_rows // piece.size) if isinstance(piece, Run) else encoding.count(piece) for piece in pieces
+    )
+
+
 def packed(encoding: Encoding, pieces: Sequence[Piece | Run]) -> tuple[pa.Schema, list[pa.RecordBatch], str]:
     """As `encoding` packs the pieces; runs lie as they should already."""
     if not isinstance(pieces[0], Run):

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from pyarrow import flight
 
 from orchestrator.errors import ServiceError, SpanwiseError
 from pipelines.input.service.connection import packed, request_of, sent
+from pipelines.input.service.load import Meter
 from pipelines.input.service.security import Security
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
 _log = logging.getLogger(__name__)
+_Answer = TypeVar("_Answer")
 
 
 class _Guard(flight.ServerMiddlewareFactory):
@@ -44,6 +46,7 @@ class Server(flight.FlightServerBase):
         *,
         actions: dict[str, tuple[type[BaseModel], Callable[[Any, bytes], tuple[dict[str, Any], bytes]]]],
         limit_bytes: int,
+        meter: Meter | None = None,
         get: Callable[[bytes], flight.FlightDataStream] | None = None,
     ) -> None:
         security.check_bind(host)
@@ -51,6 +54,7 @@ class Server(flight.FlightServerBase):
         self._actions = actions
         self._limit_bytes = limit_bytes
         self._get = get or _nothing
+        self._meter = meter or Meter()
         try:
             super().__init__(
                 f"{scheme}://{host}:{port}", middleware={"guard": _Guard(security)}, **security.of_server()
@@ -63,26 +67,30 @@ class Server(flight.FlightServerBase):
         self.target = f"{scheme}://{host}:{self.port}"
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:  # noqa: ARG002  as Flight calls it
-        try:
-            kind, answer = self._known(action.type)
+        kind, answer = self._known(action.type)
+
+        def answered() -> Iterator[bytes]:
             request, blob = request_of(kind, action.body, self._limit_bytes)
             return iter([packed(*answer(request, blob))])
+
+        return self._counted(action.type, answered)
+
+    def _counted(self, kind: str, answer: Callable[[], _Answer]) -> _Answer:
+        self._meter.asked(kind)
+        try:
+            return answer()
         except SpanwiseError as error:
+            self._meter.failed(kind)
             raise sent(error) from error
         except Exception as error:
-            _log.exception("service-failed", extra={"request": action.type})
+            self._meter.failed(kind)
+            _log.exception("service-failed", extra={"request": kind})
             raise sent(error) from error
 
     def _known(self, kind: str) -> tuple[type[BaseModel], Callable[[Any, bytes], tuple[dict[str, Any], bytes]]]:
         if kind not in self._actions:
-            raise ServiceError(f"there is no request {kind!r:.40}.")
+            raise sent(ServiceError(f"there is no request {kind!r:.40}."))
         return self._actions[kind]
 
     def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:  # noqa: ARG002  as Flight calls it
-        try:
-            return self._get(ticket.ticket)
-        except SpanwiseError as error:
-            raise sent(error) from error
-        except Exception as error:
-            _log.exception("service-failed", extra={"request": "get"})
-            raise sent(error) from error
+        return self._counted("get", lambda: self._get(ticket.ticket))

@@ -22,6 +22,7 @@ from pipelines.input.rows import in_rows
 from pipelines.input.service import sharding
 from pipelines.input.service.buffers import Buffer
 from pipelines.input.service.connection import Connection, UnknownTask, Unreachable
+from pipelines.input.service.load import Meter
 from pipelines.input.service.requests import Fetch
 from pipelines.input.service.runs import in_runs
 from pipelines.input.service.wire import Reply
@@ -42,8 +43,9 @@ class Stopped(Exception):
 class Task:
     """A pass, in a thread of its own, and what it has ready."""
 
-    def __init__(self, make: Callable[[], Work], buffer: Buffer) -> None:
+    def __init__(self, make: Callable[[], Work], buffer: Buffer, meter: Meter) -> None:
         self._make = make
+        self._meter = meter
         self._buffer = buffer
         self._changed = threading.Condition()
         self._ended = False
@@ -59,6 +61,12 @@ class Task:
         """Whether all that it gives was taken."""
         with self._changed:
             return self._ended and self._buffer.is_empty
+
+    @property
+    def held_bytes(self) -> int:
+        """What is ready."""
+        with self._changed:
+            return self._buffer.held_bytes
 
     @property
     def is_fresh(self) -> bool:
@@ -106,6 +114,7 @@ class Task:
     def _pass(self, work: Work, elements: DatasetIterator) -> None:
         encoding = encoding_of(work.op.spec)
         while True:
+            begun = time.monotonic()
             try:
                 piece = next(elements)
             except StopIteration:
@@ -113,6 +122,7 @@ class Task:
             except FunctionFailed as error:  # this element is lost, and the next one can be made
                 self._put(partial(self._buffer.fail, error))
             else:
+                self._meter.worked(time.monotonic() - begun)
                 self._put(partial(self._buffer.put, piece, encoding))
 
     def _put(self, put: Callable[[], None]) -> None:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from orchestrator.errors import SpanwiseError
 from pipelines.input.element import ElementSpec
+from pipelines.input.rows import bytes_of
 from pipelines.input.service.connection import Connection, kind_of, received
+from pipelines.input.service.load import Meter
 from pipelines.input.service.memory import Borrower, Lender, Loan, NotShared, host
-from pipelines.input.service.runs import Run, packed
+from pipelines.input.service.runs import Run, counted, packed
 from pipelines.input.service.security import is_loopback
 from pipelines.input.snapshot.encoding import ENCODINGS, Piece, encoding_of
 
@@ -36,7 +38,7 @@ class Reply:
     ended: bool  #: whether nothing comes behind it
 
 
-def stream_of(reply: Reply, spec: ElementSpec, request: Fetch, lender: Lender) -> flight.FlightDataStream:
+def stream_of(reply: Reply, spec: ElementSpec, request: Fetch, lender: Lender, meter: Meter) -> flight.FlightDataStream:
     """The answer as Flight sends it; RecordBatches are not copied, or once if the client maps this host's memory."""
     import pyarrow as pa
     from pyarrow import flight
@@ -49,6 +51,7 @@ def stream_of(reply: Reply, spec: ElementSpec, request: Fetch, lender: Lender) -
         encoding = encoding_of(spec)
         facts["encoding"] = encoding.kind
         schema, blocks, facts["layout"] = packed(encoding, reply.pieces)
+        meter.gave(counted(encoding, reply.pieces), sum(map(bytes_of, blocks)))
     if request.host is not None and request.host == host():
         loan = lender.lend(request.client, request.returned, schema, blocks)
         if loan is not None:

@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
@@ -27,6 +27,7 @@ from pipelines.input.service.connection import (
     this_process,
 )
 from pipelines.input.service.graph import unpacked_graph
+from pipelines.input.service.load import Load, Meter
 from pipelines.input.service.memory import Lender
 from pipelines.input.service.policy import ShardingPolicy
 from pipelines.input.service.requests import Fetch
@@ -55,9 +56,12 @@ class WorkerServer:
         self._finished: set[int] = set()  # tasks, of which the dispatcher has heard
         self._busy = threading.BoundedSemaphore(config.max_requests)
         self._lender = Lender(config.shared_bytes)
+        self._meter = Meter()
         self._closed = threading.Event()
         self._dispatcher = Connection(config.dispatcher_address, config.security)
-        self._server = Server(config.host, config.port, config.security, actions={}, limit_bytes=0, get=self._get)
+        self._server = Server(
+            config.host, config.port, config.security, actions={}, limit_bytes=0, get=self._get, meter=self._meter
+        )
         self.address = config.worker_address or f"{config.host}:{self._server.port}"
         self._id = secrets.token_hex(8)
         try:
@@ -128,6 +132,7 @@ class WorkerServer:
                 "tasks": running,
                 "finished": [number for number in drained if number not in self._finished],
                 "wait_s": wait_s,
+                "load": asdict(self._load()),
             },
         )
         self._finished.update(drained)
@@ -140,12 +145,23 @@ class WorkerServer:
             over += [self._splits.pop(key) for key in old]
             for number, each in wanted.items():
                 if number not in self._tasks:
-                    self._tasks[number] = Task(partial(self._work, each), self._buffer(each))
+                    self._tasks[number] = Task(partial(self._work, each), self._buffer(each), self._meter)
             self._finished &= self._tasks.keys()
         for task in over:
             task.stop()
         self._save([StartSave(**each) for each in answer["saves"]])
         self._lender.sweep(_IDLE_S)
+
+    def _load(self) -> Load:
+        with self._lock:
+            tasks = [*self._tasks.values(), *self._splits.values()]
+        return self._meter.load(buffered_bytes=sum(task.held_bytes for task in tasks), lent_bytes=self._lender.bytes)
+
+    def status(self) -> dict[str, Any]:
+        """What it has done and holds, in plain numbers."""
+        with self._lock:
+            tasks = {"tasks": len(self._tasks), "splits": len(self._splits), "saves": len(self._savers)}
+        return {"address": self.address, **tasks, **asdict(self._load()), **self._meter.counts()}
 
     def _save(self, going: Sequence[StartSave]) -> None:
         """Takes part in the saves that go on."""
@@ -213,7 +229,7 @@ class WorkerServer:
             reply = task.reply(request)
         finally:
             self._busy.release()
-        return wire.stream_of(reply, task.spec, request, self._lender)
+        return wire.stream_of(reply, task.spec, request, self._lender, self._meter)
 
     def _task(self, request: Fetch) -> Task:
         if request.task is not None:
@@ -234,7 +250,7 @@ class WorkerServer:
                 if found is not None:
                     over.append(found)
                 buffer = Queue(self.config.buffer_bytes)
-                found = self._splits[key] = Task(partial(self._work_of_split, request), buffer)
+                found = self._splits[key] = Task(partial(self._work_of_split, request), buffer, self._meter)
         for task in over:
             task.stop()
         if found is None:
