@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orchestrator.errors import ColumnsChanged, DatasetError, UnreadableInput
 from pipelines.input.op import State, Stream
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 Paths: TypeAlias = "PathLike | Iterable[PathLike | Iterable[PathLike]]"
-"""One path, several, or several for each span. A path may be a pattern such as `day/*.parquet`, or a URL."""
+"""One path, several, or several for each span. Each may be a URL, or a pattern such as `day/*.parquet`."""
 
 
 def listed(op: str, paths: Paths) -> tuple[str, ...]:
@@ -27,9 +27,9 @@ def listed(op: str, paths: Paths) -> tuple[str, ...]:
     """
     if isinstance(paths, str | os.PathLike):
         path = os.fspath(paths)
-        if "://" in path or not glob.has_magic(path):
+        if "*" not in path and ("://" in path or not glob.has_magic(path)):  # URLs have `?` and `[` of their own
             return (path,)
-        found = tuple(sorted(glob.glob(path)))  # noqa: PTH207  texts, as given
+        found = tuple(sorted(_remote(path) if "://" in path else glob.glob(path)))  # noqa: PTH207  texts, as given
         if not found:
             raise DatasetError(f"{op}({path!r}): no file fits this pattern.")
         return found
@@ -39,11 +39,55 @@ def listed(op: str, paths: Paths) -> tuple[str, ...]:
     return files
 
 
-def place(path: str) -> tuple[FileSystem, str]:
-    """Where a path or URL is, and its name there."""
-    from pyarrow.fs import FileSystem, LocalFileSystem
+def _remote(pattern: str) -> list[str]:
+    filesystem, stem = _by_fsspec(pattern)
+    return [filesystem.unstrip_protocol(name) for name in filesystem.glob(stem)]
 
-    return FileSystem.from_uri(path) if "://" in path else (LocalFileSystem(), path)
+
+def place(path: str) -> tuple[FileSystem, str]:
+    """Where a path or URL is, and its name there.
+
+    pyarrow reads URLs that it knows (S3, Google Cloud Storage, Azure, HDFS), unless fsspec is configured for them, and
+    fsspec all others.
+
+    Raises:
+        DatasetError: neither knows such a URL.
+    """
+    import fsspec
+    import pyarrow as pa
+    from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
+
+    scheme, is_url, _ = path.partition("://")
+    if not is_url:
+        return LocalFileSystem(), path
+    if scheme not in fsspec.config.conf:
+        try:
+            return FileSystem.from_uri(path)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # none of pyarrow's, or not in this build
+            pass
+    filesystem, name = _by_fsspec(path)
+    return PyFileSystem(FSSpecHandler(filesystem)), name  # type: ignore[abstract]  # by the stubs
+
+
+def _by_fsspec(url: str) -> tuple[Any, str]:
+    import fsspec
+
+    try:
+        filesystem, name = fsspec.core.url_to_fs(url)
+    except (ValueError, ImportError) as error:
+        raise DatasetError(f"{url}: cannot be read as a URL ({error}).") from error
+    return filesystem, name
+
+
+def stamp(system: FileSystem, name: str, mtime_ns: int | None) -> int | str | None:
+    """What changes when a file does: its time of change, or what fsspec tells of a file without one."""
+    from pyarrow.fs import PyFileSystem
+
+    if mtime_ns is None and isinstance(system, PyFileSystem):
+        handler: Any = system.handler
+        key: str = handler.fs.ukey(name)
+        return key
+    return mtime_ns
 
 
 def unified(

@@ -129,7 +129,7 @@ def _file(path: str, files_by: FilesBy) -> tuple[str | int | None, ...]:
     """Name, size and what tells the content."""
     import pyarrow as pa
 
-    from pipelines.input.files import place
+    from pipelines.input.files import place, stamp
 
     try:
         system, name = place(path)
@@ -139,7 +139,7 @@ def _file(path: str, files_by: FilesBy) -> tuple[str | int | None, ...]:
     if not found.is_file:
         raise DatasetError(f"{path} is not there any more; make the dataset anew from the files there are.")
     if files_by == "mtime":
-        return path, found.size, found.mtime_ns
+        return path, found.size, stamp(system, name, found.mtime_ns)
     return found.base_name, found.size, _content(system, name)
 
 

@@ -1,15 +1,14 @@
-"""Rows of Arrow IPC files, mapped into memory: what is not touched is not read."""
+"""Rows of Arrow IPC files; those on a local disk are mapped into memory: what is not touched is not read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import UnreadableInput
 from pipelines.input.element import Spec, Table
-from pipelines.input.files import PartStream, Paths, conformed, listed, unified
+from pipelines.input.files import PartStream, Paths, conformed, listed, place, unified
 from pipelines.input.op import Count, Knob, Op, Opening, Stream
 
 if TYPE_CHECKING:
@@ -70,12 +69,12 @@ def opened(path: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     import pyarrow as pa
 
     try:
-        mapped = pa.memory_map(path)
-        if mapped.read(len(_MAGIC)) == _MAGIC:
-            file = pa.ipc.open_file(mapped)
+        content = _content(path)
+        if content.read(len(_MAGIC)) == _MAGIC:
+            file = pa.ipc.open_file(content)
             return file.schema, map(file.get_batch, range(file.num_record_batches))
-        mapped.seek(0)
-        stream = pa.ipc.open_stream(mapped)
+        content.seek(0)
+        stream = pa.ipc.open_stream(content)
         return stream.schema, iter(stream)
     except (pa.ArrowException, OSError) as error:
         raise UnreadableInput(f"{path}: cannot be read as Arrow IPC ({error}).") from error
@@ -85,10 +84,19 @@ def rows_in(path: str) -> int | None:
     """How many rows a file has by its metadata; None for a stream, which has to be read for that."""
     from pyarrow import dataset
 
-    with Path(path).open("rb") as file:
-        if file.read(len(_MAGIC)) != _MAGIC:
+    with _content(path) as content:
+        if content.read(len(_MAGIC)) != _MAGIC:
             return None
-    return int(dataset.dataset(path, format="ipc").count_rows())
+    filesystem, name = place(path)
+    return int(dataset.dataset(name, format="ipc", filesystem=filesystem).count_rows())
+
+
+def _content(path: str) -> pa.NativeFile:
+    import pyarrow as pa
+    from pyarrow.fs import LocalFileSystem
+
+    filesystem, name = place(path)
+    return pa.memory_map(name) if isinstance(filesystem, LocalFileSystem) else filesystem.open_input_file(name)
 
 
 def cut(batches: Iterable[pa.RecordBatch], block: Knob) -> Iterator[pa.RecordBatch]:

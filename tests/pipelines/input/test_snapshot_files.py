@@ -14,30 +14,6 @@ from pipelines.input.snapshot.files import LocalFiles, RemoteFiles, files_at
 from pipelines.input.snapshot.folder import Folder
 
 
-@pytest.fixture(scope="module")
-def s3_url():
-    """The URL of a bucket on an S3 server on this machine."""
-    import s3fs
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    settings = {
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in settings.items():
-            patch.setenv(name, value)
-        s3fs.S3FileSystem().mkdir("lake")
-        yield "s3://lake"
-    server.stop()
-
-
 @pytest.fixture(params=["local", "s3", "memory"])
 def place(request, tmp_path):
     """A path or URL at which nothing is yet."""

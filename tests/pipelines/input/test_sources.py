@@ -1,14 +1,20 @@
 """Where datasets begin, beside Parquet."""
 
 import gc
+import io
+import time
 
+import fsspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 
 from orchestrator.errors import DatasetError, FunctionFailed, UnreadableInput
 from pipelines import input as inputs
 from pipelines.input import ArraySpec, Structure, Table
+from pipelines.input.fingerprint import of_graph
 
 
 def test_range_counts_as_pythons_own():
@@ -132,3 +138,69 @@ def test_a_slow_source_of_rows_is_not_waited_for():
 
     assert next(iter(rows)) == {"number": 0}
     assert len(made) < 10
+
+
+@pytest.fixture(params=["s3", "s3 by fsspec", "memory", "file"])
+def lake(request, tmp_path):
+    """The URL of an empty folder, read by pyarrow or by fsspec, and fsspec's view of it to put files there."""
+    if request.param.startswith("s3"):
+        url = f"{request.getfixturevalue('s3_url')}/{request.param[-6:].strip()}"
+    else:
+        url = f"memory://{tmp_path.name}" if request.param == "memory" else tmp_path.as_uri()
+    patch = request.getfixturevalue("monkeypatch")
+    if request.param == "s3 by fsspec":
+        patch.setitem(fsspec.config.conf, "s3", {"use_ssl": False})
+    return url
+
+
+def put(url, write):
+    content = io.BytesIO()
+    write(content)
+    filesystem, name = fsspec.core.url_to_fs(url)
+    filesystem.pipe_file(name, content.getvalue())
+
+
+def test_files_behind_urls_are_read_as_those_of_a_disk(lake):
+    """Parquet, CSV and Arrow IPC, by name and by pattern, with conditions that leave row groups out."""
+    tables = [pa.table({"n": range(number * 100, number * 100 + 100)}) for number in range(2)]
+    for number, table in enumerate(tables):
+        put(f"{lake}/{number}.parquet", lambda to, table=table: pq.write_table(table, to, row_group_size=10))
+        put(f"{lake}/{number}.csv", lambda to, table=table: csv.write_csv(table, to))
+        put(f"{lake}/{number}.arrow", lambda to, table=table: write_ipc(table, to))
+
+    for source, end in [
+        (inputs.from_parquet, "parquet"),
+        (inputs.from_csv, "csv"),
+        (inputs.from_arrow_files, "arrow"),
+    ]:
+        assert source([f"{lake}/0.{end}", f"{lake}/1.{end}"]).to_arrow()["n"].to_pylist() == list(range(200))
+        assert source(f"{lake}/*.{end}").to_arrow()["n"].to_pylist() == list(range(200))
+        with pytest.raises(UnreadableInput, match=f"7.{end}: cannot be read"):
+            source(f"{lake}/7.{end}")
+    late = inputs.from_parquet(f"{lake}/*.parquet", filter=inputs.col("n") > 195)
+    assert late.to_arrow()["n"].to_pylist() == [196, 197, 198, 199]
+    assert inputs.from_arrow_files(f"{lake}/0.arrow").cardinality == 100
+    with pytest.raises(DatasetError, match="no file fits this pattern"):
+        inputs.from_csv(f"{lake}/*.tsv")
+
+
+def write_ipc(table, to):
+    with pa.ipc.new_file(to, table.schema) as writer:
+        writer.write_table(table)
+
+
+def test_a_file_behind_a_url_that_has_changed_is_another_one(lake):
+    """A snapshot of the old one is not taken for the new one's, though name and size are the same."""
+    fingerprints = []
+    for value in (1, 2):
+        put(f"{lake}/0.csv", lambda to, value=value: to.write(f"n\n{value}\n".encode()))
+        fingerprints.append(of_graph(inputs.from_csv(f"{lake}/0.csv").op))
+        time.sleep(1.0 if lake.startswith("s3") else 0.01)  # S3 tells whole seconds
+
+    assert fingerprints[0] != fingerprints[1]
+
+
+def test_a_url_that_nobody_knows_is_an_error():
+    """The message names it."""
+    with pytest.raises(DatasetError, match=r"nonsense://x/y.csv: cannot be read as a URL"):
+        inputs.from_csv("nonsense://x/y.csv")
