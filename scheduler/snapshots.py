@@ -43,6 +43,8 @@ def listing(found: Listing) -> str:
     if metadata is not None:
         made_by = ", ".join(f"{name} {version}" for name, version in metadata.versions.items() if version)
         lines += [f"  started  {at(found.started)}, with {made_by}", f"  elements are  {metadata.spec}"]
+    if found.state == "failed" and found.failed is not None:
+        lines.append(f"  the save job failed to write it: {found.failed.error}")
     runs = [
         [
             run.run_id,
@@ -70,6 +72,7 @@ def listing_document(found: Listing, *, whole: bool = False) -> Document:
         "elements": found.final.elements if found.final is not None else None,
         "size_bytes": found.size_bytes,
         "started": iso(found.started),
+        "error": found.failed.error if found.failed is not None else None,
         "runs": [dict(asdict(run)) for run in found.runs],
     }
     if whole and metadata is not None:

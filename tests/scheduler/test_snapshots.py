@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from pipelines import input as inputs
+from pipelines.input.snapshot.files import files_at
+from pipelines.input.snapshot.folder import Folder
+from pipelines.input.snapshot.state import Metadata
 from tests.scheduler.conftest import Command
 
 
@@ -49,6 +52,20 @@ def test_show_names_run_and_chunks(spanwise: Command, kept: Path) -> None:
     assert code == 0
     assert "00000000.snapshot" in out
     assert chunk(kept).parent.name in out
+
+
+def test_a_save_that_failed_says_why(spanwise: Command, tmp_path: Path) -> None:
+    """As long as nobody has begun it again."""
+    folder = Folder(files_at(tmp_path), "abc")
+    run = Metadata(run_id="r1", fingerprint="abc", started=0.0)
+    assert folder.claim(run, folder.look())
+    folder.fail("r1", "the disk is full")
+
+    code, out, _ = spanwise("snapshot", "show", "abc", "--path", str(tmp_path))
+
+    assert code == 0
+    assert "snapshot abc: failed" in out
+    assert "the save job failed to write it: the disk is full" in out
 
 
 def test_show_of_what_is_not_there(spanwise: Command, kept: Path) -> None:
