@@ -3,16 +3,19 @@
 import os
 import random
 import sys
+import threading
 import time
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
 from pipelines import input as inputs
-from pipelines.input.service import dispatch
+from pipelines.input.service import coordinated, dispatch
 from pipelines.input.service.journal import record_of
 from pipelines.input.service.sharding import splits_of
+from tests.pipelines.input.service.consumers import Consumers, groups, is_consecutive
 from tests.pipelines.input.service.servers import eventually
 from tests.scenario.served import Consumer, Servers, numbers
 
@@ -132,3 +135,28 @@ def test_each_mode_keeps_its_word_while_members_are_killed(tmp_path, mode):
                 assert set(lived.values()) <= {1}, round_
                 assert all(max(Counter(each).values(), default=1) == 1 for each in found), round_
     sys.stdout.write(f"{mode}: {ROUNDS} rounds, killed: {dict(kills)}\n")
+
+
+@pytest.mark.slow
+def test_every_round_is_of_one_worker_while_servers_are_killed(tmp_path, monkeypatch):
+    """Coordinated reads: all consumers get their part of each round from one worker, and nobody hangs."""
+    monkeypatch.setattr(coordinated, "MOST_ROUNDS", 8)
+    dice = random.Random(f"{os.environ.get('SPANWISE_TEST_SEED', 'spanwise')} coordinated")
+    kills = Counter()
+    with Servers(tmp_path / "service", client_timeout_s=60) as servers:
+        for number in range(ROUNDS):
+            killed = []
+            dataset = groups(3, pause_s=0.002)
+            with Consumers(3, partial(dataset.distribute, servers.target, "off", f"coordinated-{number}")) as consumers:
+                found = consumers.read(20)
+                for _ in range(dice.randint(1, 2)):
+                    killed.append(dice.choice(["dispatcher", "left", "right"]))
+                    killing = threading.Timer(dice.uniform(0.0, 0.2), servers.restart, killed[-1:])
+                    killing.start()
+                    found += consumers.read(dice.randint(20, 100))
+                    killing.join()
+                found += consumers.read(100)
+            wrong = [each for each in found if not is_consecutive(each) or each[0] % 3]
+            assert not wrong, f"round {number}, {killed} killed"
+            kills.update(killed)
+    sys.stdout.write(f"coordinated: {ROUNDS} rounds, killed: {dict(kills)}\n")
