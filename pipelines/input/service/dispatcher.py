@@ -216,8 +216,13 @@ class DispatchServer:
         now, load = time.monotonic(), Load(**request.load.model_dump())
         with self._lock:
             self._loads.setdefault(request.worker, Lately(load, now)).note(load, now)
+            going = set(self._state.saves.going)
             self._lock.wait_for(
-                lambda: self._closed.is_set() or self._tasks_of(request.worker).keys() != known,
+                lambda: (
+                    self._closed.is_set()
+                    or self._tasks_of(request.worker).keys() != known
+                    or self._state.saves.going.keys() > going
+                ),
                 min(request.wait_s, self.config.worker_timeout_s / 3),
             )
             self._workers_seen[request.worker] = time.monotonic()
