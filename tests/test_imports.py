@@ -27,6 +27,8 @@ MAY_IMPORT = {
     "scheduler.snapshots": ["orchestrator", "scheduler", "pipelines.input"],  # as above
     "scheduler.cli.service": ["orchestrator", "scheduler", "pipelines.input"],  # docs/decisions/0060-data-service.md
     "scheduler.engines": ["orchestrator", "pipelines.input"],  # docs/decisions/0062-service-on-engines.md
+    # docs/decisions/0061-elastic-training.md
+    "scheduler.cli.bench": ["orchestrator", "scheduler", "components.elastic"],
     "components": ["orchestrator", "pipelines.input"],
     "pipelines": ["orchestrator", "resolvers", "scheduler", "components"],
     "pipelines.input": ["orchestrator.errors", "orchestrator.fingerprint"],

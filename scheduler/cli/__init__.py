@@ -16,10 +16,12 @@ from scheduler.cli import collecting
 from scheduler.cli import keeping
 from scheduler.cli import snapshot
 from scheduler.cli import service
+from scheduler.cli import bench
 
 __all__ = [
     "EXIT_CODES",
     "app",
+    "bench",
     "collecting",
     "keeping",
     "launching",
