@@ -221,7 +221,7 @@ class DispatchServer:
                 lambda: (
                     self._closed.is_set()
                     or self._tasks_of(request.worker).keys() != known
-                    or self._state.saves.going.keys() > going
+                    or self._state.saves.going.keys() - going
                 ),
                 min(request.wait_s, self.config.worker_timeout_s / 3),
             )
