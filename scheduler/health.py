@@ -1,4 +1,4 @@
-"""Health: a small HTTP server that shows a scheduler's metrics, and whether its loop still turns.
+"""Health: a small HTTP server that shows metrics, and whether the loop of whom they are about still turns.
 
 It changes nothing and asks for no password, so it listens on this machine alone unless an address is named.
 """
@@ -15,12 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from orchestrator.errors import UsageError
-
-if TYPE_CHECKING:
-    from scheduler.metrics import Metrics
 
 log = logging.getLogger("spanwise.schedule")
 
@@ -51,7 +48,18 @@ class Address:
         return self.host == "localhost"
 
 
-def address(typed: str) -> Address:
+class Shown(Protocol):
+    """What the pages are about."""
+
+    @property
+    def turned_s(self) -> float:
+        """When its loop last turned, on the monotonic clock."""
+
+    def page(self, accept: str) -> tuple[bytes, str]:
+        """Its metrics as text, in the form that the reader accepts, and the name of that form."""
+
+
+def address(typed: str, option: str = "--listen") -> Address:
     """The address that was typed: `9188` on this machine alone, `192.0.2.7:9188`, `[::1]:9188`, or a name.
 
     Raises:
@@ -60,23 +68,23 @@ def address(typed: str) -> Address:
     host, colon, port = typed.rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not port.isascii() or not port.isdigit() or int(port) > _HIGHEST_PORT:
-        raise UsageError(f"--listen {typed}: no port. Write --listen 9188, or --listen ADDRESS:9188.")
+        raise UsageError(f"{option} {typed}: no port. Write {option} 9188, or {option} ADDRESS:9188.")
     if colon and not host:
         raise UsageError(
-            f"--listen {typed}: no address. For this machine alone write --listen {port}; for all that reach it, "
-            f"--listen 0.0.0.0:{port}."
+            f"{option} {typed}: no address. For this machine alone write {option} {port}; for all that reach it, "
+            f"{option} 0.0.0.0:{port}."
         )
     return Address(host or "127.0.0.1", int(port))
 
 
 @contextlib.contextmanager
-def listening(where: Address, metrics: Metrics, *, late_s: float = LATE_S) -> Iterator[Address]:
+def listening(where: Address, metrics: Shown, *, late_s: float = LATE_S, option: str = "--listen") -> Iterator[Address]:
     """Answers on that address, in threads of its own; gives the address with the port that was taken.
 
     Raises:
         UsageError: it cannot listen there.
     """
-    server = _server(where, metrics, late_s)
+    server = _server(where, metrics, late_s, option)
     found = Address(where.host, server.server_address[1])
     log.info("metrics-served", extra={"url": f"http://{found}/metrics"})
     if not where.loopback:
@@ -91,7 +99,7 @@ def listening(where: Address, metrics: Metrics, *, late_s: float = LATE_S) -> It
         server.server_close()
 
 
-def _server(where: Address, metrics: Metrics, late_s: float) -> ThreadingHTTPServer:
+def _server(where: Address, metrics: Shown, late_s: float, option: str) -> ThreadingHTTPServer:
     class Page(_Page):
         shown = metrics
         late = late_s
@@ -107,13 +115,13 @@ def _server(where: Address, metrics: Metrics, late_s: float) -> ThreadingHTTPSer
         Server.address_family = family
         return Server(at[:2], Page)  # type: ignore[arg-type]  # host and port come first, in either family
     except OSError as error:
-        raise UsageError(f"--listen {where}: {error.strerror}. Name another, for example --listen 9189.") from error
+        raise UsageError(f"{option} {where}: {error.strerror}. Name another, for example {option} 9189.") from error
 
 
 class _Page(BaseHTTPRequestHandler):
     """Two pages."""
 
-    shown: Metrics
+    shown: Shown
     late: float
     timeout = _PATIENCE_S
     server_version = "spanwise"

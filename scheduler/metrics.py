@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, PlatformCollector, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -45,6 +45,47 @@ class _Known:
 
     succeeded: datetime | None
     pushed: datetime | None
+
+
+@dataclass(frozen=True)
+class Family:
+    """Measurements of one kind, by the values of their labels."""
+
+    name: str
+    says: str
+    kind: str  #: gauge or counter
+    labels: tuple[str, ...]
+    values: Mapping[tuple[str, ...], float]
+
+    def metric(self) -> Metric:
+        made = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
+        family: CounterMetricFamily | GaugeMetricFamily = made(self.name, self.says, labels=self.labels)
+        for labels, value in self.values.items():
+            family.add_metric(labels, value)
+        return family
+
+
+class Board:
+    """What another server has to tell: all of it is measured when somebody asks."""
+
+    def __init__(self, measure: Callable[[], Iterator[Family]]) -> None:
+        self._measure = measure
+        self._registry = own = _Registry()
+        PlatformCollector(registry=own)
+        ProcessCollector(registry=own)
+        own.register(_Now(lambda: (family.metric() for family in measure())))
+
+    @property
+    def turned_s(self) -> float:
+        """When it last answered, on the monotonic clock: now, if it still does."""
+        for _ in self._measure():
+            pass
+        return time.monotonic()
+
+    def page(self, accept: str) -> tuple[bytes, str]:
+        """All of it as text, in the form that the reader accepts, and the name of that form."""
+        encode, kind = choose_encoder(accept)
+        return encode(self._registry), kind
 
 
 class Metrics:
@@ -216,13 +257,13 @@ class _Registry(CollectorRegistry):
 class _Now(Collector):
     """Measurements that are made when they are asked for."""
 
-    def __init__(self, measure: Callable[[], Iterator[GaugeMetricFamily]]) -> None:
+    def __init__(self, measure: Callable[[], Iterator[Metric]]) -> None:
         self._measure = measure
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         return self._measure()
 
-    def describe(self) -> Iterator[GaugeMetricFamily]:
+    def describe(self) -> Iterator[Metric]:
         return iter(())  # or registering it would measure
 
 

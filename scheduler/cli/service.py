@@ -5,10 +5,11 @@ It may import `pipelines.input` (docs/decisions/0060-data-service.md); `schedule
 
 from __future__ import annotations
 
+import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -28,6 +29,14 @@ Host: TypeAlias = Annotated[
     str, typer.Option(metavar="ADDRESS", help="Where to listen. Any but loopback wants a token and TLS.")
 ]
 Port: TypeAlias = Annotated[int, typer.Option(min=0, max=65_535, help="Where to listen; 0 takes a free one.")]
+Metrics: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics-port",
+        metavar="[ADDRESS:]PORT",
+        help="Serve /metrics and /healthz there; without an address, to this machine alone.",
+    ),
+]
 DISPATCHER_PORT = 5050
 
 
@@ -47,6 +56,7 @@ def dispatcher(
         float,
         typer.Option(metavar="SECONDS", min=1, help="A consumer that is silent so long is gone, with its leases."),
     ] = 20.0,
+    metrics: Metrics = None,
 ) -> None:
     """Start a dispatcher of the data service.
 
@@ -69,7 +79,8 @@ def dispatcher(
     )
     server = DispatchServer(config)
     typer.echo(f"dispatcher at {server.target}")
-    _until_told(server.join, server.stop)
+    with _metrics(metrics, "dispatcher", server.status):
+        _until_told(server.join, server.stop)
 
 
 @service.command()
@@ -94,6 +105,7 @@ def worker(
         str | None,
         typer.Option(metavar="ADDRESS", help="With --on: the cluster's address, if the engine does not know it."),
     ] = None,
+    metrics: Metrics = None,
 ) -> None:
     """Start a worker of the data service.
 
@@ -119,10 +131,13 @@ def worker(
 
         server = WorkerServer(config)
         typer.echo(f"worker at {server.address}")
-        _until_told(server.join, server.stop)
+        with _metrics(metrics, "worker", server.status):
+            _until_told(server.join, server.stop)
     else:
         if address is not None:
             raise UsageError("--address is where one worker is reached, and with --on there are several; leave it out.")
+        if metrics is not None:
+            raise UsageError("--metrics-port shows one worker, and with --on there are several; ask the dispatcher's.")
         from scheduler.show import counted
 
         there = engines.start(on, cluster, config, workers or 1, own_address=host is None)
@@ -153,6 +168,24 @@ def top(
             typer.echo(starving.table(found))
     else:
         starving.watch(lambda: connection.call("status", {})[0])
+
+
+@contextlib.contextmanager
+def _metrics(
+    typed: str | None, member: Literal["dispatcher", "worker"], status: Callable[[], Mapping[str, Any]]
+) -> Iterator[None]:
+    """Shows the metrics of a server, if that was asked for."""
+    if typed is None:
+        yield
+        return
+    from scheduler import health, served
+    from scheduler.metrics import Board
+
+    option = "--metrics-port"
+    board = Board(lambda: served.families(member, status()))
+    with health.listening(health.address(typed, option), board, option=option) as where:
+        typer.echo(f"metrics at http://{where}/metrics")
+        yield
 
 
 def _until_told(join: Callable[[], None], stop: Callable[[], None]) -> None:

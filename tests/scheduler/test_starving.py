@@ -5,6 +5,7 @@ import json
 from typer.testing import CliRunner
 
 from pipelines import input as inputs
+from pipelines.input.service.load import Lately, Load
 from scheduler import starving
 from scheduler.cli import app
 from tests.pipelines.input.service.servers import Service
@@ -25,21 +26,26 @@ def test_jobs_are_listed_with_those_who_read_them():
 
     lines = [line.split() for line in table.splitlines()]
     assert lines[0] == ["dispatcher", target, "workers", "2", "datasets", "1"]
-    assert lines[2][:4] == ["training", "dynamic", "1", "0/2"]
+    assert lines[3][:4] == ["training", "dynamic", "1", "0/2"]
     assert [job["name"] for job in document["jobs"]] == ["training"]
 
 
 def test_hungry_consumers_are_told_of():
     """Where they wait for most of their time, the table says what would help."""
     job = {"name": "j", "job": 1, "mode": "off", "consumers": 1, "tasks": 1, "tasks_finished": 0, "rate": 10.0}
-    status = {"target": "here", "workers": [{}], "datasets": 1}
+    worker = {"address": "there", "tasks": 1, "busy": 0.9, **Lately(Load(buffered_bytes=2048), 0.0).facts()}
+    status = {"target": "here", "workers": [worker], "datasets": 1}
 
-    hungry = starving.table({**status, "jobs": [{**job, "starved": 0.9, "finished": False}]})
-    fed = starving.table({**status, "jobs": [{**job, "starved": 0.1, "finished": False}]})
+    def shown(starved, wanted, *, finished=False):
+        return starving.table({**status, "wanted": wanted, "jobs": [{**job, "starved": starved, "finished": finished}]})
 
-    assert "more workers would help" in hungry
-    assert "more workers would help" not in fed
-    assert starving.table({**status, "jobs": []}).endswith("no job")
+    assert "4 workers would be right, 1 are there" in shown(0.9, 4)
+    assert "workers have time" in shown(0.9, 1)
+    assert "0 of 1 would do" in shown(0.0, 0)
+    assert "wait" not in shown(0.1, 1)
+    assert "right" not in shown(0.9, 4, finished=True)
+    assert "2.0 KiB" in shown(0.1, 1)
+    assert "no job" in starving.table({**status, "wanted": 1, "jobs": []})
 
 
 def test_a_service_that_is_not_there_is_an_error():
