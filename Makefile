@@ -60,8 +60,8 @@ lint: $(VENV)/.dev  ## Check style, form and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.dev  ## Measure
-	$(BIN)/python -m benchmarks
+bench: $(VENV)/.dev $(VENV)/peers/.made  ## Measure, side by side with tf.data and Grain
+	$(BIN)/python -m benchmarks --tf $(VENV)/peers/bin/python
 
 bench-input: $(VENV)/.dev $(VENV)/peers/.made  ## Measure input pipelines side by side with tf.data and Grain
 	$(BIN)/python -m benchmarks.input --tf $(VENV)/peers/bin/python
