@@ -2,6 +2,7 @@
 
 import functools
 import secrets
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -151,6 +152,18 @@ def test_a_dispatcher_that_has_forgotten_the_save(tmp_path):
         with pytest.raises(ServiceError, match="does not know of the save"):
             _wait(connection, Folder(files_at(tmp_path), listing.fingerprint), listing.pending.run_id)
         inputs.save(inputs.range(10), tmp_path, service.target, wait=False)
+
+
+def test_what_is_there_will_do_if_it_may(two, tmp_path):
+    """And what somebody writes is waited for."""
+    dataset = inputs.range(1000).map(doubled)
+    with dataset.snapshot(tmp_path).iterator() as elements, ThreadPoolExecutor(1) as pool:
+        next(elements)
+        saved = pool.submit(inputs.save, dataset, tmp_path, two.target, exist_ok=True)
+        assert len(list(elements)) == 999
+
+        assert saved.result() is False
+    assert inputs.save(dataset, tmp_path, two.target, exist_ok=True) is False
 
 
 # Beside distribute.
