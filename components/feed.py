@@ -22,7 +22,7 @@ from pipelines.input.snapshot.loaded import Loaded, load
 from pipelines.input.snapshot.use import SnapshotUse
 
 EXPIRY_S = 3600.0
-"""After which what a killed training has left half written is taken up by another one."""
+"""After which what a training that was killed on another machine has left half written is taken up by another one."""
 
 _AT_ONCE: Final = 32
 """How many spans a data service is asked for at a time."""

@@ -6,7 +6,8 @@
     <run id>/00000000.snapshot  chunks, each whole since it has its name
 
 The commit is the one moment in which `metadata.final` gets its name. Before it nothing is read from; after it nothing
-of that run changes. A killed writer leaves an attempt that expires, and chunks that the next one takes over.
+of that run changes. A killed writer leaves an attempt that expires, at once where it is known to be
+dead, and chunks that the next one takes over.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ from orchestrator.errors import SnapshotDamaged
 from pipelines.input.snapshot.files import Files
 from pipelines.input.snapshot.format import SUFFIX, Header, checksum_of, header_of
 from pipelines.input.snapshot.state import ChunkRecord, Failure, Metadata
+from pipelines.input.snapshot.writer import is_dead
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,11 +71,22 @@ class Folder:
         content = self.files.read(f"{self.fingerprint}/{FAILED}")
         return Found(read[FINAL], pending, tuple(broken), None if content is None else Failure.from_bytes(content))
 
-    def claim(self, run: Metadata, found: Found) -> bool:
-        """Makes `run` the attempt, if the folder still is as it was found; False if somebody was faster."""
+    def is_abandoned(self, found: Found) -> bool:
+        """Whether the attempt's writer is dead for sure, and nobody else is at it."""
+        run = found.pending
+        if run is None or run.complete or not is_dead(run.writer):
+            return False
+        return not self.files.is_used(f"{self.fingerprint}/{run.run_id}")
+
+    def claim(self, run: Metadata, found: Found, mark: ExitStack | None = None, *, abandoned: bool = False) -> bool:
+        """Makes `run` the attempt, if the folder still is as it was found; False if somebody was faster.
+
+        `mark` tells others for as long as it is open that the writer lives. `abandoned` says that the attempt which
+        was found is taken over because its writer is dead.
+        """
         self.files.make_folder(self.fingerprint)
         with self._alone():
-            if self.look() != found:
+            if self.look() != found or (abandoned and not self.is_abandoned(found)):
                 return False
             for name in (*found.broken, FAILED):
                 self.files.remove(f"{self.fingerprint}/{name}")
@@ -83,6 +96,8 @@ class Folder:
             else:
                 self.files.replace(f"{self.fingerprint}/{PENDING}", [run.to_bytes()])
             self.files.make_folder(f"{self.fingerprint}/{run.run_id}")
+            if mark is not None:
+                mark.enter_context(self.using(run.run_id))  # before anybody else can look for it
         return True
 
     def commit(self, run: Metadata, *, over: bool) -> bool:

@@ -21,6 +21,7 @@ from pipelines.input.snapshot.reading import Reading, Split
 from pipelines.input.snapshot.splits import Feed, SplitWriting
 from pipelines.input.snapshot.state import MODES, Metadata, Mode, PassThrough, Read, Refuse, Write, decide
 from pipelines.input.snapshot.use import SnapshotUse
+from pipelines.input.snapshot.writer import this_writer
 from pipelines.input.snapshot.writing import Attempt, Inputs, Origin, Writing
 
 Compression: TypeAlias = Literal["auto", "none", "lz4", "zstd"]
@@ -271,6 +272,7 @@ class SnapshotStream(Stream):
         for _ in range(_TRIES):
             found = folder.look()
             now = op.clock()
+            abandoned = folder.is_abandoned(found)
             decision = decide(
                 final=found.final,
                 pending=found.pending,
@@ -278,6 +280,7 @@ class SnapshotStream(Stream):
                 expiry_s=op.expiry_s,
                 mode=op.mode,
                 failed=found.failed,
+                abandoned=abandoned,
             )
             if isinstance(decision, Read):
                 return self._reading(decision.metadata)
@@ -289,7 +292,7 @@ class SnapshotStream(Stream):
                     f"With mode='auto' the first pass writes it."
                 )
             kept = self._kept()
-            attempt = self._attempt(decision, found, kept.origin or self._origin(), now)
+            attempt = self._attempt(decision, found, kept.origin or self._origin(), now, abandoned=abandoned)
             if attempt.begin():
                 return self._writing(attempt, kept)
         return self._passing("others were faster each time")
@@ -352,7 +355,9 @@ class SnapshotStream(Stream):
             start=start,
         )
 
-    def _attempt(self, decision: Write, found: Found, origin: Origin, now: float) -> Attempt:
+    def _attempt(
+        self, decision: Write, found: Found, origin: Origin, now: float, *, abandoned: bool = False
+    ) -> Attempt:
         op, folder = self._op, self._enter()
         run = Metadata(
             run_id=new_run_id(),
@@ -361,6 +366,7 @@ class SnapshotStream(Stream):
             spec=str(op.input.spec),
             versions=versions(["spanwise", "pyarrow", "numpy"]),
             origin=origin if self._is_repeatable() and op.writer_fn is None else None,
+            writer=this_writer(),
         )
         return Attempt(
             run=run,
@@ -370,6 +376,7 @@ class SnapshotStream(Stream):
             compression=op.compression,
             over=op.mode == "write",
             replaces=None if decision.replaces is None else decision.replaces.run_id,
+            abandoned=abandoned,
         )
 
     # What another pass has left.

@@ -45,6 +45,7 @@ class Metadata:
     spec: str = ""  #: what an element is, for people
     versions: Mapping[str, str] = field(default_factory=dict)  #: of what wrote it
     origin: Mapping[str, Any] | None = None  #: what the order follows from; None if it is another one each time
+    writer: str = ""  #: the process that writes it, by `writer.this_writer`; empty if it is not one
     splits: int = 1
     chunks: tuple[ChunkRecord, ...] = ()  #: empty until it is complete
     format: int = FORMAT
@@ -134,6 +135,7 @@ def decide(  # noqa: PLR0911  a rule a line, in the order of the RFC
     expiry_s: float,
     mode: Mode = "auto",
     failed: Failure | None = None,
+    abandoned: bool = False,
 ) -> Decision:
     """What to do, given what the snapshot's folder holds.
 
@@ -144,6 +146,7 @@ def decide(  # noqa: PLR0911  a rule a line, in the order of the RFC
         expiry_s: how old an unfinished snapshot may be before it is written anew.
         mode: `auto` is the RFC's rule; the others name the outcome.
         failed: the content of `metadata.error`, likewise.
+        abandoned: whether the writer of the unfinished one is dead for sure; the RFC, which cannot know, waits.
     """
     if mode == "passthrough":
         return PassThrough("mode='passthrough'")
@@ -158,6 +161,8 @@ def decide(  # noqa: PLR0911  a rule a line, in the order of the RFC
         return Refuse("there is none" if pending is None else "it has not been written to its end")
     if pending is None:
         return Write("there is none")
+    if abandoned:
+        return Write(f"the writer of run {pending.run_id} has died", replaces=pending)
     age_s = now - pending.started
     if age_s > expiry_s:
         return Write(f"the unfinished one is {age_s:.0f} s old, more than {expiry_s:g} s", replaces=pending)

@@ -177,24 +177,22 @@ class Attempt:
     use: SnapshotUse
     compression: str
     over: bool  #: whether it takes the place of a snapshot that is there
-    replaces: str | None = None  #: the run whose attempt has expired
+    replaces: str | None = None  #: the run whose attempt has expired, or whose writer has died
+    abandoned: bool = False  #: whether it is the latter
     mark: ExitStack = field(default_factory=ExitStack, repr=False)  #: tells others that somebody is at it
 
     def begin(self) -> bool:
         """Claims the folder; False if it has changed since it was looked at."""
         try:
-            if not self.folder.claim(self.run, self.found):
-                return False
-            self.mark.enter_context(self.folder.using(self.run.run_id))
+            return self.folder.claim(self.run, self.found, self.mark, abandoned=self.abandoned)
         except FileNotFoundError:  # it was collected as garbage at this moment
             return False
-        return True
 
     def commit(self, chunks: Sequence[ChunkRecord], splits: int = 1) -> None:
         """Makes what was written the snapshot, or takes it away if another one was faster."""
-        self.mark.close()
         whole = replace(self.run, complete=True, chunks=tuple(chunks), splits=splits)
         self.use.committed = self.folder.commit(whole, over=self.over)
+        self.mark.close()
         if not self.use.committed:
             _log.info("snapshot-race-lost", extra={"snapshot": str(self.folder), "run": self.run.run_id})
             self.folder.discard(self.run.run_id)
