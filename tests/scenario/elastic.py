@@ -1,7 +1,7 @@
-"""An elastic training inside a run, for tests that kill it: `python -m tests.scenario.elastic ROOT [forever]`.
+"""An elastic training inside a run, for tests that kill it: `python -m tests.scenario.elastic ROOT [forever|step]`.
 
 The model is the sum of the rows that were trained on. While a file `kill` is in the folder, the worker that comes so
-far kills the Trainer; `forever` has the training go on until somebody ends it.
+far kills the Trainer; `forever` has the training go on until somebody ends it; `step` trains by a function that is called in two processes.
 """
 
 import json
@@ -65,6 +65,17 @@ def job_of(root: Path, *, forever: bool) -> ElasticJob:
     )
 
 
+def in_step(task):
+    (task.model_dir / str(task.rank)).write_text(os.environ["RANK"])
+
+
+def step(root: Path) -> None:
+    lake = Lake(rows=ROWS, splits=["train"])
+    outcome = Bench(root).run(lake, Trainer(examples=lake["examples"], run_fn=in_step, workers=2))
+    model = only(outcome.executions["Trainer"], "model")
+    say(json.dumps({file.name: file.read_text() for file in sorted(model.path.iterdir())}))
+
+
 def main(root: Path, *, forever: bool = False) -> None:
     lake = Lake(rows=ROWS, splits=["train"])
     job = job_of(root, forever=forever)
@@ -76,4 +87,7 @@ def main(root: Path, *, forever: bool = False) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), forever="forever" in sys.argv)
+    if "step" in sys.argv:
+        step(Path(sys.argv[1]))
+    else:
+        main(Path(sys.argv[1]), forever="forever" in sys.argv)

@@ -27,6 +27,18 @@ def test_a_killed_trainer_goes_on_with_the_tasks_that_are_left(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_trainer_calls_its_function_in_as_many_processes_as_it_has_workers(tmp_path):
+    """Each with its rank; what they write below the model's folder is the model."""
+    run = Marked("tests.scenario.elastic", tmp_path, "step")
+    try:
+        told, _ = run.process.communicate(timeout=120)
+    finally:
+        run.end()
+
+    assert json.loads(told.splitlines()[-1]) == {"0": "0", "1": "1"}
+
+
+@pytest.mark.slow
 def test_workers_end_with_their_run(tmp_path):
     """Whoever is killed, the controller or the Trainer's node: no worker lives on."""
     run = Marked("tests.scenario.elastic", tmp_path, "forever")

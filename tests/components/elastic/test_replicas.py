@@ -14,7 +14,7 @@ from components.elastic import replicas
 from components.elastic.replicas import replicated
 from orchestrator.errors import NodeFailed, PipelineError
 from tests.components.elastic import jobs
-from tests.components.flow import Bench, Lake, only
+from tests.components.flow import Lake
 
 TORCH = os.environ.get("SPANWISE_TEST_TORCH", "/tmp/torch")
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
@@ -91,18 +91,6 @@ def test_each_replica_knows_its_rank_and_where_the_others_are(tmp_path):
     assert [tuple(each.values()) for each in said] == [
         (str(rank), "2", str(rank), "2", "127.0.0.1") for rank in range(2)
     ]
-
-
-@pytest.mark.slow
-def test_a_trainer_calls_its_function_in_as_many_processes_as_it_has_workers(tmp_path):
-    """With the parameters and the model's folder of the node."""
-    lake = Lake(rows={1: {"x": [1, 2]}}, splits=["train"])
-
-    outcome = Bench(tmp_path).run(lake, Trainer(examples=lake["examples"], run_fn=note, workers=2))
-
-    model = only(outcome.executions["Trainer"], "model")
-    assert sorted(path.name for path in model.path.iterdir()) == ["0", "1"]
-    assert model.properties["spans"] == [1]
 
 
 def test_a_trainer_without_workers_is_refused():
