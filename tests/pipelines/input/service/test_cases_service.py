@@ -23,15 +23,15 @@ from pipelines.input.service.security import Security
 from tests.pipelines.input.service.servers import Service, eventually, free_ports, listed
 
 HERE = Path(__file__).parent
-AREAS = ("service.sharding", "service.jobs", "service.splits", "service.journal")
+AREAS = ("sharding", "jobs", "splits", "journal", "coordinated", "sharing")
 OFF, DYNAMIC = "off", "dynamic"
 
 
 def test_every_case_is_a_test_or_a_difference():
     """No case of these areas is left out, and none is both."""
     cases = json.loads((HERE.parents[2] / "conformance" / "cases" / "data.json").read_text())
-    ids = {case["id"] for case in cases if case["area"] in AREAS}
-    tests = (HERE / "test_cases_service.py").read_text() + (HERE / "test_journal.py").read_text()
+    ids = {case["id"] for case in cases if case["area"] in {f"service.{area}" for area in AREAS}}
+    tests = "".join(path.read_text() for path in [*HERE.glob("test_cases_*.py"), HERE / "test_journal.py"])
     tested = {"-".join(found) for found in re.findall(r"^def test_([A-Z]{2})_(\d+)_", tests, re.MULTILINE)}
     differ = tomllib.loads((HERE.parent / "differences.toml").read_text()).keys() & ids
 
@@ -461,6 +461,16 @@ def test_JB_21_generators(one):
     dataset = inputs.from_generator(lambda: iter(range(10))).distribute(one.target, OFF)
 
     assert list(dataset) == list(range(10))
+
+
+def test_SP_01_a_snapshot_is_split_by_its_chunks_once_it_is_there(one, tmp_path):
+    """Until then it cannot be: a split is a part of what it keeps."""
+    dataset = inputs.range(100).snapshot(tmp_path)
+    with pytest.raises(ServiceError, match="snapshot keeps a whole pass"):
+        list(dataset.distribute(one.target, DYNAMIC))
+    list(dataset)
+
+    assert list(dataset.distribute(one.target, DYNAMIC)) == list(range(100))
 
 
 def test_SP_02_a_service_cannot_be_split(one):
