@@ -13,7 +13,7 @@ from pipelines.input.snapshot.files import files_at
 from pipelines.input.snapshot.keep import snapshots, verify
 from tests.scenario.served import Servers, slow
 
-KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "3"))  # the full form: 100
+KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "2"))  # the full form: 100
 ELEMENTS = 1_000
 
 

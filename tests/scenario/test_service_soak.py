@@ -22,7 +22,7 @@ from pipelines.input.service.security import Security
 from tests.pipelines.input.service.servers import eventually
 from tests.scenario.served import Consumer, Servers
 
-SECONDS = float(os.environ.get("SPANWISE_TEST_SOAK_SERVICE_S", "6"))  # the full form: 3600
+SECONDS = float(os.environ.get("SPANWISE_TEST_SOAK_SERVICE_S", "4"))  # the full form: 3600
 SEED = os.environ.get("SPANWISE_TEST_SEED", "spanwise")
 ELEMENTS = 300
 WIDTH = 2_048
