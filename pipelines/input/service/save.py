@@ -17,7 +17,7 @@ from pipelines.input.service import sharding
 from pipelines.input.service.connection import Connection, Unreachable
 from pipelines.input.service.graph import Given, registered
 from pipelines.input.service.security import Security
-from pipelines.input.snapshot.files import files_at
+from pipelines.input.snapshot.files import files_at, from_anywhere
 from pipelines.input.snapshot.folder import Folder, new_run_id
 from pipelines.input.snapshot.op import Compression, Snapshot
 from pipelines.input.snapshot.state import Metadata, PassThrough, Read, decide
@@ -57,7 +57,7 @@ def save(
     """
     if dataset.cardinality == math.inf:
         raise DatasetError("save: saving an infinite dataset is not allowed. Put repeat() behind what reads it.")
-    where = os.fspath(path) if "://" in os.fspath(path) else os.path.abspath(path)  # noqa: PTH100  it may be a URL
+    where = from_anywhere(path)
     snapshot = dataset.snapshot(
         where,
         compression,

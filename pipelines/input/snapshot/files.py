@@ -328,6 +328,12 @@ def _is_taken(error: OSError) -> bool:
     return any(word in words for word in ("PreconditionFailed", "ConditionalRequestConflict", "pre-conditions", "412"))
 
 
+def from_anywhere(path: str | os.PathLike[str]) -> str:
+    """The path as a process with another working directory has to name it."""
+    text = os.fspath(path)
+    return text if "://" in text else os.path.abspath(text)  # noqa: PTH100  with pathlib a URL would lose a slash
+
+
 def files_at(path: str | os.PathLike[str]) -> Files:
     """The door to a folder or an fsspec URL."""
     text = os.fspath(path)

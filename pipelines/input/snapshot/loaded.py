@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from orchestrator.errors import SnapshotNotFound
 from pipelines.input.element import UNKNOWN, Batch, Spec, Table
 from pipelines.input.op import Op, Opening, Stream, rebuilt
-from pipelines.input.snapshot.files import files_at
+from pipelines.input.snapshot.files import files_at, from_anywhere
 from pipelines.input.snapshot.folder import Folder, Found
 from pipelines.input.snapshot.format import blocks_of, header_of
 from pipelines.input.snapshot.op import Snapshot
@@ -30,7 +30,7 @@ def load(path: str | os.PathLike[str], *, fingerprint: str = "") -> Dataset:
     """
     from pipelines.input.dataset import Dataset
 
-    where = os.fspath(path) if "://" in os.fspath(path) else os.path.abspath(path)  # noqa: PTH100  it may be a URL
+    where = from_anywhere(path)
     files = files_at(where)
     found = [Folder(files, each).look() for each in files.folders("") if each.startswith(fingerprint)]
     whole = [each.final for each in found if each.final is not None]
