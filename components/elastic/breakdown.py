@@ -79,7 +79,7 @@ class Form:
     name: str
     change: str  #: which of the document's changes: "", "dataset", "overlap", "compiled step", "all"
     step_s: float  #: from one step to the next
-    seconds: Mapping[str, float]  #: of a step, by phase
+    seconds: Mapping[str, float]  #: of a step, by phase, as most steps have it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class Breakdown:
     @property
     def shares(self) -> Mapping[str, float]:
         """Of each phase in a step of the loop as it was."""
-        return {name: spent_s / self.before.step_s for name, spent_s in self.before.seconds.items()}
+        return {str(phase): share for phase, share in Phases(self.before.seconds).shares().items()}
 
     @property
     def off(self) -> float:
@@ -123,14 +123,14 @@ class Breakdown:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the cores were there for the loop alone; else overlap cannot be judged."""
+        """Whether the cores were there for the loop alone; else neither its shares nor overlap can be judged."""
         return self.core_share >= IDLE and (os.cpu_count() or 1) > 1
 
     @property
     def missed(self) -> tuple[str, ...]:
         """The goals that were not reached."""
         found = []
-        if self.off > TOLERANCE:
+        if self.is_idle and self.off > TOLERANCE:
             found.append(f"a share differs by {self.off * 100:.1f} points from the document's, more than 3")
         if self.speedup(self.together) < WANTED:
             found.append(f"all together is {self.speedup(self.together):.2f} times faster, less than {WANTED:.2f}")
@@ -495,7 +495,7 @@ def _run(kind: Kind, work: Work, run_s: float, *, warm_up: int = 8) -> Form:
             step_s = (time.perf_counter() - begun) / len(steps)
     finally:
         sys.setswitchinterval(switch_s)
-    seconds = {str(phase): statistics.mean(step.seconds[phase] for step in steps) for phase in Phase}
+    seconds = {str(phase): statistics.median(step.seconds[phase] for step in steps) for phase in Phase}
     return Form(name=kind.name, change=kind.change, step_s=step_s, seconds=seconds)
 
 
@@ -543,7 +543,7 @@ KNOBS: Final = {"tail_bytes": Phase.GET_BATCH, "hidden": Phase.COMPUTE, "table":
 """What each size is found by: the time of a phase, which grows with it."""
 
 LEAST: Final = Sizes(tail_bytes=0, hidden=2, table=1)
-MOST: Final = Sizes(tail_bytes=200_000, hidden=512, table=4_000_000)
+MOST: Final = Sizes(tail_bytes=60_000, hidden=512, table=4_000_000)
 
 
 def _calibrated(folder: Path, server: Connection, *, times: int = 4, steps: int = 24) -> tuple[Sizes, float]:
@@ -589,7 +589,7 @@ def nearer(sizes: Sizes, seconds: Mapping[Phase, float], slopes: Mapping[str, fl
 
 
 def _phases(sizes: Sizes, folder: Path, server: Connection, steps: int) -> tuple[Mapping[Phase, float], float]:
-    """What each phase takes with those sizes, in the quicker half of the steps; and the share of a core in computing."""
+    """What each phase takes with those sizes, where nothing disturbs it; and the share of a core in computing."""
     work = Work.of(sizes, folder, server)
     kind = Kind(name="", change="", gradient=eager)
     cpu_s = took_s = 0.0
@@ -603,5 +603,4 @@ def _phases(sizes: Sizes, folder: Path, server: Connection, steps: int) -> tuple
 
     with _input(kind, work) as take:
         found = [_step(take, timed, server) for _ in range(steps + 2)][2:]
-    quicker = {phase: sorted(step.seconds[phase] for step in found)[: len(found) // 2] for phase in Phase}
-    return {phase: statistics.median(times) for phase, times in quicker.items()}, cpu_s / took_s
+    return {phase: min(step.seconds[phase] for step in found) for phase in Phase}, cpu_s / took_s

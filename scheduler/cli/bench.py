@@ -71,7 +71,8 @@ def told(found: Breakdown) -> str:
     ]
     if not found.is_idle:
         lines.append(
-            f"Overlap is not judged: a thread that computes had a core for {found.core_share:.0%} of the time only."
+            "Shares and overlap are not judged: "
+            f"a thread that computes had a core for {found.core_share:.0%} of the time only."
         )
     lines += [f"Missed: {goal}." for goal in found.missed]
     return "\n".join(lines)

@@ -32,7 +32,7 @@ def test_the_table_tells_forms_shares_and_what_was_missed():
     assert lines[1].split() == ["as", "it", "was", "49.40", "1.00", "6.70", "17.90", "14.80", "5.00", "5.00"]
     assert lines[3].split()[:4] == ["all", "together", "24.70", "2.00"]
     assert "compute 30.0% (30.0%)" in lines[5]
-    assert lines[-2].startswith("Overlap is not judged")
+    assert lines[-2].startswith("Shares and overlap are not judged")
     assert lines[-1] == "Missed: all together is 2.00 times faster, less than 2.14."
 
 
