@@ -14,8 +14,10 @@ import typer
 import yaml  # type: ignore[import-untyped]
 from croniter import croniter
 
+from pipelines.input.service.dispatcher import DispatchServer
 from pipelines.input.service.security import Security
 from scheduler.cli import app
+from scheduler.served import families
 
 DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
 UNITS = sorted(file.name for file in DEPLOY.glob("*.[st][ei][rm][ve]*"))
@@ -130,10 +132,15 @@ def test_the_data_service_is_of_one_piece() -> None:
     (dispatcher, worker) = (
         by_kind[kind]["spec"]["template"]["spec"]["containers"][0] for kind in ("StatefulSet", "Deployment")
     )
-    service = by_kind["Service"]
-    (port,) = service["spec"]["ports"]
+    service, autoscaler = by_kind["Service"], by_kind["HorizontalPodAutoscaler"]["spec"]
+    ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
+    (metric,) = autoscaler["metrics"]
 
-    assert f"grpc+tls://{service['metadata']['name']}:{port['port']}" in worker["command"]
+    assert f"grpc+tls://{service['metadata']['name']}:{ports['grpc']}" in worker["command"]
+    assert autoscaler["scaleTargetRef"]["name"] == by_kind["Deployment"]["metadata"]["name"]
+    with DispatchServer() as there:
+        shown = {family.name for family in families("dispatcher", there.status())}
+    assert metric["external"]["metric"]["name"] in shown
     assert by_kind["StatefulSet"]["spec"]["serviceName"] == service["metadata"]["name"]
     assert (
         service["spec"]["selector"].items() <= by_kind["StatefulSet"]["spec"]["template"]["metadata"]["labels"].items()

@@ -52,7 +52,7 @@ class Cluster:
             each.terminate()
         for each in self.started:
             try:
-                each.wait(60)
+                each.wait(10)
             except subprocess.TimeoutExpired:
                 os.killpg(each.pid, signal.SIGKILL)
                 each.wait()
@@ -75,7 +75,8 @@ class OfRay(Cluster):
 
     def _machine(self, number, *words):
         small = ["--num-cpus=2", "--object-store-memory=80000000", "--disable-usage-stats"]
-        self.start(script("ray"), "start", "--block", *small, "--node-ip-address=127.0.0.1", *words)
+        patience = {"RAY_raylet_start_wait_time_s": "240", "RAY_gcs_server_request_timeout_seconds": "240"}
+        self.start(script("ray"), "start", "--block", *small, "--node-ip-address=127.0.0.1", *words, **patience)
         eventually(lambda: self.said().count("Ray runtime started") == number, 240.0)
 
 
