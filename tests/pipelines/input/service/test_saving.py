@@ -154,6 +154,16 @@ def test_a_dispatcher_that_has_forgotten_the_save(tmp_path):
         inputs.save(inputs.range(10), tmp_path, service.target, wait=False)
 
 
+def test_an_object_store_is_saved_to_as_a_folder_is(two, s3_url):
+    """Where there are no locks, a put with a condition decides."""
+    place = f"{s3_url}/saved"
+    inputs.save(inputs.range(100), place, two.target)
+
+    assert list(inputs.load(place)) == list(range(100))
+    with pytest.raises(ServiceError, match="has been started or completed already"):
+        inputs.save(inputs.range(100), place, two.target)
+
+
 def test_what_is_there_will_do_if_it_may(two, tmp_path):
     """And what somebody writes is waited for."""
     dataset = inputs.range(1000).map(doubled)
