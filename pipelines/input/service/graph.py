@@ -19,6 +19,8 @@ from pipelines.input.service import sharding
 from pipelines.input.service.connection import Connection, check_environment, environment
 from pipelines.input.snapshot.op import Snapshot
 
+_looking = threading.Lock()  # ops note what they find out about themselves, and cannot be pickled meanwhile
+
 
 @dataclass(frozen=True)
 class Given:
@@ -97,16 +99,17 @@ def id_of(op: Op, options: Options, content: bytes) -> str:
 
 def registered(connection: Connection, given: Given, dataset_id: str | None) -> str:
     """Makes a dataset known to a dispatcher, and gives the id under which it is."""
-    content = packed_graph(given.op, given.options)
-    shares = sharding.shares_of(sharding.planned(given.op, given.options))
-    header = {
-        "dataset": dataset_id or id_of(given.op, given.options, content),
-        "structure": str(given.op.spec)[:10_000],
-        "splits": shares.splits,
-        "unsplittable": shares.unsplittable,
-        "unleasable": shares.unleasable,
-        "infinite": given.op.cardinality == math.inf,
-    }
+    with _looking:
+        content = packed_graph(given.op, given.options)
+        shares = sharding.shares_of(sharding.planned(given.op, given.options))
+        header = {
+            "dataset": dataset_id or id_of(given.op, given.options, content),
+            "structure": str(given.op.spec)[:10_000],
+            "splits": shares.splits,
+            "unsplittable": shares.unsplittable,
+            "unleasable": shares.unleasable,
+            "infinite": given.op.cardinality == math.inf,
+        }
     answer, _ = connection.call("put_dataset", header, content)
     registered: str = answer["dataset"]
     return registered

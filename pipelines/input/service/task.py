@@ -50,7 +50,8 @@ class Task:
         self._changed = threading.Condition()
         self._ended = False
         self._stopped = False
-        self._replies: dict[int, Reply] = {}  # the last one to each client
+        self._replies: dict[int, tuple[Reply, float]] = {}  # the last one to each client, and when it was given
+        self._numbers: dict[int, int] = {}  # of these, and of those that were dropped since
         self._work: Work | None = None
         self.spec: Spec = UNKNOWN  #: of its elements, once there are some
         self.touched = time.monotonic()  #: when somebody last asked
@@ -72,7 +73,13 @@ class Task:
     def is_fresh(self) -> bool:
         """Whether nobody has got more than its first answer."""
         with self._changed:
-            return all(reply.number == 0 for reply in self._replies.values())
+            return all(number == 0 for number in self._numbers.values())
+
+    def drop_replies(self, before: float) -> None:
+        """Forgets what was answered before that moment: a client that has not asked since then is gone, or has it."""
+        with self._changed:
+            for client in [client for client, (_, at) in self._replies.items() if at < before]:
+                del self._replies[client]
 
     def stop(self) -> None:
         with self._changed:
@@ -141,17 +148,19 @@ class Task:
         """
         self.touched = time.monotonic()
         with self._changed:
-            last = self._replies.get(request.client)
+            last, _ = self._replies.get(request.client, (None, 0.0))
             if last is not None and last.number == request.number:
                 return last
-            if request.number != (0 if last is None else last.number + 1):
+            if request.number != self._numbers.get(request.client, -1) + 1:
                 raise UnknownTask("the request goes on with answers of another life of this task.")
             self._changed.wait_for(lambda: self._buffer.has(request) or self._ended or self._stopped, _WAIT_S)
             if self._stopped:
                 raise UnknownTask("the task is over.")
             pieces, error = self._buffer.take(request)
             ended = self._ended and not self._buffer.has(request)
-            reply = self._replies[request.client] = Reply(request.number, pieces, error, ended)
+            reply = Reply(request.number, pieces, error, ended)
+            self._replies[request.client] = reply, self.touched
+            self._numbers[request.client] = reply.number
             self._changed.notify_all()
         return reply
 

@@ -40,6 +40,9 @@ _RETRY_S: Final = 0.1
 _IDLE_S: Final = 30.0
 """After how long a split is given up that nobody asks about any more."""
 
+_REPLY_S: Final = 120.0
+"""How long an answer is kept, in case that it got lost and is asked for again."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -147,6 +150,9 @@ class WorkerServer:
                 if number not in self._tasks:
                     self._tasks[number] = Task(partial(self._work, each), self._buffer(each), self._meter)
             self._finished &= self._tasks.keys()
+            answering = [*self._tasks.values(), *self._splits.values()]
+        for task in answering:
+            task.drop_replies(now - _REPLY_S)
         for task in over:
             task.stop()
         self._save([StartSave(**each) for each in answer["saves"]])

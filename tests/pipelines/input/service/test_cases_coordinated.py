@@ -74,6 +74,7 @@ def test_CR_03_a_consumer_that_begins_at_round_0_again(one):
     assert first == [(0, 1, 2)]
 
 
+@pytest.mark.slow
 def test_CR_05_workers_and_the_dispatcher_are_restarted(tmp_path):
     """Whoever is stopped and started, every round is of one worker, and nobody hangs."""
     with Service(
