@@ -152,7 +152,7 @@ def test_a_service_stays_as_it_is_while_consumers_come_and_go(tmp_path):
             leaser.start()
         while time.monotonic() < end or soak.laps < 4:
             soak.lap()
-        assert all(leaser.is_alive() for leaser in leasers)
+            assert all(leaser.is_alive() for leaser in leasers), f"lap {soak.laps}: a leaser was lost"
         over.set()
         for leaser in leasers:
             leaser.join(SOON_S)
