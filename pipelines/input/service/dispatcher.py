@@ -25,11 +25,12 @@ from pipelines.input.service.journal import Journal
 from pipelines.input.service.load import Lately, Load, Meter, wanted
 from pipelines.input.service.rounds import Report
 from pipelines.input.service.saving import Saving
-from pipelines.input.service.server import Server
+from pipelines.input.service.server import Server, Waiting
 
 Answer: TypeAlias = tuple[dict[str, Any], bytes]
 
 _SWEEP_S = 0.25
+_LOOKS_PER_S = 500
 _log = logging.getLogger(__name__)
 
 
@@ -66,6 +67,7 @@ class DispatchServer:
         self._loads: dict[str, Lately] = {}  # of workers
         self._meter = Meter()
         self._splits_dealt = 0  # and leased, since it began
+        self._waiting = Waiting()
         self._reports: dict[int, Report] = {}  # of consumers of coordinated reads
         self._closed = threading.Event()
         try:
@@ -309,8 +311,8 @@ class DispatchServer:
 
     def _look(self, request: ask.Look, _: bytes) -> Answer:
         known = set(request.tasks)
-        deadline = time.monotonic() + min(request.wait_s, self.config.client_timeout_s / 3)
-        with self._lock:
+        with self._waiting.place() as waits, self._lock:
+            deadline = time.monotonic() + min(request.wait_s if waits else 0.0, self.config.client_timeout_s / 3)
             self._note(request)
             while True:
                 noted = self._planned(request.client)
@@ -326,9 +328,12 @@ class DispatchServer:
                     self._clients_seen[request.client] = time.monotonic()
                     break
                 self._lock.wait(left)
+            crowd = 0 if waits else len(self._state.clients)
         if self._journal is not None:
             self._journal.sync(noted)
-        return seen, b""
+        # of many consumers most wait where they are: a thread for each would be too much
+        again_s = max(request.wait_s, min(crowd / _LOOKS_PER_S, self.config.client_timeout_s / 4)) if crowd else 0.0
+        return {**seen, "again_s": 0.0 if seen["finished"] else again_s}, b""
 
     def _view(self, request: ask.Look) -> dict[str, Any]:
         """What a consumer can read from, and whether there will be nothing more."""

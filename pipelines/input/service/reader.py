@@ -200,6 +200,7 @@ class Reader:
             **more,
         }
         answer, _ = self._dispatcher.call("look", request)
+        self._closed.wait(answer["again_s"])  # the dispatcher has too many to let each wait there
         return answer
 
     def _follow(self, there: dict[str, str]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 from pyarrow import flight
@@ -17,6 +19,7 @@ from pipelines.input.service.security import Security
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+MOST_WAITING: Final = 128
 _log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
 
@@ -33,6 +36,23 @@ class _Guard(flight.ServerMiddlewareFactory):
 
 def _nothing(ticket: bytes) -> flight.FlightDataStream:  # noqa: ARG001  as those take it who have something
     raise ServiceError("a dispatcher has no elements; workers have.")
+
+
+class Waiting:
+    """Those whose requests wait for something new: each takes a thread, so there may not be many."""
+
+    def __init__(self) -> None:
+        self._places = threading.BoundedSemaphore(MOST_WAITING)
+
+    @contextlib.contextmanager
+    def place(self) -> Iterator[bool]:
+        """Whether there is one."""
+        taken = self._places.acquire(blocking=False)
+        try:
+            yield taken
+        finally:
+            if taken:
+                self._places.release()
 
 
 class Server(flight.FlightServerBase):

@@ -28,7 +28,7 @@ from pipelines.input.service.runs import in_runs
 from pipelines.input.service.wire import Reply
 from pipelines.input.snapshot.encoding import encoding_of
 
-_WAIT_S: Final = 1.0
+WAIT_S: Final = 1.0
 """How long an answer waits for the first element."""
 
 _RETRY_S: Final = 0.1
@@ -54,7 +54,7 @@ class Task:
         self._numbers: dict[int, int] = {}  # of these, and of those that were dropped since
         self._work: Work | None = None
         self.spec: Spec = UNKNOWN  #: of its elements, once there are some
-        self.touched = time.monotonic()  #: when somebody last asked
+        self.began = self.touched = time.monotonic()  #: and when somebody last asked
         threading.Thread(target=self._run, name="service-task", daemon=True).start()
 
     @property
@@ -140,8 +140,10 @@ class Task:
             put()
             self._changed.notify_all()
 
-    def reply(self, request: Fetch) -> Reply:
+    def reply(self, request: Fetch, wait_s: float = WAIT_S) -> Reply:
         """What is ready, about `limit_bytes` of it at most; the answer of before if the request is made again.
+
+        If nothing is, it waits so long.
 
         Raises:
             UnknownTask: the request goes on with answers that this task has not given, or it is over.
@@ -153,7 +155,7 @@ class Task:
                 return last
             if request.number != self._numbers.get(request.client, -1) + 1:
                 raise UnknownTask("the request goes on with answers of another life of this task.")
-            self._changed.wait_for(lambda: self._buffer.has(request) or self._ended or self._stopped, _WAIT_S)
+            self._changed.wait_for(lambda: self._buffer.has(request) or self._ended or self._stopped, wait_s)
             if self._stopped:
                 raise UnknownTask("the task is over.")
             pieces, error = self._buffer.take(request)

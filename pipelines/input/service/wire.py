@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -38,12 +39,17 @@ class Reply:
     ended: bool  #: whether nothing comes behind it
 
 
-def stream_of(reply: Reply, spec: ElementSpec, request: Fetch, lender: Lender, meter: Meter) -> flight.FlightDataStream:
-    """The answer as Flight sends it; RecordBatches are not copied, or once if the client maps this host's memory."""
+def stream_of(
+    reply: Reply, spec: ElementSpec, request: Fetch, lender: Lender, meter: Meter, again_s: float = 0.0
+) -> flight.FlightDataStream:
+    """The answer as Flight sends it; RecordBatches are not copied, or once if the client maps this host's memory.
+
+    The client is asked to come again after `again_s`.
+    """
     import pyarrow as pa
     from pyarrow import flight
 
-    facts: dict[str, Any] = {"ended": reply.ended}
+    facts: dict[str, Any] = {"ended": reply.ended, "again_s": again_s}
     if reply.error is not None:
         facts["error"] = {"kind": kind_of(reply.error), "text": str(reply.error)}
     schema, blocks = pa.schema([]), list[pa.RecordBatch]()
@@ -76,6 +82,7 @@ class Feed:
         elif compression is not None:
             self._host = None  # it was asked for, so it is sent
         self._borrower = Borrower()
+        self._again_s = 0.0
 
     def ask(
         self, ticket: Mapping[str, Any], limit_bytes: int, timeout_s: float
@@ -86,6 +93,7 @@ class Feed:
             Unreachable: there was no answer.
             UnknownTask: the worker does not know what is asked for.
         """
+        time.sleep(self._again_s)  # the worker has too many to let each wait there
         returned = self._borrower.returned()
         request = {
             **ticket,
@@ -108,6 +116,7 @@ class Feed:
     ) -> tuple[list[Piece], SpanwiseError | None, bool]:
         metadata = dict(schema.metadata or {})
         facts = json.loads(metadata.pop(_KEY))
+        self._again_s = facts["again_s"]
         error = None
         if "error" in facts:
             error = received(facts["error"]["kind"], facts["error"]["text"])

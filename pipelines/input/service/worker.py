@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 import time
@@ -33,10 +34,13 @@ from pipelines.input.service.policy import ShardingPolicy
 from pipelines.input.service.requests import Fetch
 from pipelines.input.service.saver import Saver
 from pipelines.input.service.saves import StartSave
-from pipelines.input.service.server import Server
-from pipelines.input.service.task import Splits, Stopped, Task, Work
+from pipelines.input.service.server import Server, Waiting
+from pipelines.input.service.task import WAIT_S, Splits, Stopped, Task, Work
 
 _RETRY_S: Final = 0.1
+_AGAIN_S: Final = 0.5
+"""After how long one asks again for whom there was no place to wait."""
+
 _IDLE_S: Final = 30.0
 """After how long a split is given up that nobody asks about any more."""
 
@@ -57,6 +61,7 @@ class WorkerServer:
         self._graphs: dict[str, tuple[Op, Options]] = {}
         self._savers: dict[str, Saver] = {}
         self._finished: set[int] = set()  # tasks, of which the dispatcher has heard
+        self._waiting = Waiting()
         self._busy = threading.BoundedSemaphore(config.max_requests)
         self._lender = Lender(config.shared_bytes)
         self._meter = Meter()
@@ -118,9 +123,10 @@ class WorkerServer:
                 self._closed.wait(self.config.heartbeat_s)
 
     def _patience_s(self) -> float:
-        """How long to wait for news: not long while there are tasks, whose end has to be told."""
+        """How long to wait for news: not long while there are tasks, whose end has to be told; longer for long ones."""
         with self._lock:
-            return min(0.02, self.config.heartbeat_s) if self._tasks else self.config.heartbeat_s
+            youngest_s = min((time.monotonic() - task.began for task in self._tasks.values()), default=math.inf)
+        return min(0.02 + youngest_s / 20, self.config.heartbeat_s)
 
     def _beat(self, *, wait_s: float) -> None:
         with self._lock:
@@ -232,10 +238,12 @@ class WorkerServer:
             raise Unreachable(f"the worker answers {self.config.max_requests} consumers already; ask again.")
         try:
             task = self._task(request)
-            reply = task.reply(request)
+            with self._waiting.place() as waits:
+                reply = task.reply(request, WAIT_S if waits else 0.0)
         finally:
             self._busy.release()
-        return wire.stream_of(reply, task.spec, request, self._lender, self._meter)
+        again_s = 0.0 if waits or reply.pieces or reply.ended else _AGAIN_S
+        return wire.stream_of(reply, task.spec, request, self._lender, self._meter, again_s)
 
     def _task(self, request: Fetch) -> Task:
         if request.task is not None:
