@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-service test test-fast test-lowest soak soak-service test-engines test-mlmd121 lint bench bench-input venv constraints clean
+.PHONY: help demo demo-service test test-fast test-lowest soak soak-service test-engines test-mlmd121 lint bench bench-input bench-service venv constraints clean
 
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -65,6 +65,9 @@ bench: $(VENV)/.dev $(VENV)/peers/.made  ## Measure, side by side with tf.data a
 
 bench-input: $(VENV)/.dev $(VENV)/peers/.made  ## Measure input pipelines side by side with tf.data and Grain
 	$(BIN)/python -m benchmarks.input --tf $(VENV)/peers/bin/python
+
+bench-service: $(VENV)/.dev $(VENV)/peers/.made  ## Measure the data service side by side with that of tf.data
+	$(BIN)/python -m benchmarks.service --tf $(VENV)/peers/bin/python
 
 # TensorFlow wants another protobuf than ml-metadata, so it lives in an environment of its own.
 $(VENV)/peers/.made: | $(BIN)/python

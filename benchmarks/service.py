@@ -1,0 +1,286 @@
+"""The data service on one machine: how fast elements come and splits are dealt, a start on a journal, many consumers.
+
+One dispatcher and two workers, each a process, and the table of `benchmarks.input` in files of 65,536 rows. With `--tf
+PYTHON`, an interpreter that has TensorFlow (`make bench-service` makes one), also against the tf.data service on the
+same machine. Rates are of the best of a few jobs, each of several passes over the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import flight
+
+from benchmarks.figures import Figure, at_least, at_most, show
+from benchmarks.input_peers import features, rate
+from pipelines.input import sources
+from pipelines.input.service.config import DispatcherConfig
+from pipelines.input.service.connection import Connection
+from pipelines.input.service.dispatch import AcquireClient, CreateJob, LeaseSplits, RegisterDataset
+from pipelines.input.service.dispatcher import DispatchServer
+from pipelines.input.service.journal import Journal
+from pipelines.input.service.policy import ShardingPolicy
+from pipelines.input.service.security import Security
+from pipelines.input.sources import from_arrow_files
+
+ROWS = 2_000_000
+COLUMNS = 12
+FILE_ROWS = 65_536
+PASSES = 4
+WORKERS = 2
+BATCHES = (1_024, 16_384)
+SPLITS = 20_000
+JOURNALED = 100_000
+CROWD = 1_000
+CROWD_PROCESSES = 10
+PEERS = Path(__file__).with_name("service_peers.py")
+
+
+def measured(python: str | None) -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory() as name:
+        files = written(Path(name))
+        rates: dict[int, float] = {}
+        for rows in BATCHES:
+            rates[rows] = yield from _read(files, rows)
+        yield from _splits(Path(name))
+        yield _start(Path(name))
+        yield from _crowd()
+        if python is not None:
+            done = subprocess.run([python, str(PEERS), *files], stdout=subprocess.PIPE, text=True, check=True)
+            peers = json.loads(done.stdout.splitlines()[-1])
+            for form, rows, factor in (
+                ("records parsed on workers", 1_024, 20),
+                ("batches of 1,024", 1_024, 3),
+                ("batches of 1,024, uncompressed", 1_024, 3),
+                ("blocks of 16,384, uncompressed", 16_384, 2),
+            ):
+                yield Figure(name=f"tf.data service, {form}", value=peers[form], unit="M rows/s")
+                yield at_least(f"batches of {rows:,}, to that", rates[rows] / peers[form], "x", factor)
+
+
+def written(folder: Path) -> list[str]:
+    """The table, as files."""
+    random = np.random.default_rng(0)
+    files = []
+    for at in range(0, ROWS, FILE_ROWS):
+        rows = min(FILE_ROWS, ROWS - at)
+        table = pa.table({f"c{i}": random.random(rows) for i in range(COLUMNS)})
+        files.append(str(folder / f"{at:08}.arrow"))
+        with pa.ipc.new_file(files[-1], table.schema) as out:
+            out.write_table(table)
+    return files
+
+
+class Served(contextlib.ExitStack):
+    """A dispatcher and workers, each a process."""
+
+    def __init__(self, workers: int = WORKERS, *options: str) -> None:
+        super().__init__()
+        self.pids: list[int] = []
+        self.target = self.start("scheduler", "service", "dispatcher", "--port", "0", *options)
+        for _ in range(workers):
+            self.start("scheduler", "service", "worker", self.target)
+
+    def start(self, *arguments: str) -> str:
+        """Starts a process of ours that serves; gives the last word of its first line."""
+        process = self.enter_context(
+            subprocess.Popen([sys.executable, "-m", *arguments], stdout=subprocess.PIPE, text=True)
+        )
+        self.callback(process.terminate)
+        self.pids.append(process.pid)
+        assert process.stdout is not None
+        return process.stdout.readline().split()[-1]
+
+
+# Reading.
+
+
+def _read(files: list[str], rows: int) -> Generator[Figure, None, float]:
+    with Served() as service:
+        halves = [files[number::WORKERS] for number in range(WORKERS)]
+        ports = [service.start("benchmarks.service_flight", *half) for half in halves]
+        mapped = from_arrow_files(files).repeat(PASSES).map(features, vectorized=True).batch(rows)
+        forms: dict[str, Callable[[], Iterable[int]]] = {
+            "ours": lambda: (batch.num_rows for batch in mapped.distribute(service.target, "dynamic")),
+            "sent": lambda: (
+                batch.num_rows for batch in mapped.distribute(service.target, "dynamic", compression="lz4")
+            ),
+            "bare": lambda: _bare(ports, rows),
+        }
+        found = dict.fromkeys(forms, 0.0)
+        for number in range(6):
+            for form, passes in forms.items():  # in turns, so that what else the machine does meets all
+                now = rate(passes, times=1, warm_up=0)
+                found[form] = max(found[form], now) if number else 0.0  # the first ones warm up
+    yield Figure(name=f"batches of {rows:,}", value=found["ours"], unit="M rows/s")
+    yield Figure(name="the same, compressed by LZ4 and sent", value=found["sent"], unit="M rows/s")
+    yield Figure(name=f"bare Flight, batches of {rows:,}", value=found["bare"], unit="M rows/s")
+    yield at_least(f"batches of {rows:,}, to bare Flight", found["ours"] / found["bare"], "x", 0.7)
+    return found["ours"]
+
+
+def _bare(ports: list[str], rows: int) -> Iterator[int]:
+    counts = [0] * len(ports)
+
+    def read(number: int) -> None:
+        client = flight.connect(f"grpc://127.0.0.1:{ports[number]}")
+        for chunk in client.do_get(flight.Ticket(f"{rows} {PASSES}".encode())):
+            counts[number] += chunk.data.num_rows  # type: ignore[union-attr]  # there is no metadata without data
+
+    threads = [threading.Thread(target=read, args=[number]) for number in range(len(ports))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    yield from counts
+
+
+# Splits.
+
+
+class Asking:
+    """A worker and a consumer that do nothing but ask for splits."""
+
+    def __init__(self, target: str, mode: str) -> None:
+        self._connection = Connection(target, Security())
+        dataset = {"dataset": "d", "structure": "", "splits": [SPLITS], "infinite": False}
+        self._call("put_dataset", {**dataset, "unsplittable": "", "unleasable": ""})
+        self._client = self._call("join", {"dataset": "d", "mode": mode, "name": "", "epoch": "0"})["client"]
+        worker = {"worker": "w", "address": "127.0.0.1:1", "process": "p"}
+        tasks = self._call("heartbeat", {**worker, "tasks": [], "finished": [], "wait_s": 0.0})["tasks"]
+        self._task = tasks[0]["task"] if tasks else None
+        self._number = 0
+        self._held: list[int] = []
+
+    def _call(self, kind: str, request: dict[str, Any]) -> Any:
+        return self._connection.call(kind, request)[0]
+
+    def dynamic(self) -> int:
+        self._number += 1
+        request = {"task": self._task, "number": self._number, "source": 0, "repetition": 0}
+        return int(self._call("deal", request)["count"])
+
+    def at_least_once(self) -> int:
+        """As a consumer of four workers does."""
+        self._held = self._call("lease", {"client": self._client, "done": self._held, "want": 16})["held"]
+        return len(self._held)
+
+
+def _splits(folder: Path) -> Iterator[Figure]:
+    """Every answer waits until the disk has it; one request at a time, as of one worker or consumer."""
+    for what, mode in (("dealt to a worker", "dynamic"), ("leased by a consumer", "at_least_once")):
+        with Served(0, "--work-dir", str(folder / mode)) as service:
+            ask = getattr(Asking(service.target, mode), mode)
+            begun = time.perf_counter()
+            taken = sum(iter(ask, 0))
+            took_s = time.perf_counter() - begun
+        assert taken == SPLITS, f"{taken} of {SPLITS} splits were given"
+        yield at_least(f"splits {what}", taken / took_s, "/s", 5_000)
+
+
+def _start(folder: Path) -> Figure:
+    """From nothing to the first answer, in this process; each split was leased and done with by a record of its own."""
+    journal = Journal(folder / "restart")
+    journal.write(
+        [
+            RegisterDataset(dataset="d", structure="", splits=(JOURNALED,)),
+            CreateJob(job=1, dataset="d", mode=ShardingPolicy.AT_LEAST_ONCE, name="", epoch=""),
+            AcquireClient(client=2, job=1),
+            *(LeaseSplits(client=2, done=(at - 1,) if at else (), taken=(at,)) for at in range(JOURNALED)),
+        ]
+    )
+    journal.close()
+    begun = time.perf_counter()
+    with DispatchServer(DispatcherConfig(work_dir=str(folder / "restart"), fault_tolerant_mode=True)) as there:
+        (job,) = Connection(there.target, Security()).call("status", {})[0]["jobs"]
+        took_s = time.perf_counter() - begun
+    assert job["splits_leased"] == 1
+    return at_most(f"a start on a journal of {JOURNALED:,} splits", took_s, "s", 2)
+
+
+# Many consumers.
+
+
+def _crowd() -> Iterator[Figure]:
+    """Consumers who share a job and take an element now and then; each has connections of its own."""
+    with Served() as service:
+        command = [sys.executable, "-m", "benchmarks.service", "--consume", service.target]
+        crowd = [
+            service.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+            for _ in range(CROWD_PROCESSES)
+        ]
+        for each in crowd:
+            service.callback(each.terminate)
+        begun = time.perf_counter()
+        fed = sum(_told(each) for each in crowd)
+        yield at_least(f"of {CROWD:,} consumers at once, those with an element", fed, "", CROWD)
+        yield Figure(name="until all of them have one", value=time.perf_counter() - begun, unit="s")
+        connection = Connection(service.target, Security())
+        took_s = []
+        for _ in range(20):
+            asked = time.perf_counter()
+            status = connection.call("status", {})[0]
+            took_s.append(time.perf_counter() - asked)
+        yield at_least("consumers that the dispatcher knows", status["jobs"][0]["consumers"], "", CROWD)
+        yield at_most("an answer of the dispatcher meanwhile, the slowest of 20", max(took_s), "s", 1)
+        for name, pid in zip(("dispatcher", "worker"), service.pids, strict=False):
+            yield at_most(f"threads of the {name}", _of_process(pid, "Threads"), "", 400)
+            yield at_most(f"memory of the {name}", _of_process(pid, "VmHWM") / 1024, "MiB", 1024)
+        for each in crowd:
+            print(file=each.stdin, flush=True)
+        yield at_least("consumers with another element after 5 s", sum(_told(each) for each in crowd), "", CROWD)
+
+
+def _told(process: subprocess.Popen[str]) -> int:
+    assert process.stdout is not None
+    return int(process.stdout.readline() or 0)
+
+
+def _of_process(pid: int, what: str) -> int:
+    found = re.search(rf"{what}:\s*(\d+)", Path(f"/proc/{pid}/status").read_text(encoding="ascii"))
+    assert found is not None
+    return int(found[1])
+
+
+def _slow(number: int) -> int:
+    time.sleep(0.001)
+    return number
+
+
+def consume(target: str) -> None:
+    """A part of the crowd, in this process: says how many have got an element, and then another one."""
+    dataset = sources.range(1 << 40).map(_slow).distribute(target, "dynamic", "crowd")
+    consumers = [dataset.iterator(epoch=0) for _ in range(CROWD // CROWD_PROCESSES)]
+    for wait_s in (5.0, 0.0):
+        with ThreadPoolExecutor(len(consumers)) as threads:
+            print(len(list(threads.map(next, consumers))), flush=True)
+        sys.stdin.readline()
+        time.sleep(wait_s)
+    os._exit(0)  # a thousand farewells are not what is measured
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--tf", metavar="PYTHON")
+    parser.add_argument("--consume", metavar="DISPATCHER")
+    options, rest = parser.parse_known_args()
+    if options.consume:
+        consume(options.consume)
+    sys.exit(show(measured(options.tf), rest))
