@@ -43,7 +43,10 @@ def as_array(column: Any) -> Any:
         mask = column.is_null().to_numpy(zero_copy_only=False)
         filled = column.fill_null(pa.scalar(0, pa.int64()).cast(type_) if not _is_bool(type_) else False)
         return np.ma.MaskedArray(filled.to_numpy(zero_copy_only=False), mask)
-    array = column.to_numpy(zero_copy_only=False)
+    if pa.types.is_struct(type_) or pa.types.is_map(type_):  # NumPy's way makes floats of whole numbers beside a null
+        array = np.fromiter(column.to_pylist(), object, len(column))
+    else:
+        array = column.to_numpy(zero_copy_only=False)
     array.flags.writeable = False
     return array
 
@@ -69,6 +72,8 @@ def as_column(values: Any, type_: pa.DataType | None = None) -> Any:
         return pa.array(values.data, type_, mask=np.ma.getmaskarray(values))
     if isinstance(values, np.ndarray) and values.ndim > 1:
         return pa.FixedSizeListArray.from_arrays(as_column(values.reshape(-1, *values.shape[2:])), values.shape[1])
+    if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
+        raise DatasetError(f"wants a column of values, not {values!r:.80} of type {type(values).__name__}.")
     return pa.array(values, type_)
 
 

@@ -48,7 +48,7 @@ def failed(op: str, function: object, position: str, error: Exception) -> Functi
     """The error for a function that raised at that position; raise it from the function's own."""
     name = getattr(function, "__qualname__", None) or repr(function)
     return FunctionFailed(
-        f"{op}: {name} raised {type(error).__name__} at {position} (the first is 0): {error}. "
+        f"{op}: {name} raised {type(error).__name__} at {position} (the first is 0): {str(error).rstrip('.')}. "
         f"Its own traceback stands above; ignore_errors() leaves out elements that fail."
     )
 

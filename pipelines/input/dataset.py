@@ -236,9 +236,9 @@ class Dataset:
         """The elements of batches; RecordBatches become rows."""
         return self._then(Unbatch(input=self.op))
 
-    def rebatch(self, size: int, *, drop_remainder: bool = False) -> Dataset:
+    def rebatch(self, size: int, *, drop_remainder: bool = False, ragged: bool = False) -> Dataset:
         """Batches of another size."""
-        return self._then(rebatch(self.op, size, drop_remainder=drop_remainder))
+        return self._then(rebatch(self.op, size, drop_remainder=drop_remainder, ragged=ragged))
 
     def padded_batch(
         self, size: int, *, shapes: Sizes = None, values: Padding = None, drop_remainder: bool = False
@@ -299,7 +299,7 @@ class Dataset:
 
     def concatenate(self, *others: Dataset) -> Dataset:
         """The elements of this dataset, and behind them those of the others."""
-        return self._then(Concatenate(parts=(self.op, *(other.op for other in others))))
+        return self._then(Concatenate(parts=(self.op, *ops_of("concatenate", others))))
 
     # How it runs
 
@@ -425,6 +425,8 @@ class Dataset:
         """
         from pipelines.input.profile import profiled
 
+        if step is not None and not callable(step):
+            raise DatasetError(f"profile(step={step!r:.80}): wants a function, which is given each element.")
         return profiled(self, step, limit_s=limit_s)
 
     def to_arrow(self) -> pa.Table:
@@ -476,3 +478,15 @@ def _described(spec: ElementSpec | pa.Schema | None) -> ElementSpec:
     if isinstance(spec, ElementSpec):
         return spec
     raise DatasetError(f"spec={spec!r}: wants an ElementSpec, or a pyarrow.Schema for rows.")
+
+
+def ops_of(who: str, datasets: Sequence[object]) -> tuple[Op, ...]:
+    """The ops of what should be datasets.
+
+    Raises:
+        DatasetError: one is none.
+    """
+    for each in datasets:
+        if not isinstance(each, Dataset):
+            raise DatasetError(f"{who}: wants datasets, and was given {each!r:.80}.")
+    return tuple(each.op for each in datasets if isinstance(each, Dataset))

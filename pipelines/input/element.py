@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, overload
 
 if TYPE_CHECKING:
@@ -195,19 +196,60 @@ def spec_of(value: object) -> ElementSpec:  # noqa: PLR0911  one line per kind o
     return ArraySpec(kinds.get(array.dtype.kind, array.dtype.name), array.shape)
 
 
-def batched(spec: ElementSpec, size: int | None) -> ElementSpec:
-    """What a stack of `size` such elements is; None for stacks of different sizes."""
+def in_common(specs: Iterable[ElementSpec]) -> ElementSpec:
+    """What all of these are: parts that may be None, axes that differ in size."""
+    return reduce(_both, dict.fromkeys(specs), None) or UNKNOWN
+
+
+def _both(left: ElementSpec | None, right: ElementSpec) -> ElementSpec:
+    if left is None or left == right:
+        return right
+    if isinstance(left, OptionalSpec) or isinstance(right, OptionalSpec):
+        parts = [each.of if isinstance(each, OptionalSpec) else each for each in (left, right)]
+        return OptionalSpec(in_common(part for part in parts if part != UNKNOWN))
+    if isinstance(left, ArraySpec) and isinstance(right, ArraySpec) and left.dtype == right.dtype:
+        return ArraySpec(left.dtype, _both_shapes(left.shape, right.shape))
+    if isinstance(left, Structure) and isinstance(right, Structure) and _frame(left) == _frame(right):
+        return Structure(left.kind, left.names, tuple(map(_both, left.parts, right.parts)))
+    return UNKNOWN
+
+
+def _both_shapes(left: Shape, right: Shape) -> Shape:
+    if left is None or right is None or len(left) != len(right):
+        return None
+    return tuple(size if size == other else None for size, other in zip(left, right, strict=True))
+
+
+def _frame(spec: Structure) -> tuple[type, tuple[str, ...], int]:
+    return spec.kind, spec.names, len(spec.parts)
+
+
+def is_fixed(spec: ElementSpec) -> bool:
+    """Whether all arrays that it describes have one shape."""
+    return isinstance(spec, ArraySpec) and spec.shape is not None and None not in spec.shape
+
+
+def batched(spec: ElementSpec, size: int | None, *, ragged: bool = False) -> ElementSpec:
+    """What a stack of `size` such elements is; None for stacks of different sizes. `ragged`: see `stacking.stack`."""
     if isinstance(spec, Table):
         return Batch(spec.schema, size)
     if isinstance(spec, ArraySpec):
-        return ArraySpec(spec.dtype, None if spec.shape is None else (size, *spec.shape))
+        return _batched_arrays(spec, size, ragged=ragged)
     if isinstance(spec, SparseSpec):
         return SparseSpec(spec.dtype, None if spec.shape is None else (size, *spec.shape))
     if isinstance(spec, OptionalSpec):
         return OptionalSpec(batched(spec.of, size))
     if isinstance(spec, Structure):
-        return Structure(spec.kind, spec.names, tuple(batched(part, size) for part in spec.parts))
+        return Structure(spec.kind, spec.names, tuple(batched(part, size, ragged=ragged) for part in spec.parts))
     return UNKNOWN
+
+
+def _batched_arrays(spec: ArraySpec, size: int | None, *, ragged: bool) -> ElementSpec:
+    if spec.shape is None:
+        return UNKNOWN if ragged else spec
+    if ragged and not is_fixed(spec):
+        return RaggedSpec(spec.dtype, spec.shape[1:])
+    return ArraySpec(spec.dtype, (size, *spec.shape))
 
 
 def unbatched(spec: ElementSpec) -> ElementSpec:

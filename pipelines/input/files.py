@@ -33,6 +33,8 @@ def listed(op: str, paths: Paths) -> tuple[str, ...]:
         if not found:
             raise DatasetError(f"{op}({path!r}): no file fits this pattern.")
         return found
+    if isinstance(paths, bytes) or not isinstance(paths, Iterable):
+        raise DatasetError(f"{op}({paths!r:.80}): wants a path, a URL, a pattern, or a list of these.")
     files = tuple(file for each in paths for file in listed(op, each))
     if not files:
         raise DatasetError(f"{op}([]): wants at least one file.")
@@ -106,6 +108,7 @@ def unified(
 
     found: dict[str, tuple[pa.DataType, str]] = {}
     for name, schema in schemas:
+        one_of_each(f"{who}: {name}", schema)
         for field in schema:
             before = found.get(field.name)
             if before is None or pa.types.is_null(before[0]):
@@ -116,6 +119,17 @@ def unified(
                     f"{mend(field.name)}"
                 )
     return pa.schema([(name, type_) for name, (type_, _) in found.items()])
+
+
+def one_of_each(who: str, schema: pa.Schema) -> None:
+    """Refuses two columns of one name, of which a row could show only one.
+
+    Raises:
+        DatasetError: names them.
+    """
+    double = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if double:
+        raise DatasetError(f"{who}: several columns are called {', '.join(map(repr, double))}; rename them.")
 
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

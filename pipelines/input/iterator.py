@@ -92,6 +92,8 @@ class DatasetIterator(Iterator[Element]):
         """
         if self._stream is not None:
             raise StateMismatch("restore: this iterator has begun already; take a fresh one from the dataset.")
+        if not isinstance(state, dict) or not {"epoch", "seed", "graph", "blocks", "stream"} <= state.keys():
+            raise StateMismatch(f"restore({state!r:.80}): this is no state of an iterator; give what its state() gave.")
         self._opening = replace(self._opening, epoch=tuple(state["epoch"]), seed=state["seed"])
         here = {"graph": self._names(), "blocks": self._blocks}
         for what, ours in here.items():

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 KEEPS_UP = 0.1  #: a consumer that waits for less than this share of its time has an input that keeps up
 QUICK_S = 1e-4  #: a call that takes less is not worth a thread
+WHOLE = 0.9  #: a trace that covers more than this share of the time is of all of it
 BUSY = 0.5  #: a call that has a core for more than this share of its time computes, or else it waits
 
 
@@ -98,8 +99,13 @@ class Profile:
             f"<p><b>{html.escape(self.verdict)}</b></p><p>{html.escape(self.advice)} {html.escape(self.cost)}</p>\n"
             f"<table><thead><tr>{head}<th></th></tr></thead><tbody>{body}</tbody></table>\n"
             f"<h2>Timeline</h2><p>A line for each op in each thread; dark is a call of a function in the background."
-            f"</p>\n{_timeline(self.spans)}</body></html>\n"
+            f"{self._part()}</p>\n{_timeline(self.spans)}</body></html>\n"
         )
+
+    def _part(self) -> str:
+        """How much of the pass was traced, if it is not all of it."""
+        traced_s = max((span.end_s for span in self.spans), default=0.0)
+        return "" if traced_s > WHOLE * self.elapsed_s else f" These are the first {traced_s:.2f} s."
 
     def save(self, path: str | Path) -> None:
         """Writes the page."""
@@ -137,7 +143,9 @@ def profiled(dataset: Dataset, step: Callable[[Any], object] | None, *, limit_s:
         stepped=step is not None,
         advice="The input keeps up: to go faster, make the step faster."
         if step is not None and waited_s <= KEEPS_UP * elapsed_s
-        else _advice(stats, readings),
+        else _advice(stats, readings)
+        if elements
+        else "Nothing came out: the dataset is empty, or its first element takes longer than there was time.",
         timing_s=overhead_s() * sum(op.calls for op in ops),
         spans=tuple(trace.spans),
     )

@@ -29,7 +29,11 @@ def to_arrow(dataset: Dataset) -> pa.Table:
         rows = list(elements)
     if not all(isinstance(row, dict) for row in rows):
         raise DatasetError("to_arrow: the elements are neither rows nor dicts, so they have no names for columns.")
-    return pa.Table.from_pylist(rows)
+    names = dict.fromkeys(name for row in rows for name in row)  # of all rows: the first may lack some
+    try:
+        return pa.table({name: [row.get(name) for row in rows] for name in names})
+    except pa.ArrowException as error:
+        raise DatasetError(f"to_arrow: the elements make no table: {error}.") from error
 
 
 def to_polars(table: pa.Table) -> pl.DataFrame:
@@ -62,8 +66,11 @@ def arrays(element: Any) -> Any:
 
 
 def to_torch(dataset: Dataset) -> Any:
-    import torch
-    from torch.utils.data import IterableDataset, get_worker_info
+    try:
+        import torch
+        from torch.utils.data import IterableDataset, get_worker_info
+    except ModuleNotFoundError as error:
+        raise DatasetError("to_torch: PyTorch is not installed: pip install torch") from error
 
     def tensor(leaf: Any) -> Any:
         """Numbers as tensors, on memory of their own: torch cannot promise to leave ours alone."""
@@ -118,7 +125,11 @@ def to_jax(dataset: Dataset) -> JaxArrays:
 def to_tf(dataset: Dataset) -> Any:
     """The types are those of the first element, which is made for that and made again."""
     import numpy as np
-    import tensorflow as tf
+
+    try:
+        import tensorflow as tf
+    except ModuleNotFoundError as error:
+        raise DatasetError("to_tf: TensorFlow is not installed: pip install tensorflow") from error
 
     def tensors() -> Iterator[Any]:
         with dataset.iterator() as elements:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import DatasetError
-from pipelines.input.dataset import Dataset
+from pipelines.input.dataset import Dataset, ops_of
 from pipelines.input.element import UNKNOWN, ElementSpec
-from pipelines.input.files import Paths
+from pipelines.input.files import Paths, one_of_each
 from pipelines.input.op import Options
 from pipelines.input.ops.arrow import Arrow
 from pipelines.input.ops.as_rows import AsRows
@@ -54,6 +54,7 @@ def from_arrow(table: pa.Table | pa.RecordBatch) -> Dataset:
         table = pa.Table.from_batches([table])
     if not isinstance(table, pa.Table):
         raise DatasetError(f"from_arrow({type(table).__name__}): wants a pyarrow.Table or RecordBatch.")
+    one_of_each("from_arrow", table.schema)
     return Dataset(Arrow(table=table))
 
 
@@ -70,6 +71,8 @@ def from_parquet(
     `paths` is a path, a pattern, a list of them, or a list of lists: one for each span. A file that lacks a column
     that another one has gives nulls. Row groups in which `filter` cannot hold are not read.
     """
+    if isinstance(columns, str):
+        raise DatasetError(f"from_parquet(columns={columns!r}): wants a list of names: [{columns!r}].")
     chosen = None if columns is None else tuple(columns)
     return Dataset(parquet(paths, chosen, filter, shuffle=shuffle, seed=seed))
 
@@ -100,7 +103,7 @@ def from_generator(
 
 def zip(*datasets: Dataset) -> Dataset:  # noqa: A001  as it is called everywhere
     """Tuples of one element of each dataset, as long as all of them last; rows are dicts in them."""
-    return Dataset(Zip(parts=tuple(dataset.op for dataset in datasets)), _options(datasets))
+    return Dataset(Zip(parts=ops_of("zip", datasets)), _options(datasets))
 
 
 def sample_from_datasets(
@@ -116,7 +119,7 @@ def sample_from_datasets(
     When one ends, the others go on; `stop_on_empty` ends there.
     """
     op = Sample(
-        parts=tuple(dataset.op for dataset in datasets),
+        parts=ops_of("sample_from_datasets", datasets),
         weights=tuple(weights) if weights is not None else (1.0,) * len(datasets),
         seed=seed,
         stop_on_empty=stop_on_empty,

@@ -23,7 +23,7 @@ class Batch(Op):
     input: Op
     size: int
     drop_remainder: bool = False
-    ragged: bool = False  #: whether arrays of different lengths make a `Ragged`
+    ragged: bool = False  #: whether arrays make a `Ragged`, where they need not have one shape
     numpy: bool = False  #: whether batches of rows come as dicts of arrays
 
     def __post_init__(self) -> None:
@@ -34,7 +34,7 @@ class Batch(Op):
     @property
     def spec(self) -> Spec:
         even = self.drop_remainder or (isinstance(count := self.input.cardinality, int) and count % self.size == 0)
-        spec = batched(self.input.spec, self.size if even else None)
+        spec = batched(self.input.spec, self.size if even else None, ragged=self.ragged)
         return arrays_of(spec) if self.numpy and isinstance(spec, BatchSpec) else spec
 
     @property
@@ -94,4 +94,4 @@ class BatchStream(Through):
                 break
         if not elements or (self._op.drop_remainder and len(elements) < self._op.size):
             raise StopIteration
-        return stack(elements, ragged=self._op.ragged)
+        return stack(elements, ragged=self._op.ragged, spec=self._op.input.spec)

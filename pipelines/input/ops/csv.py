@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import DatasetError, UnreadableInput
 from pipelines.input.element import Spec, Table
-from pipelines.input.files import PartStream, Paths, conformed, listed, place
+from pipelines.input.files import PartStream, Paths, conformed, listed, one_of_each, place
 from pipelines.input.op import Op, Opening, Stream
 
 if TYPE_CHECKING:
@@ -21,10 +21,6 @@ class Csv(Op):
     paths: tuple[str, ...]
     schema: pa.Schema = field(repr=False)
     delimiter: str = ","
-
-    def __post_init__(self) -> None:
-        if len(self.delimiter) != 1:
-            raise DatasetError(f"from_csv(delimiter={self.delimiter!r}): wants one character.")
 
     @property
     def inputs(self) -> tuple[Op, ...]:
@@ -49,15 +45,30 @@ class Csv(Op):
 
 
 def csv(paths: Paths, schema: pa.Schema | None, delimiter: str) -> Csv:
-    """The op; without a schema, the types are those that the first lines of the first file look like.
+    """The op; without a schema, the columns are those of all files, with types that their first lines look like.
 
     Raises:
-        DatasetError: there is no such file.
+        DatasetError: there is no such file, or the delimiter is none.
         UnreadableInput: a file cannot be read.
     """
+    if not isinstance(delimiter, str) or len(delimiter) != 1:
+        raise DatasetError(f"from_csv(delimiter={delimiter!r}): wants one character.")
     files = listed("from_csv", paths)
-    found = opened(files[0], delimiter, None).schema if schema is None else schema
-    return Csv(paths=files, schema=found, delimiter=delimiter)
+    return Csv(paths=files, schema=_looked_at(files, delimiter) if schema is None else schema, delimiter=delimiter)
+
+
+def _looked_at(files: Sequence[str], delimiter: str) -> pa.Schema:
+    """Every column that any file has, with the type that it looks like in the first file that has values of it."""
+    import pyarrow as pa
+
+    types: dict[str, pa.DataType] = {}
+    for path in files:
+        schema = opened(path, delimiter, None).schema
+        one_of_each(f"from_csv: {path}", schema)
+        for column in schema:
+            if pa.types.is_null(types.get(column.name, pa.null())):
+                types[column.name] = column.type
+    return pa.schema(types.items())
 
 
 def opened(path: str, delimiter: str, schema: pa.Schema | None) -> pacsv.CSVStreamingReader:

@@ -29,7 +29,7 @@ class Range(Op):
 
     @property
     def cardinality(self) -> int:
-        return len(range(self.start, self.stop, self.step))
+        return max(0, -((self.start - self.stop) // self.step))  # `len` ends where a machine word does
 
     def open(self, opening: Opening) -> Stream:
         return RangeStream(range(self.start, self.stop, self.step))

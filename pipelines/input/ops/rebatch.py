@@ -7,5 +7,5 @@ from pipelines.input.ops.batch import Batch
 from pipelines.input.ops.unbatch import Unbatch
 
 
-def rebatch(source: Op, size: int, *, drop_remainder: bool = False) -> Op:
-    return Batch(input=Unbatch(input=source), size=size, drop_remainder=drop_remainder)
+def rebatch(source: Op, size: int, *, drop_remainder: bool = False, ragged: bool = False) -> Op:
+    return Batch(input=Unbatch(input=source), size=size, drop_remainder=drop_remainder, ragged=ragged)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, Final
 
-from pipelines.input.element import UNKNOWN, Spec, spec_of, unbatched
+from pipelines.input.element import Spec, in_common, spec_of, unbatched
 from pipelines.input.op import Element, Op, Opening, State, Stream
 from pipelines.input.stacking import cut, length, unstack
+
+_SCALARS: Final = frozenset({bool, bytes, float, int, str})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -19,9 +22,11 @@ class Elements(Op):
     def inputs(self) -> tuple[Op, ...]:
         return ()  # an op among the values is an element
 
-    @property
+    @cached_property
     def spec(self) -> Spec:
-        return spec_of(self.values[0]) if self.values else UNKNOWN
+        kinds = set(map(type, self.values))
+        alike = len(kinds) == 1 and kinds <= _SCALARS  # of a million numbers one tells as much as all
+        return in_common(map(spec_of, self.values[:1] if alike else self.values))
 
     @property
     def cardinality(self) -> int:
