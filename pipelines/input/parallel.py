@@ -24,7 +24,7 @@ from pipelines.input.op import AUTOTUNE, Count, Element, Knob, Op, Opening, Stat
 from pipelines.input.process import Function, Process, portable
 from pipelines.input.rows import elements
 from pipelines.input.stats import Work, weight
-from pipelines.input.trial import Trial, Verdict, known
+from pipelines.input.trial import Trial, Verdict, known, remember
 
 if TYPE_CHECKING:
     from pipelines.input.ops.interleave import Interleave
@@ -481,7 +481,7 @@ class _Team:
         self._function = function
         self._size = size
         self._workers: Literal["threads", "processes"] = callers.workers
-        self._may_stay = callers.trial is not None  # a thread may call too: while its process starts, or if it cannot
+        self._tried = callers.trial  # if any, a thread may call too: while its process starts, or if that cannot
         self._most_processes = callers.most_processes
         self._window = window
         self._todo: SimpleQueue[Slot | None] = SimpleQueue()
@@ -563,15 +563,21 @@ class _Team:
             if self.trial.verdict is not None:
                 self.settle(self.trial.verdict)
             return made
-        if process is None or (self._may_stay and not process.loaded):
-            return self._function(slot.element, slot.at)
-        try:
-            return process(slot.element, slot.at)
-        except NotPortable:
-            if not self._may_stay:
-                raise
-            self._workers = "threads"
-            return self._function(slot.element, slot.at)
+        if process is not None:
+            try:
+                if self._tried is None or process.loaded:
+                    return process(slot.element, slot.at)
+            except NotPortable as error:
+                if self._tried is None:
+                    raise
+                self._stay(self._tried, error)
+        return self._function(slot.element, slot.at)
+
+    def _stay(self, tried: Trial, reason: Exception) -> None:
+        """Lets threads make the calls, now and in later passes: processes cannot."""
+        logger.info("input.workers", extra={"op": self._window.name, "workers": "threads", "reason": str(reason)})
+        self._workers = "threads"
+        remember(tried.functions, Verdict(workers="threads"))
 
     def _process(self, slot: Slot, process: Process | None) -> Process | None:
         """The process of a thread: the one it has, or a new one; none if the thread makes the calls itself."""
@@ -583,7 +589,10 @@ class _Team:
         try:
             process = Process(portable(self._function, name=self._window.name), name=self._window.name)
         except Exception as error:  # noqa: BLE001  such as too many processes
-            slot.error = None if self._may_stay else error
+            if self._tried is None:
+                slot.error = error
+            else:
+                self._stay(self._tried, error)
             return None
         self._processes.add(process)
         if self._window.stopped:  # it may have come too late to be stopped with the others

@@ -91,9 +91,13 @@ class Process:
 
     @property
     def loaded(self) -> bool:
-        """Whether it can be called without waiting for it to start; False also if it never will."""
+        """Whether it can be called without waiting for it to start; False also if it ended before it had.
+
+        Raises:
+            NotPortable: the function cannot be loaded there.
+        """
         if not self._loaded and select.select([self._socket], [], [], 0)[0]:
-            with contextlib.suppress(EOFError, OSError, NotPortable):
+            with contextlib.suppress(EOFError, OSError):
                 self._load()
         return self._loaded
 

@@ -25,7 +25,7 @@ Workers: TypeAlias = Literal["auto", "threads", "processes"]
 HANDING_OVER_S: Final = 0.0003  #: what a call of another process costs, and
 SHARED_BYTES_PER_S: Final = 1e9  #: how fast it gets what it works on
 HELD: Final = 0.5  #: of a call's time: threads that keep the lock for more of it wait for each other
-ENOUGH_S: Final = 0.05  #: of timed calls, for a verdict
+ENOUGH_S: Final = (0.05, 0.25)  #: of a core that timed calls have had, or of any time: enough for a verdict
 ENOUGH_CALLS: Final = (3, 30)  #: of those that take no longer than handing over, and of any others
 CARRIED_BYTES: Final = 1 << 24  #: a function that brings more along stays: each process would hold it once more
 TICK_S: Final = 0.0005
@@ -61,8 +61,9 @@ def judged(timing: Timing) -> Verdict | None:
     Processes, if it keeps Python's lock to itself, and for longer than it takes to hand an element over and back.
     """
     few, most = ENOUGH_CALLS
+    core_s, any_s = ENOUGH_S
     quick = timing.calls >= few and timing.took_s < timing.calls * HANDING_OVER_S
-    if not (quick or timing.calls >= most or (timing.calls and timing.took_s >= ENOUGH_S)):
+    if not (quick or timing.calls >= most or timing.cpu_s >= core_s or timing.took_s >= any_s):
         return None
     share = timing.lock_share
     held_s = min(share, timing.cpu_s / timing.took_s) * timing.took_s / timing.calls
@@ -144,11 +145,14 @@ class _Waker:
     """A thread that wakes again and again, to see for which share of the time it has to wait for Python's lock."""
 
     def __init__(self) -> None:
-        self._over = threading.Lock()
+        """Starts it; returns when it sleeps for the first time."""
+        self._ready, self._over = threading.Lock(), threading.Lock()
+        self._ready.acquire()
         self._over.acquire()
         self._late_share = 0.0
         self._thread = threading.Thread(target=self._wake, daemon=True)
         self._thread.start()
+        self._ready.acquire()
 
     def late_share(self) -> float:
         self._over.release()
@@ -156,17 +160,18 @@ class _Waker:
         return self._late_share
 
     def _wake(self) -> None:
-        begun, queued_s, late_s = time.perf_counter(), _queued_s(), 0.0
-        over = False
+        queued_s = _queued_s()
+        self._ready.release()
+        begun, late_s, over = time.perf_counter(), 0.0, False
         while not over:
             started = time.perf_counter()
             over = self._over.acquire(timeout=TICK_S)
             if not over:
                 late_s += time.perf_counter() - started - TICK_S
+        took_s = time.perf_counter() - begun
         queued_s = _queued_s() - queued_s
-        awake_s = time.perf_counter() - begun - queued_s
-        if awake_s > 0:
-            self._late_share = min(1.0, max(0.0, late_s - queued_s) / awake_s)
+        if took_s > queued_s:
+            self._late_share = min(1.0, max(0.0, late_s - queued_s) / (took_s - queued_s))
 
 
 def _queued_s() -> float:
