@@ -7,11 +7,34 @@ from __future__ import annotations
 
 import dis
 import functools
+import re
+import struct
 import types
 from collections.abc import Iterator
 
 #: Modules whose functions depend on their arguments only; what hangs below `random` of any module does not.
-_MODULES = {"math", "operator", "numpy", "pyarrow", "polars"}
+_MODULES = {
+    "base64",
+    "binascii",
+    "bz2",
+    "cmath",
+    "colorsys",
+    "hashlib",
+    "html",
+    "json",
+    "lzma",
+    "math",
+    "numpy",
+    "operator",
+    "polars",
+    "pyarrow",
+    "re",
+    "string",
+    "struct",
+    "textwrap",
+    "unicodedata",
+    "zlib",
+}
 _BUILTINS = frozenset(
     [
         "abs",
@@ -73,19 +96,22 @@ def _is_pure(value: object, seen: set[int]) -> bool:  # noqa: PLR0911  one line 
         return True
     seen.add(id(value))
     if isinstance(value, types.FunctionType):
-        return _code_is_pure(value, seen)
+        return _is_known(value.__module__) or _code_is_pure(value, seen)
     if isinstance(value, functools.partial):
         return all(_is_pure(each, seen) for each in (value.func, *value.args, *value.keywords.values()))
     if isinstance(value, types.ModuleType):
-        return value.__name__.partition(".")[0] in _MODULES and "random" not in value.__name__
+        return _is_known(value.__name__)
     if isinstance(value, types.BuiltinFunctionType):
-        if value.__module__ == "builtins":
-            return value.__name__ in _BUILTINS
-        home = str(value.__module__)
-        return home.partition(".")[0].removeprefix("_") in _MODULES and "random" not in home
+        return value.__name__ in _BUILTINS if value.__module__ == "builtins" else _is_known(value.__module__)
     if isinstance(value, tuple | frozenset):
         return all(_is_pure(each, seen) for each in value)
     return _is_constant(value)
+
+
+def _is_known(module: object) -> bool:
+    """Whether the functions of a module of that name depend on their arguments only."""
+    name = str(module)
+    return name.partition(".")[0].removeprefix("_") in _MODULES and "random" not in name
 
 
 def _is_constant(value: object) -> bool:
@@ -93,6 +119,8 @@ def _is_constant(value: object) -> bool:
         return True
     if isinstance(value, type):
         return value.__module__ == "builtins" and value.__name__ in _BUILTINS
+    if isinstance(value, re.Pattern | struct.Struct):
+        return True
     home = type(value).__module__.partition(".")[0]
     # arrays can be changed, but code that could do so is refused; a Generator of NumPy is at home in numpy.random
     return home in {"numpy", "pyarrow"} and "random" not in type(value).__module__

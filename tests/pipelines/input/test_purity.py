@@ -1,10 +1,14 @@
 """Which functions may be called side by side."""
 
 import functools
+import json
 import math
 import operator
 import random
+import re
 import time
+import zlib
+from json import loads
 
 import numpy as np
 import pyarrow.compute as pc
@@ -13,6 +17,7 @@ import pytest
 from pipelines.input.purity import stateless
 
 SCALE = 3
+DIGITS = re.compile("[0-9]")
 SEEN = []
 WEIGHTS = np.arange(3)
 DRAW = np.random.default_rng(1)
@@ -81,6 +86,9 @@ def local_names(value):
     [
         lambda value: value + 1,
         lambda value: helper(value) + math.sin(value),
+        lambda value: json.loads(zlib.decompress(value)),
+        lambda value: loads(value)["fare"],
+        lambda value: DIGITS.sub("", value) + re.escape(value),
         lambda columns: {"a": np.log1p(columns["a"]) * WEIGHTS},
         lambda batch: pc.add(batch["a"], 1),
         functools.partial(operator.add, 3),
