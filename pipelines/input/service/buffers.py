@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from orchestrator.errors import ServiceError, SpanwiseError
 from pipelines.input.service.requests import Fetch
@@ -21,6 +21,8 @@ Ready: TypeAlias = Piece | Run | SpanwiseError
 
 class Buffer(ABC):
     """Elements between the pass that makes them and those who ask for them."""
+
+    is_shared: ClassVar[bool] = False  #: whether what it holds is for whoever comes first
 
     @property
     @abstractmethod
@@ -60,6 +62,8 @@ class Buffer(ABC):
 
 class Queue(Buffer):
     """For consumers who share elements: first come, first served."""
+
+    is_shared = True
 
     def __init__(self, buffer_bytes: int) -> None:
         self._buffer_bytes = buffer_bytes

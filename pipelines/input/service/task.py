@@ -47,7 +47,9 @@ class Task:
         self._make = make
         self._meter = meter
         self._buffer = buffer
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)  # for those who ask
+        self._room = threading.Condition(lock)  # for the pass
         self._ended = False
         self._stopped = False
         self._replies: dict[int, tuple[Reply, float]] = {}  # the last one to each client, and when it was given
@@ -85,6 +87,7 @@ class Task:
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
+            self._room.notify_all()
             work = self._work
         if work is not None:
             work.stop()
@@ -134,11 +137,14 @@ class Task:
 
     def _put(self, put: Callable[[], None]) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped or self._buffer.has_room)
+            self._room.wait_for(lambda: self._stopped or self._buffer.has_room)
             if self._stopped:
                 raise Stopped
             put()
-            self._changed.notify_all()
+            if self._buffer.is_shared:
+                self._changed.notify()  # to wake them all for what one takes would be a stampede
+            else:
+                self._changed.notify_all()
 
     def reply(self, request: Fetch, wait_s: float = WAIT_S) -> Reply:
         """What is ready, about `limit_bytes` of it at most; the answer of before if the request is made again.
@@ -163,7 +169,9 @@ class Task:
             reply = Reply(request.number, pieces, error, ended)
             self._replies[request.client] = reply, self.touched
             self._numbers[request.client] = reply.number
-            self._changed.notify_all()
+            self._room.notify()
+            if self._buffer.is_shared and not self._buffer.is_empty:
+                self._changed.notify()
         return reply
 
 
