@@ -97,7 +97,8 @@ class WorkerServer:
 
     def join(self) -> None:
         """Waits until it is stopped."""
-        self._closed.wait()
+        while not self._closed.wait(0.5):  # a signal that the kernel gave to another thread is seen between two waits
+            pass
 
     def __enter__(self) -> Self:
         return self
