@@ -189,7 +189,8 @@ def test_workers_on_a_cluster_are_placed_restarted_and_ended(cluster):
     assert Counter(number for number, *_ in before) == Counter(number for number, *_ in after) == one_each()
     assert len({machine for *_, machine in before}) == cluster.machines
     assert len(first.keys() & second.keys()) == 1
-    assert (running.returncode, out) == (0, f"2 workers on {cluster.name.title()}\n")
+    assert running.returncode == 0
+    assert out.startswith(f"2 workers on {cluster.name.title()}\n")  # Ray tells of the process that was killed
     assert TOKEN.encode() not in seen
     assert TOKEN not in cluster.logs() + out + err
 
