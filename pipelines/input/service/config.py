@@ -42,3 +42,10 @@ class WorkerConfig:
     shared_bytes: int = 256 * MIB  #: of memory that it lends to consumers on its host; 0 sends them everything
     max_requests: int = 1_024  #: how many consumers it answers at a time
     security: Security = field(default_factory=Security)
+
+    def __post_init__(self) -> None:
+        if self.host in {"0.0.0.0", "::"} and self.worker_address is None:  # noqa: S104  to be refused
+            raise SettingsError(
+                f"A worker that listens everywhere (host {self.host}) has no address by which consumers reach it. Say "
+                f"which: --address HOST:PORT, or WorkerConfig(worker_address=…)."
+            )

@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel, ConfigDict
+
+from pipelines.input.snapshot.writer import place
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,13 +56,8 @@ class Loan(BaseModel):
 @cache
 def host() -> str | None:
     """What two processes have in common only if one can map the other's memory; None where none can."""
-    if not hasattr(os, "memfd_create"):
-        return None
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()} {os.geteuid()}"
-    except OSError:
-        return None
+    here = place() if hasattr(os, "memfd_create") else ""
+    return f"{here} {os.geteuid()}" if here else None
 
 
 class _Segment:

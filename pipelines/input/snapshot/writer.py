@@ -8,20 +8,23 @@ from pathlib import Path
 
 def this_writer() -> str:
     """This process, among all of this boot of this machine; empty where the system does not tell."""
-    place, start = _place(), _start(os.getpid())
-    return "" if not place or start is None else f"{place}/{os.getpid()}/{start}"
+    here, start = place(), _start(os.getpid())
+    return "" if not here or start is None else f"{here}/{os.getpid()}/{start}"
 
 
 def is_dead(writer: str) -> bool:
     """Whether that process has ended for sure. One of another machine may live, and so may one that nobody knows."""
-    place, _, process = writer.rpartition("/")[0].rpartition("/")
-    if not place or place != _place():
+    there, _, process = writer.rpartition("/")[0].rpartition("/")
+    if not there or there != place():
         return False
     return _start(int(process)) != writer.rpartition("/")[2]
 
 
-def _place() -> str:
-    """Where process ids mean what they mean here: the kernel's boot, and the namespace of a container."""
+def place() -> str:
+    """Where process ids mean what they mean here: the kernel's boot, and the namespace of a container.
+
+    Empty where the system does not tell.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"

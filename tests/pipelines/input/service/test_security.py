@@ -68,6 +68,12 @@ def test_other_addresses_than_loopback_want_a_token_and_tls():
     assert "sesame" not in repr(DispatcherConfig(security=TOKEN))
 
 
+def test_a_worker_that_listens_everywhere_has_to_say_where_it_is():
+    """Else it would be registered under an address that nobody reaches."""
+    with pytest.raises(SettingsError, match=r"--address HOST:PORT"):
+        WorkerConfig(dispatcher_address="grpc://127.0.0.1:5050", host="0.0.0.0")
+
+
 class Authority:
     """Certificates for 127.0.0.1, as files."""
 
