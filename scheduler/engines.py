@@ -14,9 +14,8 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from orchestrator.errors import ServiceError, SettingsError
-
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # errors only where there are some: `spanwise --help` waits for none of them
+    from orchestrator.errors import ServiceError, SettingsError
     from pipelines.input.service.config import WorkerConfig
 
 _LOOK_S: Final = 0.5
@@ -113,6 +112,8 @@ class OnDask:
             raise _not_installed(Engine.DASK) from error
         address = cluster or dask.config.get("scheduler-address", None)
         if address is None:
+            from orchestrator.errors import SettingsError
+
             raise SettingsError(
                 "workers were to run on Dask, and no cluster is named: give the address of its scheduler, "
                 "--cluster tcp://HOST:8786, or set DASK_SCHEDULER_ADDRESS."
@@ -200,12 +201,16 @@ def _work(config: WorkerConfig, is_wanted: Callable[[], bool]) -> None:
 
 
 def _not_installed(engine: Engine) -> SettingsError:
+    from orchestrator.errors import SettingsError
+
     return SettingsError(
         f"workers were to run on {engine.title()}, which is not installed: pip install 'spanwise[{engine}]'"
     )
 
 
 def _unreachable(engine: Engine, cluster: str | None, error: Exception) -> ServiceError:
+    from orchestrator.errors import ServiceError
+
     where = f"no cluster answers at {cluster}: {str(error).strip()[:300]}" if cluster else "there is no cluster here"
     return ServiceError(
         f"workers were to run on {engine.title()}, and {where.rstrip('.')}. Start one, or name another with --cluster."
@@ -213,6 +218,8 @@ def _unreachable(engine: Engine, cluster: str | None, error: Exception) -> Servi
 
 
 def _failed(engine: Engine, error: BaseException | None) -> ServiceError:
+    from orchestrator.errors import ServiceError, SettingsError
+
     if isinstance(error, ServiceError | SettingsError):
         return ServiceError(f"a worker on {engine.title()} cannot work: {error}")
     reason = "the cluster has dropped it" if error is None else f"{type(error).__name__}: {str(error).strip()[-500:]}"

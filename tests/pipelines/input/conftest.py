@@ -22,6 +22,8 @@ def s3_url():
     with pytest.MonkeyPatch.context() as patch:
         for name, value in settings.items():
             patch.setenv(name, value)
-        s3fs.S3FileSystem().mkdir("lake")
-        yield "s3://lake"
+        s3fs.S3FileSystem.clear_instance_cache()  # it knows the server of an earlier module
+        bucket = f"lake-{port}"  # and moto knows its buckets
+        s3fs.S3FileSystem().mkdir(bucket)
+        yield f"s3://{bucket}"
     server.stop()
