@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from components.readers.tf_example import Records, features
-from tests.components.tf_example import Example, parsed, serialized
+from tests.components.tf_example import Example, parsed, serialized, sets_aside
 
 NAMES = st.sampled_from(["", "a", "b", "longer_name", "longer_nome", "a name of more than sixteen bytes", "ü"])
 INTS = st.integers(-(2**63), 2**63 - 1) | st.integers(-1, 300)
@@ -73,7 +73,7 @@ def test_damaged_records_are_read_as_protobuf_reads_them(records, data):
         record[data.draw(st.integers(0, len(record) - 1))] = data.draw(st.integers(0, 255))
     records[number] = bytes(record)
 
-    if one_kind(records):
+    if one_kind(records) and not sets_aside(records[number]):
         assert shown(by_row(records)[0]) == shown(expected(records))
 
 

@@ -4,6 +4,7 @@ import struct
 
 import google_crc32c
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 
 def _example_class():
@@ -67,6 +68,16 @@ def parsed(record: bytes):
         name: (kind := feature.WhichOneof("kind"), list(getattr(feature, kind).value) if kind else [])
         for name, feature in example.features.feature.items()
     }
+
+
+def sets_aside(record: bytes) -> bool:
+    """Whether the library keeps a feature unread, as it does when there is a field beside its name and values."""
+    example = Example()
+    try:
+        example.ParseFromString(record)
+    except Exception:  # noqa: BLE001  as above
+        return False
+    return any(field.field_number == 1 for field in UnknownFieldSet(example.features))
 
 
 def framed(records) -> bytes:
