@@ -56,11 +56,13 @@ def test_a_writer_killed_at_any_moment_leaves_nothing_that_is_read(tmp_path):
         assert right, f"round {round_}, kill {kills}"
         assert use.state == "read" or use.committed, f"round {round_}, kill {kills}"
         taken_up += use.state == "write" and use.elements_read > 0
+        (final,) = finals(path)
+        there = Folder(files_at(path), final.fingerprint).files.folders(final.fingerprint)
+        # who was killed right behind its commit had no time to take away what others had left: gc does
+        assert there == [final.run_id] or (use.state == "read" and final.run_id in there), f"round {round_}"
         right, use = passed(path, now=now)
         assert right, f"round {round_}"
         assert use.state == "read"
-        (final,) = finals(path)
-        assert Folder(files_at(path), final.fingerprint).files.folders(final.fingerprint) == [final.run_id]
 
     assert met > kills / 2, "most kills came after the commit, so they tried nothing"
     assert taken_up > 0
