@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from components.elastic.arrays import Arrays, packed, unpacked
-
-_log = logging.getLogger(__name__)
+from pipelines.input import durable
 
 
 def write(path: Path, facts: Mapping[str, Any], arrays: Arrays) -> None:
     """Keeps plain data and arrays; whoever is killed meanwhile leaves what was there."""
     layout, content = packed(arrays)
-    draft = path.with_suffix(".draft")
-    with draft.open("wb") as file:
-        file.write(json.dumps({**facts, "layout": layout}).encode() + b"\n")
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    durable.put(path, [json.dumps({**facts, "layout": layout}).encode() + b"\n", content])
 
 
 def read(path: Path) -> tuple[dict[str, Any], Arrays] | None:

@@ -8,8 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from components.elastic import checkpoint
 from components.elastic import requests as ask
@@ -20,7 +19,7 @@ from components.elastic.phases import Phases
 from components.elastic.tasks import Kind, Plan, Table, Task
 from orchestrator.errors import NodeFailed, ServiceError
 from pipelines.input.service.security import Security
-from pipelines.input.service.server import Server
+from pipelines.input.service.server import Server, Serving
 
 Answer: TypeAlias = tuple[dict[str, Any], bytes]
 
@@ -30,7 +29,7 @@ MOST_BYTES: Final = 1 << 30
 _log = logging.getLogger("spanwise.elastic")
 
 
-class Master:
+class Master(Serving):
     """The server of one job, in this process; `target` and `security` let workers in. One lock guards what it holds."""
 
     def __init__(
@@ -45,6 +44,7 @@ class Master:
 
         `init` gives the first parameters; `describe` names the rows of a task in messages.
         """
+        super().__init__()
         self.predictions = folder / "predictions"
         self.predictions.mkdir(parents=True, exist_ok=True)
         self.phases = Phases()  #: of all workers together
@@ -57,7 +57,6 @@ class Master:
         self._checkpoint_s = job.checkpoint_s
         self._changed = threading.Condition()
         self._failure: Exception | None = None
-        self._is_stopped = False
         kept = checkpoint.read(self._path)
         table = None if kept is None else Table.restored(plan, kept[0]["table"])
         self.is_resumed = table is not None  #: whether it goes on with what another one has begun
@@ -103,18 +102,10 @@ class Master:
         )
         self.target = self._server.target
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
     def stop(self) -> None:
         """Answers nobody any more. What was saved stays."""
         with self._changed:
-            self._is_stopped = True
+            self._closed.set()
             self._changed.notify_all()
         self._server.shutdown()
 
@@ -123,7 +114,7 @@ class Master:
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to do, or nothing can be done."""
-        return self._is_stopped or self._failure is not None or self.table.is_finished
+        return self._closed.is_set() or self._failure is not None or self.table.is_finished
 
     def wait(self, timeout_s: float) -> bool:
         """Waits until the job is over, or so long; whether it is."""

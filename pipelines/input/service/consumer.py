@@ -119,6 +119,7 @@ class Distribute(Op):
 def distributed(
     dataset: Dataset,
     *,
+    is_registered: bool = False,
     service: str,
     processing_mode: ShardingPolicy | str,
     job_name: str | None,
@@ -131,14 +132,14 @@ def distributed(
     cross_trainer_cache: CrossTrainerCache | None,
     security: Security | None,
 ) -> Dataset:
-    """What `Dataset.distribute` gives."""
+    """What `Dataset.distribute` gives; `is_registered` says that the service knows the dataset by its id already."""
     from pipelines.input.dataset import Dataset
 
     op = Distribute(
         service=service,
         mode=policy_of(processing_mode),
         job_name=job_name,
-        given=Given(dataset.op, dataset.settings),
+        given=None if is_registered else Given(dataset.op, dataset.settings),
         dataset_id=dataset_id,
         result=dataset.spec,
         endless=dataset.cardinality == math.inf,
@@ -195,23 +196,21 @@ def from_dataset_id(
     finally:
         connection.close()
     op, options = unpacked_graph(content, f"dataset {dataset_id!r}")
-    made = Distribute(
+    return distributed(
+        Dataset(op, options),
+        is_registered=True,
         service=service,
-        mode=policy_of(processing_mode),
+        processing_mode=processing_mode,
         job_name=job_name,
-        given=None,
         dataset_id=dataset_id,
-        result=op.spec,
-        endless=op.cardinality == math.inf,
         max_outstanding_requests=max_outstanding_requests,
         compression=compression,
-        target_workers=target_workers if isinstance(target_workers, str) else tuple(target_workers),
+        target_workers=target_workers,
         consumer_index=consumer_index,
         num_consumers=num_consumers,
         cross_trainer_cache=cross_trainer_cache,
         security=security,
     )
-    return Dataset(made, options)
 
 
 class DistributeStream(Stream):

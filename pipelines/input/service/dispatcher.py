@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import secrets
 import threading
 import time
@@ -12,10 +11,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 from orchestrator.errors import ServiceError
+from pipelines.input import durable
 from pipelines.input.service import dispatch, rounds
 from pipelines.input.service import requests as ask
 from pipelines.input.service.config import DispatcherConfig
@@ -25,7 +24,7 @@ from pipelines.input.service.journal import Journal
 from pipelines.input.service.load import Lately, Load, Meter, wanted
 from pipelines.input.service.rounds import Report
 from pipelines.input.service.saving import Saving
-from pipelines.input.service.server import Server, Waiting
+from pipelines.input.service.server import Server, Serving, Waiting
 
 Answer: TypeAlias = tuple[dict[str, Any], bytes]
 
@@ -45,10 +44,11 @@ class Reading:
     rate: float = 0.0  #: elements and blocks a second, lately
 
 
-class DispatchServer:
+class DispatchServer(Serving):
     """A dispatcher in this process; `target` is its address."""
 
     def __init__(self, config: DispatcherConfig | None = None) -> None:
+        super().__init__()
         self.config = config = config or DispatcherConfig()
         self._lock = threading.Condition()
         self._journal: Journal | None = None
@@ -69,7 +69,6 @@ class DispatchServer:
         self._splits_dealt = 0  # and leased, since it began
         self._waiting = Waiting()
         self._reports: dict[int, Report] = {}  # of consumers of coordinated reads
-        self._closed = threading.Event()
         try:
             self._server = Server(
                 config.host,
@@ -109,19 +108,6 @@ class DispatchServer:
         self._sweeper.join()
         if self._journal is not None:
             self._journal.close()
-
-    def join(self) -> None:
-        """Waits until it is stopped."""
-        while not self._closed.wait(0.5):  # a signal that the kernel gave to another thread is seen between two waits
-            pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     # Every change goes this way.
 
@@ -176,18 +162,7 @@ class DispatchServer:
         if self._folder is None:
             self._graphs[dataset] = graph
             return
-        path = self._path(dataset)
-        draft = path.with_suffix(".draft")
-        with draft.open("wb") as file:
-            file.write(graph)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        durable.put(self._path(dataset), [graph])
 
     def _path(self, dataset: str) -> Path:
         assert self._folder is not None

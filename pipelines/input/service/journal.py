@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from orchestrator.errors import ServiceError
+from pipelines.input import durable
 from pipelines.input.service import dispatch
 from pipelines.input.service.dispatch import Record, State
 from pipelines.input.service.policy import ShardingPolicy
@@ -69,7 +70,7 @@ class Journal:
         self._size = self._replay()
         self._file = self.path.open("ab", buffering=0)
         self._file.truncate(self._size)
-        self._sync_folder()
+        durable.sync_folder(self.path.parent)
         self._writing = threading.Lock()
         self._syncing = threading.Lock()
         self._written = self._synced = self._compacted = 0  # records, since it was opened
@@ -128,26 +129,13 @@ class Journal:
 
     def compact(self, records: Iterable[Record]) -> None:
         """Puts these records in the place of all that were written; nobody writes meanwhile."""
-        draft = self.path.with_suffix(".draft")
         with self._syncing, self._writing:
-            with draft.open("wb") as file:
-                file.writelines(map(line_of, records))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, self.path)  # noqa: PTH105  the old journal or the new one, never half of it
-            self._sync_folder()
+            durable.put(self.path, map(line_of, records))
             self._file.close()
             self._file = self.path.open("ab", buffering=0)
             self._size = self.path.stat().st_size
             self._synced = self._written  # those who still wait have theirs in the new one
             self._compacted = self._written
-
-    def _sync_folder(self) -> None:
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def close(self) -> None:
         self._file.close()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import pyarrow as pa
 from pyarrow import flight
@@ -36,6 +38,30 @@ class _Guard(flight.ServerMiddlewareFactory):
 
 def _nothing(ticket: bytes) -> flight.FlightDataStream:  # noqa: ARG001  as those take it who have something
     raise ServiceError("a dispatcher has no elements; workers have.")
+
+
+class Serving(ABC):
+    """Something that serves, in this process, until it is stopped."""
+
+    def __init__(self) -> None:
+        self._closed = threading.Event()
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Answers nobody any more."""
+
+    def join(self) -> None:
+        """Waits until it is stopped."""
+        while not self._closed.wait(0.5):  # a signal that the kernel gave to another thread is seen between two waits
+            pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
 
 
 class Waiting:

@@ -10,8 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from pyarrow import flight
 from pydantic import ValidationError
@@ -34,7 +33,7 @@ from pipelines.input.service.policy import ShardingPolicy
 from pipelines.input.service.requests import Fetch
 from pipelines.input.service.saver import Saver
 from pipelines.input.service.saves import StartSave
-from pipelines.input.service.server import Server, Waiting
+from pipelines.input.service.server import Server, Serving, Waiting
 from pipelines.input.service.task import WAIT_S, Splits, Stopped, Task, Work
 
 _RETRY_S: Final = 0.1
@@ -50,10 +49,11 @@ _REPLY_S: Final = 120.0
 _log = logging.getLogger(__name__)
 
 
-class WorkerServer:
+class WorkerServer(Serving):
     """A worker in this process; it stays with its dispatcher until it is stopped."""
 
     def __init__(self, config: WorkerConfig) -> None:
+        super().__init__()
         self.config = config
         self._lock = threading.Lock()
         self._tasks: dict[int, Task] = {}
@@ -65,7 +65,6 @@ class WorkerServer:
         self._busy = threading.BoundedSemaphore(config.max_requests)
         self._lender = Lender(config.shared_bytes)
         self._meter = Meter()
-        self._closed = threading.Event()
         self._dispatcher = Connection(config.dispatcher_address, config.security)
         self._server = Server(
             config.host, config.port, config.security, actions={}, limit_bytes=0, get=self._get, meter=self._meter
@@ -94,19 +93,6 @@ class WorkerServer:
         self._server.shutdown()
         self._heart.join()
         self._lender.close()
-
-    def join(self) -> None:
-        """Waits until it is stopped."""
-        while not self._closed.wait(0.5):  # a signal that the kernel gave to another thread is seen between two waits
-            pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     # Its dispatcher.
 

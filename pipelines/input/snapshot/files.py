@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from orchestrator.errors import DatasetError
+from pipelines.input.durable import sync_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -118,7 +119,7 @@ class LocalFiles(Files):
     def replace(self, name: str, parts: Parts) -> None:
         draft = self._draft(name, parts)
         draft.replace(self._root / name)  # readers see the old file or the new one, never half of it
-        _sync(draft.parent)
+        sync_folder(draft.parent)
 
     def create(self, name: str, parts: Parts) -> bool:
         draft = self._draft(name, parts)
@@ -128,7 +129,7 @@ class LocalFiles(Files):
             return False
         finally:
             draft.unlink()
-        _sync(draft.parent)
+        sync_folder(draft.parent)
         return True
 
     def _draft(self, name: str, parts: Parts) -> Path:
@@ -152,7 +153,7 @@ class LocalFiles(Files):
     def make_folder(self, name: str) -> None:
         path = self._root / name
         path.mkdir(parents=True, exist_ok=True)
-        _sync(path.parent)
+        sync_folder(path.parent)
 
     def remove(self, name: str) -> None:
         path = self._root / name
@@ -215,14 +216,6 @@ class LocalFiles(Files):
             yield
         finally:
             os.close(handle)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class RemoteFiles(Files):
