@@ -114,6 +114,9 @@ class Batches(Encoding):
         return schema, blocks, json.dumps(runs)
 
     def unpack(self, blocks: Sequence[pa.RecordBatch], layout: str, skip: int) -> Iterator[pa.RecordBatch]:
+        if not layout:  # an earlier writer made each batch a block
+            yield from blocks[skip:]
+            return
         for block, runs in zip(blocks, json.loads(layout), strict=True):
             at = 0
             for size, times in runs:

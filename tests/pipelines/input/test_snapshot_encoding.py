@@ -166,6 +166,13 @@ def test_batches_that_lie_behind_each_other_come_back_as_they_were(sizes, skip):
     assert back(batches, "batches", skip) == batches[skip:]
 
 
+def test_batches_that_were_written_each_as_a_block_are_still_read():
+    """As earlier writers left them."""
+    batches = pa.table({"x": range(10)}).to_batches(max_chunksize=4)
+
+    assert list(ENCODINGS["batches"].unpack(batches, "", 1)) == batches[1:]
+
+
 def test_small_batches_lie_in_large_blocks():
     """So that they are read as fast as rows are."""
     batches = pa.table({"x": range(100_000)}).to_batches(max_chunksize=100)
