@@ -22,10 +22,10 @@ help:  ## Say what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.demo  ## Retrain on ten days of real flights, one day at a time
-	$(BIN)/python -m pipelines.flights_demo
+	$(BIN)/python -m spanwise.pipelines.flights_demo
 
 demo-service: $(VENV)/.demo  ## The same, with trainers fed by a data service of two workers
-	$(BIN)/python -m pipelines.flights_demo --service
+	$(BIN)/python -m spanwise.pipelines.flights_demo --service
 
 test: $(VENV)/.dev  ## Run every test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(TESTS)

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from benchmarks.days import FIRST, days
 from benchmarks.figures import Figure, at_most, show
-from orchestrator import Calendar, Examples, Execution, Run, State
-from orchestrator.mlmd import open_store
-from orchestrator.store import Store
-from scheduler.backfill.inventory import inventory
-from scheduler.backfill.plan import Wish, planned, took_s
+from spanwise.orchestrator import Calendar, Examples, Execution, Run, State
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.store import Store
+from spanwise.scheduler.backfill.inventory import inventory
+from spanwise.scheduler.backfill.plan import Wish, planned, took_s
 
 PROJECT = Path(__file__).parents[1]
 SPANS, RUNS, PLANNED = 31, 10_000, 365
@@ -81,9 +81,9 @@ def _backfilling_s(work_s: float) -> tuple[float, float, float]:
         words += ["--param", f"data={data}", "--param", f"serving={home / 'serving'}", "--param", f"work_s={work_s}"]
         began = time.perf_counter()
         done = subprocess.run(
-            [sys.executable, "-m", "scheduler", *words],
+            [sys.executable, "-m", "spanwise", *words],
             cwd=home,
-            env={**os.environ, "PYTHONPATH": str(PROJECT)},
+            env={**os.environ, "PYTHONPATH": str(PROJECT / "src")},
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             check=True,

@@ -1,6 +1,6 @@
 """A chain of trivial nodes: each copies a number to a file and adds one. The pipeline that `benchmarks.nodes` runs."""
 
-from orchestrator import Component, Input, Output, Pipeline, Report
+from spanwise.orchestrator import Component, Input, Output, Pipeline, Report
 
 
 class First(Component):

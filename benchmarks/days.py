@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from orchestrator import Calendar, Component, Examples, History, Input, Model, Output, Pipeline, Report
-from orchestrator.run import Run
-from resolvers import RollingWindow
+from spanwise.orchestrator import Calendar, Component, Examples, History, Input, Model, Output, Pipeline, Report
+from spanwise.orchestrator.run import Run
+from spanwise.resolvers import RollingWindow
 
 FIRST = Calendar.DAY.parse("2024-01-01")
 

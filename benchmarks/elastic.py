@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 
 from benchmarks.figures import Figure, at_least, at_most, show
-from components.elastic.breakdown import FULL_OVERLAP, TOLERANCE, WANTED, measured
-from components.elastic.phases import Phase
+from spanwise.components.training.elastic.breakdown import FULL_OVERLAP, TOLERANCE, WANTED, measured
+from spanwise.components.training.elastic.phases import Phase
 
 RUN_S = 2.0
 

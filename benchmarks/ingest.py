@@ -17,9 +17,9 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from benchmarks.figures import Figure, at_most, median_s, most_held_bytes, show
-from components.ingest import IngestPlan, fingerprint, ingest
-from components.readers.descriptor import NULL_VALUES
-from pipelines.nycflights import archive
+from spanwise.components.ingest.job import IngestPlan, fingerprint, ingest
+from spanwise.components.ingest.readers.descriptor import NULL_VALUES
+from spanwise.pipelines.nycflights import archive
 
 TIMES = 7
 COPIES = 10  #: how many times larger the large file is, for the memory

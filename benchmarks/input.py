@@ -24,11 +24,11 @@ import pyarrow as pa
 
 from benchmarks.figures import Figure, at_least, at_most, show
 from benchmarks.input_peers import BATCH, SHUFFLE, features, rate
-from pipelines.input import sources
-from pipelines.input.dataset import Dataset
-from pipelines.input.op import AUTOTUNE
-from pipelines.input.sources import from_arrow, from_arrow_files
-from pipelines.input.stats import overhead_s
+from spanwise.pipelines.input import sources
+from spanwise.pipelines.input.dataset import Dataset
+from spanwise.pipelines.input.op import AUTOTUNE
+from spanwise.pipelines.input.sources import from_arrow, from_arrow_files
+from spanwise.pipelines.input.tuning.stats import overhead_s
 
 ROWS = 2_000_000
 COLUMNS = 12

@@ -13,7 +13,7 @@ import pyarrow as pa
 import xxhash
 
 from benchmarks.figures import Figure, median_s, show
-from pipelines import input as inputs
+from spanwise.pipelines import input as inputs
 
 ROWS = 2_000_000
 TF_WRITES_PER_S = 0.28e6  # rows of 12 columns, tf.data's snapshot, batches of 1,024

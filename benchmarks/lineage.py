@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.figures import Figure, at_most, median_s, show
-from orchestrator import (
+from spanwise.orchestrator import (
     Artifact,
     Blessing,
     Evaluation,
@@ -22,12 +22,12 @@ from orchestrator import (
     Statistics,
     TransformGraph,
 )
-from orchestrator.artifact import Value
-from orchestrator.lineage import Direction, walk
-from orchestrator.mlmd import open_store
-from orchestrator.store import Address, Store
-from scheduler import lineage
-from scheduler.taint import taint, told
+from spanwise.orchestrator.artifact import Value
+from spanwise.orchestrator.lineage import Direction, walk
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.store import Address, Store
+from spanwise.scheduler.inspect import lineage
+from spanwise.scheduler.inspect.taint import taint, told
 
 ARTIFACTS = 100_000
 RUNS = 500

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from benchmarks.chain import chain
 from benchmarks.figures import Figure, at_most, median_s, show
-from orchestrator import Artifact, Execution, Pipeline, Run, State
-from orchestrator.executor import Executor
-from orchestrator.mlmd import open_store
-from orchestrator.runner import Request, run
-from orchestrator.store import Store
+from spanwise.orchestrator import Artifact, Execution, Pipeline, Run, State
+from spanwise.orchestrator.executor import Executor
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.runner import Request, run
+from spanwise.orchestrator.store import Store
 
 NODES = 20
 HISTORY = 1000  # runs
@@ -73,7 +73,7 @@ def _shell_s(nodes: int) -> float:
     for _ in range(6):
         root = tempfile.mkdtemp()
         command = [
-            sys.executable, "-m", "scheduler", "run", f"{Path(__file__).parent / 'chain.py'}:chain",
+            sys.executable, "-m", "spanwise", "run", f"{Path(__file__).parent / 'chain.py'}:chain",
             "--param", f"nodes={nodes}", "--root", root,
         ]  # fmt: skip
         start = time.perf_counter()

@@ -22,20 +22,22 @@ from pathlib import Path
 from typing import cast
 
 from benchmarks.figures import Figure, at_most, show
-from orchestrator import Run, State
-from orchestrator.lease import Clock
-from orchestrator.mlmd import open_store
-from orchestrator.run import Trigger
-from orchestrator.store import Store
-from scheduler import alert, ledger, settings
-from scheduler.cron import Cron
-from scheduler.due import due
-from scheduler.duration import Duration
-from scheduler.overrun import decide
-from scheduler.schedule import Timetable, hours_before
-from scheduler.scheduled import Job
-from scheduler.simulate import simulate
-from scheduler.watched import Tools
+from spanwise.orchestrator import Run, State
+from spanwise.orchestrator.lease import Clock
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.run import Trigger
+from spanwise.orchestrator.store import Store
+from spanwise.scheduler.alerts import alert
+from spanwise.scheduler.daemon.loop import Cron
+from spanwise.scheduler.daemon.pipeline_scheduler import Tools
+from spanwise.scheduler.daemon.scheduled_run import Job
+from spanwise.scheduler.ledger import ticks as ledger
+from spanwise.scheduler.project import settings
+from spanwise.scheduler.schedule.due import due
+from spanwise.scheduler.schedule.duration import Duration
+from spanwise.scheduler.schedule.overrun import decide
+from spanwise.scheduler.schedule.schedule import Timetable, hours_before
+from spanwise.scheduler.schedule.simulate import simulate
 
 PROJECT = Path(__file__).parents[1]
 PIPELINES = 1000
@@ -45,8 +47,8 @@ YEAR = 365 * DAY
 QUIET_S, PAUSED_MINUTES, STARTS, EVERY_S = 20.0, 2, 8, 6
 
 FILE = """
-from orchestrator import Component, Output, Pipeline, Report
-from scheduler import Schedule, days_before
+from spanwise.orchestrator import Component, Output, Pipeline, Report
+from spanwise.scheduler import Schedule, days_before
 
 class Work(Component):
     cacheable = False
@@ -152,9 +154,9 @@ def _scheduler(
         (home / "often.py").write_text(FILE.format(count=pipelines, cron=cron))
         with (home / "log").open("w") as log:
             started = subprocess.Popen(
-                [sys.executable, "-m", "scheduler", "schedule", "start", "often.py", "--root", root],
+                [sys.executable, "-m", "spanwise", "schedule", "start", "often.py", "--root", root],
                 cwd=home,
-                env={**os.environ, "PYTHONPATH": str(PROJECT)},
+                env={**os.environ, "PYTHONPATH": str(PROJECT / "src")},
                 stderr=log,
             )
         try:

@@ -29,15 +29,15 @@ from pyarrow import flight
 
 from benchmarks.figures import Figure, at_least, at_most, show
 from benchmarks.input_peers import features, rate
-from pipelines.input import sources
-from pipelines.input.service.config import DispatcherConfig
-from pipelines.input.service.connection import Connection
-from pipelines.input.service.dispatch import AcquireClient, CreateJob, LeaseSplits, RegisterDataset
-from pipelines.input.service.dispatcher import DispatchServer
-from pipelines.input.service.journal import Journal
-from pipelines.input.service.policy import ShardingPolicy
-from pipelines.input.service.security import Security
-from pipelines.input.sources import from_arrow_files
+from spanwise.pipelines.input import sources
+from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServer
+from spanwise.pipelines.input.service.dispatcher.journal import Journal
+from spanwise.pipelines.input.service.dispatcher.state import AcquireClient, CreateJob, LeaseSplits, RegisterDataset
+from spanwise.pipelines.input.service.policy import ShardingPolicy
+from spanwise.pipelines.input.service.wire.config import DispatcherConfig
+from spanwise.pipelines.input.service.wire.connection import Connection
+from spanwise.pipelines.input.service.wire.security import Security
+from spanwise.pipelines.input.sources import from_arrow_files
 
 ROWS = 2_000_000
 COLUMNS = 12
@@ -93,9 +93,9 @@ class Served(contextlib.ExitStack):
     def __init__(self, workers: int = WORKERS, *options: str) -> None:
         super().__init__()
         self.pids: list[int] = []
-        self.target = self.start("scheduler", "service", "dispatcher", "--port", "0", *options)
+        self.target = self.start("spanwise", "service", "dispatcher", "--port", "0", *options)
         for _ in range(workers):
-            self.start("scheduler", "service", "worker", self.target)
+            self.start("spanwise", "service", "worker", self.target)
 
     def start(self, *arguments: str) -> str:
         """Starts a process of ours that serves; gives the last word of its first line."""

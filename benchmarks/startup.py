@@ -15,7 +15,7 @@ def measured() -> Iterator[Figure]:
 
 
 def _answer_s(*words: str) -> float:
-    command = [sys.executable, "-m", "scheduler", *words]
+    command = [sys.executable, "-m", "spanwise", *words]
     return median_s(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL), times=10)
 
 

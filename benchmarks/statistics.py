@@ -21,9 +21,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from benchmarks.figures import Figure, at_most, median_s, most_held_bytes, show
-from components.statistics import Statistics, merge
-from components.statistics_gen import count
-from pipelines.nycflights import archive
+from spanwise.components.statistics.span_statistics import Statistics, merge
+from spanwise.components.statistics.statistics_gen import count
+from spanwise.pipelines.nycflights import archive
 
 TIMES = 7
 COPIES = 10  #: how many times larger the large file is, for the memory

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 
 from benchmarks.figures import Figure, at_most, median_s, most_held_bytes, show
 from benchmarks.statistics import _count, _directly, _flights  # the same figures of the same flights
-from components.ingest import IngestPlan, ingest
-from components.preprocessing import (
+from spanwise.components.ingest.job import IngestPlan, ingest
+from spanwise.components.transform.preprocessing import (
     Columns,
     bucketize,
     hash_buckets,
@@ -31,9 +31,9 @@ from components.preprocessing import (
     scale_to_z_score,
     vocabulary,
 )
-from components.standalone import standalone
-from components.transform_window import WindowPlan, transform_window
-from orchestrator.artifact import Examples
+from spanwise.components.transform.standalone import standalone
+from spanwise.components.transform.window_job import WindowPlan, transform_window
+from spanwise.orchestrator.artifact import Examples
 
 TIMES = 5
 LATE_MIN = 15

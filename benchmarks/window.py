@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.figures import Figure, at_most, median_s, show
-from orchestrator import Component, Examples, Execution, History, Output, Run, State
-from orchestrator.mlmd import open_store
-from orchestrator.store import Address, Store
-from resolvers import RollingWindow
+from spanwise.orchestrator import Component, Examples, Execution, History, Output, Run, State
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.store import Address, Store
+from spanwise.resolvers import RollingWindow
 
 SIZE = 7
 FEW, MANY = 100, 100_000

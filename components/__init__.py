@@ -4,17 +4,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from components.analyzers import Analyzer
-    from components.bulk_inferrer import BulkInferrer
-    from components.command import Command
-    from components.elastic.job import ElasticJob, ElasticOutcome
-    from components.evaluator import Evaluator, Finding, Threshold, judge
-    from components.example_gen import ExampleGen
-    from components.example_validator import AnomalyGate, ExampleValidator
-    from components.importer import Importer
-    from components.infra_validator import InfraValidator
-    from components.metric import Metric
-    from components.preprocessing import (
+    from spanwise.components.command import Command
+    from spanwise.components.evaluation.evaluator import Evaluator, Finding, Threshold, judge
+    from spanwise.components.evaluation.metric import Metric
+    from spanwise.components.importer import Importer
+    from spanwise.components.ingest.example_gen import ExampleGen
+    from spanwise.components.ingest.query_example_gen import QueryExampleGen
+    from spanwise.components.ingest.readers.descriptor import Dialect
+    from spanwise.components.serving.bulk_inferrer import BulkInferrer
+    from spanwise.components.serving.infra_validator import InfraValidator
+    from spanwise.components.serving.pusher import Pusher
+    from spanwise.components.statistics.example_validator import AnomalyGate, ExampleValidator
+    from spanwise.components.statistics.schema_gen import SchemaGen
+    from spanwise.components.statistics.statistics_gen import StatisticsGen
+    from spanwise.components.training.elastic.job import ElasticJob, ElasticOutcome
+    from spanwise.components.training.trainer import Trainer, TrainerTask
+    from spanwise.components.transform.analyzers import Analyzer
+    from spanwise.components.transform.graph import Preprocessor
+    from spanwise.components.transform.preprocessing import (
         Columns,
         analyze,
         bucketize,
@@ -26,14 +33,7 @@ if TYPE_CHECKING:
         scale_to_z_score,
         vocabulary,
     )
-    from components.pusher import Pusher
-    from components.query_example_gen import QueryExampleGen
-    from components.readers.descriptor import Dialect
-    from components.schema_gen import SchemaGen
-    from components.statistics_gen import StatisticsGen
-    from components.trainer import Trainer, TrainerTask
-    from components.transform import Transform
-    from components.transform_graph import TransformGraph
+    from spanwise.components.transform.transform import Transform
 
 __all__ = [
     "Analyzer",
@@ -51,6 +51,7 @@ __all__ = [
     "Importer",
     "InfraValidator",
     "Metric",
+    "Preprocessor",
     "Pusher",
     "QueryExampleGen",
     "SchemaGen",
@@ -59,7 +60,6 @@ __all__ = [
     "Trainer",
     "TrainerTask",
     "Transform",
-    "TransformGraph",
     "analyze",
     "bucketize",
     "cross",
@@ -72,19 +72,19 @@ __all__ = [
     "vocabulary",
 ]
 
-# Where a model is served, `components.transform_graph` is all there is: importing it must not import the rest.
+# Where a model is served, `spanwise.components.transform.graph` is all there is: importing it must not import the rest.
 _HOMES = {
-    "components.analyzers": ("Analyzer",),
-    "components.bulk_inferrer": ("BulkInferrer",),
-    "components.command": ("Command",),
-    "components.elastic.job": ("ElasticJob", "ElasticOutcome"),
-    "components.evaluator": ("Evaluator", "Finding", "Threshold", "judge"),
-    "components.example_gen": ("ExampleGen",),
-    "components.example_validator": ("AnomalyGate", "ExampleValidator"),
-    "components.importer": ("Importer",),
-    "components.infra_validator": ("InfraValidator",),
-    "components.metric": ("Metric",),
-    "components.preprocessing": (
+    "spanwise.components.transform.analyzers": ("Analyzer",),
+    "spanwise.components.serving.bulk_inferrer": ("BulkInferrer",),
+    "spanwise.components.command": ("Command",),
+    "spanwise.components.training.elastic.job": ("ElasticJob", "ElasticOutcome"),
+    "spanwise.components.evaluation.evaluator": ("Evaluator", "Finding", "Threshold", "judge"),
+    "spanwise.components.ingest.example_gen": ("ExampleGen",),
+    "spanwise.components.statistics.example_validator": ("AnomalyGate", "ExampleValidator"),
+    "spanwise.components.importer": ("Importer",),
+    "spanwise.components.serving.infra_validator": ("InfraValidator",),
+    "spanwise.components.evaluation.metric": ("Metric",),
+    "spanwise.components.transform.preprocessing": (
         "Columns",
         "analyze",
         "bucketize",
@@ -96,14 +96,14 @@ _HOMES = {
         "scale_to_z_score",
         "vocabulary",
     ),
-    "components.pusher": ("Pusher",),
-    "components.query_example_gen": ("QueryExampleGen",),
-    "components.readers.descriptor": ("Dialect",),
-    "components.schema_gen": ("SchemaGen",),
-    "components.statistics_gen": ("StatisticsGen",),
-    "components.trainer": ("Trainer", "TrainerTask"),
-    "components.transform": ("Transform",),
-    "components.transform_graph": ("TransformGraph",),
+    "spanwise.components.serving.pusher": ("Pusher",),
+    "spanwise.components.ingest.query_example_gen": ("QueryExampleGen",),
+    "spanwise.components.ingest.readers.descriptor": ("Dialect",),
+    "spanwise.components.statistics.schema_gen": ("SchemaGen",),
+    "spanwise.components.statistics.statistics_gen": ("StatisticsGen",),
+    "spanwise.components.training.trainer": ("Trainer", "TrainerTask"),
+    "spanwise.components.transform.transform": ("Transform",),
+    "spanwise.components.transform.graph": ("Preprocessor",),
 }
 
 

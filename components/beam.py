@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from orchestrator.errors import ParameterError
+from spanwise.orchestrator.errors import ParameterError
 
 _root = logging.getLogger()
 _quiet = logging.NullHandler()

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, NoReturn, Self, TypeAlias, cast
 
-from orchestrator.artifact import Artifact
-from orchestrator.component import Attempt, Channel, Component, Input, InputSpec, Output
-from orchestrator.errors import NodeFailed, ParameterError, PipelineError, UnreadableInput
-from orchestrator.fingerprint import of_tree
-from orchestrator.history import History
-from orchestrator.run import Run
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.component import Attempt, Channel, Component, Input, InputSpec, Output
+from spanwise.orchestrator.errors import NodeFailed, ParameterError, PipelineError, UnreadableInput
+from spanwise.orchestrator.fingerprint import of_tree
+from spanwise.orchestrator.history import History
+from spanwise.orchestrator.run import Run
 
 Setting: TypeAlias = "str | int | float | bool"
 Engine: TypeAlias = Literal["docker", "podman"]

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ClassVar, Self, cast
 
-from orchestrator.artifact import Artifact, Model, missing_properties
-from orchestrator.component import Component, Output
-from orchestrator.errors import ParameterError, Unfingerprintable, UnreadableInput
-from orchestrator.fingerprint import of_tree
-from orchestrator.history import History
-from orchestrator.run import Run
+from spanwise.orchestrator.artifact import Artifact, Model, missing_properties
+from spanwise.orchestrator.component import Component, Output
+from spanwise.orchestrator.errors import ParameterError, Unfingerprintable, UnreadableInput
+from spanwise.orchestrator.fingerprint import of_tree
+from spanwise.orchestrator.history import History
+from spanwise.orchestrator.run import Run
 
 
 class Importer(Component):

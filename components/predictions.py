@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from orchestrator.errors import ParameterError
+from spanwise.orchestrator.errors import ParameterError
 
 Floats: TypeAlias = NDArray[np.float64]
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from orchestrator.artifact import Examples
-from orchestrator.errors import ParameterError, UnreadableInput
-from orchestrator.span import Calendar
-from pipelines.input.files import conformed, unified
-from pipelines.input.ops.parquet import Group, Parquet, footer, opened
+from spanwise.orchestrator.artifact import Examples
+from spanwise.orchestrator.errors import ParameterError, UnreadableInput
+from spanwise.orchestrator.span import Calendar
+from spanwise.pipelines.input.files import conformed, unified
+from spanwise.pipelines.input.ops.parquet import Group, Parquet, footer, opened
 
 if TYPE_CHECKING:
-    from pipelines.input.dataset import Dataset
+    from spanwise.pipelines.input.dataset import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ def dataset(examples: Sequence[Examples], split: str, columns: Sequence[str] | N
         ParameterError: no span has such a column or such a split.
         ColumnsChanged, UnreadableInput: as `columns_of`.
     """
-    from pipelines.input.dataset import Dataset
+    from spanwise.pipelines.input.dataset import Dataset
 
     files = _files(examples, split)
     return Dataset(_reading(files, _columns(files), columns))

@@ -1,6 +1,6 @@
 """How a run goes: what to do next, doing it, recording it."""
 
-from orchestrator.artifact import (
+from spanwise.orchestrator.artifact import (
     Anomalies,
     Artifact,
     Blessing,
@@ -18,7 +18,7 @@ from orchestrator.artifact import (
     TransformGraph,
     Value,
 )
-from orchestrator.component import (
+from spanwise.orchestrator.component import (
     Attempt,
     Channel,
     Component,
@@ -31,7 +31,7 @@ from orchestrator.component import (
     component,
     past,
 )
-from orchestrator.errors import (
+from spanwise.orchestrator.errors import (
     AmbiguousSpan,
     ColumnsChanged,
     Fenced,
@@ -58,12 +58,10 @@ from orchestrator.errors import (
     UsageError,
     WindowIncomplete,
 )
-from orchestrator.history import History, edition
-from orchestrator.pipeline import Pipeline, Selection
-from orchestrator.run import Execution, Run, State, Trigger
-from orchestrator.span import Calendar
-
-__version__ = "0.1.0"
+from spanwise.orchestrator.history import History, edition
+from spanwise.orchestrator.pipeline import Pipeline, Selection
+from spanwise.orchestrator.run import Execution, Run, State, Trigger
+from spanwise.orchestrator.span import Calendar
 
 __all__ = [
     "AmbiguousSpan",

@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import ClassVar, Self, TypeAlias, TypeVar, Union, get_args, get_origin
 
-from orchestrator.errors import MissingProperty, ParameterError
+from spanwise.orchestrator.errors import MissingProperty, ParameterError
 
 Value: TypeAlias = "None | bool | int | float | str | list[Value] | dict[str, Value]"
 """What a property or a recorded parameter may hold: anything JSON can say."""

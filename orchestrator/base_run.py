@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.collection import COLLECTED
-from orchestrator.component import Channel
-from orchestrator.errors import UsageError
-from orchestrator.pipeline import Pipeline, Selection, channels_of
-from orchestrator.run import Execution, Run, as_typed
-from orchestrator.store import Store, marked
+from spanwise.orchestrator.collection import COLLECTED
+from spanwise.orchestrator.component import Channel
+from spanwise.orchestrator.errors import UsageError
+from spanwise.orchestrator.pipeline import Pipeline, Selection, channels_of
+from spanwise.orchestrator.run import Execution, Run, as_typed
+from spanwise.orchestrator.store import Store, marked
 
 LOOK_BACK = 100
 """How many runs are searched for one that has what is needed."""

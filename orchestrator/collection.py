@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from orchestrator.artifact import Artifact
-from orchestrator.history import edition
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.history import edition
 
 COLLECTED = "collected"
 """The mark of an artifact whose files were given up; from then on nobody begins to read them."""

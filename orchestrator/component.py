@@ -34,12 +34,12 @@ from typing import (
     get_origin,
 )
 
-from orchestrator.artifact import Artifact
-from orchestrator.errors import ParameterError, PipelineError
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.errors import ParameterError, PipelineError
 
 if TYPE_CHECKING:
-    from orchestrator.history import History
-    from orchestrator.run import Run
+    from spanwise.orchestrator.history import History
+    from spanwise.orchestrator.run import Run
 
 T = TypeVar("T")
 A = TypeVar("A", bound=Artifact)

@@ -10,16 +10,16 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeAlias
 
-from orchestrator import fingerprint
-from orchestrator.artifact import Artifact
-from orchestrator.collection import COLLECTED
-from orchestrator.component import Channel, Component, Node, Resolver, signature_of
-from orchestrator.errors import ResolutionError, UsageError
-from orchestrator.fingerprint import CacheKey
-from orchestrator.history import History
-from orchestrator.run import Run, as_typed
-from orchestrator.span import Calendar, ranges
-from orchestrator.store import Address, Store, marked
+from spanwise.orchestrator import fingerprint
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.collection import COLLECTED
+from spanwise.orchestrator.component import Channel, Component, Node, Resolver, signature_of
+from spanwise.orchestrator.errors import ResolutionError, UsageError
+from spanwise.orchestrator.fingerprint import CacheKey
+from spanwise.orchestrator.history import History
+from spanwise.orchestrator.run import Run, as_typed
+from spanwise.orchestrator.span import Calendar, ranges
+from spanwise.orchestrator.store import Address, Store, marked
 
 log = logging.getLogger("spanwise.driver")
 

@@ -29,13 +29,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn, Self
 
-from orchestrator import fingerprint, process
-from orchestrator.artifact import Artifact, missing_properties, recordable
-from orchestrator.component import Attempt, Component, Outputs, Signature, signature_of
-from orchestrator.errors import Fenced, MissingProperty, NodeFailed, RunError, SpanwiseError
-from orchestrator.pipeline import Pipeline
-from orchestrator.process import Survivor
-from orchestrator.run import Run
+from spanwise.orchestrator import fingerprint, process
+from spanwise.orchestrator.artifact import Artifact, missing_properties, recordable
+from spanwise.orchestrator.component import Attempt, Component, Outputs, Signature, signature_of
+from spanwise.orchestrator.errors import Fenced, MissingProperty, NodeFailed, RunError, SpanwiseError
+from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.process import Survivor
+from spanwise.orchestrator.run import Run
 
 log = logging.getLogger("spanwise.executor")
 
@@ -595,7 +595,7 @@ def _print_error(error: BaseException) -> None:
         traceback.print_exc()
 
 
-_HOME = Path(__file__).resolve().parents[1]
+_HOME = Path(__file__).parents[1]
 _OURS = tuple(
     f"{_HOME / name}{os.sep}" for name in ("orchestrator", "components", "resolvers", "scheduler", "pipelines/input")
 )

@@ -34,7 +34,8 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path, PurePath
 from typing import Self, TypeAlias, TypeGuard
 
-from orchestrator.errors import Unfingerprintable
+from spanwise import __version__
+from spanwise.orchestrator.errors import Unfingerprintable
 
 Scalar: TypeAlias = "None | bool | int | float | complex | str | bytes"
 """What a digest can be made of directly."""
@@ -982,8 +983,8 @@ def _home(name: str, file: object) -> _Distribution | None:
     if not isinstance(file, str):
         return _PYTHON_ITSELF if name.partition(".")[0] in sys.stdlib_module_names and name != "__main__" else None
     file = os.path.realpath(file)
-    if file.startswith(_FRAME):
-        return _Distribution("spanwise", sys.modules["orchestrator"].__version__)
+    if name == "spanwise" or (file.startswith(_FRAME) and name != "__main__"):
+        return _Distribution("spanwise", __version__)
     if file.startswith(tuple(f"{_OURS}{folder}{os.sep}" for folder in _COMPONENTS)):
         return _Distribution("spanwise components", _components())
     if file.startswith(f"{_OURS}pipelines{os.sep}"):

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from orchestrator.artifact import Artifact
-from orchestrator.run import Run
-from orchestrator.span import Version
-from orchestrator.store import Address, Store, marked
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.span import Version
+from spanwise.orchestrator.store import Address, Store, marked
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from orchestrator import process
-from orchestrator.errors import Fenced, Held, StoreError, StoreUnavailable
-from orchestrator.process import Identity
-from orchestrator.store import AlreadyClaimed, Claim, Store, last
+from spanwise.orchestrator import process
+from spanwise.orchestrator.errors import Fenced, Held, StoreError, StoreUnavailable
+from spanwise.orchestrator.process import Identity
+from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, last
 
 log = logging.getLogger("spanwise.lease")
 

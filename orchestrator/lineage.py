@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
-from orchestrator.artifact import Artifact
-from orchestrator.run import Execution
-from orchestrator.store import Link, Store
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.run import Execution
+from spanwise.orchestrator.store import Link, Store
 
 
 class Direction(StrEnum):

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.component import NAME, Channel, Node
-from orchestrator.errors import PipelineError, UsageError
+from spanwise.orchestrator.component import NAME, Channel, Node
+from spanwise.orchestrator.errors import PipelineError, UsageError
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.artifact import Artifact
-from orchestrator.driver import Artifacts, Execute, Reuse
-from orchestrator.lease import Holder, Lease, close, left_open
-from orchestrator.run import Execution, Run, State
-from orchestrator.store import AlreadyClaimed, Store, marks_of
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.driver import Artifacts, Execute, Reuse
+from spanwise.orchestrator.lease import Holder, Lease, close, left_open
+from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.store import AlreadyClaimed, Store, marks_of
 
 ABANDONED = "abandoned: its run died before it ended"
 

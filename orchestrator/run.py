@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from orchestrator.artifact import Artifact, Value
+    from spanwise.orchestrator.artifact import Artifact, Value
 
 
 class State(Enum):

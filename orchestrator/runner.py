@@ -15,17 +15,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, Self, TypeAlias
 
-from orchestrator import process, publisher
-from orchestrator.artifact import Artifact
-from orchestrator.base_run import StandIns, stand_ins
-from orchestrator.component import Component, Node, Resolver, defaulted
-from orchestrator.driver import Artifacts, Execute, Reuse, drive
-from orchestrator.errors import Fenced, NodeFailed, SpanwiseError, StoreError, UsageError
-from orchestrator.executor import GRACE_S, Ended, Executor, FenceAsked, Job
-from orchestrator.lease import Clock, acquire
-from orchestrator.pipeline import Pipeline, Selection
-from orchestrator.run import Execution, Run, State, Trigger
-from orchestrator.store import Claim, Store
+from spanwise.orchestrator import process, publisher
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.base_run import StandIns, stand_ins
+from spanwise.orchestrator.component import Component, Node, Resolver, defaulted
+from spanwise.orchestrator.driver import Artifacts, Execute, Reuse, drive
+from spanwise.orchestrator.errors import Fenced, NodeFailed, SpanwiseError, StoreError, UsageError
+from spanwise.orchestrator.executor import GRACE_S, Ended, Executor, FenceAsked, Job
+from spanwise.orchestrator.lease import Clock, acquire
+from spanwise.orchestrator.pipeline import Pipeline, Selection
+from spanwise.orchestrator.run import Execution, Run, State, Trigger
+from spanwise.orchestrator.store import Claim, Store
 
 log = logging.getLogger("spanwise.run")
 

@@ -18,7 +18,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TypeAlias
 
-from orchestrator.errors import AmbiguousSpan, PatternError, SpanNotFound, UsageError
+from spanwise.orchestrator.errors import AmbiguousSpan, PatternError, SpanNotFound, UsageError
 
 Listing: TypeAlias = Callable[[str], Iterable[str]]
 """Gives the paths of the files, not folders, that a glob finds, spelled the way the glob spells them."""

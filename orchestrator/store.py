@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
-from orchestrator.artifact import Artifact, Value
-from orchestrator.errors import NotRecorded, StoreError
-from orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.artifact import Artifact, Value
+from spanwise.orchestrator.errors import NotRecorded, StoreError
+from spanwise.orchestrator.run import Execution, Run, State
 
 
 class AlreadyClaimed(Exception):

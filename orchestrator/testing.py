@@ -19,14 +19,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from orchestrator.artifact import Artifact
-from orchestrator.executor import Executor
-from orchestrator.lease import TTL_S, Clock
-from orchestrator.pipeline import Pipeline
-from orchestrator.run import Execution, Run, State
-from orchestrator.runner import Event, Outcome, Request, run
-from orchestrator.span import Calendar
-from orchestrator.store import MemoryStore, Store
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.executor import Executor
+from spanwise.orchestrator.lease import TTL_S, Clock
+from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.runner import Event, Outcome, Request, run
+from spanwise.orchestrator.span import Calendar
+from spanwise.orchestrator.store import MemoryStore, Store
 
 __all__ = ["FakeClock", "Lake", "MemoryStore", "Ran", "Trial"]
 

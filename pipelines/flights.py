@@ -14,26 +14,37 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from components import (
+from spanwise import (
     AnomalyGate,
     Columns,
+    Component,
     Evaluator,
     ExampleGen,
+    Examples,
     ExampleValidator,
+    Input,
+    Latest,
+    LatestBlessed,
+    Output,
+    Pipeline,
+    Preprocessor,
+    Previous,
     Pusher,
+    Report,
+    RollingWindow,
+    Schema,
     SchemaGen,
     StatisticsGen,
     Threshold,
     Trainer,
     TrainerTask,
     Transform,
-    TransformGraph,
     bucketize,
+    past,
     scale_to_z_score,
     vocabulary,
 )
-from orchestrator import Component, Examples, Input, NodeFailed, Output, Pipeline, Report, Schema, past
-from resolvers import Latest, LatestBlessed, Previous, RollingWindow
+from spanwise.orchestrator import NodeFailed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,7 +53,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from sklearn.pipeline import Pipeline as Fitted
 
-    from pipelines.input import Dataset
+    from spanwise.input import Dataset
 
 NUMBERS = ("distance",)
 CATEGORIES = ("departure", "arrival", "carrier", "origin", "dest")
@@ -91,7 +102,7 @@ def matrix(features: pa.Table) -> NDArray[np.float64]:
 
 def arrived(rows: Dataset) -> Dataset:
     """Those of which is known whether they came late."""
-    from pipelines.input import col
+    from spanwise.input import col
 
     return rows.filter(~col("late").is_null())
 
@@ -128,10 +139,10 @@ def predict(model: Path, flights: pa.Table) -> NDArray[np.float64]:
 
 
 @functools.cache
-def _loaded(model: Path) -> tuple[Fitted, TransformGraph]:
+def _loaded(model: Path) -> tuple[Fitted, Preprocessor]:
     import joblib
 
-    return joblib.load(model / "model.joblib"), TransformGraph.load(model / "graph")
+    return joblib.load(model / "model.joblib"), Preprocessor.load(model / "graph")
 
 
 def flights(data: str, serving: str, window: int = 7, since: str = "2013-01-01") -> Pipeline:

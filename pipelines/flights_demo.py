@@ -2,7 +2,7 @@
 
 With `--service` a dispatcher and two workers of a data service are started for it, which prepare the trainers' rows.
 
-python -m pipelines.flights_demo [--folder demo] [--days 10] [--service]
+python -m spanwise.pipelines.flights_demo [--folder demo] [--days 10] [--service]
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
 
-from orchestrator import Artifact, Calendar, Examples, SpanwiseError, Trigger
-from orchestrator.errors import ServiceError
-from orchestrator.executor import Executor
-from orchestrator.mlmd import open_store
-from orchestrator.runner import Outcome, Request, run
-from pipelines import flights, nycflights
+from spanwise import Artifact, Calendar, Examples, SpanwiseError
+from spanwise.orchestrator import Trigger
+from spanwise.orchestrator.errors import ServiceError
+from spanwise.orchestrator.executor import Executor
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.runner import Outcome, Request, run
+from spanwise.pipelines import flights, nycflights
 
 WINDOW = 3
 WORKERS = 2
@@ -121,7 +122,7 @@ def service(work_dir: Path) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def _server(*words: str) -> Iterator[str]:
-    command = [sys.executable, "-m", "scheduler", "service", *words]
+    command = [sys.executable, "-m", "spanwise", "service", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

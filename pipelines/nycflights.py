@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
-from orchestrator import SettingsError
+from spanwise.orchestrator import SettingsError
 
 PATTERN = "{YYYY}-{MM}-{DD}/v{VERSION}/*.csv"
 """Where a day of flights lies below the lake's folder."""

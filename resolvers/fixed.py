@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator import Artifact, Channel, History, Node, ParameterError, ResolutionError, Resolver, WindowIncomplete
-from resolvers.rolling_window import calendar_of, written
+from spanwise.orchestrator import (
+    Artifact,
+    Channel,
+    History,
+    Node,
+    ParameterError,
+    ResolutionError,
+    Resolver,
+    WindowIncomplete,
+)
+from spanwise.resolvers.rolling_window import calendar_of, written
 
 
 class Fixed(Resolver):

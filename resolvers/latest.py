@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator import Artifact, Channel, History, Node, Resolver
+from spanwise.orchestrator import Artifact, Channel, History, Node, Resolver
 
 
 class Latest(Resolver):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator import Artifact, Channel, History, PipelineError, Resolver
+from spanwise.orchestrator import Artifact, Channel, History, PipelineError, Resolver
 
 
 class Previous(Resolver):

@@ -9,9 +9,19 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator import Artifact, Calendar, Channel, History, Node, ParameterError, Resolver, WindowIncomplete, edition
-from orchestrator.run import as_typed
-from resolvers import spans
+from spanwise.orchestrator import (
+    Artifact,
+    Calendar,
+    Channel,
+    History,
+    Node,
+    ParameterError,
+    Resolver,
+    WindowIncomplete,
+    edition,
+)
+from spanwise.orchestrator.run import as_typed
+from spanwise.resolvers import spans
 
 _NAMED = 5  # more missing spans than this are summed up in a message
 

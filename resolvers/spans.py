@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeAlias, TypeVar
 
-from orchestrator.errors import ParameterError, ResolutionError
+from spanwise.orchestrator.errors import ParameterError, ResolutionError
 
 
 class Dated(Protocol):

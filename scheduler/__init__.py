@@ -6,7 +6,7 @@ Nothing is imported before it is asked for: `spanwise --help` passes by.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scheduler.schedule import Catchup, OverrunPolicy, Schedule, Tick, days_before, hours_before
+    from spanwise.scheduler.schedule.schedule import Catchup, OverrunPolicy, Schedule, Tick, days_before, hours_before
 
 __all__ = ["Catchup", "OverrunPolicy", "Schedule", "Tick", "days_before", "hours_before"]
 
@@ -14,6 +14,6 @@ __all__ = ["Catchup", "OverrunPolicy", "Schedule", "Tick", "days_before", "hours
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from scheduler import schedule
+    from spanwise.scheduler.schedule import schedule
 
     return getattr(schedule, name)

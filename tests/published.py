@@ -2,9 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 
-from orchestrator import Artifact, Channel, Component, Examples, Execution, History, Model, Output, Run, State
-from orchestrator.artifact import Blessing
-from orchestrator.store import Address, MemoryStore, marks_of
+from spanwise.orchestrator import Artifact, Channel, Component, Examples, Execution, History, Model, Output, Run, State
+from spanwise.orchestrator.artifact import Blessing
+from spanwise.orchestrator.store import Address, MemoryStore, marks_of
 
 
 class Ingest(Component):

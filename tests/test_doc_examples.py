@@ -29,8 +29,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import PatternError
-from orchestrator.span import SpanPattern
+from spanwise.orchestrator.errors import PatternError
+from spanwise.orchestrator.span import SpanPattern
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -113,7 +113,7 @@ def typed(commands, folder):
     tools = folder.parent / "bin"
     tools.mkdir()
     python = f"PYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)}"
-    for name, words in (("python", ""), ("spanwise", "-P -m scheduler "), ("pytest", "-m pytest -p no:cacheprovider ")):
+    for name, words in (("python", ""), ("spanwise", "-P -m spanwise "), ("pytest", "-m pytest -p no:cacheprovider ")):
         (tools / name).write_text(f'#!/bin/sh\n{python} {words}"$@"\n', encoding="ascii")
         (tools / name).chmod(0o755)
     kept = {
@@ -232,7 +232,7 @@ def test_a_wrong_pattern_is_refused_in_the_words_of_the_page(row):
 
 def test_the_properties_of_artifacts_are_those_of_the_page():
     """Who queries the metadata finds every typed property described, and none that is not there."""
-    from orchestrator.mlmd.layout import ARTIFACT_PROPERTIES
+    from spanwise.orchestrator.mlmd.layout import ARTIFACT_PROPERTIES
 
     assert [name for name, *_ in rows("reference/metadata.md", "property", "type", "meaning")] == list(
         ARTIFACT_PROPERTIES

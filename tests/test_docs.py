@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import typer
 
-from scheduler.cli import EXIT_CODES, app
-from scheduler.settings import NAMES, PREFIX
+from spanwise.scheduler.cli import EXIT_CODES, app
+from spanwise.scheduler.project.settings import NAMES, PREFIX
 
 DOCS = Path(__file__).parents[1] / "docs"
 CLI = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")

@@ -16,39 +16,43 @@ import pytest
 
 PROJECT = Path(__file__).parents[1]
 FOLDERS = ["components", "orchestrator", "pipelines", "resolvers", "scheduler"]
-SURFACES = [*FOLDERS, "pipelines.input"]  # the packages that users import from
+PACKAGES = [f"spanwise.{folder}" for folder in FOLDERS]
+SURFACES = ["spanwise", "spanwise.input", *PACKAGES, "spanwise.pipelines.input"]  # what users import from
 
 #: What the modules under the first name may import of ours, beside themselves. The longest name that fits counts.
 MAY_IMPORT = {
-    "orchestrator": [],
-    "resolvers": ["orchestrator"],
-    "scheduler": ["orchestrator"],
-    "scheduler.cli.snapshot": ["orchestrator", "scheduler", "pipelines.input"],  # docs/decisions/0032-snapshots.md
-    "scheduler.snapshots": ["orchestrator", "scheduler", "pipelines.input"],  # as above
-    "scheduler.cli.service": ["orchestrator", "scheduler", "pipelines.input"],  # docs/decisions/0060-data-service.md
-    "scheduler.engines": ["orchestrator", "pipelines.input"],  # docs/decisions/0062-service-on-engines.md
+    "spanwise.orchestrator": ["spanwise.__version__"],
+    "spanwise.resolvers": ["spanwise.orchestrator"],
+    "spanwise.scheduler": ["spanwise.orchestrator", "spanwise.__version__"],
+    "spanwise.scheduler.cli.snapshot": ["spanwise.orchestrator", "spanwise.scheduler", "spanwise.pipelines.input"],
+    "spanwise.scheduler.data_service": ["spanwise.orchestrator", "spanwise.scheduler", "spanwise.pipelines.input"],
+    "spanwise.scheduler.cli.service": ["spanwise.orchestrator", "spanwise.scheduler", "spanwise.pipelines.input"],
     # docs/decisions/0061-elastic-training.md
-    "scheduler.cli.bench": ["orchestrator", "scheduler", "components.elastic"],
-    "components": ["orchestrator", "pipelines.input"],
-    "pipelines": ["orchestrator", "resolvers", "scheduler", "components"],
-    "pipelines.input": ["orchestrator.errors", "orchestrator.fingerprint"],
+    "spanwise.scheduler.cli.bench": [
+        "spanwise.orchestrator",
+        "spanwise.scheduler",
+        "spanwise.components.training.elastic",
+    ],
+    "spanwise.components": ["spanwise.orchestrator", "spanwise.pipelines.input", "spanwise.input"],
+    "spanwise.pipelines": ["spanwise"],
+    "spanwise.pipelines.input": ["spanwise.orchestrator.errors", "spanwise.orchestrator.fingerprint"],
 }
 
 #: The only modules that may import a library that speaks to the outside, or that is dear to import.
 DOORS = {
-    "ml_metadata": ["orchestrator.mlmd"],
-    "apprise": ["scheduler.channel"],
-    "croniter": ["scheduler.schedule"],
-    "typer": ["scheduler.cli"],
-    "prometheus_client": ["scheduler.metrics"],
-    "apache_beam": ["components"],
-    "dask": ["scheduler.engines"],
-    "distributed": ["scheduler.engines"],
-    "ray": ["scheduler.engines"],
+    "ml_metadata": ["spanwise.orchestrator.mlmd"],
+    "apprise": ["spanwise.scheduler.alerts.channel"],
+    "croniter": ["spanwise.scheduler.schedule.schedule"],
+    "typer": ["spanwise.scheduler.cli"],
+    "prometheus_client": ["spanwise.scheduler.daemon.metrics"],
+    "apache_beam": ["spanwise.components"],
+    "dask": ["spanwise.scheduler.data_service.engines"],
+    "distributed": ["spanwise.scheduler.data_service.engines"],
+    "ray": ["spanwise.scheduler.data_service.engines"],
 }
 
 #: Libraries that users bring, and the modules that give elements to them.
-BROUGHT = {library: ["pipelines.input.sinks"] for library in ("jax", "tensorflow", "torch")}
+BROUGHT = {library: ["spanwise.pipelines.input.sinks"] for library in ("jax", "tensorflow", "torch")}
 
 #: What no package of ours may bring in by being imported: `spanwise --help` answers in 150 ms.
 HEAVY = ["apache_beam", "apprise", "grpc", "ml_metadata", "numpy", "pandas", "pyarrow"]
@@ -86,7 +90,7 @@ def modules() -> Iterator[tuple[str, Path]]:
     for folder in FOLDERS:
         for path in sorted((PROJECT / folder).rglob("*.py")):
             parts = path.relative_to(PROJECT).with_suffix("").parts
-            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+            yield ".".join(["spanwise", *(parts[:-1] if parts[-1] == "__init__" else parts)]), path
 
 
 def all_imports() -> Iterator[Import]:
@@ -124,7 +128,7 @@ def test_folders_import_only_what_lies_below_them() -> None:
     breaches = []
     for found in all_imports():
         home = max((name for name in MAY_IMPORT if is_in(found.importer, name)), key=len)
-        ours = [folder for folder in FOLDERS if is_in(found.imported, folder)]
+        ours = is_in(found.imported, "spanwise")
         if ours and not any(is_in(found.imported, allowed) for allowed in [home, *MAY_IMPORT[home]]):
             breaches.append(f"{found.importer}, line {found.line}: {found.imported}")
 
@@ -157,7 +161,7 @@ def test_every_library_that_is_imported_is_declared() -> None:
         library = found.imported.split(".")[0]
         if found.importer in BROUGHT.get(library, []):
             continue
-        if library not in {*FOLDERS, *sys.stdlib_module_names} and declared.isdisjoint(
+        if library not in {"spanwise", *sys.stdlib_module_names} and declared.isdisjoint(
             name.replace("_", "-")
             for name in distributions.get(library, [library])  # Ray need not be installed
         ):
@@ -166,8 +170,17 @@ def test_every_library_that_is_imported_is_declared() -> None:
     assert undeclared == []
 
 
+def test_no_module_of_ours_is_imported_by_a_bare_name() -> None:
+    """Inside and outside, `components` and the like are imported as parts of `spanwise`, or they would exist twice."""
+    breaches = [
+        f"{found.importer}, line {found.line}" for found in all_imports() if found.imported.split(".")[0] in FOLDERS
+    ]
+
+    assert breaches == []
+
+
 def test_the_package_pipelines_is_empty() -> None:
-    """Importing `pipelines.input` imports `pipelines` first, which must not bring in a training pipeline."""
+    """Importing `spanwise.pipelines.input` imports `pipelines` first, which must not bring in a training pipeline."""
     assert (PROJECT / "pipelines" / "__init__.py").read_text().strip() == ""
 
 
@@ -182,7 +195,7 @@ def test_a_package_exports_what_it_lists(package: str) -> None:
     taken_in = {
         alias.asname or alias.name
         for node in body
-        if isinstance(node, ast.ImportFrom) and (node.level or str(node.module).split(".")[0] in FOLDERS)
+        if isinstance(node, ast.ImportFrom) and (node.level or str(node.module).split(".")[0] == "spanwise")
         for alias in node.names
     }
     defined = {node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
@@ -192,7 +205,7 @@ def test_a_package_exports_what_it_lists(package: str) -> None:
     assert [name for name in sorted(listed) if not hasattr(module, name)] == []
 
 
-@pytest.mark.parametrize("module", [*SURFACES, "scheduler.cli", "scheduler.__main__"])
+@pytest.mark.parametrize("module", [*SURFACES, "spanwise.scheduler.cli", "spanwise.scheduler.main"])
 def test_importing_is_cheap(module: str) -> None:
     """No heavy library is loaded before something needs it."""
     skip_unless_there(module)

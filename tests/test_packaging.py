@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-import orchestrator
+import spanwise
 
 PROJECT = Path(__file__).parents[1]
 FOLDERS = ["components", "orchestrator", "pipelines", "resolvers", "scheduler"]
@@ -89,7 +89,7 @@ def test_the_wheel_keeps_the_five_folders_under_one_of_its_own(wheel: Path) -> N
         names = archive.namelist()
         pth = archive.read("spanwise.pth").decode()
 
-    version = orchestrator.__version__
+    version = spanwise.__version__
     assert {name.split("/")[0] for name in names} == {"spanwise", "spanwise.pth", f"spanwise-{version}.dist-info"}
     assert {name.split("/")[1] for name in names if name.startswith("spanwise/")} == set(FOLDERS)
     assert pth == "spanwise\n"
@@ -154,12 +154,12 @@ def test_an_installed_wheel_answers_with_its_own_folders(installed: Path, decoys
     assert where == [str(home / folder / "__init__.py") for folder in FOLDERS]
 
 
-@pytest.mark.skipif(find_spec("scheduler.__main__") is None, reason="there is no command line yet")
+@pytest.mark.skipif(find_spec("spanwise.scheduler.main") is None, reason="there is no command line yet")
 def test_the_command_is_not_misled_by_the_folder_it_is_typed_in(installed: Path, decoys: Path) -> None:
     """`spanwise --version` answers in a folder that has `components/`, `scheduler/`, ... of its own."""
     said = call([str(installed.with_name("spanwise")), "--version"], cwd=decoys)
 
-    assert orchestrator.__version__ in said
+    assert spanwise.__version__ in said
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
@@ -170,7 +170,7 @@ def test_child_processes_find_the_folders(installed: Path, decoys: Path, method:
 import multiprocessing
 
 def where():
-    import components
+    import spanwise.components
     return components.__file__
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def project(tmp_path_factory):
 
 
 def spanwise(folder, *arguments):
-    command = [sys.executable, "-m", "scheduler", *arguments]
+    command = [sys.executable, "-m", "spanwise", *arguments]
     return subprocess.run(
         command, cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
         timeout=120, check=False,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from components.anomalies import Anomaly
-from components.report.page import Cell, Page
-from components.report.statistics_page import write_features
-from components.schema import Severity
-from components.statistics import Split, Statistics
+from spanwise.components.report.page import Cell, Page
+from spanwise.components.report.statistics_page import write_features
+from spanwise.components.statistics.anomalies import Anomaly
+from spanwise.components.statistics.schema import Severity
+from spanwise.components.statistics.span_statistics import Split, Statistics
 
 _TONES = {Severity.INFO: "faint", Severity.WARNING: "warn", Severity.ERROR: "bad"}
 

@@ -81,7 +81,7 @@ class Page:
         self._parts.append(table(head, rows, wide=wide))
 
     def plot(self, svg: str) -> None:
-        """A plot of `components.report.plot`."""
+        """A plot of `spanwise.components.report.plot`."""
         self._parts.append(svg)
 
     def legend(self, names: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from components.report.page import escaped
+from spanwise.components.report.page import escaped
 
 WIDTH = 460
 _ROW = 18  # height of one bar with its text, px

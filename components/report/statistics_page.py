@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from components.report.page import Cell, Page, table
-from components.report.plot import Series, bars, histogram
-from components.statistics import Feature, Numbers, Split, Statistics, edges_between
+from spanwise.components.report.page import Cell, Page, table
+from spanwise.components.report.plot import Series, bars, histogram
+from spanwise.components.statistics.span_statistics import Feature, Numbers, Split, Statistics, edges_between
 
 BINS = 30
 TOP = 7  #: bars of frequent values

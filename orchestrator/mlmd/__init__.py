@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from orchestrator.mlmd.location import location
-from orchestrator.store import Store
+from spanwise.orchestrator.mlmd.location import location
+from spanwise.orchestrator.store import Store
 
 __all__ = ["open_store"]
 
@@ -36,6 +36,6 @@ def open_store(
     # Read when the library is loaded: without it PostgreSQL's refusals of a taken name are printed on stderr.
     os.environ.setdefault("GLOG_minloglevel", "4")
 
-    from orchestrator.mlmd.store import MlmdStore
+    from spanwise.orchestrator.mlmd.store import MlmdStore
 
     return MlmdStore(where, clock=clock, deadline_s=deadline_s, migrate=migrate)

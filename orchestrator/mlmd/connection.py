@@ -32,8 +32,8 @@ from ml_metadata import errors
 from ml_metadata.metadata_store import metadata_store
 from ml_metadata.proto import metadata_store_pb2
 
-from orchestrator.errors import StoreCorrupt, StoreError, StoreTooNew, StoreUnavailable
-from orchestrator.mlmd.location import Location, Server, SqliteFile
+from spanwise.orchestrator.errors import StoreCorrupt, StoreError, StoreTooNew, StoreUnavailable
+from spanwise.orchestrator.mlmd.location import Location, Server, SqliteFile
 
 Proto: TypeAlias = Any
 """A message of ml_metadata, which has no types."""

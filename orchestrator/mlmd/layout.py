@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 
 from ml_metadata.proto import metadata_store_pb2
 
-from orchestrator.artifact import Artifact, Value
-from orchestrator.errors import StoreError
-from orchestrator.mlmd.text import fits_an_integer, keepable, restored, stored
-from orchestrator.run import Execution, Run, State, Trigger
-from orchestrator.store import Claim
+from spanwise.orchestrator.artifact import Artifact, Value
+from spanwise.orchestrator.errors import StoreError
+from spanwise.orchestrator.mlmd.text import fits_an_integer, keepable, restored, stored
+from spanwise.orchestrator.run import Execution, Run, State, Trigger
+from spanwise.orchestrator.store import Claim
 
 Proto: TypeAlias = Any
 """A message of ml_metadata, which has no types."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from orchestrator.errors import SettingsError
+from spanwise.orchestrator.errors import SettingsError
 
 _PORTS = {"mysql": 3306, "postgresql": 5432}
 _FORMS = (

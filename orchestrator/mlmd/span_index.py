@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from orchestrator.errors import StoreError
+from spanwise.orchestrator.errors import StoreError
 
 MOST_DIGITS = 20
 """Of a span: more than 64 bits have."""

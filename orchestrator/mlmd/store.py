@@ -19,13 +19,13 @@ from typing import Literal, TypeVar
 from ml_metadata.metadata_store import ListOptions, OrderByField
 from ml_metadata.proto import metadata_store_pb2
 
-from orchestrator.artifact import Artifact
-from orchestrator.errors import NotRecorded, StoreError, StoreUnavailable
-from orchestrator.mlmd import layout, span_index
-from orchestrator.mlmd.connection import Connection, Lost, NameTaken, Proto
-from orchestrator.mlmd.location import Location
-from orchestrator.run import Execution, Run, State
-from orchestrator.store import Address, AlreadyClaimed, Claim, Link, last, no_such_run
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.errors import NotRecorded, StoreError, StoreUnavailable
+from spanwise.orchestrator.mlmd import layout, span_index
+from spanwise.orchestrator.mlmd.connection import Connection, Lost, NameTaken, Proto
+from spanwise.orchestrator.mlmd.location import Location
+from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, Link, last, no_such_run
 
 T = TypeVar("T")
 

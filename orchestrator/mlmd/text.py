@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from typing import TypeAlias
 
-from orchestrator.artifact import Value
+from spanwise.orchestrator.artifact import Value
 
 Stored: TypeAlias = bool | int | str
 """What a property of ML Metadata holds here."""

@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pipelines.input.dataset import Dataset
-    from pipelines.input.element import (
+    from spanwise.pipelines.input.dataset import Dataset
+    from spanwise.pipelines.input.element import (
         ArraySpec,
         Batch,
         DatasetSpec,
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
         Table,
         spec_of,
     )
-    from pipelines.input.iterator import DatasetIterator
-    from pipelines.input.op import AUTOTUNE, Options
-    from pipelines.input.ops.shard import SHARD_HINT
-    from pipelines.input.service.consumer import from_dataset_id, register_dataset
-    from pipelines.input.service.save import save
-    from pipelines.input.snapshot.loaded import load
-    from pipelines.input.sources import (
+    from spanwise.pipelines.input.iterator import DatasetIterator
+    from spanwise.pipelines.input.op import AUTOTUNE, Options
+    from spanwise.pipelines.input.ops.shard import SHARD_HINT
+    from spanwise.pipelines.input.service.client.consumer import from_dataset_id, register_dataset
+    from spanwise.pipelines.input.service.saves.save import save
+    from spanwise.pipelines.input.snapshot.source import load
+    from spanwise.pipelines.input.sources import (
         col,
         from_arrow,
         from_arrow_files,
@@ -64,17 +64,17 @@ _HOMES = {
     "from_arrow": "sources",
     "from_arrow_files": "sources",
     "from_csv": "sources",
-    "from_dataset_id": "service.consumer",
+    "from_dataset_id": "service.client.consumer",
     "from_elements": "sources",
     "from_generator": "sources",
     "from_parquet": "sources",
     "from_tensor_slices": "sources",
     "from_tensors": "sources",
-    "load": "snapshot.loaded",
+    "load": "snapshot.source",
     "range": "sources",
-    "register_dataset": "service.consumer",
+    "register_dataset": "service.client.consumer",
     "sample_from_datasets": "sources",
-    "save": "service.save",
+    "save": "service.saves.save",
     "spec_of": "element",
     "zip": "sources",
 }

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import DatasetError
-from pipelines.input.element import Ragged
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.element import Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

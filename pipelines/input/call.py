@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from orchestrator.errors import DatasetError, FunctionFailed
-from pipelines.input.arrays import as_arrays
-from pipelines.input.op import Element
+from spanwise.orchestrator.errors import DatasetError, FunctionFailed
+from spanwise.pipelines.input.arrays import as_arrays
+from spanwise.pipelines.input.op import Element
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,51 +9,51 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from orchestrator.errors import DatasetError
-from pipelines.input import sinks
-from pipelines.input.autotune import Found
-from pipelines.input.call import Format
-from pipelines.input.element import UNKNOWN, ElementSpec, Spec, Table
-from pipelines.input.fingerprint import FilesBy, WithFingerprint, of_graph
-from pipelines.input.iterator import DatasetIterator
-from pipelines.input.op import AUTOTUNE, Count, Op, Options, whole
-from pipelines.input.ops.as_numpy import AsNumpy
-from pipelines.input.ops.as_rows import AsRows
-from pipelines.input.ops.batch import Batch
-from pipelines.input.ops.bucket import Bucket
-from pipelines.input.ops.cache import DEFAULT_LIMIT_BYTES, Cache
-from pipelines.input.ops.concatenate import Concatenate
-from pipelines.input.ops.enumerate import Enumerate
-from pipelines.input.ops.filter import Filter
-from pipelines.input.ops.ignore_errors import IgnoreErrors
-from pipelines.input.ops.interleave import Interleave
-from pipelines.input.ops.map import Map
-from pipelines.input.ops.padded_batch import PaddedBatch, Padding, Sizes
-from pipelines.input.ops.prefetch import Prefetch
-from pipelines.input.ops.rebatch import rebatch
-from pipelines.input.ops.repeat import Repeat
-from pipelines.input.ops.scan import Scan
-from pipelines.input.ops.select import Select
-from pipelines.input.ops.shard import Shard
-from pipelines.input.ops.shuffle import Shuffle
-from pipelines.input.ops.skip import Skip
-from pipelines.input.ops.take import Take
-from pipelines.input.ops.unbatch import Unbatch
-from pipelines.input.ops.window import Window
-from pipelines.input.rewrite import RULES, Plan, optimized
-from pipelines.input.service.policy import CrossTrainerCache, ShardingPolicy
-from pipelines.input.snapshot import op as snapshots
-from pipelines.input.snapshot.op import Compression
-from pipelines.input.snapshot.state import Mode
-from pipelines.input.trial import Workers
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input import sinks
+from spanwise.pipelines.input.call import Format
+from spanwise.pipelines.input.element import UNKNOWN, ElementSpec, Spec, Table
+from spanwise.pipelines.input.execution.trial import Workers
+from spanwise.pipelines.input.graph.fingerprint import FilesBy, WithFingerprint, of_graph
+from spanwise.pipelines.input.graph.rewrite import RULES, Plan, optimized
+from spanwise.pipelines.input.iterator import DatasetIterator
+from spanwise.pipelines.input.op import AUTOTUNE, Count, Op, Options, whole
+from spanwise.pipelines.input.ops.as_numpy import AsNumpy
+from spanwise.pipelines.input.ops.as_rows import AsRows
+from spanwise.pipelines.input.ops.batch import Batch
+from spanwise.pipelines.input.ops.bucket import Bucket
+from spanwise.pipelines.input.ops.cache import DEFAULT_LIMIT_BYTES, Cache
+from spanwise.pipelines.input.ops.concatenate import Concatenate
+from spanwise.pipelines.input.ops.enumerate import Enumerate
+from spanwise.pipelines.input.ops.filter import Filter
+from spanwise.pipelines.input.ops.ignore_errors import IgnoreErrors
+from spanwise.pipelines.input.ops.interleave import Interleave
+from spanwise.pipelines.input.ops.map import Map
+from spanwise.pipelines.input.ops.padded_batch import PaddedBatch, Padding, Sizes
+from spanwise.pipelines.input.ops.prefetch import Prefetch
+from spanwise.pipelines.input.ops.rebatch import rebatch
+from spanwise.pipelines.input.ops.repeat import Repeat
+from spanwise.pipelines.input.ops.scan import Scan
+from spanwise.pipelines.input.ops.select import Select
+from spanwise.pipelines.input.ops.shard import Shard
+from spanwise.pipelines.input.ops.shuffle import Shuffle
+from spanwise.pipelines.input.ops.skip import Skip
+from spanwise.pipelines.input.ops.take import Take
+from spanwise.pipelines.input.ops.unbatch import Unbatch
+from spanwise.pipelines.input.ops.window import Window
+from spanwise.pipelines.input.service.policy import CrossTrainerCache, ShardingPolicy
+from spanwise.pipelines.input.snapshot import op as snapshots
+from spanwise.pipelines.input.snapshot.op import Compression
+from spanwise.pipelines.input.snapshot.state import Mode
+from spanwise.pipelines.input.tuning.autotune import Found
 
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from pipelines.input.profile import Profile
-    from pipelines.input.service.security import Security
+    from spanwise.pipelines.input.service.wire.security import Security
+    from spanwise.pipelines.input.tuning.profile import Profile
 
 
 class Dataset:
@@ -366,7 +366,7 @@ class Dataset:
         `cross_trainer_cache` lets trainers share what workers make, each at its own pace. Both want a `job_name` and
         a dataset that never ends.
         """
-        from pipelines.input.service import consumer
+        from spanwise.pipelines.input.service.client import consumer
 
         return consumer.distributed(
             self,
@@ -423,7 +423,7 @@ class Dataset:
         `step` is what you do with each element: with it the profile tells whether you wait for the input, or the
         input for you. It runs for `limit_s` seconds, or until the elements end.
         """
-        from pipelines.input.profile import profiled
+        from spanwise.pipelines.input.tuning.profile import profiled
 
         if step is not None and not callable(step):
             raise DatasetError(f"profile(step={step!r:.80}): wants a function, which is given each element.")

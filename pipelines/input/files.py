@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from orchestrator.errors import ColumnsChanged, DatasetError, UnreadableInput
-from pipelines.input.op import State, Stream
+from spanwise.orchestrator.errors import ColumnsChanged, DatasetError, UnreadableInput
+from spanwise.pipelines.input.op import State, Stream
 
 if TYPE_CHECKING:
     import pyarrow as pa

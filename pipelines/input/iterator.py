@@ -9,9 +9,9 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from orchestrator.errors import StateMismatch
-from pipelines.input.autotune import Found, Tuner, tuned
-from pipelines.input.op import (
+from spanwise.orchestrator.errors import StateMismatch
+from spanwise.pipelines.input.graph.rewrite import optimized
+from spanwise.pipelines.input.op import (
     Element,
     Op,
     Opening,
@@ -21,9 +21,9 @@ from pipelines.input.op import (
     ops_of,
     seeded,
 )
-from pipelines.input.rewrite import optimized
-from pipelines.input.rows import elements
-from pipelines.input.stats import Trace
+from spanwise.pipelines.input.rows import elements
+from spanwise.pipelines.input.tuning.autotune import Found, Tuner, tuned
+from spanwise.pipelines.input.tuning.stats import Trace
 
 
 class DatasetIterator(Iterator[Element]):

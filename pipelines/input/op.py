@@ -26,10 +26,10 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeAlias
 
-from orchestrator.errors import DatasetError
+from spanwise.orchestrator.errors import DatasetError
 
 if TYPE_CHECKING:
-    from pipelines.input.element import Spec
+    from spanwise.pipelines.input.element import Spec
 
 Element: TypeAlias = Any
 """Whatever the user's functions make: its type is known to `Op.spec`, not to the type checker."""

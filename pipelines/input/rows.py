@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipelines.input.element import Table
-from pipelines.input.op import Element, Op, Opening, State, Stream
+from spanwise.pipelines.input.element import Table
+from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream
 
 if TYPE_CHECKING:
     import pyarrow as pa

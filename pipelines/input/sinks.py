@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import DatasetError
-from pipelines.input.arrays import as_arrays
-from pipelines.input.element import Batch, Ragged, Sparse, Table, each_leaf
-from pipelines.input.rows import joined
-from pipelines.input.stacking import stack
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.arrays import as_arrays
+from spanwise.pipelines.input.element import Batch, Ragged, Sparse, Table, each_leaf
+from spanwise.pipelines.input.rows import joined
+from spanwise.pipelines.input.stacking import stack
 
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-    from pipelines.input.dataset import Dataset
+    from spanwise.pipelines.input.dataset import Dataset
 
 
 def to_arrow(dataset: Dataset) -> pa.Table:

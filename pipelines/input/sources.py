@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import DatasetError
-from pipelines.input.dataset import Dataset, ops_of
-from pipelines.input.element import UNKNOWN, ElementSpec
-from pipelines.input.files import Paths, one_of_each
-from pipelines.input.op import Options
-from pipelines.input.ops.arrow import Arrow
-from pipelines.input.ops.as_rows import AsRows
-from pipelines.input.ops.csv import csv
-from pipelines.input.ops.generator import Generator
-from pipelines.input.ops.ipc import arrow_files
-from pipelines.input.ops.parquet import parquet
-from pipelines.input.ops.range import Range
-from pipelines.input.ops.sample import Sample
-from pipelines.input.ops.tensors import Elements, TensorSlices
-from pipelines.input.ops.zip import Zip
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.dataset import Dataset, ops_of
+from spanwise.pipelines.input.element import UNKNOWN, ElementSpec
+from spanwise.pipelines.input.files import Paths, one_of_each
+from spanwise.pipelines.input.op import Options
+from spanwise.pipelines.input.ops.arrow import Arrow
+from spanwise.pipelines.input.ops.as_rows import AsRows
+from spanwise.pipelines.input.ops.csv import csv
+from spanwise.pipelines.input.ops.generator import Generator
+from spanwise.pipelines.input.ops.ipc import arrow_files
+from spanwise.pipelines.input.ops.parquet import parquet
+from spanwise.pipelines.input.ops.range import Range
+from spanwise.pipelines.input.ops.sample import Sample
+from spanwise.pipelines.input.ops.tensors import Elements, TensorSlices
+from spanwise.pipelines.input.ops.zip import Zip
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.errors import DatasetError
-from pipelines.input.element import UNKNOWN, ElementSpec, Ragged, Sparse, Structure, build, is_fixed, parts_of
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.element import UNKNOWN, ElementSpec, Ragged, Sparse, Structure, build, is_fixed, parts_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,22 +9,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from orchestrator.errors import SpanwiseError, UsageError
-from orchestrator.executor import Executor
-from orchestrator.pipeline import Pipeline
-from orchestrator.run import as_typed
-from orchestrator.store import Store
-from scheduler import ledger, root, show
-from scheduler.backfill import telling
-from scheduler.backfill.inventory import ingesting, inventory
-from scheduler.backfill.plan import Plan, Wish, planned, refuse_overlap, took_s
-from scheduler.backfill.plan import split as divided
-from scheduler.backfill.record import Backfill, Stage, enter, find, record
-from scheduler.backfill.work import Asked, Means, Result, carry_out, standing
-from scheduler.launch import Effort, span_typed
-from scheduler.load import Loaded, load, load_again
-from scheduler.openlineage import emitting
-from scheduler.settings import Settings
+from spanwise.orchestrator.errors import SpanwiseError, UsageError
+from spanwise.orchestrator.executor import Executor
+from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.run import as_typed
+from spanwise.orchestrator.store import Store
+from spanwise.scheduler.backfill import formatting
+from spanwise.scheduler.backfill.execution import Asked, Means, Result, carry_out, standing
+from spanwise.scheduler.backfill.inventory import ingesting, inventory
+from spanwise.scheduler.backfill.plan import Plan, Wish, planned, refuse_overlap, took_s
+from spanwise.scheduler.backfill.plan import split as divided
+from spanwise.scheduler.backfill.record import Backfill, Stage, enter, find, record
+from spanwise.scheduler.inspect import formatting as show
+from spanwise.scheduler.ledger import ticks
+from spanwise.scheduler.project import root
+from spanwise.scheduler.project.load import Loaded, load, load_again
+from spanwise.scheduler.project.settings import Settings
+from spanwise.scheduler.run.launch import Effort, span_typed
+from spanwise.scheduler.run.openlineage import emitting
 
 _RECENT = 10  # runs that tell how long nodes take
 _MOST = 100_000  # spans of a range: the hours of eleven years
@@ -74,7 +76,7 @@ def plan(typed: Typed, settings: Settings) -> tuple[Plan, Loaded]:
             spans = _range(first, last, typed.span)
             wish = replace(wish, spans=(first, last))
         elif typed.missed:
-            entries = [entry for line in ledger.lines(store, name) for entry in ledger.missed(store, line)]
+            entries = [entry for line in ticks.lines(store, name) for entry in ticks.missed(store, line)]
             spans = sorted({e.tick.span for e in entries if e.tick.span is not None})
             wish = replace(wish, missed=tuple(spans))
         else:
@@ -177,7 +179,7 @@ def work(backfill: Backfill, loaded: Loaded, typed: Typed, settings: Settings, a
             backfill = enter(store, backfill, Stage.GOING)
             done = len(standing(backfill, store).done)
             with (
-                telling.bar(backfill, done, out, live=not json and sys.stdout.isatty()) as (display, tell),
+                formatting.bar(backfill, done, out, live=not json and sys.stdout.isatty()) as (display, tell),
                 emitting(settings, store, display) as observe,
             ):
                 means = Means(
@@ -193,25 +195,29 @@ def work(backfill: Backfill, loaded: Loaded, typed: Typed, settings: Settings, a
                 result = carry_out(backfill, loaded, means, asked)
             passed = _passed(store, backfill.pipeline, began)
     except SpanwiseError as error:
-        raise type(error)(f"{error}\nGo on with what is left:  {telling.again(backfill, typed.elsewhere)}") from error
+        raise type(error)(
+            f"{error}\nGo on with what is left:  {formatting.again(backfill, typed.elsewhere)}"
+        ) from error
     if json:
-        sys.stdout.write(show.json_text(telling.result_document(result, passed)) + "\n")
+        sys.stdout.write(show.json_text(formatting.result_document(result, passed)) + "\n")
     else:
-        sys.stdout.write(telling.told(result, passed, typed.elsewhere) + "\n")
+        sys.stdout.write(formatting.told(result, passed, typed.elsewhere) + "\n")
     return _exit_code(result)
 
 
-def _passed(store: Store, pipeline: str, since: datetime) -> list[telling.Passed]:
+def _passed(store: Store, pipeline: str, since: datetime) -> list[formatting.Passed]:
     """The ticks that have come since then, oldest first; those in a pause are missed, also when nobody has looked."""
-    from scheduler import account
-    from scheduler.schedule import Timetable
+    from spanwise.scheduler.ledger import schedule_status
+    from spanwise.scheduler.schedule.schedule import Timetable
 
-    known = [account.known(store, line) for line in ledger.lines(store, pipeline)]
-    pauses = ledger.pauses(store, pipeline, since=since)
+    known = [schedule_status.known(store, line) for line in ticks.lines(store, pipeline)]
+    pauses = ticks.pauses(store, pipeline, since=since)
     now = datetime.now(UTC)
-    came = [each for of in known for each in account.explain(store, Timetable.read(of.timetable), of, since, now)]
+    came = [
+        each for of in known for each in schedule_status.explain(store, Timetable.read(of.timetable), of, since, now)
+    ]
     return [
-        telling.Passed(
+        formatting.Passed(
             tick=one.tick.name,
             outcome="missed" if one.entry is None and any(p.holds(one.tick.at) for p in pauses) else one.outcome,
         )

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from orchestrator.artifact import Examples
-from orchestrator.component import Channel
-from orchestrator.errors import UsageError
-from orchestrator.history import edition, version_of
-from orchestrator.pipeline import Pipeline
-from orchestrator.span import Calendar, Version, ranges
-from orchestrator.store import Address, Store
+from spanwise.orchestrator.artifact import Examples
+from spanwise.orchestrator.component import Channel
+from spanwise.orchestrator.errors import UsageError
+from spanwise.orchestrator.history import edition, version_of
+from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.span import Calendar, Version, ranges
+from spanwise.orchestrator.store import Address, Store
 
 
 @runtime_checkable

@@ -14,17 +14,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from orchestrator.artifact import Artifact
-from orchestrator.component import Component, Resolver
-from orchestrator.driver import past_of
-from orchestrator.errors import ResolutionError, SpanNotFound, UsageError
-from orchestrator.history import History, version_of
-from orchestrator.pipeline import Pipeline
-from orchestrator.run import Execution, Run, State
-from orchestrator.span import Calendar, Version
-from orchestrator.store import Store
-from scheduler.backfill.inventory import Source, listed, ready, stale
-from scheduler.window import Explains, Refuses, Wanted
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.component import Component, Resolver
+from spanwise.orchestrator.driver import past_of
+from spanwise.orchestrator.errors import ResolutionError, SpanNotFound, UsageError
+from spanwise.orchestrator.history import History, version_of
+from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.span import Calendar, Version
+from spanwise.orchestrator.store import Store
+from spanwise.scheduler.backfill.inventory import Source, listed, ready, stale
+from spanwise.scheduler.inspect.window import Explains, Refuses, Wanted
 
 
 @dataclass(frozen=True, kw_only=True)

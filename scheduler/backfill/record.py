@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 
-from orchestrator.artifact import Value
-from orchestrator.errors import NotRecorded, StoreError
-from orchestrator.run import Run, Trigger
-from orchestrator.store import AlreadyClaimed, Claim, Store, last
+from spanwise.orchestrator.artifact import Value
+from spanwise.orchestrator.errors import NotRecorded, StoreError
+from spanwise.orchestrator.run import Run, Trigger
+from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, last
 
 
 class Stage(Enum):

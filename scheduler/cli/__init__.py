@@ -5,31 +5,31 @@ Nothing but typer is imported before a command is chosen, so that `spanwise --he
 
 # Each module adds its commands, and `spanwise --help` lists them in this order.
 # isort: off
-from scheduler.cli.app import EXIT_CODES, app
-from scheduler.cli import launching
-from scheduler.cli import schedule
-from scheduler.cli import watching
-from scheduler.cli import looking
-from scheduler.cli import tracing
-from scheduler.cli import mending
-from scheduler.cli import collecting
-from scheduler.cli import keeping
-from scheduler.cli import snapshot
-from scheduler.cli import service
-from scheduler.cli import bench
+from spanwise.scheduler.cli.app import EXIT_CODES, app
+from spanwise.scheduler.cli import run
+from spanwise.scheduler.cli import schedule
+from spanwise.scheduler.cli import watch
+from spanwise.scheduler.cli import inspect
+from spanwise.scheduler.cli import lineage
+from spanwise.scheduler.cli import backfill
+from spanwise.scheduler.cli import gc
+from spanwise.scheduler.cli import maintenance
+from spanwise.scheduler.cli import snapshot
+from spanwise.scheduler.cli import service
+from spanwise.scheduler.cli import bench
 
 __all__ = [
     "EXIT_CODES",
     "app",
+    "backfill",
     "bench",
-    "collecting",
-    "keeping",
-    "launching",
-    "looking",
-    "mending",
+    "gc",
+    "inspect",
+    "lineage",
+    "maintenance",
+    "run",
     "schedule",
     "service",
     "snapshot",
-    "tracing",
-    "watching",
+    "watch",
 ]

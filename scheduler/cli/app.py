@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 if TYPE_CHECKING:
-    from orchestrator.store import Store
-    from scheduler.settings import Settings
+    from spanwise.orchestrator.store import Store
+    from spanwise.scheduler.project.settings import Settings
 
 EXIT_CODES = {
     0: "done",
@@ -66,7 +66,7 @@ AsOf: TypeAlias = Annotated[
 
 def _version(value: bool) -> None:
     if value:
-        from orchestrator import __version__
+        from spanwise import __version__
 
         typer.echo(f"spanwise {__version__}")
         raise typer.Exit
@@ -83,20 +83,20 @@ def _program(
 
 
 def settings_of(root: Path | None, config: Path | None) -> Settings:
-    from scheduler import settings
+    from spanwise.scheduler.project import settings
 
     return settings.read(config=config, root=root)
 
 
 def reading_store(root: Path | None, config: Path | None, act: Callable[[Store], None]) -> None:
-    from scheduler import root as home
+    from spanwise.scheduler.project import root as home
 
     with home.read(settings_of(root, config)) as store:
         act(store)
 
 
 def print_document(document: object) -> None:
-    from scheduler.show import json_text
+    from spanwise.scheduler.inspect.formatting import json_text
 
     sys.stdout.write(json_text(document) + "\n")
 

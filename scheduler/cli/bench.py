@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scheduler.cli.app import Json, app, print_document
+from spanwise.scheduler.cli.app import Json, app, print_document
 
 if TYPE_CHECKING:
-    from components.elastic.breakdown import Breakdown, Form
-    from scheduler.show import Document
+    from spanwise.components.training.elastic.breakdown import Breakdown, Form
+    from spanwise.scheduler.inspect.formatting import Document
 
 bench = typer.Typer(
     name="bench", help="Measure what a change brings on this machine.", no_args_is_help=True, rich_markup_mode=None
@@ -39,7 +39,7 @@ def elastic(
 
     Example: spanwise bench elastic --seconds 1
     """
-    from components.elastic.breakdown import measured
+    from spanwise.components.training.elastic.breakdown import measured
 
     found = measured(seconds)
     if json:
@@ -51,8 +51,8 @@ def elastic(
 
 def told(found: Breakdown) -> str:
     """The table, and below it what it comes to."""
-    from components.elastic.breakdown import TOLERANCE, WANTED, document_shares
-    from scheduler.show import table
+    from spanwise.components.training.elastic.breakdown import TOLERANCE, WANTED, document_shares
+    from spanwise.scheduler.inspect.formatting import table
 
     wanted = document_shares()
     phases = tuple(wanted)

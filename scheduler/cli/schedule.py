@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from scheduler.cli.app import (
+from spanwise.scheduler.cli.app import (
     All,
     Config,
     File,
@@ -24,11 +24,11 @@ from scheduler.cli.app import (
 )
 
 if TYPE_CHECKING:
-    from orchestrator.store import Store
-    from scheduler.duration import Duration
-    from scheduler.ledger import Entry
-    from scheduler.schedule import SpanRule, Timetable
-    from scheduler.settings import Settings
+    from spanwise.orchestrator.store import Store
+    from spanwise.scheduler.ledger.ticks import Entry
+    from spanwise.scheduler.project.settings import Settings
+    from spanwise.scheduler.schedule.duration import Duration
+    from spanwise.scheduler.schedule.schedule import SpanRule, Timetable
 
 schedule = typer.Typer(
     name="schedule",
@@ -72,16 +72,16 @@ def start(
 
     Example: spanwise schedule start flights.py
     """
-    from scheduler import journal
-    from scheduler.cron import Cron
+    from spanwise.scheduler.daemon import decision_log
+    from spanwise.scheduler.daemon.loop import Cron
 
-    journal.keep(as_json=json)
+    decision_log.keep(as_json=json)
     settings, options = settings_of(root, config), elsewhere(root, config)
     if listen is None:
         Cron(files, settings, let_finish=let_finish, options=options).run()
         return
-    from scheduler import health
-    from scheduler.metrics import Metrics
+    from spanwise.scheduler.daemon import health
+    from spanwise.scheduler.daemon.metrics import Metrics
 
     where = health.address(listen)
     metrics = Metrics(settings.root)
@@ -100,21 +100,25 @@ def tick(files: Files, root: Root = None, config: Config = None, json: Json = Fa
     """
     import logging
 
-    from scheduler import account, journal, ledger
-    from scheduler import root as home
-    from scheduler.cron import Cron
+    from spanwise.scheduler.daemon import decision_log
+    from spanwise.scheduler.daemon.loop import Cron
+    from spanwise.scheduler.ledger import schedule_status
+    from spanwise.scheduler.ledger import ticks as ledger
+    from spanwise.scheduler.project import root as home
 
-    journal.keep(level=logging.WARNING)
+    decision_log.keep(level=logging.WARNING)
     settings = settings_of(root, config)
     ended: list[Entry] = []
     Cron(files, settings, once=True, options=elsewhere(root, config), note=ended.append).run()
     with home.read(settings) as store:
-        found = [(ledger.entry(store, e.pipeline, e.tick.name) or e, account.known(store, e.pipeline)) for e in ended]
+        found = [
+            (ledger.entry(store, e.pipeline, e.tick.name) or e, schedule_status.known(store, e.pipeline)) for e in ended
+        ]
         if json:
-            print_document([account.entry_document(e, of, elsewhere(root, config)) for e, of in found])
+            print_document([schedule_status.entry_document(e, of, elsewhere(root, config)) for e, of in found])
         else:
             for entry, of in found:
-                typer.echo(account.ended_told(entry, of))
+                typer.echo(schedule_status.ended_told(entry, of))
             if not found:
                 typer.echo("Nothing is due.")
     raise typer.Exit(1 if any(e.ending is not None and e.ending.outcome.abnormal for e in ended) else 0)
@@ -134,8 +138,8 @@ def coming(
 
     Example: spanwise schedule next flights.py 10
     """
-    from orchestrator.span import Calendar
-    from scheduler import preview
+    from spanwise.orchestrator.span import Calendar
+    from spanwise.scheduler.schedule import preview
 
     found = [
         (timetable, preview.coming(timetable, now(), count, rule), Calendar.called(calendar))
@@ -165,34 +169,38 @@ def ticks(
     """
     from datetime import timedelta
 
-    from orchestrator.span import Calendar
-    from scheduler import account, ledger
-    from scheduler.launch import moment
-    from scheduler.schedule import Timetable
+    from spanwise.orchestrator.span import Calendar
+    from spanwise.scheduler.ledger import schedule_status
+    from spanwise.scheduler.ledger import ticks as ledger
+    from spanwise.scheduler.run.launch import moment
+    from spanwise.scheduler.schedule.schedule import Timetable
 
     settings = settings_of(root, config)
-    by_file = account.is_file(what)
+    by_file = schedule_status.is_file(what)
     wanted = [(timetable, calendar) for timetable, _, calendar in _timetables(what, settings)] if by_file else []
 
     def told(store: Store) -> None:
-        for line in [] if by_file else account.lines(store, [what]):
-            known = account.known(store, line)
+        for line in [] if by_file else schedule_status.lines(store, [what]):
+            known = schedule_status.known(store, line)
             wanted.append((Timetable.read(known.timetable), known.calendar))
         found = []
         for timetable, calendar in wanted:
             begin = now() - timedelta(days=7) if since is None else moment(since, timetable.clock)
             known_one = ledger.schedule(store, timetable.pipeline)
-            explained = account.explain(store, timetable, known_one, begin, now())
+            explained = schedule_status.explain(store, timetable, known_one, begin, now())
             found.append((explained, timetable, Calendar.called(calendar)))
         if json:
             print_document(
                 [
-                    {"pipeline": table.pipeline, "ticks": [account.explained_document(e, calendar) for e in explained]}
+                    {
+                        "pipeline": table.pipeline,
+                        "ticks": [schedule_status.explained_document(e, calendar) for e in explained],
+                    }
                     for explained, table, calendar in found
                 ]
             )
         else:
-            typer.echo("\n\n".join(_headed(each[1], account.ticks_told(*each)) for each in found))
+            typer.echo("\n\n".join(_headed(each[1], schedule_status.ticks_told(*each)) for each in found))
 
     reading_store(root, config, told)
 
@@ -205,16 +213,17 @@ def missed(pipelines: Pipelines = None, root: Root = None, config: Config = None
 
     Example: spanwise schedule missed flights
     """
-    from scheduler import account, ledger
+    from spanwise.scheduler.ledger import schedule_status
+    from spanwise.scheduler.ledger import ticks as ledger
 
     def told(store: Store) -> None:
-        names = account.lines(store, pipelines)
-        found = [(account.known(store, name), ledger.missed(store, name)) for name in names]
+        names = schedule_status.lines(store, pipelines)
+        found = [(schedule_status.known(store, name), ledger.missed(store, name)) for name in names]
         options = elsewhere(root, config)
         if json:
-            print_document([account.entry_document(e, of, options) for of, entries in found for e in entries])
+            print_document([schedule_status.entry_document(e, of, options) for of, entries in found for e in entries])
         else:
-            typer.echo(account.missed_told(store, names, options))
+            typer.echo(schedule_status.missed_told(store, names, options))
         raise typer.Exit(1 if any(entries for _, entries in found) else 0)
 
     reading_store(root, config, told)
@@ -229,27 +238,34 @@ def status(pipelines: Pipelines = None, root: Root = None, config: Config = None
 
     Example: spanwise schedule status flights
     """
-    from scheduler import account, forecast, presence
+    from spanwise.scheduler.ledger import heartbeat, schedule_status
+    from spanwise.scheduler.schedule import forecast
 
     alerts = settings_of(root, config).alerts
 
     def told(store: Store) -> None:
-        names = account.lines(store, pipelines)
-        found = [(account.status(store, name, now()), account.outlook(store, name, now())) for name in names]
-        schedulers = presence.present(store)
+        names = schedule_status.lines(store, pipelines)
+        found = [
+            (schedule_status.status(store, name, now()), schedule_status.outlook(store, name, now())) for name in names
+        ]
+        schedulers = heartbeat.present(store)
         if json:
             print_document(
                 {
                     "schedules": [
-                        account.status_document(one, forecast.document(ahead, alerts.of(ahead.pipeline).forecast_load))
+                        schedule_status.status_document(
+                            one, forecast.document(ahead, alerts.of(ahead.pipeline).forecast_load)
+                        )
                         for one, ahead in found
                     ],
-                    "schedulers": [account.scheduler_document(one) for one in schedulers],
+                    "schedulers": [schedule_status.scheduler_document(one) for one in schedulers],
                 }
             )
             return
-        parts = [account.status_told(one, ahead, now()) for one, ahead in found] or ["Nothing was ever scheduled here."]
-        typer.echo("\n\n".join([*parts, account.schedulers_told(schedulers, now())]))
+        parts = [schedule_status.status_told(one, ahead, now()) for one, ahead in found] or [
+            "Nothing was ever scheduled here."
+        ]
+        typer.echo("\n\n".join([*parts, schedule_status.schedulers_told(schedulers, now())]))
 
     reading_store(root, config, told)
 
@@ -271,20 +287,22 @@ def pause(
 
     Example: spanwise schedule pause flights --why "new disks" --until 2026-03-02T06:00
     """
-    from orchestrator.errors import UsageError
-    from scheduler import account, ledger, show
-    from scheduler.launch import moment
+    from spanwise.orchestrator.errors import UsageError
+    from spanwise.scheduler.inspect import formatting
+    from spanwise.scheduler.ledger import schedule_status
+    from spanwise.scheduler.ledger import ticks as ledger
+    from spanwise.scheduler.run.launch import moment
 
     end = None if until is None else moment(until)
     if end is not None and end <= now():
         raise UsageError(f"--until {until} is past, so there is nothing to pause.")
     with _ledger(root, config) as store:
-        account.known(store, account.lines(store, [pipeline])[0])
-        made = ledger.pause(store, pipeline, who=account.me(), why=why, now=now(), until=end)
+        schedule_status.known(store, schedule_status.lines(store, [pipeline])[0])
+        made = ledger.pause(store, pipeline, who=schedule_status.me(), why=why, now=now(), until=end)
     if json:
-        print_document(account.pause_document(pipeline, made))
+        print_document(schedule_status.pause_document(pipeline, made))
     else:
-        goes_on = f"until {show.at(made.until)}" if made.until else f"until:  spanwise schedule resume {pipeline}"
+        goes_on = f"until {formatting.at(made.until)}" if made.until else f"until:  spanwise schedule resume {pipeline}"
         typer.echo(f"The schedule of {pipeline} is paused {goes_on}")
 
 
@@ -296,13 +314,14 @@ def resume(pipeline: Pipeline, root: Root = None, config: Config = None, json: J
 
     Example: spanwise schedule resume flights
     """
-    from scheduler import account, ledger
+    from spanwise.scheduler.ledger import schedule_status
+    from spanwise.scheduler.ledger import ticks as ledger
 
     with _ledger(root, config) as store:
-        account.known(store, account.lines(store, [pipeline])[0])
-        ended = ledger.resume(store, pipeline, who=account.me(), now=now())
+        schedule_status.known(store, schedule_status.lines(store, [pipeline])[0])
+        ended = ledger.resume(store, pipeline, who=schedule_status.me(), now=now())
     if json:
-        print_document(None if ended is None else account.pause_document(pipeline, ended))
+        print_document(None if ended is None else schedule_status.pause_document(pipeline, ended))
     else:
         typer.echo(f"The schedule of {pipeline} {'was not paused.' if ended is None else 'goes on.'}")
     raise typer.Exit(1 if ended is None else 0)
@@ -318,19 +337,23 @@ def check(pipelines: Pipelines = None, root: Root = None, config: Config = None,
     """
     import logging
 
-    from scheduler import account, journal, watchdog
+    from spanwise.scheduler.alerts import watchdog
+    from spanwise.scheduler.daemon import decision_log
+    from spanwise.scheduler.ledger import schedule_status
 
-    journal.keep(level=logging.ERROR)  # what is wrong is said on stdout
+    decision_log.keep(level=logging.ERROR)  # what is wrong is said on stdout
 
     settings = settings_of(root, config)
 
     def told(store: Store) -> None:
-        found = [account.status(store, name, now()) for name in account.lines(store, pipelines)]
+        found = [schedule_status.status(store, name, now()) for name in schedule_status.lines(store, pipelines)]
         watchdog.tell(found, settings, now(), elsewhere(root, config))
         if json:
-            print_document([account.status_document(one) for one in found])
+            print_document([schedule_status.status_document(one) for one in found])
         else:
-            typer.echo("\n".join(account.checked_told(one) for one in found) or "Nothing was ever scheduled here.")
+            typer.echo(
+                "\n".join(schedule_status.checked_told(one) for one in found) or "Nothing was ever scheduled here."
+            )
         raise typer.Exit(0 if all(one.good for one in found) else 1)
 
     reading_store(root, config, told)
@@ -362,11 +385,11 @@ def simulate(
 
     Example: spanwise schedule simulate flights.py --from 2026-03-01 --to 2026-04-01 --duration "normal(2h,30m)"
     """
-    from orchestrator.errors import UsageError
-    from orchestrator.span import Calendar
-    from scheduler import simulate as play
-    from scheduler.duration import Duration
-    from scheduler.launch import moment
+    from spanwise.orchestrator.errors import UsageError
+    from spanwise.orchestrator.span import Calendar
+    from spanwise.scheduler.run.launch import moment
+    from spanwise.scheduler.schedule import simulate as play
+    from spanwise.scheduler.schedule.duration import Duration
 
     if (duration is None) != from_history:
         raise UsageError("Say how long runs take: either --duration 2h, or --duration-from-history.")
@@ -384,9 +407,9 @@ def simulate(
 
 def _timetables(file: str, settings: Settings) -> Iterator[tuple[Timetable, SpanRule | None, str]]:
     """The schedules of a file, each with the span rule that only the file has, and with how spans are shown."""
-    from scheduler import load
-    from scheduler.part import part_of
-    from scheduler.schedule import Custom, rule_of, timetables_of
+    from spanwise.scheduler.project import load
+    from spanwise.scheduler.schedule.part import part_of
+    from spanwise.scheduler.schedule.schedule import Custom, rule_of, timetables_of
 
     for one, loaded in load.schedules(file, settings=settings.params):
         for timetable in timetables_of(one, loaded.pipeline.name):
@@ -396,16 +419,16 @@ def _timetables(file: str, settings: Settings) -> Iterator[tuple[Timetable, Span
 
 def _headed(timetable: Timetable, text: str) -> str:
     """A table of ticks under the name of the part that they are of."""
-    from scheduler.part import part_of
+    from spanwise.scheduler.schedule.part import part_of
 
     return f"{timetable.pipeline}\n{text}" if part_of(timetable.pipeline) else text
 
 
 def _seen(pipeline: str, settings: Settings) -> Duration:
     """How long the runs of a pipeline took."""
-    from scheduler import forecast
-    from scheduler import root as home
-    from scheduler.duration import Duration
+    from spanwise.scheduler.project import root as home
+    from spanwise.scheduler.schedule import forecast
+    from spanwise.scheduler.schedule.duration import Duration
 
     with home.read(settings) as store:
         return Duration.of([run.took_s for run in forecast.recent(store, pipeline, _LAST_RUNS, nodes=False)])
@@ -414,7 +437,7 @@ def _seen(pipeline: str, settings: Settings) -> Duration:
 @contextmanager
 def _ledger(root: Path | None, config: Path | None) -> Iterator[Store]:
     """The metadata to write to; nothing is made where nothing was ever recorded."""
-    from scheduler import root as home
+    from spanwise.scheduler.project import root as home
 
     with home.read(settings_of(root, config)) as store:
         yield store

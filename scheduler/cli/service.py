@@ -1,6 +1,6 @@
 """Commands of the data service: start a dispatcher or a worker, and look at how consumers fare.
 
-It may import `pipelines.input` (docs/decisions/0060-data-service.md); `scheduler.starving` shows what it finds.
+It may import `spanwise.pipelines.input` (docs/decisions/0060-data-service.md); `service_status` shows what it finds.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from scheduler import engines
-from scheduler.cli.app import Json, app, print_document
-from scheduler.engines import Engine
+from spanwise.scheduler.cli.app import Json, app, print_document
+from spanwise.scheduler.data_service import engines
+from spanwise.scheduler.data_service.engines import Engine
 
 service = typer.Typer(
     name="service",
@@ -64,9 +64,9 @@ def dispatcher(
 
     Example: spanwise service dispatcher --work-dir /var/lib/spanwise/service
     """
-    from pipelines.input.service.config import DispatcherConfig
-    from pipelines.input.service.dispatcher import DispatchServer
-    from pipelines.input.service.security import Security
+    from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServer
+    from spanwise.pipelines.input.service.wire.config import DispatcherConfig
+    from spanwise.pipelines.input.service.wire.security import Security
 
     config = DispatcherConfig(
         host=host,
@@ -113,9 +113,9 @@ def worker(
 
     Example: spanwise service worker grpc://127.0.0.1:5050
     """
-    from orchestrator.errors import UsageError
-    from pipelines.input.service.config import WorkerConfig
-    from pipelines.input.service.security import Security
+    from spanwise.orchestrator.errors import UsageError
+    from spanwise.pipelines.input.service.wire.config import WorkerConfig
+    from spanwise.pipelines.input.service.wire.security import Security
 
     config = WorkerConfig(
         dispatcher_address=dispatcher,
@@ -127,7 +127,7 @@ def worker(
     if on is None:
         if workers is not None or cluster is not None:
             raise UsageError("--workers and --cluster are about workers on a cluster; say of which engine with --on.")
-        from pipelines.input.service.worker import WorkerServer
+        from spanwise.pipelines.input.service.worker.worker import WorkerServer
 
         server = WorkerServer(config)
         typer.echo(f"worker at {server.address}")
@@ -138,7 +138,7 @@ def worker(
             raise UsageError("--address is where one worker is reached, and with --on there are several; leave it out.")
         if metrics is not None:
             raise UsageError("--metrics-port shows one worker, and with --on there are several; ask the dispatcher's.")
-        from scheduler.show import counted
+        from spanwise.scheduler.inspect.formatting import counted
 
         there = engines.start(on, cluster, config, workers or 1, own_address=host is None)
         typer.echo(f"{counted(workers or 1, 'worker')} on {on.title()}")
@@ -155,9 +155,9 @@ def top(
 
     Example: spanwise service top grpc://127.0.0.1:5050
     """
-    from pipelines.input.service.connection import Connection
-    from pipelines.input.service.security import Security
-    from scheduler import starving
+    from spanwise.pipelines.input.service.wire.connection import Connection
+    from spanwise.pipelines.input.service.wire.security import Security
+    from spanwise.scheduler.data_service import service_status
 
     connection = Connection(dispatcher, Security.from_environment())
     if json or once:
@@ -165,9 +165,9 @@ def top(
         if json:
             print_document(found)
         else:
-            typer.echo(starving.table(found))
+            typer.echo(service_status.table(found))
     else:
-        starving.watch(lambda: connection.call("status", {})[0])
+        service_status.watch(lambda: connection.call("status", {})[0])
 
 
 @contextlib.contextmanager
@@ -178,11 +178,12 @@ def _metrics(
     if typed is None:
         yield
         return
-    from scheduler import health, served
-    from scheduler.metrics import Board
+    from spanwise.scheduler.daemon import health
+    from spanwise.scheduler.daemon.metrics import Board
+    from spanwise.scheduler.data_service import service_metrics
 
     option = "--metrics-port"
-    board = Board(lambda: served.families(member, status()))
+    board = Board(lambda: service_metrics.families(member, status()))
     with health.listening(health.address(typed, option), board, option=option) as where:
         typer.echo(f"metrics at http://{where}/metrics")
         yield

@@ -1,6 +1,6 @@
 """Commands about snapshots: what datasets keep on disk, whether it is whole, and what of it can go.
 
-With `scheduler.snapshots`, which shows them, all of the scheduler that imports `pipelines.input`
+With `snapshot_formatting`, which shows them, all of the scheduler that imports `pipelines.input`
 (docs/decisions/0032-snapshots.md).
 """
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from scheduler.cli.app import Config, Json, Root, app, now, print_document, settings_of
+from spanwise.scheduler.cli.app import Config, Json, Root, app, now, print_document, settings_of
 
 if TYPE_CHECKING:
-    from pipelines.input.snapshot.files import Files
+    from spanwise.pipelines.input.snapshot.storage import Files
 
 snapshot = typer.Typer(
     name="snapshot",
@@ -40,10 +40,10 @@ def ls(path: Place = None, root: Root = None, config: Config = None, json: Json 
 
     Example: spanwise snapshot ls
     """
-    from pipelines.input.snapshot import keep
-    from scheduler import snapshots as rendering
+    from spanwise.pipelines.input.snapshot import inventory
+    from spanwise.scheduler.data_service import snapshot_formatting as rendering
 
-    found = sorted(keep.snapshots(_files(path, root, config)), key=rendering.by_age)
+    found = sorted(inventory.snapshots(_files(path, root, config)), key=rendering.by_age)
     if json:
         print_document([rendering.listing_document(listing) for listing in found])
     else:
@@ -58,10 +58,10 @@ def show(
 
     Example: spanwise snapshot show 20bac5
     """
-    from pipelines.input.snapshot import keep
-    from scheduler import snapshots as rendering
+    from spanwise.pipelines.input.snapshot import inventory
+    from spanwise.scheduler.data_service import snapshot_formatting as rendering
 
-    listing = keep.snapshot(_files(path, root, config), fingerprint)
+    listing = inventory.snapshot(_files(path, root, config), fingerprint)
     if json:
         print_document(rendering.listing_document(listing, whole=True))
     else:
@@ -84,12 +84,12 @@ def verify(
 
     Example: spanwise snapshot verify
     """
-    from pipelines.input.snapshot import keep
-    from scheduler import snapshots as rendering
+    from spanwise.pipelines.input.snapshot import inventory
+    from spanwise.scheduler.data_service import snapshot_formatting as rendering
 
     files = _files(path, root, config)
-    chosen = [keep.snapshot(files, fingerprint)] if fingerprint else list(keep.snapshots(files))
-    verdicts = [verdict for listing in chosen for verdict in keep.verify(files, listing)]
+    chosen = [inventory.snapshot(files, fingerprint)] if fingerprint else list(inventory.snapshots(files))
+    verdicts = [verdict for listing in chosen for verdict in inventory.verify(files, listing)]
     if json:
         print_document([rendering.verdict_document(verdict) for verdict in verdicts])
     else:
@@ -115,13 +115,13 @@ def gc(
 
     Example: spanwise snapshot gc --older-than 30d
     """
-    from pipelines.input.snapshot import keep
-    from scheduler import snapshots as rendering
-    from scheduler.duration import length
+    from spanwise.pipelines.input.snapshot import inventory
+    from spanwise.scheduler.data_service import snapshot_formatting as rendering
+    from spanwise.scheduler.schedule.duration import length
 
     files = _files(path, root, config)
     whole_s = None if older_than is None else length(older_than).total_seconds()
-    act = keep.garbage if dry_run else keep.collect
+    act = inventory.garbage if dry_run else inventory.collect
     gone = list(act(files, now=now().timestamp(), whole_s=whole_s, expiry_s=_EXPIRY_S))
     if json:
         print_document([rendering.garbage_document(each) for each in gone])
@@ -130,6 +130,6 @@ def gc(
 
 
 def _files(path: str | None, root: Path | None, config: Path | None) -> Files:
-    from pipelines.input.snapshot.files import files_at
+    from spanwise.pipelines.input.snapshot.storage import files_at
 
     return files_at(path if path is not None else settings_of(root, config).root / "snapshots")

@@ -6,7 +6,7 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from orchestrator import Component, Examples, History, Output, Run
+from spanwise.orchestrator import Component, Examples, History, Output, Run
 from tests.components.flow import Columns
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from orchestrator import Component, Examples, Execution, Outputs, Pipeline
-from orchestrator.executor import Executor
-from orchestrator.runner import Outcome, Request, run
-from orchestrator.store import MemoryStore
+from spanwise.orchestrator import Component, Examples, Execution, Outputs, Pipeline
+from spanwise.orchestrator.executor import Executor
+from spanwise.orchestrator.runner import Outcome, Request, run
+from spanwise.orchestrator.store import MemoryStore
 
 Columns = Mapping[str, object]
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.accumulators import (
+from spanwise.components.statistics.accumulators import (
     Distinct,
     Extrema,
     Frequent,
@@ -24,7 +24,7 @@ from components.accumulators import (
     from_bytes,
     to_bytes,
 )
-from orchestrator.errors import ParameterError
+from spanwise.orchestrator.errors import ParameterError
 
 
 def merged(kind, batches):

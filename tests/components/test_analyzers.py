@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.analyzers import (
+from spanwise.components.transform.analyzers import (
     Boundaries,
     Count,
     Extremes,
@@ -20,7 +20,16 @@ from components.analyzers import (
     Total,
     plain,
 )
-from components.preprocessing import Columns, Trace, analyze, bucketize, follow, mean, quantile, scale_to_z_score
+from spanwise.components.transform.preprocessing import (
+    Columns,
+    Trace,
+    analyze,
+    bucketize,
+    follow,
+    mean,
+    quantile,
+    scale_to_z_score,
+)
 
 ALL = [Count(), Moments(), Total(), Extremes(), Boundaries(4), Quantile(0.5), Terms()]
 

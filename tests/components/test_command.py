@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from components import Command
-from components.command import container
-from orchestrator import Component, Examples, Model, Output, Outputs, ParameterError, PipelineError, Report
+from spanwise.components import Command
+from spanwise.components.command import container
+from spanwise.orchestrator import Component, Examples, Model, Output, Outputs, ParameterError, PipelineError, Report
 from tests.components.flow import Bench, Lake, only
 
 COPY = "import sys, pathlib; pathlib.Path(sys.argv[2], 'n').write_text(pathlib.Path(sys.argv[1], 'n').read_text())"

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components import ExampleGen
-from orchestrator import Examples, ParameterError
+from spanwise.components import ExampleGen
+from spanwise.orchestrator import Examples, ParameterError
 from tests.components.flow import Bench, only
 
 SCHEMA = pa.schema({"day": pa.string(), "n": pa.int64()})

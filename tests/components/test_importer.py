@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from components import Importer, Trainer
-from orchestrator import Examples, Model, ParameterError, PipelineError
+from spanwise.components import Importer, Trainer
+from spanwise.orchestrator import Examples, Model, ParameterError, PipelineError
 from tests.components.flow import Bench, Lake, only
 
 

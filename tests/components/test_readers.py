@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from components.readers import Dialect, format_of, reader_of, records
-from components.readers.columns import Column, Misfit, join, pinned_types, reads_as, type_of, wider
-from components.readers.descriptor import NULL_VALUES
-from orchestrator.errors import ParameterError, UnreadableInput
+from spanwise.components.ingest.readers import Dialect, format_of, reader_of, records
+from spanwise.components.ingest.readers.columns import Column, Misfit, join, pinned_types, reads_as, type_of, wider
+from spanwise.components.ingest.readers.descriptor import NULL_VALUES
+from spanwise.orchestrator.errors import ParameterError, UnreadableInput
 
 # one folder serves all examples: each overwrites the file of the one before
 relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
@@ -241,7 +241,7 @@ def test_a_row_longer_than_a_block_is_read_whole(tmp_path):
 
 def test_a_stray_quote_does_not_swallow_the_memory(tmp_path, monkeypatch):
     """A quote that is opened and not closed stops the reading long before the end of a large file."""
-    monkeypatch.setattr("components.readers.text.LONGEST_RECORD_BYTES", 1 << 10)
+    monkeypatch.setattr("spanwise.components.ingest.readers.text.LONGEST_RECORD_BYTES", 1 << 10)
     path = tmp_path / "a.csv"
     path.write_text('n,s\n1,ok\n2,"x\n' + "3,y\n" * 10_000)
 

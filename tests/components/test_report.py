@@ -8,12 +8,12 @@ from xml.etree import ElementTree as ET
 import pyarrow as pa
 import pytest
 
-from components.anomalies import validate
-from components.report import Cell, Line, Page, Series, bars, histogram, lines
-from components.report.anomalies_page import page as anomalies_page
-from components.report.statistics_page import PLOTS, compare, page
-from components.schema import FeatureSchema, Schema
-from components.statistics import Split, Statistics, count_column
+from spanwise.components.report import Cell, Line, Page, Series, bars, histogram, lines
+from spanwise.components.report.anomalies_page import page as anomalies_page
+from spanwise.components.report.statistics_page import PLOTS, compare, page
+from spanwise.components.statistics.anomalies import validate
+from spanwise.components.statistics.schema import FeatureSchema, Schema
+from spanwise.components.statistics.span_statistics import Split, Statistics, count_column
 
 NASTY = "<script>alert('ü')</script> & \"名\""
 

@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.row_hash import buckets, row_hashes
+from spanwise.components.row_hash import buckets, row_hashes
 
 
 def hashes(*columns, **named):

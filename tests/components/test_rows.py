@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from components import rows
-from orchestrator import ColumnsChanged, ParameterError, UnreadableInput
+from spanwise.components import rows
+from spanwise.orchestrator import ColumnsChanged, ParameterError, UnreadableInput
 from tests.components.flow import written
 
 

@@ -13,15 +13,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from components import Trainer, feed
-from components.trainer import TrainerTask, Window
-from orchestrator import Examples, Execution, Pipeline, Retry, State
-from orchestrator.errors import DatasetError, ParameterError, UnreadableInput
-from orchestrator.fingerprint import of_tree
-from orchestrator.runner import Request
-from orchestrator.testing import Trial
-from pipelines.input import col
-from pipelines.input.dataset import Dataset
+from spanwise.components import Trainer
+from spanwise.components.training import feed
+from spanwise.components.training.trainer import TrainerTask, Window
+from spanwise.orchestrator import Examples, Execution, Pipeline, Retry, State
+from spanwise.orchestrator.errors import DatasetError, ParameterError, UnreadableInput
+from spanwise.orchestrator.fingerprint import of_tree
+from spanwise.orchestrator.runner import Request
+from spanwise.orchestrator.testing import Trial
+from spanwise.pipelines.input import col
+from spanwise.pipelines.input.dataset import Dataset
 from tests.components.flow import Lake, only, written
 
 ROWS = {span: {"x": list(range(span * 100, span * 100 + 40)), "y": [0.5] * 40} for span in (1, 2, 3)}

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import polars as pl
 
-from components.transform_graph import TransformGraph
-from components.transform_window import transform_window
+from spanwise.components.transform.graph import Preprocessor
+from spanwise.components.transform.window_job import transform_window
 from tests.components.flow import written
-from tests.components.test_transform_window import Windows
+from tests.components.transform.test_window_job import Windows
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "transform.md"
 
@@ -39,7 +39,7 @@ def test_the_examples_of_the_page_work(tmp_path):
     for plan in plans:
         transform_window(plan)
 
-    found, share = (TransformGraph.load(plan.graph).apply(FLIGHTS) for plan in plans)
+    found, share = (Preprocessor.load(plan.graph).apply(FLIGHTS) for plan in plans)
     assert found["late"].to_list() == [1, 0, None, 1]
     assert found["carrier"].to_list() == [0, 0, 1, 1]
     assert share["share"].to_list() == [0.4, 0.4, 0.4, 1.0]

@@ -11,10 +11,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from components.analyzers import Analyzer, PreprocessingError
-from components.preprocessing import Columns, analyze
-from components.preprocessing import scale_to_z_score as z
-from components.standalone import load, standalone
+from spanwise.components.transform.analyzers import Analyzer, PreprocessingError
+from spanwise.components.transform.preprocessing import Columns, analyze
+from spanwise.components.transform.preprocessing import scale_to_z_score as z
+from spanwise.components.transform.standalone import load, standalone
 
 LIMIT = 15
 DAY = dt.date(2013, 1, 2)

@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from orchestrator.errors import ResolutionError, SpanwiseError
+from spanwise.orchestrator.errors import ResolutionError, SpanwiseError
 
 HERE = Path(__file__).parent
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from components.evaluator import Threshold
-from orchestrator.errors import ResolutionError, UsageError
+from spanwise.components.evaluation.evaluator import Threshold
+from spanwise.orchestrator.errors import ResolutionError, UsageError
 from tests.conformance import document
 from tests.conformance.apis import APIS
 from tests.conformance.apis.verdicts import threshold_of

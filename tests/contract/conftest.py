@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from orchestrator.mlmd import open_store
-from orchestrator.store import MemoryStore
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.store import MemoryStore
 
 SERVERS = {
     name: os.environ[f"SPANWISE_TEST_{name.upper()}"]

@@ -3,13 +3,13 @@
 import multiprocessing
 from dataclasses import replace
 
-from orchestrator.mlmd import open_store
-from orchestrator.run import Run, State
-from orchestrator.store import AlreadyClaimed, Claim
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.run import Run, State
+from spanwise.orchestrator.store import AlreadyClaimed, Claim
 from tests.contract.records import EXAMPLES, MODELS, begin, examples, model, publish_one
 
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["orchestrator.mlmd.store", __name__])
+_processes.set_forkserver_preload(["spanwise.orchestrator.mlmd.store", __name__])
 
 
 def race(count, target, *arguments):

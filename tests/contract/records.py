@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from orchestrator.artifact import Artifact
-from orchestrator.run import Execution, Run, State
-from orchestrator.store import Address
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.store import Address
 
 MODELS = Address("flights", "Trainer", "model")
 EXAMPLES = Address("flights", "ExampleGen", "examples")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines import input as inputs
+from spanwise.pipelines import input as inputs
 from tests.pipelines.input.elements import DATASETS, all_of, contents
 
 BLOCK_ROWS = [1, 7, 1024, 65_536]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.errors import NotRecorded, StoreError
-from orchestrator.run import Execution, Run, State, Trigger
-from orchestrator.store import Address, AlreadyClaimed, Claim, Link
+from spanwise.orchestrator.errors import NotRecorded, StoreError
+from spanwise.orchestrator.run import Execution, Run, State, Trigger
+from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, Link
 from tests.contract.records import EXAMPLES, MODELS, begin, examples, model, publish, publish_one, told
 
 # One store serves all the examples of a test: what they write has names of their own.

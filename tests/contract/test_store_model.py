@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.errors import NotRecorded, StoreError
-from orchestrator.run import Execution, Run, State
-from orchestrator.store import Address, AlreadyClaimed, Claim, MemoryStore
+from spanwise.orchestrator.errors import NotRecorded, StoreError
+from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, MemoryStore
 from tests.contract.conftest import Clock, Place
 from tests.contract.records import examples, model, without_ids
 

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from orchestrator.run import State
-from orchestrator.store import Address
+from spanwise.orchestrator.run import State
+from spanwise.orchestrator.store import Address
 from tests.contract import racers
 from tests.contract.conftest import fresh_url
 from tests.contract.records import MODELS

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.errors import StoreError
-from orchestrator.mlmd import open_store
-from orchestrator.run import Run, State
-from orchestrator.store import AlreadyClaimed, Claim
+from spanwise.orchestrator.errors import StoreError
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.run import Run, State
+from spanwise.orchestrator.store import AlreadyClaimed, Claim
 from tests.contract.conftest import SERVERS, fresh_url
 from tests.contract.records import MODELS, begin, model, publish, told
 from tests.contract.wire import Wire

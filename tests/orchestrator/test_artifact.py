@@ -6,8 +6,17 @@ from typing import ClassVar
 
 import pytest
 
-from orchestrator import Artifact, Blessing, Examples, MissingProperty, Model, ParameterError, PushedModel, Statistics
-from orchestrator.artifact import Property, missing_properties, properties_of, recordable
+from spanwise.orchestrator import (
+    Artifact,
+    Blessing,
+    Examples,
+    MissingProperty,
+    Model,
+    ParameterError,
+    PushedModel,
+    Statistics,
+)
+from spanwise.orchestrator.artifact import Property, missing_properties, properties_of, recordable
 
 
 class Forecast(Artifact):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from orchestrator import Component, Input, NotRecorded, Output, Pipeline, Report, UsageError
-from orchestrator.base_run import StandIns, stand_ins
-from orchestrator.runner import Request
-from orchestrator.testing import Trial
+from spanwise.orchestrator import Component, Input, NotRecorded, Output, Pipeline, Report, UsageError
+from spanwise.orchestrator.base_run import StandIns, stand_ins
+from spanwise.orchestrator.runner import Request
+from spanwise.orchestrator.testing import Trial
 
 
 class Node(Component):

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from orchestrator import Examples, Model, TransformGraph
-from orchestrator.collection import Retention, fates
+from spanwise.orchestrator import Examples, Model, TransformGraph
+from spanwise.orchestrator.collection import Retention, fates
 
 NOW = datetime(2013, 3, 1, 12, tzinfo=UTC)
 NOTHING = Retention(last=0, younger=timedelta(0), marked=())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import (
+from spanwise.orchestrator import (
     Attempt,
     Component,
     Examples,
@@ -22,7 +22,16 @@ from orchestrator import (
     component,
     past,
 )
-from orchestrator.component import InputSpec, OutputSpec, ParameterSpec, checked, defaulted, parsed, shown, signature_of
+from spanwise.orchestrator.component import (
+    InputSpec,
+    OutputSpec,
+    ParameterSpec,
+    checked,
+    defaulted,
+    parsed,
+    shown,
+    signature_of,
+)
 
 
 class Ingest(Component):

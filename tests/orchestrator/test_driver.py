@@ -6,11 +6,11 @@ from enum import Enum
 
 import pytest
 
-from orchestrator import Component, Examples, Input, Output, Outputs, Report, ResolutionError, Resolver, Run
-from orchestrator.driver import Execute, Reuse, drive, on_disk, past_of, recorded
-from orchestrator.pipeline import Pipeline
-from orchestrator.runner import Request
-from orchestrator.testing import Trial
+from spanwise.orchestrator import Component, Examples, Input, Output, Outputs, Report, ResolutionError, Resolver, Run
+from spanwise.orchestrator.driver import Execute, Reuse, drive, on_disk, past_of, recorded
+from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.runner import Request
+from spanwise.orchestrator.testing import Trial
 
 RUN = Run(pipeline="p", number=9)
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-import orchestrator.executor as executor_module
-from orchestrator import Artifact, Attempt, Component, Input, Output, Outputs, Pipeline, Report, Run
-from orchestrator.errors import NodeFailed, RunError
-from orchestrator.executor import Ended, Executor, FenceAsked, Job
+import spanwise.orchestrator.executor as executor_module
+from spanwise.orchestrator import Artifact, Attempt, Component, Input, Output, Outputs, Pipeline, Report, Run
+from spanwise.orchestrator.errors import NodeFailed, RunError
+from spanwise.orchestrator.executor import Ended, Executor, FenceAsked, Job
 
 
 class Tally(Artifact):
@@ -271,7 +271,7 @@ def test_the_log_of_a_failure_shows_no_lines_of_ours(bench, how, first, last):
 def test_frames_of_our_components_are_left_out_and_those_of_a_pipeline_are_not():
     """A component of ours calls the user's function; a pipeline file may lie in our own folder of examples."""
     home = executor_module._HOME
-    names = ["orchestrator/executor.py", "components/trainer.py", "pipelines/flights.py", "components/rows.py"]
+    names = ["orchestrator/executor.py", "components/training/trainer.py", "pipelines/flights.py", "components/rows.py"]
     frames = [traceback.FrameSummary(str(home / name), 1, "run", line="x") for name in names]
 
     assert executor_module._theirs(frames) == frames[2:]
@@ -499,8 +499,8 @@ def test_a_pipeline_whose_file_has_used_polars_is_warned_of(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import polars as pl\n"
-        "from orchestrator import Pipeline\n"
-        "from orchestrator.executor import Executor\n"
+        "from spanwise.orchestrator import Pipeline\n"
+        "from spanwise.orchestrator.executor import Executor\n"
         "pl.DataFrame({'a': [2, 1]}).lazy().sort('a').collect()\n"
         "Executor(Pipeline('p', [])).close()\n"
     )

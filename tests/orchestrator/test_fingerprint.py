@@ -22,9 +22,9 @@ import pydantic
 import pytest
 from hypothesis import given, settings
 
-from orchestrator import fingerprint
-from orchestrator.errors import Unfingerprintable
-from orchestrator.fingerprint import CacheKey, cache_key, of_class, of_function, of_tree, of_value
+from spanwise.orchestrator import fingerprint
+from spanwise.orchestrator.errors import Unfingerprintable
+from spanwise.orchestrator.fingerprint import CacheKey, cache_key, of_class, of_function, of_tree, of_value
 
 ROOT = Path(__file__).parents[2]
 
@@ -460,7 +460,7 @@ NO_CHANGES = {
 SCRIPT = """
 import importlib, json, sys
 from pathlib import Path
-from orchestrator import fingerprint
+from spanwise.orchestrator import fingerprint
 
 found = {}
 before = set(sys.modules)

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator.history import edition
+from spanwise.orchestrator.history import edition
 from tests.published import Published
 
 

@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from orchestrator import Fenced, Held, StoreError, process
-from orchestrator.errors import StoreUnavailable
-from orchestrator.lease import COLLECTING, TTL_S, acquire, close, current, dead, held_message, left_open, read
-from orchestrator.process import Identity
-from orchestrator.store import AlreadyClaimed, Claim, MemoryStore
-from orchestrator.testing import FakeClock
+from spanwise.orchestrator import Fenced, Held, StoreError, process
+from spanwise.orchestrator.errors import StoreUnavailable
+from spanwise.orchestrator.lease import COLLECTING, TTL_S, acquire, close, current, dead, held_message, left_open, read
+from spanwise.orchestrator.process import Identity
+from spanwise.orchestrator.store import AlreadyClaimed, Claim, MemoryStore
+from spanwise.orchestrator.testing import FakeClock
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator import Artifact, Execution, Run, State
-from orchestrator.lineage import Direction, walk
-from orchestrator.mlmd import open_store
-from orchestrator.store import MemoryStore
+from spanwise.orchestrator import Artifact, Execution, Run, State
+from spanwise.orchestrator.lineage import Direction, walk
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.store import MemoryStore
 
 
 @pytest.fixture(params=["memory", "sqlite"])

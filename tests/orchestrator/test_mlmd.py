@@ -16,13 +16,13 @@ from ml_metadata.metadata_store import MetadataStore
 from ml_metadata.metadata_store.pywrap import metadata_store_extension
 from ml_metadata.proto import metadata_store_pb2
 
-from orchestrator.artifact import Artifact
-from orchestrator.errors import SettingsError, StoreCorrupt, StoreError, StoreTooNew, StoreUnavailable
-from orchestrator.mlmd import open_store
-from orchestrator.mlmd.location import Server, SqliteFile, location
-from orchestrator.mlmd.text import restored, stored
-from orchestrator.run import Execution, Run, State
-from orchestrator.store import Address, Claim, last
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.errors import SettingsError, StoreCorrupt, StoreError, StoreTooNew, StoreUnavailable
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.mlmd.location import Server, SqliteFile, location
+from spanwise.orchestrator.mlmd.text import restored, stored
+from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.store import Address, Claim, last
 
 NOW = datetime(2024, 1, 1, 3, tzinfo=UTC)
 
@@ -301,7 +301,7 @@ def test_the_last_number_is_found_by_galloping(count):
 
 def test_importing_the_package_loads_no_ml_metadata():
     """ml_metadata, a quarter of a second, is imported when a store is opened, not before."""
-    told = python("import sys, orchestrator.mlmd; print('ml_metadata' in sys.modules)")
+    told = python("import sys, spanwise.orchestrator.mlmd; print('ml_metadata' in sys.modules)")
 
     assert told.stdout == "False\n"
 
@@ -331,8 +331,8 @@ def test_opening_a_file_again_takes_no_lock_away(tmp_path, url):
     """What was acknowledged after a second store was opened in the process is there when the process is killed."""
     code = """
 import os, signal, sys
-from orchestrator.mlmd import open_store
-from orchestrator.store import Claim
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.store import Claim
 first = open_store(sys.argv[1])
 for number in range(40):
     first.claim(Claim("n", str(number)))
@@ -510,9 +510,9 @@ def test_a_full_disk_is_unavailable(url):
     open_store(url).close()
     code = """
 import resource, signal, sys
-from orchestrator.errors import StoreUnavailable
-from orchestrator.mlmd import open_store
-from orchestrator.store import Claim
+from spanwise.orchestrator.errors import StoreUnavailable
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.store import Claim
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = open_store(sys.argv[1])
 store.claim(Claim("a", "a"))

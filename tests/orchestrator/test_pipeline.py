@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator import (
+from spanwise.orchestrator import (
     Component,
     Examples,
     Input,
@@ -15,7 +15,7 @@ from orchestrator import (
     UsageError,
     past,
 )
-from orchestrator.pipeline import Selection
+from spanwise.orchestrator.pipeline import Selection
 
 
 class Node(Component):

@@ -13,7 +13,7 @@ from textwrap import dedent
 
 import pytest
 
-from orchestrator import process
+from spanwise.orchestrator import process
 from tests.scenario.processes import frozen, needs_freezer
 
 
@@ -169,7 +169,7 @@ def leave(tmp_path):
         script = (
             "import ctypes, os, signal, sys, threading, time\n"
             "from pathlib import Path\n"
-            "from orchestrator import process\n"
+            "from spanwise.orchestrator import process\n"
             f"note = Path({str(note)!r})\n"
             "def here(pid=None):\n"
             "    note.with_name('draft').write_text(str(pid or os.getpid()))\n"
@@ -234,7 +234,7 @@ def test_a_marked_process_can_mark_its_child():
     outer = process.new_mark()
     script = (
         "import os\n"
-        "from orchestrator import process\n"
+        "from spanwise.orchestrator import process\n"
         f"assert process.take_mark({outer})\n"
         "inner = process.new_mark()\n"
         "ready, told = os.pipe()\n"
@@ -259,7 +259,7 @@ def test_where_too_few_marks_are_left_there_is_none():
     """A low limit of file locks, set by whoever, leaves runs unmarked: two of one mark would end each other."""
     script = (
         "import resource\n"
-        "from orchestrator import process\n"
+        "from spanwise.orchestrator import process\n"
         "resource.setrlimit(process.RLIMIT_LOCKS, (1000, 1000))\n"
         "mark = process.new_mark()\n"
         "print(mark, process.take_mark(mark), process.survivors(mark), process.end(mark))\n"
@@ -379,7 +379,7 @@ def test_everything_below_is_ended():
     """A subreaper ends and collects its daemons too."""
     script = (
         "import os, subprocess, time\n"
-        "from orchestrator import process\n"
+        "from spanwise.orchestrator import process\n"
         "process.adopt_orphans()\n"
         "subprocess.Popen(['sh', '-c', '(setsid sleep 1000 &) ; sleep 1000'])\n"
         "while len(process.descendants(os.getpid())) < 3: time.sleep(0.01)\n"
@@ -397,7 +397,7 @@ def test_a_child_dies_with_its_parent():
     """A child that asked for it is killed when its parent ends, however that ends."""
     script = (
         "import os, time\n"
-        "from orchestrator import process\n"
+        "from spanwise.orchestrator import process\n"
         "me = os.getpid()\n"
         "ready, write = os.pipe()\n"
         "pid = os.fork()\n"

@@ -2,11 +2,21 @@
 
 import pytest
 
-from orchestrator import Blessing, Execution, Fenced, Model, Report, Run, State
-from orchestrator.driver import Execute, Reuse
-from orchestrator.lease import acquire
-from orchestrator.publisher import ABANDONED, LONGEST_ERROR, begin, clear, complete, fail, place, put_right, reuse
-from orchestrator.store import Address, AlreadyClaimed, Claim, MemoryStore
+from spanwise.orchestrator import Blessing, Execution, Fenced, Model, Report, Run, State
+from spanwise.orchestrator.driver import Execute, Reuse
+from spanwise.orchestrator.lease import acquire
+from spanwise.orchestrator.publisher import (
+    ABANDONED,
+    LONGEST_ERROR,
+    begin,
+    clear,
+    complete,
+    fail,
+    place,
+    put_right,
+    reuse,
+)
+from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, MemoryStore
 
 PLAN = Execute(reason="nothing like it was done before", prepared={}, parameters={"n": "3"}, key=None)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import orchestrator.executor as executor_module
-from orchestrator import (
+import spanwise.orchestrator.executor as executor_module
+from spanwise.orchestrator import (
     Attempt,
     Component,
     Fenced,
@@ -25,12 +25,12 @@ from orchestrator import (
     State,
     UsageError,
 )
-from orchestrator.errors import StoreUnavailable
-from orchestrator.executor import Executor
-from orchestrator.lease import Clock, acquire, current
-from orchestrator.runner import Controller, Request, run
-from orchestrator.store import Address, AlreadyClaimed, Claim, MemoryStore
-from orchestrator.testing import Trial
+from spanwise.orchestrator.errors import StoreUnavailable
+from spanwise.orchestrator.executor import Executor
+from spanwise.orchestrator.lease import Clock, acquire, current
+from spanwise.orchestrator.runner import Controller, Request, run
+from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, MemoryStore
+from spanwise.orchestrator.testing import Trial
 from tests.scenario.processes import frozen, needs_freezer
 
 
@@ -568,13 +568,13 @@ def test_what_a_dead_run_left_is_closed(trial):
 
 
 def _run(lease):
-    from orchestrator import Run
+    from spanwise.orchestrator import Run
 
     return Run(pipeline="p", token=lease.token)
 
 
 def _execution(run_):
-    from orchestrator import Execution
+    from spanwise.orchestrator import Execution
 
     return Execution(pipeline="p", run=run_.number, node="First")
 

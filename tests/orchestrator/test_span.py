@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.errors import AmbiguousSpan, PatternError, SpanNotFound, UsageError
-from orchestrator.span import Calendar, SpanPattern, blocks, choose, ranges
+from spanwise.orchestrator.errors import AmbiguousSpan, PatternError, SpanNotFound, UsageError
+from spanwise.orchestrator.span import Calendar, SpanPattern, blocks, choose, ranges
 
 DAYS = "data/{YYYY}-{MM}-{DD}/v{VERSION}/*.csv"
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import Attempt, Calendar, Component, Output, Pipeline, Report, State
-from orchestrator.lease import TTL_S
-from orchestrator.runner import Request
-from orchestrator.span import SpanPattern
-from orchestrator.store import MemoryStore
-from orchestrator.testing import FakeClock, Lake, Trial
+from spanwise.orchestrator import Attempt, Calendar, Component, Output, Pipeline, Report, State
+from spanwise.orchestrator.lease import TTL_S
+from spanwise.orchestrator.runner import Request
+from spanwise.orchestrator.span import SpanPattern
+from spanwise.orchestrator.store import MemoryStore
+from spanwise.orchestrator.testing import FakeClock, Lake, Trial
 
 
 class Say(Component):
@@ -122,6 +122,6 @@ def test_the_examples_of_the_page_hold(tmp_path, number):
 
 def test_the_page_names_everything():
     """Whatever the kit offers is described."""
-    from orchestrator import testing
+    from spanwise.orchestrator import testing
 
     assert [name for name in testing.__all__ if f"`{name}" not in PAGE.read_text()] == []

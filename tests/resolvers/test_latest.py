@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator import Model, ParameterError, ResolutionError, WindowIncomplete, past
-from resolvers import Fixed, Latest, LatestBlessed
+from spanwise.orchestrator import Model, ParameterError, ResolutionError, WindowIncomplete, past
+from spanwise.resolvers import Fixed, Latest, LatestBlessed
 
 
 def test_latest_is_never_what_this_run_made(published):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from orchestrator import Examples, PipelineError, past
-from resolvers import Previous
+from spanwise.orchestrator import Examples, PipelineError, past
+from spanwise.resolvers import Previous
 
 
 def test_the_previous_span_is_the_one_below_this_runs_own(published):

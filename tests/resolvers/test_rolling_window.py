@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator import ParameterError, WindowIncomplete
-from resolvers import LatestSpans, RollingWindow
+from spanwise.orchestrator import ParameterError, WindowIncomplete
+from spanwise.resolvers import LatestSpans, RollingWindow
 
 
 def chosen(resolver, history):

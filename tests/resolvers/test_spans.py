@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.artifact import Artifact, Examples
-from orchestrator.errors import MissingProperty, ParameterError, ResolutionError
-from resolvers.spans import (
+from spanwise.orchestrator.artifact import Artifact, Examples
+from spanwise.orchestrator.errors import MissingProperty, ParameterError, ResolutionError
+from spanwise.resolvers.spans import (
     all_spans,
     at_least,
     by_creation,

@@ -12,9 +12,10 @@ import time
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from orchestrator.lease import Clock
-from scheduler import cron, journal, settings
-from scheduler.cron import Cron
+from spanwise.orchestrator.lease import Clock
+from spanwise.scheduler.daemon import decision_log, loop
+from spanwise.scheduler.daemon.loop import Cron
+from spanwise.scheduler.project import settings
 
 
 class Compressed:
@@ -40,9 +41,9 @@ def boottime():
 
 def main():
     file, root, jump_s = sys.argv[1:]
-    journal.keep()
-    cron.TURN_S = 0.05  # in a whole second many a tick would come
-    cron.JUMP_S = float(jump_s)  # how quickly the clock passes is no news, and that it is set may be
+    decision_log.keep()
+    loop.TURN_S = 0.05  # in a whole second many a tick would come
+    loop.JUMP_S = float(jump_s)  # how quickly the clock passes is no news, and that it is set may be
     clock = Compressed(Path(os.environ["SPANWISE_COMPRESSED"]))
     Cron([file], settings.read(root=Path(root)), clock=Clock(now=clock.now)).run()
 

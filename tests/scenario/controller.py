@@ -9,11 +9,11 @@ import time
 from functools import partial
 from pathlib import Path
 
-from orchestrator import Attempt, Component, Input, Output, Pipeline, Report, SpanwiseError, process
-from orchestrator.executor import Executor
-from orchestrator.lease import Clock
-from orchestrator.mlmd import open_store
-from orchestrator.runner import Request, run
+from spanwise.orchestrator import Attempt, Component, Input, Output, Pipeline, Report, SpanwiseError, process
+from spanwise.orchestrator.executor import Executor
+from spanwise.orchestrator.lease import Clock
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.runner import Request, run
 
 say = partial(print, flush=True)
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from components import Trainer
-from components.elastic.job import ElasticJob
-from orchestrator import Retry
+from spanwise.components import Trainer
+from spanwise.components.training.elastic.job import ElasticJob
+from spanwise.orchestrator import Retry
 from tests.components.flow import Bench, Lake, only
 
 say = partial(print, flush=True)

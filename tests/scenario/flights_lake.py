@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from components.row_hash import buckets, row_hashes
-from orchestrator import Artifact, Calendar, Examples, Pipeline, Trigger
-from orchestrator.executor import Executor
-from orchestrator.mlmd import open_store
-from orchestrator.runner import Event, Request, run
-from orchestrator.store import Address
-from orchestrator.testing import Lake, Ran
-from pipelines import flights, nycflights
+from spanwise.components.row_hash import buckets, row_hashes
+from spanwise.orchestrator import Artifact, Calendar, Examples, Pipeline, Trigger
+from spanwise.orchestrator.executor import Executor
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.runner import Event, Request, run
+from spanwise.orchestrator.store import Address
+from spanwise.orchestrator.testing import Lake, Ran
+from spanwise.pipelines import flights, nycflights
 
 WINDOW = 3
 DAYS = 8

@@ -7,10 +7,10 @@ import subprocess
 import sys
 import time
 
-from pipelines import input as inputs
-from pipelines.input.service import consumer as _loaded_before_the_forks  # noqa: F401
-from pipelines.input.service.connection import Connection
-from pipelines.input.service.security import Security
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.service.client import consumer as _loaded_before_the_forks  # noqa: F401
+from spanwise.pipelines.input.service.wire.connection import Connection
+from spanwise.pipelines.input.service.wire.security import Security
 from tests.pipelines.input.service.servers import free_ports
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -38,7 +38,7 @@ class Servers:
         else:
             words = ["worker", self.target, *port]
         self.processes[name] = subprocess.Popen(
-            [sys.executable, "-m", "scheduler", "service", *words],
+            [sys.executable, "-m", "spanwise", "service", *words],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

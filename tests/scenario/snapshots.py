@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from pipelines import input as inputs
-from pipelines.input import dataset as _loaded_before_the_forks  # noqa: F401
-from pipelines.input.snapshot import writing
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input import dataset as _loaded_before_the_forks  # noqa: F401
+from spanwise.pipelines.input.snapshot import writing
 
 ROWS = 60_000
 BLOCK_ROWS = 2_000

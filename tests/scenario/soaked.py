@@ -14,9 +14,9 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import ClassVar
 
-from orchestrator import Attempt, Calendar, Component, Examples, Output, Pipeline, Retry
-from orchestrator.run import Trigger
-from scheduler import OverrunPolicy, Schedule, days_before
+from spanwise.orchestrator import Attempt, Calendar, Component, Examples, Output, Pipeline, Retry
+from spanwise.orchestrator.run import Trigger
+from spanwise.scheduler import OverrunPolicy, Schedule, days_before
 from tests.scenario.compressed import boottime
 
 WHERE = Path(os.environ["SPANWISE_COMPRESSED"])

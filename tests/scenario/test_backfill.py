@@ -16,12 +16,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from orchestrator import lease, process
-from orchestrator.mlmd import open_store
-from orchestrator.run import State
-from orchestrator.store import Address
-from pipelines import nycflights
-from scheduler import ledger
+from spanwise.orchestrator import lease, process
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.run import State
+from spanwise.orchestrator.store import Address
+from spanwise.pipelines import nycflights
+from spanwise.scheduler.ledger import ticks
 from tests.scenario.flights_lake import FlightsLake, editions, span, without_first
 from tests.scenario.processes import Marked
 from tests.scheduler.conftest import PROJECT, start
@@ -38,10 +38,10 @@ WEEKLY = '''
 import json
 from pathlib import Path
 
-from components import ExampleGen, Pusher, Trainer, TrainerTask
-from orchestrator import Model, Pipeline, past
-from resolvers import Latest
-from scheduler import Schedule
+from spanwise.components import ExampleGen, Pusher, Trainer, TrainerTask
+from spanwise.orchestrator import Model, Pipeline, past
+from spanwise.resolvers import Latest
+from spanwise.scheduler import Schedule
 
 
 def learn(task: TrainerTask) -> None:
@@ -222,7 +222,7 @@ def test_a_backfill_pauses_the_schedule_and_no_run_comes_between(weeks, friday):
     """
     (weeks.folder / "week").write_text("2")
     scheduler = Marked(
-        "scheduler", "schedule", "start", "weekly.py", cwd=weeks.folder, stdout=subprocess.DEVNULL,
+        "spanwise", "schedule", "start", "weekly.py", cwd=weeks.folder, stdout=subprocess.DEVNULL,
         stderr=subprocess.STDOUT,
     )  # fmt: skip
     try:
@@ -258,8 +258,8 @@ def _ticks_that_ran(weeks):
     store = weeks.store()
     try:
         return sum(
-            entry.ending is not None and entry.ending.outcome is ledger.Outcome.RAN
-            for entry in ledger.entries(store, "weekly")
+            entry.ending is not None and entry.ending.outcome is ticks.Outcome.RAN
+            for entry in ticks.entries(store, "weekly")
         )
     finally:
         store.close()
@@ -446,7 +446,7 @@ def test_a_backfill_waits_for_a_run_on_another_machine_and_ends_it_when_told(wee
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=SOON_S)
     held.release()
-    paused = ledger.paused(store, "weekly", datetime.now(UTC))
+    paused = ticks.paused(store, "weekly", datetime.now(UTC))
     store.close()
 
     assert "run 99 of 'weekly' is still going" in waiting

@@ -13,15 +13,15 @@ from subprocess import DEVNULL
 
 import pytest
 
-from orchestrator import State
-from orchestrator.errors import NotRecorded
-from orchestrator.lease import current
-from orchestrator.mlmd import open_store
-from orchestrator.span import Calendar
-from orchestrator.store import Address
-from scheduler import ledger
-from scheduler.backfill.record import Stage, find
-from scheduler.schedule import Timetable, days_before, described
+from spanwise.orchestrator import State
+from spanwise.orchestrator.errors import NotRecorded
+from spanwise.orchestrator.lease import current
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.span import Calendar
+from spanwise.orchestrator.store import Address
+from spanwise.scheduler.backfill.record import Stage, find
+from spanwise.scheduler.ledger import ticks
+from spanwise.scheduler.schedule.schedule import Timetable, days_before, described
 from tests.scenario.processes import Marked, kill
 from tests.scheduler.backfill.conftest import DAYS
 
@@ -54,7 +54,7 @@ class Place:
             place.mkdir(parents=True)
             (place / "rows").write_text(f"the rows of {day}")
         (folder / ".spanwise").mkdir()
-        known = ledger.Scheduled(
+        known = ticks.Scheduled(
             pipeline="days",
             timetable=described(Timetable("days", cron="0 3 * * *", span=days_before(1))),
             since=datetime.now(UTC),
@@ -62,7 +62,7 @@ class Place:
             calendar="day",
         )
         with self.store() as store:
-            ledger.put_schedule(store, known)
+            ticks.put_schedule(store, known)
 
     @contextlib.contextmanager
     def store(self):
@@ -72,7 +72,7 @@ class Place:
     def begin(self, how):
         """Starts the backfill, or goes on with it; not before its command has been understood."""
         words = ["--resume", "days"] if self.stage is not None else ["days.py", "--span", RANGE, *HOWS[how]]
-        run = Marked("scheduler", "backfill", *words, "--param", "work_s=0.02", cwd=self.folder, stdin=DEVNULL)
+        run = Marked("spanwise", "backfill", *words, "--param", "work_s=0.02", cwd=self.folder, stdin=DEVNULL)
         run.read_until("Backfill" if self.stage is None else "The schedule of days is paused.")
         return run
 
@@ -118,7 +118,7 @@ class Place:
                 assert run.state.ended, what
                 assert all(e.state.ended for e in store.executions(run)), what
             assert current(store, "days").released, what
-            assert ledger.paused(store, "days", datetime.now(UTC)) is None, what
+            assert ticks.paused(store, "days", datetime.now(UTC)) is None, what
             places = [*PLACES, ("Push", "report")]
             seen = {a.uri for node, key in places for a in published(store, node, key)}
         root = self.folder / ".spanwise" / "days"
@@ -188,7 +188,7 @@ def test_a_backfill_killed_at_any_moment_comes_to_the_same_end(undisturbed, tmp_
                 run.end()
             hit |= run.process.returncode == -signal.SIGKILL
             with place.store() as store:
-                pause = ledger.paused(store, "days", datetime.now(UTC))
+                pause = ticks.paused(store, "days", datetime.now(UTC))
             assert pause is None or pause.until <= datetime.now(UTC) + timedelta(minutes=10), told
         struck.append(hit)
         if place.stage is not Stage.COMPLETE:
@@ -227,7 +227,7 @@ def test_a_backfill_interrupted_at_any_moment_says_how_to_go_on(undisturbed, tmp
             assert said.endswith("Go on with what is left:  spanwise backfill --resume days/1\n"), what
             assert place.stage is Stage.INTERRUPTED, what
         with place.store() as store:
-            assert ledger.paused(store, "days", datetime.now(UTC)) is None, what
+            assert ticks.paused(store, "days", datetime.now(UTC)) is None, what
             held = current(store, "days")
             assert held is None or held.released, what
         if place.stage is not Stage.COMPLETE:

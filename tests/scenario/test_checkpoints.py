@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from components import Trainer
-from orchestrator import Retry
+from spanwise.components import Trainer
+from spanwise.orchestrator import Retry
 from tests.components.flow import Bench, Lake, only
 
 EPOCHS, KILLED_IN = 8, 5

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import State
-from orchestrator.mlmd import open_store
-from scheduler import ledger
-from scheduler.ledger import Outcome
+from spanwise.orchestrator import State
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.scheduler.ledger import ticks
+from spanwise.scheduler.ledger.ticks import Outcome
 from tests.scenario.compressed import Compressed
 from tests.scenario.processes import Marked, kill
 
@@ -57,7 +57,7 @@ class Place:
     def start(self, *words, command="start", root=None):
         reference = [f"{FILE}:often", "--root", root or self.root]
         with (self.folder / f"log.{len(self.started)}").open("w") as log:
-            one = Marked("scheduler", "schedule", command, *reference, *words, stderr=log, stdout=log)
+            one = Marked("spanwise", "schedule", command, *reference, *words, stderr=log, stdout=log)
         self.started.append(one)
         return one
 
@@ -67,7 +67,7 @@ class Place:
 
     def entries(self):
         store = open_store(str(self.root / "metadata.db"))
-        found = list(ledger.entries(store, "ticking"))[::-1]
+        found = list(ticks.entries(store, "ticking"))[::-1]
         store.close()
         return found
 

@@ -17,7 +17,7 @@ MORNING = re.compile(r"^(2013-01-\d\d) .* (\d+) +(0\.\d{3}) +(-|0\.\d{3}) +(yes|
 
 def played(folder, *words):
     """What a demo has printed; it has ended well, and so has all that it started."""
-    demo = Marked("pipelines.flights_demo", "--folder", folder, "--days", DAYS, *words)
+    demo = Marked("spanwise.pipelines.flights_demo", "--folder", folder, "--days", DAYS, *words)
     try:
         printed, _ = demo.process.communicate(timeout=SOON_S)
         assert demo.process.returncode == 0, printed
@@ -30,7 +30,7 @@ def played(folder, *words):
 def logged(folder):
     """What the last Trainer has logged."""
     return subprocess.run(
-        [sys.executable, "-m", "scheduler", "logs", "flights", "Trainer"],
+        [sys.executable, "-m", "spanwise", "logs", "flights", "Trainer"],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from components import ExampleGen, Trainer
-from components.trainer import TrainerTask
-from orchestrator import Pipeline, Trigger
-from orchestrator.runner import Request
-from orchestrator.testing import Lake, Ran, Trial
-from pipelines.input.dataset import Dataset
-from resolvers import RollingWindow
+from spanwise.components import ExampleGen, Trainer
+from spanwise.components.training.trainer import TrainerTask
+from spanwise.orchestrator import Pipeline, Trigger
+from spanwise.orchestrator.runner import Request
+from spanwise.orchestrator.testing import Lake, Ran, Trial
+from spanwise.pipelines.input.dataset import Dataset
+from spanwise.resolvers import RollingWindow
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("feed")]  # one worker, for what the tests share
 

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from orchestrator import State
-from orchestrator.mlmd import open_store
-from orchestrator.store import Address
+from spanwise.orchestrator import State
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.store import Address
 from tests.scenario.processes import Marked, kill
 
 TTL_S = 1.0

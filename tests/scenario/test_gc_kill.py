@@ -10,13 +10,13 @@ from multiprocessing import get_context
 
 import pytest
 
-from orchestrator import Model, State, fingerprint, lease
-from orchestrator.mlmd import open_store
-from orchestrator.store import Address
-from orchestrator.testing import Trial
-from scheduler import gc
-from scheduler.holdings import ASIDE
-from tests.scheduler.test_gc import learning
+from spanwise.orchestrator import Model, State, fingerprint, lease
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.store import Address
+from spanwise.orchestrator.testing import Trial
+from spanwise.scheduler.storage import gc
+from spanwise.scheduler.storage.disk_inventory import ASIDE
+from tests.scheduler.storage.test_gc import learning
 from tests.scheduler.yard import NOTHING, Yard
 
 KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "15"))  # the full form: 1000, which is every moment

@@ -4,11 +4,11 @@ import logging
 
 import pytest
 
-from orchestrator import Component, Input, Output, Pipeline, Report, State
-from orchestrator.lease import Clock, current
-from orchestrator.mlmd import open_store
-from orchestrator.runner import Request
-from orchestrator.testing import Trial
+from spanwise.orchestrator import Component, Input, Output, Pipeline, Report, State
+from spanwise.orchestrator.lease import Clock, current
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.runner import Request
+from spanwise.orchestrator.testing import Trial
 
 
 class Next(Component):

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import State, fingerprint
-from orchestrator.lease import current
-from orchestrator.mlmd import open_store
-from orchestrator.store import Address
+from spanwise.orchestrator import State, fingerprint
+from spanwise.orchestrator.lease import current
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.store import Address
 from tests.scenario.processes import Marked, kill
 
 KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "12"))  # the full form: 50

@@ -11,11 +11,11 @@ from functools import partial
 
 import pytest
 
-from orchestrator import lease, process
-from orchestrator.errors import Held, RunError
-from orchestrator.mlmd import open_store
-from orchestrator.run import State
-from scheduler import stop as stopping
+from spanwise.orchestrator import lease, process
+from spanwise.orchestrator.errors import Held, RunError
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.run import State
+from spanwise.scheduler.run import stop as stopping
 from tests.scenario.processes import Marked, frozen, kill, needs_freezer
 
 NODES = ["Deaf", "Forking", "Daemon", "Shell", "Hidden", "Stopped", "Program"]

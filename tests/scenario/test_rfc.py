@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from orchestrator import Examples, Held, Model, Pipeline, State, Trigger, past
-from orchestrator.executor import Executor
-from orchestrator.testing import Ran
+from spanwise.orchestrator import Examples, Held, Model, Pipeline, State, Trigger, past
+from spanwise.orchestrator.executor import Executor
+from spanwise.orchestrator.testing import Ran
 from tests.scenario.flights_lake import (
     WINDOW,
     Flights,
@@ -202,7 +202,7 @@ def auc(model, flights):
     """What a model is worth on some flights, computed by scikit-learn."""
     from sklearn.metrics import roc_auc_score
 
-    from pipelines.flights import late, predict
+    from spanwise.pipelines.flights import late, predict
 
     came = late(flights)
     return roc_auc_score(came[~np.isnan(came)], predict(model.path, flights)[~np.isnan(came)])
@@ -422,10 +422,10 @@ def test_lineage_leads_from_a_pushed_model_to_the_versions_it_learned_from(world
 SERVER = """
 import sys
 import joblib, numpy, polars
-from components.transform_graph import TransformGraph
+from spanwise.components.transform.graph import Preprocessor
 
 folder, rows, answers = sys.argv[1:]
-graph, fitted = TransformGraph.load(folder + "/graph"), joblib.load(folder + "/model.joblib")
+graph, fitted = Preprocessor.load(folder + "/graph"), joblib.load(folder + "/model.joblib")
 names = ["distance", "departure", "arrival", "carrier", "origin", "dest"]
 features = graph.apply(polars.read_parquet(rows), outputs=names)
 columns = [features[name].to_numpy().astype(float) for name in names]
@@ -441,7 +441,7 @@ def test_what_is_served_is_what_was_evaluated(mornings, tmp_path):
     """
     from sklearn.metrics import log_loss
 
-    from pipelines.flights import late, predict
+    from spanwise.pipelines.flights import late, predict
 
     ran = mornings[6]
     pushed = ran.artifact("Pusher", "pushed_model").properties
@@ -463,10 +463,10 @@ def test_what_is_served_is_what_was_evaluated(mornings, tmp_path):
 
 def test_what_is_served_is_what_was_trained_on(mornings):
     """The graph of the pushed model makes of raw flights the features that the Trainer read."""
-    from components import TransformGraph
+    from spanwise.components import Preprocessor
 
     ran = mornings[6]
-    graph = TransformGraph.load(Path(ran.artifact("Pusher", "pushed_model").properties["pushed_destination"]) / "graph")
+    graph = Preprocessor.load(Path(ran.artifact("Pusher", "pushed_model").properties["pushed_destination"]) / "graph")
 
     features = graph.apply(split(ran["Transform"].inputs["examples"], "train"))
 
@@ -547,9 +547,9 @@ def warm(world, mornings, mended, outside):
     """The training part of the pipeline with warm starts, one of them from a model that was picked by hand: on a
     routine morning, then in a backfill.
     """
-    from components import ExampleGen, Importer, Trainer, Transform
-    from pipelines.flights import preprocess
-    from resolvers import Latest, RollingWindow
+    from spanwise.components import ExampleGen, Importer, Trainer, Transform
+    from spanwise.pipelines.flights import preprocess
+    from spanwise.resolvers import Latest, RollingWindow
 
     ingest = ExampleGen(pattern=world.lake.pattern)
     recent = RollingWindow(ingest["examples"], size=WINDOW)

@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 
-from pipelines import input as inputs
-from pipelines.input.snapshot.files import files_at
-from pipelines.input.snapshot.keep import snapshots, verify
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.snapshot.inventory import snapshots, verify
+from spanwise.pipelines.input.snapshot.storage import files_at
 from tests.scenario.served import Servers, slow
 
 KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "2"))  # the full form: 100

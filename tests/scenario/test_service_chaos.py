@@ -11,10 +11,11 @@ from functools import partial
 
 import pytest
 
-from pipelines import input as inputs
-from pipelines.input.service import coordinated, dispatch
-from pipelines.input.service.journal import record_of
-from pipelines.input.service.sharding import splits_of
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.service.client import coordinated
+from spanwise.pipelines.input.service.dispatcher import state
+from spanwise.pipelines.input.service.dispatcher.journal import record_of
+from spanwise.pipelines.input.service.dispatcher.sharding import splits_of
 from tests.pipelines.input.service.consumers import Consumers, groups, is_consecutive
 from tests.pipelines.input.service.servers import eventually
 from tests.scenario.served import Consumer, Servers, numbers
@@ -79,11 +80,11 @@ class Round:
         with suppress(FileNotFoundError):
             for line in (self.servers.folder / "journal").read_bytes().splitlines(keepends=True):
                 match record_of(line):
-                    case dispatch.CreateJob(name=self.name, job=number):
+                    case state.CreateJob(name=self.name, job=number):
                         job = number
-                    case dispatch.AcquireClient(client=client, job=number) if number == job:
+                    case state.AcquireClient(client=client, job=number) if number == job:
                         found[client] = set()
-                    case dispatch.LeaseSplits(client=client, done=done) if client in found:
+                    case state.LeaseSplits(client=client, done=done) if client in found:
                         found[client].update(done)
         return found
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines import input as inputs
-from pipelines.input.service.connection import Connection, Unreachable
-from pipelines.input.service.journal import COMPACT_RECORDS
-from pipelines.input.service.policy import ShardingPolicy
-from pipelines.input.service.security import Security
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.service.dispatcher.journal import COMPACT_RECORDS
+from spanwise.pipelines.input.service.policy import ShardingPolicy
+from spanwise.pipelines.input.service.wire.connection import Connection, Unreachable
+from spanwise.pipelines.input.service.wire.security import Security
 from tests.pipelines.input.service.servers import eventually
 from tests.scenario.served import Consumer, Servers
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from pipelines.input.snapshot.files import files_at
-from pipelines.input.snapshot.folder import Folder
+from spanwise.pipelines.input.snapshot.folder import Folder
+from spanwise.pipelines.input.snapshot.storage import files_at
 from tests.scenario.snapshots import passed, start
 
 KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "8"))  # the full form: 100

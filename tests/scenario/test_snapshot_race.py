@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from pipelines.input.snapshot.files import files_at
+from spanwise.pipelines.input.snapshot.storage import files_at
 from tests.scenario.snapshots import EXPIRY_S, passed, start
 
 RACES = int(os.environ.get("SPANWISE_TEST_RACES", "5"))  # the full form: 100

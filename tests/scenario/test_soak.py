@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import State, lease, process
-from orchestrator.mlmd import open_store
-from scheduler import ledger
-from scheduler.ledger import Outcome
+from spanwise.orchestrator import State, lease, process
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.scheduler.ledger import ticks
+from spanwise.scheduler.ledger.ticks import Outcome
 from tests.scenario.compressed import Compressed
 from tests.scenario.processes import Marked, kill
 
@@ -142,7 +142,7 @@ class Soak:
             store.close()
 
     def entries(self, policy):
-        return self.reading(lambda store: list(ledger.entries(store, policy)))[::-1]
+        return self.reading(lambda store: list(ticks.entries(store, policy)))[::-1]
 
     def ended(self, policy):
         return [entry for entry in self.entries(policy) if entry.settled]
@@ -163,7 +163,7 @@ class Soak:
 
     def command(self, *words):
         done = subprocess.run(
-            [sys.executable, "-m", "scheduler", *words, "--root", self.root, "--json"],
+            [sys.executable, "-m", "spanwise", *words, "--root", self.root, "--json"],
             capture_output=True,
             check=False,
             text=True,

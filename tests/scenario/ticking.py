@@ -12,8 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-from orchestrator import Attempt, Component, Output, Pipeline, Report
-from scheduler import OverrunPolicy, Schedule, days_before
+from spanwise.orchestrator import Attempt, Component, Output, Pipeline, Report
+from spanwise.scheduler import OverrunPolicy, Schedule, days_before
 
 WHERE = Path(os.environ.get("SPANWISE_TICKING", "."))
 

@@ -14,11 +14,11 @@ import time
 from functools import partial
 from pathlib import Path
 
-from components import Command
-from orchestrator import Component, Output, Pipeline, Report, process
-from orchestrator.executor import Executor
-from orchestrator.mlmd import open_store
-from orchestrator.runner import Request, run
+from spanwise.components import Command
+from spanwise.orchestrator import Component, Output, Pipeline, Report, process
+from spanwise.orchestrator.executor import Executor
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.runner import Request, run
 
 say = partial(print, flush=True)
 

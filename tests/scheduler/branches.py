@@ -1,6 +1,6 @@
 """A pipeline with two branches that meet again; its nodes are never run."""
 
-from orchestrator import Component, Input, Output, Pipeline, Report
+from spanwise.orchestrator import Component, Input, Output, Pipeline, Report
 
 
 class Make(Component):

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.__main__ import main
+from spanwise.scheduler.main import main
 
 PROJECT = Path(__file__).parents[2]
 
 FLOW = '''
 """Three nodes; what they do is told by parameters."""
 import time
-from orchestrator import Component, Input, Output, Pipeline, Report
+from spanwise.orchestrator import Component, Input, Output, Pipeline, Report
 
 
 class First(Component):
@@ -90,13 +90,13 @@ def spanwise(capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1"}
+    return {**os.environ, "PYTHONPATH": str(PROJECT / "src"), "PYTHONUNBUFFERED": "1"}
 
 
 def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
     """Starts the command in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "scheduler", *words],
+        [sys.executable, "-P", "-m", "spanwise", *words],
         cwd=cwd,
         env=environment(),
         stdout=subprocess.PIPE,

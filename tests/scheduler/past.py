@@ -3,8 +3,8 @@
 import json
 from dataclasses import replace
 
-from orchestrator import Blessing, Evaluation, Examples, Execution, Model, PushedModel, Run, State, Statistics
-from orchestrator.store import MemoryStore
+from spanwise.orchestrator import Blessing, Evaluation, Examples, Execution, Model, PushedModel, Run, State, Statistics
+from spanwise.orchestrator.store import MemoryStore
 
 
 class Past:

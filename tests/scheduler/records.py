@@ -3,9 +3,9 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from orchestrator import Artifact, Examples, Execution, Model, Run, State
-from orchestrator.artifact import Value
-from orchestrator.store import MemoryStore
+from spanwise.orchestrator import Artifact, Examples, Execution, Model, Run, State
+from spanwise.orchestrator.artifact import Value
+from spanwise.orchestrator.store import MemoryStore
 
 NOON = datetime(2013, 1, 8, 12, 0, 0, tzinfo=UTC)
 DAY = 15_710  # 2013-01-05

@@ -18,13 +18,13 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
 
-from orchestrator.errors import SettingsError
-from scheduler import alert as words
-from scheduler import channel as channels
-from scheduler import outbox
-from scheduler.alert import Alert, Site
-from scheduler.channel import Channel, Message, Sender, check, routes
-from scheduler.settings import Alerts
+from spanwise.orchestrator.errors import SettingsError
+from spanwise.scheduler.alerts import alert as words
+from spanwise.scheduler.alerts import channel as channels
+from spanwise.scheduler.alerts import outbox
+from spanwise.scheduler.alerts.alert import Alert, Site
+from spanwise.scheduler.alerts.channel import Channel, Message, Sender, check, routes
+from spanwise.scheduler.project.settings import Alerts
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 PROJECT = Path(__file__).parents[2]
@@ -250,10 +250,10 @@ DELIVERY = """
 import sys
 from datetime import datetime
 from pathlib import Path
-from scheduler import channel as channels
-from scheduler import outbox
-from scheduler.channel import routes
-from scheduler.settings import Alerts
+from spanwise.scheduler.alerts import channel as channels
+from spanwise.scheduler.alerts import outbox
+from spanwise.scheduler.alerts.channel import routes
+from spanwise.scheduler.project.settings import Alerts
 print(outbox.deliver(Path(sys.argv[1]), routes(Alerts(urls=(sys.argv[2],))), datetime.fromisoformat(sys.argv[3])).sent)
 """
 
@@ -261,7 +261,7 @@ print(outbox.deliver(Path(sys.argv[1]), routes(Alerts(urls=(sys.argv[2],))), dat
 def delivering(root: Path, url: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", DELIVERY, str(root), url, NOON.isoformat()],
-        env={**os.environ, "PYTHONPATH": str(PROJECT)}, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(PROJECT / "src")}, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
@@ -371,7 +371,7 @@ def test_apprise_is_not_imported_here(tmp_path: Path, receiver: Receiver) -> Non
     outbox.put(tmp_path, FAILURE)
     child = subprocess.run(
         [sys.executable, "-c", f"{DELIVERY}print('apprise' in sys.modules)", str(tmp_path), receiver.url(), NOON.isoformat()],
-        env={**os.environ, "PYTHONPATH": str(PROJECT)}, capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": str(PROJECT / "src")}, capture_output=True, text=True, check=True,
     )  # fmt: skip
 
     assert child.stdout.split() == ["1", "False"]

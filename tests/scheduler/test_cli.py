@@ -13,22 +13,24 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import __version__, process
-from scheduler import find, root, settings
+from spanwise import __version__
+from spanwise.orchestrator import process
+from spanwise.scheduler.inspect import find
+from spanwise.scheduler.project import root, settings
 from tests.scheduler.conftest import FLOW, Command, environment, start
 
 CSV = "a,b\n1,2\n"
 
 INGEST = """
-from components import ExampleGen
-from orchestrator import Pipeline
+from spanwise.components import ExampleGen
+from spanwise.orchestrator import Pipeline
 
 def ingest(pattern: str = "data/{YYYY}-{MM}-{DD}/*.csv") -> Pipeline:
     return Pipeline("ingest", [ExampleGen(pattern=pattern)])
 """
 
 HEAD = """
-from orchestrator import Component, Examples, Input, Model, Output, Pipeline, Report
+from spanwise.orchestrator import Component, Examples, Input, Model, Output, Pipeline, Report
 
 class Make(Component):
     def run(self, report: Output[Report]) -> None: ...
@@ -203,7 +205,7 @@ def test_debug_shows_the_traceback(folder: Path, spanwise: Command) -> None:
 def test_our_own_mistake_asks_to_be_reported(folder: Path, spanwise: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit 1, a short message, and what to send."""
     monkeypatch.setattr(find, "runs", lambda *_: 1 / 0)
-    monkeypatch.setattr("orchestrator.store.MemoryStore.pipelines", lambda _: ["x"])
+    monkeypatch.setattr("spanwise.orchestrator.store.MemoryStore.pipelines", lambda _: ["x"])
 
     code, out, err = spanwise("runs")
 
@@ -291,7 +293,7 @@ def test_a_file_that_cannot_be_read_fails_the_run(folder: Path, shell: Command, 
 def test_a_reader_that_goes_away_is_no_error(project: Path, shell: Command) -> None:
     """`spanwise … | head` prints no complaint."""
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "scheduler", "validate", "flow.py"],
+        [sys.executable, "-P", "-m", "spanwise", "validate", "flow.py"],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -321,7 +323,7 @@ def test_a_run_goes_on_when_its_reader_goes_away(project: Path, shell: Command) 
 
 def test_help_loads_nothing_that_it_does_not_need() -> None:
     """Not even our own core: `spanwise --help` answers before a command has been chosen."""
-    program = "import sys, scheduler.cli; print(*{'orchestrator', 'pydantic', 'rich'} & {*sys.modules})"
+    program = "import sys, spanwise.scheduler.cli; print(*{'orchestrator', 'pydantic', 'rich'} & {*sys.modules})"
 
     done = subprocess.run(
         [sys.executable, "-P", "-c", program], env=environment(), capture_output=True, text=True, check=False
@@ -333,7 +335,7 @@ def test_help_loads_nothing_that_it_does_not_need() -> None:
 def test_a_letter_that_cannot_be_shown_is_replaced(project: Path) -> None:
     """A log on a machine without Unicode is no reason to fail."""
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "scheduler", "run", "flow.py", "--to", "First", "--param", "text=größer"],
+        [sys.executable, "-P", "-m", "spanwise", "run", "flow.py", "--to", "First", "--param", "text=größer"],
         env={**environment(), "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
@@ -345,7 +347,7 @@ def test_a_full_disk_behind_stdout_is_told(project: Path) -> None:
     """What could not be printed is not lost in silence."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "scheduler", "validate", "flow.py"],
+            [sys.executable, "-P", "-m", "spanwise", "validate", "flow.py"],
             env=environment(), stdout=full, stderr=subprocess.PIPE, text=True, check=False,
         )  # fmt: skip
 
@@ -359,7 +361,7 @@ def test_a_folder_named_as_ours_does_not_mislead(project: Path) -> None:
     for name in ("scheduler", "orchestrator", "components"):
         (project / name).mkdir()
         (project / name / "__init__.py").write_text("raise SystemExit('imported a decoy')")
-    program = "import sys; from scheduler.__main__ import main; sys.path.insert(0, ''); sys.exit(main())"
+    program = "import sys; from spanwise.scheduler.main import main; sys.path.insert(0, ''); sys.exit(main())"
 
     done = subprocess.run(
         [sys.executable, "-P", "-c", program, "validate", "flow.py"],
@@ -370,9 +372,9 @@ def test_a_folder_named_as_ours_does_not_mislead(project: Path) -> None:
 
 
 WINDOW = """
-from components import ExampleGen
-from orchestrator import Pipeline
-from resolvers import RollingWindow
+from spanwise.components import ExampleGen
+from spanwise.orchestrator import Pipeline
+from spanwise.resolvers import RollingWindow
 
 def ingest() -> Pipeline:
     made = ExampleGen(pattern="data/{YYYY}-{MM}-{DD}/*.csv")
@@ -528,7 +530,7 @@ def test_on_a_terminal_a_table_is_drawn_and_the_cursor_comes_back(project: Path)
     """The nodes with their states; above them what they print; below them the summary."""
     ours, theirs = pty.openpty()
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "scheduler", "run", "flow.py", "--param", "sleep_s=0.3"],
+        [sys.executable, "-P", "-m", "spanwise", "run", "flow.py", "--param", "sleep_s=0.3"],
         env={**environment(), "TERM": "xterm", "COLUMNS": "100"}, stdin=theirs, stdout=theirs, stderr=theirs,
     )  # fmt: skip
     os.close(theirs)
@@ -552,7 +554,7 @@ def test_words_are_completed(folder: Path) -> None:
     asked = {"_SPANWISE_COMPLETE": "complete_bash", "COMP_WORDS": "spanwise va", "COMP_CWORD": "1"}
 
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "scheduler"],
+        [sys.executable, "-P", "-m", "spanwise"],
         env={**environment(), **asked}, capture_output=True, text=True, check=False,
     )  # fmt: skip
 

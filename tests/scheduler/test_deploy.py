@@ -14,10 +14,10 @@ import typer
 import yaml  # type: ignore[import-untyped]
 from croniter import croniter
 
-from pipelines.input.service.dispatcher import DispatchServer
-from pipelines.input.service.security import Security
-from scheduler.cli import app
-from scheduler.served import families
+from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServer
+from spanwise.pipelines.input.service.wire.security import Security
+from spanwise.scheduler.cli import app
+from spanwise.scheduler.data_service.service_metrics import families
 
 DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
 UNITS = sorted(file.name for file in DEPLOY.glob("*.[st][ei][rm][ve]*"))

@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import Run, State
-from orchestrator.mlmd import open_store
-from scheduler import ledger, schedule
-from scheduler.ledger import Ending, Outcome, Scheduled
-from scheduler.schedule import DaysBefore, Timetable
+from spanwise.orchestrator import Run, State
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.scheduler.ledger import ticks as ledger
+from spanwise.scheduler.ledger.ticks import Ending, Outcome, Scheduled
+from spanwise.scheduler.schedule import schedule
+from spanwise.scheduler.schedule.schedule import DaysBefore, Timetable
 from tests.scheduler.conftest import start
 
 FILE = """
 from flow import flow
-from scheduler import Schedule, days_before
+from spanwise.scheduler import Schedule, days_before
 
 often = Schedule(flow, cron="* * * * *", span=days_before(1))
 """

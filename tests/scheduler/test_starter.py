@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import UsageError
-from scheduler import load, settings, starter
+from spanwise.orchestrator import UsageError
+from spanwise.scheduler.project import load, settings, starter
 from tests.scheduler.conftest import environment
 
 

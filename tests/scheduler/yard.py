@@ -4,13 +4,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from orchestrator import Artifact, Examples, Execution, Model, Run, State, TransformGraph
-from orchestrator.collection import Retention
-from orchestrator.mlmd import open_store
-from orchestrator.publisher import place
-from orchestrator.store import Claim
-from scheduler import gc
-from scheduler.holdings import Holdings, holdings
+from spanwise.orchestrator import Artifact, Examples, Execution, Model, Run, State, TransformGraph
+from spanwise.orchestrator.collection import Retention
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.publisher import place
+from spanwise.orchestrator.store import Claim
+from spanwise.scheduler.storage import gc
+from spanwise.scheduler.storage.disk_inventory import Holdings, holdings
 
 NOTHING = Retention(last=0, younger=timedelta(0), logs=timedelta(days=90))
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pipelines.input.element import Spec, Table
-from pipelines.input.op import Knob, Op, Opening, State, Stream
+from spanwise.pipelines.input.element import Spec, Table
+from spanwise.pipelines.input.op import Knob, Op, Opening, State, Stream
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.errors import DatasetError
-from pipelines.input.arrays import as_arrays
-from pipelines.input.element import UNKNOWN, ArraySpec, Batch, Spec, Structure
-from pipelines.input.op import Element, Op, Opening, Stream, Through
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.arrays import as_arrays
+from spanwise.pipelines.input.element import UNKNOWN, ArraySpec, Batch, Spec, Structure
+from spanwise.pipelines.input.op import Element, Op, Opening, Stream, Through
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import DatasetError
-from pipelines.input.element import Spec, Table
-from pipelines.input.op import Element, Op, Opening, Stream, Through
-from pipelines.input.rows import in_rows
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.element import Spec, Table
+from spanwise.pipelines.input.op import Element, Op, Opening, Stream, Through
+from spanwise.pipelines.input.rows import in_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

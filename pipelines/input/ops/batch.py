@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import DatasetError
-from pipelines.input.arrays import as_arrays
-from pipelines.input.element import Batch as BatchSpec
-from pipelines.input.element import Spec, batched
-from pipelines.input.op import Count, Element, Op, Opening, Stream, Through, ceil_div, whole
-from pipelines.input.ops.as_numpy import arrays_of
-from pipelines.input.rows import Rows, in_rows
-from pipelines.input.stacking import stack
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.arrays import as_arrays
+from spanwise.pipelines.input.element import Batch as BatchSpec
+from spanwise.pipelines.input.element import Spec, batched
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, Stream, Through, ceil_div, whole
+from spanwise.pipelines.input.ops.as_numpy import arrays_of
+from spanwise.pipelines.input.rows import Rows, in_rows
+from spanwise.pipelines.input.stacking import stack
 
 if TYPE_CHECKING:
     import pyarrow as pa

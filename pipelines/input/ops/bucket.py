@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from orchestrator.errors import DatasetError
-from pipelines.input.call import caller, failed
-from pipelines.input.element import UNKNOWN, Spec
-from pipelines.input.op import Element, Op, Opening, State, Stream, Through, callable_, whole
-from pipelines.input.ops.padded_batch import Padding, Sizes, padded
-from pipelines.input.rows import elements
-from pipelines.input.stacking import stack
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.call import caller, failed
+from spanwise.pipelines.input.element import UNKNOWN, Spec
+from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream, Through, callable_, whole
+from spanwise.pipelines.input.ops.padded_batch import Padding, Sizes, padded
+from spanwise.pipelines.input.rows import elements
+from spanwise.pipelines.input.stacking import stack
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -7,12 +7,12 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.errors import DatasetError
-from pipelines.input.element import Ragged, Sparse, parts_of
-from pipelines.input.op import Element, Op, Opening, State, Stream, Through, seeded, whole
-from pipelines.input.ops.arrow import BlockStream
-from pipelines.input.ops.tensors import ElementsStream
-from pipelines.input.rows import Rows, bytes_of, in_rows
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.element import Ragged, Sparse, parts_of
+from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream, Through, seeded, whole
+from spanwise.pipelines.input.ops.arrow import BlockStream
+from spanwise.pipelines.input.ops.tensors import ElementsStream
+from spanwise.pipelines.input.rows import Rows, bytes_of, in_rows
 
 DEFAULT_LIMIT_BYTES = 1 << 30
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.errors import DatasetError
-from pipelines.input.element import UNKNOWN, Spec, Table
-from pipelines.input.op import Count, Element, Op, Opening, State, Stream
-from pipelines.input.rows import in_rows
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.element import UNKNOWN, Spec, Table
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream
+from spanwise.pipelines.input.rows import in_rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

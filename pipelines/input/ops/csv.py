@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import DatasetError, UnreadableInput
-from pipelines.input.element import Spec, Table
-from pipelines.input.files import PartStream, Paths, conformed, listed, one_of_each, place
-from pipelines.input.op import Op, Opening, Stream
+from spanwise.orchestrator.errors import DatasetError, UnreadableInput
+from spanwise.pipelines.input.element import Spec, Table
+from spanwise.pipelines.input.files import PartStream, Paths, conformed, listed, one_of_each, place
+from spanwise.pipelines.input.op import Op, Opening, Stream
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.errors import DatasetError
-from pipelines.input.element import ArraySpec, Spec, Structure, Table
-from pipelines.input.op import Element, Op, Opening, Stream, Through, whole
-from pipelines.input.rows import in_rows
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.element import ArraySpec, Spec, Structure, Table
+from spanwise.pipelines.input.op import Element, Op, Opening, Stream, Through, whole
+from spanwise.pipelines.input.rows import in_rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import DatasetError
-from pipelines.input.arrays import as_column
-from pipelines.input.call import Format, caller, failed, format_of, of_rows
-from pipelines.input.element import Table
-from pipelines.input.op import Element, Op, Opening, Stream, Through
-from pipelines.input.rows import in_rows
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.arrays import as_column
+from spanwise.pipelines.input.call import Format, caller, failed, format_of, of_rows
+from spanwise.pipelines.input.element import Table
+from spanwise.pipelines.input.op import Element, Op, Opening, Stream, Through
+from spanwise.pipelines.input.rows import in_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.errors import DatasetError
-from pipelines.input.call import failed
-from pipelines.input.element import UNKNOWN, Spec
-from pipelines.input.op import Count, Element, Op, Opening, State, Stream, callable_
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.call import failed
+from spanwise.pipelines.input.element import UNKNOWN, Spec
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, callable_
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

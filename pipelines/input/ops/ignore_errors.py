@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from orchestrator.errors import DatasetError, FunctionFailed
-from pipelines.input.op import Element, Op, Opening, Stream, Through
-from pipelines.input.rows import in_rows
+from spanwise.orchestrator.errors import DatasetError, FunctionFailed
+from spanwise.pipelines.input.op import Element, Op, Opening, Stream, Through
+from spanwise.pipelines.input.rows import in_rows
 
 _log = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from orchestrator.errors import DatasetError
-from pipelines.input.call import Format, caller, failed, format_of
-from pipelines.input.element import UNKNOWN, Spec, Table
-from pipelines.input.op import Element, Op, Opening, State, Stream, callable_, mixed, seeded, whole
-from pipelines.input.rows import Rows, elements, in_rows
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.call import Format, caller, failed, format_of
+from spanwise.pipelines.input.element import UNKNOWN, Spec, Table
+from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream, callable_, mixed, seeded, whole
+from spanwise.pipelines.input.rows import Rows, elements, in_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +65,7 @@ class Interleave(Op):
 
     def open(self, opening: Opening) -> Stream:
         if self.num_parallel is not None:
-            from pipelines.input.parallel import open_interleave
+            from spanwise.pipelines.input.execution.parallel import open_interleave
 
             return open_interleave(self, opening)
         return InterleaveStream(self, opening)

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import UnreadableInput
-from pipelines.input.element import Spec, Table
-from pipelines.input.files import PartStream, Paths, conformed, listed, place, unified
-from pipelines.input.op import Count, Knob, Op, Opening, Stream
+from spanwise.orchestrator.errors import UnreadableInput
+from spanwise.pipelines.input.element import Spec, Table
+from spanwise.pipelines.input.files import PartStream, Paths, conformed, listed, place, unified
+from spanwise.pipelines.input.op import Count, Knob, Op, Opening, Stream
 
 if TYPE_CHECKING:
     import pyarrow as pa

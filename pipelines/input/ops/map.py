@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
-from orchestrator.errors import DatasetError
-from pipelines.input.arrays import as_arrays, as_batch
-from pipelines.input.call import Format, caller, failed, format_of, of_rows
-from pipelines.input.element import UNKNOWN, Spec, Table
-from pipelines.input.op import Element, Op, Opening, Stream, Through, callable_, whole
-from pipelines.input.purity import stateless
-from pipelines.input.rows import elements, in_rows
-from pipelines.input.trial import Workers
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.arrays import as_arrays, as_batch
+from spanwise.pipelines.input.call import Format, caller, failed, format_of, of_rows
+from spanwise.pipelines.input.element import UNKNOWN, Spec, Table
+from spanwise.pipelines.input.execution.purity import stateless
+from spanwise.pipelines.input.execution.trial import Workers
+from spanwise.pipelines.input.op import Element, Op, Opening, Stream, Through, callable_, whole
+from spanwise.pipelines.input.rows import elements, in_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,7 +72,7 @@ class Map(Op):
 
     def open(self, opening: Opening) -> Stream:
         if self.num_parallel is not None:
-            from pipelines.input.parallel import open_map
+            from spanwise.pipelines.input.execution.parallel import open_map
 
             return open_map(self, opening)
         source = opening.open(self.input) if self.vectorized else elements(opening, self.input)

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from orchestrator.errors import DatasetError
-from pipelines.input.element import UNKNOWN, Spec, build, parts_of
-from pipelines.input.op import Count, Element, Op, Opening, Stream, Through, ceil_div, whole
-from pipelines.input.rows import elements
-from pipelines.input.stacking import stack
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.element import UNKNOWN, Spec, build, parts_of
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, Stream, Through, ceil_div, whole
+from spanwise.pipelines.input.rows import elements
+from spanwise.pipelines.input.stacking import stack
 
 Padding: TypeAlias = "int | float | str | bytes | bool | None | Mapping[str, Padding] | tuple[Padding, ...]"
 """One value for all leaves, or a structure like the element's; None for 0, "" or False as the type has it."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import DatasetError, UnreadableInput
-from pipelines.input.element import Spec, Table
-from pipelines.input.files import PartStream, Paths, conformed, listed, place, unified
-from pipelines.input.op import Count, Knob, Op, Opening, Stream, mixed
-from pipelines.input.ops.filter import check, columns_of
+from spanwise.orchestrator.errors import DatasetError, UnreadableInput
+from spanwise.pipelines.input.element import Spec, Table
+from spanwise.pipelines.input.files import PartStream, Paths, conformed, listed, place, unified
+from spanwise.pipelines.input.op import Count, Knob, Op, Opening, Stream, mixed
+from spanwise.pipelines.input.ops.filter import check, columns_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

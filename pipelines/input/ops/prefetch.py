@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from orchestrator.errors import DatasetError
-from pipelines.input.op import AUTOTUNE, Knob, Op, Opening, Stream, whole
-from pipelines.input.parallel import Ahead
-from pipelines.input.rows import in_rows
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.execution.parallel import Ahead
+from spanwise.pipelines.input.op import AUTOTUNE, Knob, Op, Opening, Stream, whole
+from spanwise.pipelines.input.rows import in_rows
 
 MOST = 64  #: elements, or blocks of rows, that autotune keeps ready
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.errors import DatasetError
-from pipelines.input.element import ArraySpec, Spec
-from pipelines.input.op import Op, Opening, State, Stream
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.element import ArraySpec, Spec
+from spanwise.pipelines.input.op import Op, Opening, State, Stream
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pipelines.input.op import Op
-from pipelines.input.ops.batch import Batch
-from pipelines.input.ops.unbatch import Unbatch
+from spanwise.pipelines.input.op import Op
+from spanwise.pipelines.input.ops.batch import Batch
+from spanwise.pipelines.input.ops.unbatch import Unbatch
 
 
 def rebatch(source: Op, size: int, *, drop_remainder: bool = False, ragged: bool = False) -> Op:

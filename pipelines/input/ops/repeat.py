@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pipelines.input.op import Count, Element, Op, Opening, State, Stream, whole
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, whole
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -10,11 +10,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.errors import DatasetError
-from pipelines.input.element import UNKNOWN, Spec
-from pipelines.input.op import Count, Element, Op, Opening, State, Stream, mixed, whole
-from pipelines.input.ops.concatenate import one_kind
-from pipelines.input.rows import Rows, in_rows, joined
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.element import UNKNOWN, Spec
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, mixed, whole
+from spanwise.pipelines.input.ops.concatenate import one_kind
+from spanwise.pipelines.input.rows import Rows, in_rows, joined
 
 _DRAWS = 4096  # made at a time; part of what a seed means, so never change it
 

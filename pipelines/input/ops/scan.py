@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.errors import DatasetError
-from pipelines.input.call import failed
-from pipelines.input.element import UNKNOWN, Spec
-from pipelines.input.op import Element, Op, Opening, State, Stream, Through, callable_
-from pipelines.input.rows import elements
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.call import failed
+from spanwise.pipelines.input.element import UNKNOWN, Spec
+from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream, Through, callable_
+from spanwise.pipelines.input.rows import elements
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

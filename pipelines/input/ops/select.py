@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.errors import DatasetError
-from pipelines.input.element import Spec, Table
-from pipelines.input.op import Element, Op, Opening, Stream, Through
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.element import Spec, Table
+from spanwise.pipelines.input.op import Element, Op, Opening, Stream, Through
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

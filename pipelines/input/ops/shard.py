@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from orchestrator.errors import DatasetError
-from pipelines.input.op import Count, Element, Op, Opening, Stream, Through, ceil_div, whole
-from pipelines.input.rows import in_rows
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, Stream, Through, ceil_div, whole
+from spanwise.pipelines.input.rows import in_rows
 
 SHARD_HINT: Final = -1
 """Given instead of a number of shards: `distribute(processing_mode="hint")` fills in the workers and the index."""

@@ -11,8 +11,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.input.op import Element, Op, Opening, Place, State, Stream, Through, mixed, whole
-from pipelines.input.rows import Rows, in_rows, joined
+from spanwise.pipelines.input.op import Element, Op, Opening, Place, State, Stream, Through, mixed, whole
+from spanwise.pipelines.input.rows import Rows, in_rows, joined
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from pipelines.input.op import Count, Op, Opening, Stream, ops_of
-from pipelines.input.ops.arrow import Arrow
-from pipelines.input.ops.cache import Cache
-from pipelines.input.ops.filter import Filter
-from pipelines.input.ops.ipc import ArrowFiles
-from pipelines.input.ops.parquet import Parquet
-from pipelines.input.ops.range import Range
-from pipelines.input.ops.repeat import Repeat
-from pipelines.input.ops.select import Select
-from pipelines.input.ops.shard import Shard
-from pipelines.input.ops.shuffle import Shuffle
-from pipelines.input.ops.skip import Skip
-from pipelines.input.ops.take import Take
-from pipelines.input.ops.tensors import Elements, TensorSlices
+from spanwise.pipelines.input.op import Count, Op, Opening, Stream, ops_of
+from spanwise.pipelines.input.ops.arrow import Arrow
+from spanwise.pipelines.input.ops.cache import Cache
+from spanwise.pipelines.input.ops.filter import Filter
+from spanwise.pipelines.input.ops.ipc import ArrowFiles
+from spanwise.pipelines.input.ops.parquet import Parquet
+from spanwise.pipelines.input.ops.range import Range
+from spanwise.pipelines.input.ops.repeat import Repeat
+from spanwise.pipelines.input.ops.select import Select
+from spanwise.pipelines.input.ops.shard import Shard
+from spanwise.pipelines.input.ops.shuffle import Shuffle
+from spanwise.pipelines.input.ops.skip import Skip
+from spanwise.pipelines.input.ops.take import Take
+from spanwise.pipelines.input.ops.tensors import Elements, TensorSlices
 
 _STEADY = (Arrow, ArrowFiles, Cache, Elements, Parquet, Range, Select, Shard, Skip, Take, TensorSlices)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipelines.input.op import Count, Element, Op, Opening, Stream, Through, whole
-from pipelines.input.rows import in_rows
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, Stream, Through, whole
+from spanwise.pipelines.input.rows import in_rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

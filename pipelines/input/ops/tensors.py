@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from pipelines.input.element import Spec, in_common, spec_of, unbatched
-from pipelines.input.op import Element, Op, Opening, State, Stream
-from pipelines.input.stacking import cut, length, unstack
+from spanwise.pipelines.input.element import Spec, in_common, spec_of, unbatched
+from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream
+from spanwise.pipelines.input.stacking import cut, length, unstack
 
 _SCALARS: Final = frozenset({bool, bytes, float, int, str})
 

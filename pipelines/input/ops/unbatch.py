@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipelines.input.element import Batch, Spec, unbatched
-from pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through
-from pipelines.input.stacking import unstack
+from spanwise.pipelines.input.element import Batch, Spec, unbatched
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through
+from spanwise.pipelines.input.stacking import unstack
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.errors import DatasetError
-from pipelines.input.element import DatasetSpec, Spec
-from pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, whole
-from pipelines.input.ops.arrow import Arrow
-from pipelines.input.ops.tensors import Elements
-from pipelines.input.rows import Rows, in_rows, joined
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.element import DatasetSpec, Spec
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, whole
+from spanwise.pipelines.input.ops.arrow import Arrow
+from spanwise.pipelines.input.ops.tensors import Elements
+from spanwise.pipelines.input.rows import Rows, in_rows, joined
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

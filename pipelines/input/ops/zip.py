@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.errors import DatasetError
-from pipelines.input.element import Spec, Structure
-from pipelines.input.op import Count, Element, Op, Opening, State, Stream
-from pipelines.input.rows import elements
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.element import Spec, Structure
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream
+from spanwise.pipelines.input.rows import elements
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -7,12 +7,12 @@ from importlib import import_module
 
 _HOMES = {
     "CrossTrainerCache": "policy",
-    "DispatchServer": "dispatcher",
-    "DispatcherConfig": "config",
-    "Security": "security",
+    "DispatchServer": "dispatcher.dispatcher",
+    "DispatcherConfig": "wire.config",
+    "Security": "wire.security",
     "ShardingPolicy": "policy",
-    "WorkerConfig": "config",
-    "WorkerServer": "worker",
+    "WorkerConfig": "wire.config",
+    "WorkerServer": "worker.worker",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605

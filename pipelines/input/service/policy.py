@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from orchestrator.errors import DatasetError
+from spanwise.orchestrator.errors import DatasetError
 
 
 class ShardingPolicy(StrEnum):

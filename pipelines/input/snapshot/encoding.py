@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from orchestrator.errors import DatasetError, SnapshotDamaged
-from pipelines.input.element import Batch, ElementSpec, Ragged, Sparse, Table, build, parts_of
-from pipelines.input.op import Element
-from pipelines.input.rows import bytes_of, joined
-from pipelines.input.snapshot.plain import plain_json, read_plain_json
+from spanwise.orchestrator.errors import DatasetError, SnapshotDamaged
+from spanwise.pipelines.input.element import Batch, ElementSpec, Ragged, Sparse, Table, build, parts_of
+from spanwise.pipelines.input.op import Element
+from spanwise.pipelines.input.rows import bytes_of, joined
+from spanwise.pipelines.input.snapshot.plain import plain_json, read_plain_json
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,11 +19,11 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.errors import SnapshotDamaged
-from pipelines.input.snapshot.files import Files
-from pipelines.input.snapshot.format import SUFFIX, Header, checksum_of, header_of
-from pipelines.input.snapshot.state import ChunkRecord, Failure, Metadata
-from pipelines.input.snapshot.writer import is_dead
+from spanwise.orchestrator.errors import SnapshotDamaged
+from spanwise.pipelines.input.snapshot.format import SUFFIX, Header, checksum_of, header_of
+from spanwise.pipelines.input.snapshot.owner import is_dead
+from spanwise.pipelines.input.snapshot.state import ChunkRecord, Failure, Metadata
+from spanwise.pipelines.input.snapshot.storage import Files
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from orchestrator.errors import SnapshotDamaged
-from pipelines.input.op import State
-from pipelines.input.snapshot.plain import plain_json, read_plain_json
+from spanwise.orchestrator.errors import SnapshotDamaged
+from spanwise.pipelines.input.op import State
+from spanwise.pipelines.input.snapshot.plain import plain_json, read_plain_json
 
 if TYPE_CHECKING:
     import pyarrow as pa

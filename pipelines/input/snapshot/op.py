@@ -9,20 +9,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, get_args
 
-from orchestrator.errors import DatasetError, SnapshotDamaged, SnapshotNotFound, StateMismatch
-from orchestrator.fingerprint import digest, versions
-from pipelines.input.element import DatasetSpec, ElementSpec, Spec, Unknown
-from pipelines.input.fingerprint import FILES_BY, FilesBy, of_graph
-from pipelines.input.op import Element, Op, Opening, State, Stream, mixed, ops_of, seeded
-from pipelines.input.snapshot.encoding import Piece, encoding_of
-from pipelines.input.snapshot.files import files_at
-from pipelines.input.snapshot.folder import Folder, Found, Kept, new_run_id
-from pipelines.input.snapshot.reading import Reading, Split
-from pipelines.input.snapshot.splits import Feed, SplitWriting
-from pipelines.input.snapshot.state import MODES, Metadata, Mode, PassThrough, Read, Refuse, Write, decide
-from pipelines.input.snapshot.use import SnapshotUse
-from pipelines.input.snapshot.writer import this_writer
-from pipelines.input.snapshot.writing import Attempt, Inputs, Origin, Writing
+from spanwise.orchestrator.errors import DatasetError, SnapshotDamaged, SnapshotNotFound, StateMismatch
+from spanwise.orchestrator.fingerprint import digest, versions
+from spanwise.pipelines.input.element import DatasetSpec, ElementSpec, Spec, Unknown
+from spanwise.pipelines.input.graph.fingerprint import FILES_BY, FilesBy, of_graph
+from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream, mixed, ops_of, seeded
+from spanwise.pipelines.input.snapshot.encoding import Piece, encoding_of
+from spanwise.pipelines.input.snapshot.folder import Folder, Found, Kept, new_run_id
+from spanwise.pipelines.input.snapshot.owner import this_writer
+from spanwise.pipelines.input.snapshot.reading import Reading, Split
+from spanwise.pipelines.input.snapshot.splits import Feed, SplitWriting
+from spanwise.pipelines.input.snapshot.state import MODES, Metadata, Mode, PassThrough, Read, Refuse, Write, decide
+from spanwise.pipelines.input.snapshot.storage import files_at
+from spanwise.pipelines.input.snapshot.use import SnapshotUse
+from spanwise.pipelines.input.snapshot.writing import Attempt, Inputs, Origin, Writing
 
 Compression: TypeAlias = Literal["auto", "none", "lz4", "zstd"]
 COMPRESSIONS: Final = get_args(Compression)
@@ -33,7 +33,7 @@ _TRIES: Final = 20
 _log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from pipelines.input.dataset import Dataset
+    from spanwise.pipelines.input.dataset import Dataset
 
 
 def taken(
@@ -192,7 +192,7 @@ class SplitsStream(Stream):
 def _dataset(opening: Opening) -> Callable[[Op], Any]:
     if opening.dataset is not None:
         return opening.dataset
-    from pipelines.input.dataset import Dataset
+    from spanwise.pipelines.input.dataset import Dataset
 
     return Dataset
 

@@ -10,14 +10,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.errors import SnapshotDamaged
-from pipelines.input.element import Spec
-from pipelines.input.op import Count, Knob, Op, Opening, State, Stream
-from pipelines.input.snapshot.encoding import ENCODINGS, Piece
-from pipelines.input.snapshot.folder import Folder
-from pipelines.input.snapshot.format import blocks_of, header_of
-from pipelines.input.snapshot.state import ChunkRecord, Metadata
-from pipelines.input.snapshot.use import SnapshotUse
+from spanwise.orchestrator.errors import SnapshotDamaged
+from spanwise.pipelines.input.element import Spec
+from spanwise.pipelines.input.op import Count, Knob, Op, Opening, State, Stream
+from spanwise.pipelines.input.snapshot.encoding import ENCODINGS, Piece
+from spanwise.pipelines.input.snapshot.folder import Folder
+from spanwise.pipelines.input.snapshot.format import blocks_of, header_of
+from spanwise.pipelines.input.snapshot.state import ChunkRecord, Metadata
+from spanwise.pipelines.input.snapshot.use import SnapshotUse
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from orchestrator.errors import DatasetError
-from pipelines.input.element import Spec
-from pipelines.input.op import Count, Op, Opening, State, Stream
-from pipelines.input.snapshot.encoding import Encoding, Piece
-from pipelines.input.snapshot.use import SnapshotUse
-from pipelines.input.snapshot.writing import Ahead, Attempt, Origin, SplitWriter
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.element import Spec
+from spanwise.pipelines.input.op import Count, Op, Opening, State, Stream
+from spanwise.pipelines.input.snapshot.encoding import Encoding, Piece
+from spanwise.pipelines.input.snapshot.use import SnapshotUse
+from spanwise.pipelines.input.snapshot.writing import Ahead, Attempt, Origin, SplitWriter
 
 
 class Feed:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from orchestrator.errors import SnapshotDamaged
+from spanwise.orchestrator.errors import SnapshotDamaged
 
 Mode: TypeAlias = Literal["auto", "read", "write", "passthrough"]
 MODES: Final[tuple[str, ...]] = get_args(Mode)

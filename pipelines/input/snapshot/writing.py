@@ -15,13 +15,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from orchestrator.errors import DatasetError, StateMismatch
-from pipelines.input.op import Op, Opening, State, Stream, seeded
-from pipelines.input.snapshot.encoding import Encoding, Piece
-from pipelines.input.snapshot.folder import Folder, Found, Kept, KeptChunk
-from pipelines.input.snapshot.format import Codec, Header, blocks_of, codec_for, file_name, pack
-from pipelines.input.snapshot.state import ChunkRecord, Metadata
-from pipelines.input.snapshot.use import SnapshotUse
+from spanwise.orchestrator.errors import DatasetError, StateMismatch
+from spanwise.pipelines.input.op import Op, Opening, State, Stream, seeded
+from spanwise.pipelines.input.snapshot.encoding import Encoding, Piece
+from spanwise.pipelines.input.snapshot.folder import Folder, Found, Kept, KeptChunk
+from spanwise.pipelines.input.snapshot.format import Codec, Header, blocks_of, codec_for, file_name, pack
+from spanwise.pipelines.input.snapshot.state import ChunkRecord, Metadata
+from spanwise.pipelines.input.snapshot.use import SnapshotUse
 
 CHUNK_BYTES = 32 << 20
 """A chunk is closed when its elements take so much. For each split one is filled while two are written."""

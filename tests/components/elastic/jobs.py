@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from components.elastic.job import ElasticJob
-from components.elastic.master import Master
-from components.elastic.training import plan_of, readings_of
-from components.elastic.worker import Client, Worker
-from components.feed import Tally
-from components.trainer import TrainerTask, Window
+from spanwise.components.training.elastic.job import ElasticJob
+from spanwise.components.training.elastic.master import Master
+from spanwise.components.training.elastic.training import plan_of, readings_of
+from spanwise.components.training.elastic.worker import Client, Worker
+from spanwise.components.training.feed import Tally
+from spanwise.components.training.trainer import TrainerTask, Window
 from tests.components.flow import written
 
 

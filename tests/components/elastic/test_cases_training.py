@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from components.elastic.phases import Phase, Phases
-from components.elastic.worker import Client
+from spanwise.components.training.elastic.phases import Phase, Phases
+from spanwise.components.training.elastic.worker import Client
 from tests.components.elastic import jobs
 
 TESTS = Path(__file__).parents[2]

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from orchestrator import Component, Examples, Input, Model, Output, Pipeline, Run, TransformGraph
-from orchestrator.driver import drive
-from orchestrator.store import MemoryStore
+from spanwise.orchestrator import Component, Examples, Input, Model, Output, Pipeline, Run, TransformGraph
+from spanwise.orchestrator.driver import drive
+from spanwise.orchestrator.store import MemoryStore
 from tests.conformance.judge import NotMapped
 
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from components import ExampleGen
-from components.ingest import fingerprint
-from components.splits import split_names
-from orchestrator import History, Run
-from orchestrator.errors import SpanNotFound
-from orchestrator.span import Calendar, SpanPattern, choose
+from spanwise.components import ExampleGen
+from spanwise.components.ingest.job import fingerprint
+from spanwise.components.ingest.splits import split_names
+from spanwise.orchestrator import History, Run
+from spanwise.orchestrator.errors import SpanNotFound
+from spanwise.orchestrator.span import Calendar, SpanPattern, choose
 from tests.components.flow import Bench
 
 

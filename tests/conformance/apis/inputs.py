@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator import Component, Examples, Input, Output, Run
-from orchestrator.driver import drive
-from orchestrator.store import MemoryStore
-from resolvers.spans import enough
+from spanwise.orchestrator import Component, Examples, Input, Output, Run
+from spanwise.orchestrator.driver import drive
+from spanwise.orchestrator.store import MemoryStore
+from spanwise.resolvers.spans import enough
 
 
 class Lake(Component):

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from components import ExampleGen
-from orchestrator import Attempt, Component, Held, Input, Model, Node, Output, Outputs, Pipeline, SpanwiseError
-from orchestrator.executor import Executor
-from orchestrator.runner import Event, Outcome, run
-from orchestrator.store import Address
-from resolvers import Latest, LatestBlessed
-from scheduler.load import load
+from spanwise.components import ExampleGen
+from spanwise.orchestrator import Attempt, Component, Held, Input, Model, Node, Output, Outputs, Pipeline, SpanwiseError
+from spanwise.orchestrator.executor import Executor
+from spanwise.orchestrator.runner import Event, Outcome, run
+from spanwise.orchestrator.store import Address
+from spanwise.resolvers import Latest, LatestBlessed
+from spanwise.scheduler.project.load import load
 from tests.components.flow import Bench
 from tests.conformance.judge import NotMapped
 
@@ -225,7 +225,7 @@ def _edited() -> type[Component]:
 
 
 PIPELINE_OF_N = """\
-from orchestrator import Component, Pipeline
+from spanwise.orchestrator import Component, Pipeline
 
 
 class Step(Component):

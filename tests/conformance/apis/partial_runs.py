@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator import Component, Input, Output, Pipeline, Report, SpanwiseError
-from orchestrator.run import State
+from spanwise.orchestrator import Component, Input, Output, Pipeline, Report, SpanwiseError
+from spanwise.orchestrator.run import State
 from tests.components.flow import Bench
 
 Given = Mapping[str, Any]

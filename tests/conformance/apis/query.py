@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from components import QueryExampleGen
-from components.query import Query
-from orchestrator import Run
-from orchestrator.driver import past_of
-from orchestrator.span import Calendar
-from orchestrator.store import MemoryStore
+from spanwise.components import QueryExampleGen
+from spanwise.components.ingest.query import Query
+from spanwise.orchestrator import Run
+from spanwise.orchestrator.driver import past_of
+from spanwise.orchestrator.span import Calendar
+from spanwise.orchestrator.store import MemoryStore
 
 _NEWEST: Mapping[str, int] = {"num_spans": 1, "start": 0}
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from orchestrator.artifact import Artifact, Examples, Model
-from orchestrator.errors import ParameterError
-from resolvers.spans import (
+from spanwise.orchestrator.artifact import Artifact, Examples, Model
+from spanwise.orchestrator.errors import ParameterError
+from spanwise.resolvers.spans import (
     all_spans,
     at_least,
     by_creation,

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from components.splits import HashSplit, output_splits, split_names
-from orchestrator.span import SpanPattern
+from spanwise.components.ingest.splits import HashSplit, output_splits, split_names
+from spanwise.orchestrator.span import SpanPattern
 
 
 def name_splits(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,13 +6,13 @@ The reference lists the newest first, ours last; so ours are read backwards.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from orchestrator import Component, History, Model, Output, Resolver, Run
-from orchestrator.artifact import Artifact, Examples
-from orchestrator.errors import ResolutionError
-from orchestrator.span import Calendar
-from orchestrator.store import Address, MemoryStore
-from resolvers import Latest, LatestBlessed
-from resolvers.spans import enough, latest_created, newest_per_span, static_span_range, window
+from spanwise.orchestrator import Component, History, Model, Output, Resolver, Run
+from spanwise.orchestrator.artifact import Artifact, Examples
+from spanwise.orchestrator.errors import ResolutionError
+from spanwise.orchestrator.span import Calendar
+from spanwise.orchestrator.store import Address, MemoryStore
+from spanwise.resolvers import Latest, LatestBlessed
+from spanwise.resolvers.spans import enough, latest_created, newest_per_span, static_span_range, window
 from tests.conformance.apis.verdicts import a_blessing, publish
 from tests.conformance.judge import NotMapped
 

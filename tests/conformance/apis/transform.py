@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from components import Transform
-from components.transform import chosen_splits
-from orchestrator import Artifact
+from spanwise.components import Transform
+from spanwise.components.transform.transform import chosen_splits
+from spanwise.orchestrator import Artifact
 from tests.components.flow import Bench, Lake
 from tests.conformance.judge import NotMapped
 

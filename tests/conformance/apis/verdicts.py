@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from components import Evaluator, Pusher
-from components.evaluator import Threshold
-from orchestrator import Blessing, Component, Execution, InfraBlessing, Input, Model, Output, State
-from orchestrator.artifact import Artifact
-from orchestrator.run import Run
-from orchestrator.store import MemoryStore, marks_of
-from resolvers import LatestBlessed
+from spanwise.components import Evaluator, Pusher
+from spanwise.components.evaluation.evaluator import Threshold
+from spanwise.orchestrator import Blessing, Component, Execution, InfraBlessing, Input, Model, Output, State
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.store import MemoryStore, marks_of
+from spanwise.resolvers import LatestBlessed
 from tests.components.flow import Bench, Lake
 from tests.conformance.judge import NotMapped
 

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines import input as inputs
-from pipelines.input import Dataset, Ragged, Sparse
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input import Dataset, Ragged, Sparse
 
 
 def plain(element: object) -> object:  # noqa: PLR0911  one line per kind of element

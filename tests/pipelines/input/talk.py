@@ -1,6 +1,6 @@
 """The example of the talk on tf.data: a source of 20 ms, a map of 100 and a map of 200 after it."""
 
-from pipelines.input.latency import Kind, Node, Parameter
+from spanwise.pipelines.input.tuning.latency import Kind, Node, Parameter
 
 SOURCE_S, F_S, G_S = 0.02, 0.1, 0.2
 

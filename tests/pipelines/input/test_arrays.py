@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.input import Ragged
-from pipelines.input.arrays import as_array, as_column
+from spanwise.pipelines.input import Ragged
+from spanwise.pipelines.input.arrays import as_array, as_column
 from tests.pipelines.input.elements import plain
 
 COLUMNS = {

@@ -6,15 +6,15 @@ from itertools import pairwise
 
 import pytest
 
-from pipelines.input import autotune, stats
-from pipelines.input.autotune import PERIOD_S, Budget, Stop, Tuner, climb, machine_budget, propose
-from pipelines.input.latency import Kind, Node, Parameter, held_bytes, latency_s, wait_s, work_s
-from pipelines.input.op import AUTOTUNE, Opening, Options
-from pipelines.input.ops.map import Map
-from pipelines.input.ops.range import Range
-from pipelines.input.profile import Profile
-from pipelines.input.sources import from_generator
-from pipelines.input.stats import Reading, Work
+from spanwise.pipelines.input.op import AUTOTUNE, Opening, Options
+from spanwise.pipelines.input.ops.map import Map
+from spanwise.pipelines.input.ops.range import Range
+from spanwise.pipelines.input.sources import from_generator
+from spanwise.pipelines.input.tuning import autotune, stats
+from spanwise.pipelines.input.tuning.autotune import PERIOD_S, Budget, Stop, Tuner, climb, machine_budget, propose
+from spanwise.pipelines.input.tuning.latency import Kind, Node, Parameter, held_bytes, latency_s, wait_s, work_s
+from spanwise.pipelines.input.tuning.profile import Profile
+from spanwise.pipelines.input.tuning.stats import Reading, Work
 from tests.pipelines.input.talk import F_S, G_S, SOURCE_S, free, one_after_another, tree
 
 PLENTY = 1e12  # bytes

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from orchestrator.errors import DatasetError, FunctionFailed
-from pipelines import input as inputs
+from spanwise.orchestrator.errors import DatasetError, FunctionFailed
+from spanwise.pipelines import input as inputs
 from tests.pipelines.input.elements import all_of
 
 

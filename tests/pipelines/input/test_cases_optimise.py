@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.errors import FunctionFailed
-from pipelines import input as inputs
-from pipelines.input.fingerprint import of_graph
-from pipelines.input.op import ops_of
+from spanwise.orchestrator.errors import FunctionFailed
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.graph.fingerprint import of_graph
+from spanwise.pipelines.input.op import ops_of
 from tests.pipelines.input.elements import DATASETS, all_of
 
 HERE = Path(__file__).parent

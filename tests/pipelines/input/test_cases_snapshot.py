@@ -17,19 +17,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from orchestrator.errors import (
+from spanwise.orchestrator.errors import (
     DatasetError,
     FunctionFailed,
     SnapshotNotFound,
     StateMismatch,
     Unfingerprintable,
 )
-from pipelines import input as inputs
-from pipelines.input.fingerprint import of_graph
-from pipelines.input.snapshot import keep, writing
-from pipelines.input.snapshot.files import LocalFiles, files_at
-from pipelines.input.snapshot.folder import Folder
-from pipelines.input.snapshot.state import Metadata, PassThrough, Read, Write, decide
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.graph.fingerprint import of_graph
+from spanwise.pipelines.input.snapshot import inventory, writing
+from spanwise.pipelines.input.snapshot.folder import Folder
+from spanwise.pipelines.input.snapshot.state import Metadata, PassThrough, Read, Write, decide
+from spanwise.pipelines.input.snapshot.storage import LocalFiles, files_at
 
 HERE = Path(__file__).parent
 CASES = json.loads((HERE.parents[1] / "conformance" / "cases" / "data.json").read_text())
@@ -530,7 +530,7 @@ def test_SR_06_crash_during_metadata_final(tmp_path):
     draft.write_text('{"run_id": ')
 
     assert passed(dataset)[1].state == "passthrough"
-    keep.collect(files_at(tmp_path), now=NOW * 10_000)
+    inventory.collect(files_at(tmp_path), now=NOW * 10_000)
     assert not draft.exists()
 
 
@@ -558,10 +558,10 @@ def test_SR_08_garbage_collection_never_removes_a_run_being_read(tmp_path):
     next(reader)
     passed(inputs.range(1000).snapshot(tmp_path, mode="write"))
 
-    keep.collect(files_at(tmp_path), now=NOW * 10_000)
+    inventory.collect(files_at(tmp_path), now=NOW * 10_000)
     assert old in runs(tmp_path)
     assert list(reader) == list(range(1, 1000))
-    keep.collect(files_at(tmp_path), now=NOW * 10_000)
+    inventory.collect(files_at(tmp_path), now=NOW * 10_000)
     assert old not in runs(tmp_path)
 
 
@@ -648,8 +648,8 @@ def test_FP_06_shard_arguments_change_it():
 
 SETS = """
 import json, sys
-from pipelines import input as inputs
-from pipelines.input.fingerprint import of_graph
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.graph.fingerprint import of_graph
 
 features = {"f1", "f2", "f3", "f4", "f5", "f6"}
 
@@ -668,7 +668,7 @@ print(of_graph(inputs.range(10).map(multiply).op), of_graph(inputs.range(10).map
 
 
 def in_process(source, *, seed="0", cwd=None):
-    environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(HERE.parents[2])}
+    environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(HERE.parents[2] / "src")}
     done = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, check=False, env=environment, cwd=cwd
     )
@@ -803,8 +803,8 @@ SCENARIOS = {
 
 ASK = """
 import importlib, json, sys
-from pipelines import input as inputs
-from pipelines.input.fingerprint import of_graph
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.graph.fingerprint import of_graph
 found = {}
 for name in json.loads(%r):
     sys.modules.pop("lib", None)

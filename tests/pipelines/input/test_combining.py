@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from orchestrator.errors import DatasetError, FunctionFailed
-from pipelines import input as inputs
+from spanwise.orchestrator.errors import DatasetError, FunctionFailed
+from spanwise.pipelines import input as inputs
 
 
 def test_zip_is_as_long_as_all_of_its_parts():

@@ -4,10 +4,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from orchestrator.errors import DatasetError
-from pipelines import input as inputs
-from pipelines.input import ArraySpec, DatasetSpec, OptionalSpec, Ragged, RaggedSpec, Sparse, SparseSpec, Structure
-from pipelines.input.element import UNKNOWN
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input import (
+    ArraySpec,
+    DatasetSpec,
+    OptionalSpec,
+    Ragged,
+    RaggedSpec,
+    Sparse,
+    SparseSpec,
+    Structure,
+)
+from spanwise.pipelines.input.element import UNKNOWN
 
 
 def lists(*lengths):

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from orchestrator.errors import DatasetError, StateMismatch
-from pipelines import input as inputs
-from pipelines.input.op import mixed
+from spanwise.orchestrator.errors import DatasetError, StateMismatch
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.op import mixed
 
 
 def test_nothing_happens_before_the_first_element():

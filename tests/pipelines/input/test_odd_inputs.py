@@ -5,8 +5,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from orchestrator.errors import DatasetError, FunctionFailed, StateMismatch
-from pipelines import input as inputs
+from spanwise.orchestrator.errors import DatasetError, FunctionFailed, StateMismatch
+from spanwise.pipelines import input as inputs
 
 TABLE = inputs.from_arrow(pa.table({"a": [1, 2, 3]}))
 

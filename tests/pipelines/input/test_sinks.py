@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from orchestrator.errors import DatasetError
-from pipelines import input as inputs
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines import input as inputs
 from tests.pipelines.input.elements import plain
 
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.errors import DatasetError, SnapshotDamaged
-from pipelines import input as inputs
-from pipelines.input.snapshot import writing
-from pipelines.input.snapshot.files import files_at
-from pipelines.input.snapshot.folder import Folder
+from spanwise.orchestrator.errors import DatasetError, SnapshotDamaged
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.snapshot import writing
+from spanwise.pipelines.input.snapshot.folder import Folder
+from spanwise.pipelines.input.snapshot.storage import files_at
 
 ROWS = 3_000
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from orchestrator.errors import DatasetError, SnapshotDamaged
-from pipelines.input.element import Ragged, Sparse
-from pipelines.input.snapshot.encoding import ENCODINGS
+from spanwise.orchestrator.errors import DatasetError, SnapshotDamaged
+from spanwise.pipelines.input.element import Ragged, Sparse
+from spanwise.pipelines.input.snapshot.encoding import ENCODINGS
 
 
 class Point(NamedTuple):

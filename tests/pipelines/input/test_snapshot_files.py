@@ -7,11 +7,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from orchestrator.errors import DatasetError
-from pipelines import input as inputs
-from pipelines.input.snapshot import keep, writing
-from pipelines.input.snapshot.files import LocalFiles, RemoteFiles, files_at
-from pipelines.input.snapshot.folder import Folder
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.snapshot import inventory, writing
+from spanwise.pipelines.input.snapshot.folder import Folder
+from spanwise.pipelines.input.snapshot.storage import LocalFiles, RemoteFiles, files_at
 
 
 @pytest.fixture(params=["local", "s3", "memory"])
@@ -121,7 +121,7 @@ def test_a_pass_writes_and_another_one_reads(place, monkeypatch):
     name = f"{final.fingerprint}/{final.run_id}/{final.chunks[1].file}"
     files.replace(name, [files.read(name)[:-1] + b"!"])
     mended = passed()
-    keep.collect(files, now=final.started + 1)
+    inventory.collect(files, now=final.started + 1)
     after = passed()
 
     assert written[0] == read[0] == mended[0] == after[0] == list(range(1000))

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.errors import SnapshotDamaged
-from pipelines.input.snapshot.format import Header, blocks_of, checksum_of, codec_for, file_name, header_of, pack
+from spanwise.orchestrator.errors import SnapshotDamaged
+from spanwise.pipelines.input.snapshot.format import (
+    Header,
+    blocks_of,
+    checksum_of,
+    codec_for,
+    file_name,
+    header_of,
+    pack,
+)
 
 TABLE = pa.table({"fare": np.arange(1000.0), "zone": ["a", None] * 500})
 HEADER = Header(

@@ -6,14 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from orchestrator.errors import SnapshotDamaged, SnapshotNotFound
-from pipelines import input as inputs
-from pipelines.input.element import Batch, Table
-from pipelines.input.snapshot import writing
-from pipelines.input.snapshot.files import files_at
-from pipelines.input.snapshot.folder import Folder
-from pipelines.input.snapshot.keep import snapshots
-from pipelines.input.snapshot.loaded import with_sources
+from spanwise.orchestrator.errors import SnapshotDamaged, SnapshotNotFound
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.element import Batch, Table
+from spanwise.pipelines.input.snapshot import writing
+from spanwise.pipelines.input.snapshot.folder import Folder
+from spanwise.pipelines.input.snapshot.inventory import snapshots
+from spanwise.pipelines.input.snapshot.source import with_sources
+from spanwise.pipelines.input.snapshot.storage import files_at
 
 
 @pytest.fixture

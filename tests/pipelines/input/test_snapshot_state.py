@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.errors import SnapshotDamaged
-from pipelines.input.snapshot.state import (
+from spanwise.orchestrator.errors import SnapshotDamaged
+from spanwise.pipelines.input.snapshot.state import (
     CLOCK_SKEW_S,
     MODES,
     ChunkRecord,

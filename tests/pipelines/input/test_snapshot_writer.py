@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import input as inputs
-from pipelines.input.snapshot.writer import is_dead, this_writer
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.snapshot.owner import is_dead, this_writer
 
 WRITES = """
 import sys, time
-from pipelines import input as inputs
+from spanwise.pipelines import input as inputs
 for number, _ in enumerate(inputs.range(1000).snapshot(sys.argv[1])):
     if number == 500:
         print(flush=True)

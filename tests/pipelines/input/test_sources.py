@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
 
-from orchestrator.errors import DatasetError, FunctionFailed, UnreadableInput
-from pipelines import input as inputs
-from pipelines.input import ArraySpec, Structure, Table
-from pipelines.input.fingerprint import of_graph
+from spanwise.orchestrator.errors import DatasetError, FunctionFailed, UnreadableInput
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input import ArraySpec, Structure, Table
+from spanwise.pipelines.input.graph.fingerprint import of_graph
 
 
 def test_range_counts_as_pythons_own():

@@ -6,11 +6,20 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from orchestrator.errors import DatasetError
-from pipelines import input as inputs
-from pipelines.input import ArraySpec, DatasetSpec, OptionalSpec, Ragged, RaggedSpec, Sparse, SparseSpec, Structure
-from pipelines.input.element import UNKNOWN, batched, spec_of, unbatched
-from pipelines.input.stacking import stack, unstack
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input import (
+    ArraySpec,
+    DatasetSpec,
+    OptionalSpec,
+    Ragged,
+    RaggedSpec,
+    Sparse,
+    SparseSpec,
+    Structure,
+)
+from spanwise.pipelines.input.element import UNKNOWN, batched, spec_of, unbatched
+from spanwise.pipelines.input.stacking import stack, unstack
 from tests.pipelines.input.elements import contents, plain
 
 

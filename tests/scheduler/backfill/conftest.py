@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.mlmd import open_store
-from orchestrator.run import Run, State
-from orchestrator.span import Calendar
-from orchestrator.store import Store
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.run import Run, State
+from spanwise.orchestrator.span import Calendar
+from spanwise.orchestrator.store import Store
 
 DAYS = '''
 """Days: each run ingests one, and learns from a window of three."""
@@ -20,9 +20,9 @@ import json
 import time
 from pathlib import Path
 
-from orchestrator import Calendar, Component, Examples, Input, Model, Output, Pipeline, Report
-from orchestrator.errors import SpanNotFound
-from resolvers import RollingWindow
+from spanwise.orchestrator import Calendar, Component, Examples, Input, Model, Output, Pipeline, Report
+from spanwise.orchestrator.errors import SpanNotFound
+from spanwise.resolvers import RollingWindow
 
 
 class Ingest(Component):

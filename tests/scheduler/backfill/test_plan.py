@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from orchestrator.run import Execution, State
-from scheduler.backfill.plan import took_s
+from spanwise.orchestrator.run import Execution, State
+from spanwise.scheduler.backfill.plan import took_s
 from tests.scheduler.backfill.conftest import World
 from tests.scheduler.records import NOON
 
@@ -150,7 +150,7 @@ def test_absent_days_of_a_range_can_be_left_out(world: World) -> None:
 def test_a_pipeline_that_ingests_nothing_cannot_be_backfilled(world: World) -> None:
     """The message has its nodes."""
     (world.folder / "flow.py").write_text(
-        "from orchestrator import Component, Output, Pipeline, Report\n"
+        "from spanwise.orchestrator import Component, Output, Pipeline, Report\n"
         "class Say(Component):\n    def run(self, report: Output[Report]) -> None: ...\n"
         "def flow() -> Pipeline:\n    return Pipeline('flow', [Say()])\n"
     )

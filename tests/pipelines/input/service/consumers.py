@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 
-from pipelines import input as inputs
+from spanwise.pipelines import input as inputs
 
 SOON_S = 120.0
 

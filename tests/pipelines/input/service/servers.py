@@ -4,9 +4,9 @@ import contextlib
 import socket
 import time
 
-from pipelines.input.service.config import DispatcherConfig, WorkerConfig
-from pipelines.input.service.dispatcher import DispatchServer
-from pipelines.input.service.worker import WorkerServer
+from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServer
+from spanwise.pipelines.input.service.wire.config import DispatcherConfig, WorkerConfig
+from spanwise.pipelines.input.service.worker.worker import WorkerServer
 
 
 class Service(contextlib.ExitStack):

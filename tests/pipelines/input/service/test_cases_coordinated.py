@@ -6,12 +6,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from orchestrator.errors import DatasetError, ServiceError
-from pipelines import input as inputs
-from pipelines.input.service import CrossTrainerCache, buffers, coordinated, dispatch, rounds
-from pipelines.input.service.dispatch import CreateJob, RegisterDataset, RegisterWorker, State
-from pipelines.input.service.policy import ShardingPolicy
-from pipelines.input.service.rounds import Report
+from spanwise.orchestrator.errors import DatasetError, ServiceError
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.service import CrossTrainerCache
+from spanwise.pipelines.input.service.client import coordinated
+from spanwise.pipelines.input.service.dispatcher import rounds
+from spanwise.pipelines.input.service.dispatcher import state as dispatch
+from spanwise.pipelines.input.service.dispatcher.rounds import Report
+from spanwise.pipelines.input.service.dispatcher.state import CreateJob, RegisterDataset, RegisterWorker, State
+from spanwise.pipelines.input.service.policy import ShardingPolicy
+from spanwise.pipelines.input.service.worker import buffers
 from tests.pipelines.input.service.consumers import Consumers, groups, is_consecutive
 from tests.pipelines.input.service.servers import Service
 

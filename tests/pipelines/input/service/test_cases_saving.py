@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from orchestrator.errors import DatasetError, ServiceError, SnapshotNotFound
-from pipelines import input as inputs
+from spanwise.orchestrator.errors import DatasetError, ServiceError, SnapshotNotFound
+from spanwise.pipelines import input as inputs
 from tests.pipelines.input.service.servers import Service
 
 

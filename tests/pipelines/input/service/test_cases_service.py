@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from orchestrator.errors import DatasetError, ServiceError, SettingsError, SpanwiseError
-from pipelines import input as inputs
-from pipelines.input.service.config import DispatcherConfig
-from pipelines.input.service.connection import Connection, this_process
-from pipelines.input.service.dispatcher import DispatchServer
-from pipelines.input.service.security import Security
+from spanwise.orchestrator.errors import DatasetError, ServiceError, SettingsError, SpanwiseError
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServer
+from spanwise.pipelines.input.service.wire.config import DispatcherConfig
+from spanwise.pipelines.input.service.wire.connection import Connection, this_process
+from spanwise.pipelines.input.service.wire.security import Security
 from tests.pipelines.input.service.servers import Service, eventually, free_ports, listed
 
 HERE = Path(__file__).parent

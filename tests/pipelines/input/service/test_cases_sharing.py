@@ -5,9 +5,9 @@ import itertools
 
 import pytest
 
-from orchestrator.errors import DatasetError, ServiceError
-from pipelines import input as inputs
-from pipelines.input.service import CrossTrainerCache
+from spanwise.orchestrator.errors import DatasetError, ServiceError
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.service import CrossTrainerCache
 from tests.pipelines.input.service.servers import Service
 
 OFF = "off"

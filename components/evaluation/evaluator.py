@@ -1,0 +1,432 @@
+"""Evaluator: measures a model on the examples of a window, beside the model it would replace, and gives the verdict."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from spanwise.components.evaluation.metric import KNOWN, USUAL, Metric, suits
+from spanwise.orchestrator.artifact import Blessing, Evaluation, Examples, Model
+from spanwise.orchestrator.component import Attempt, Component, Input, Output
+from spanwise.orchestrator.errors import ParameterError, UnreadableInput
+from spanwise.orchestrator.span import Calendar
+
+if TYPE_CHECKING:
+    from spanwise.components.evaluation.bootstrap import Method
+    from spanwise.components.evaluation.measurement import Measured
+
+log = logging.getLogger("spanwise.evaluator")
+
+PAGE = "report.html"
+
+EXACT_ROWS = 1_000_000
+"""Up to so many rows of the split every figure is exact; that takes about 215 MB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threshold:
+    """What a metric must satisfy for the model to be blessed; every bound is inclusive.
+
+    `max_drop` and its like compare with the baseline on the same examples; a negative one asks for improvement:
+    `max_drop=-0.01` is "better by at least 0.01". Without a baseline (the first run of a pipeline) they are not
+    applied. A metric that is NaN satisfies nothing.
+    """
+
+    at_least: float | None = None
+    at_most: float | None = None
+    max_drop: float | None = None  #: below the baseline's, in the metric's own unit
+    max_rise: float | None = None  #: above it, for metrics of which less is better
+    max_drop_ratio: float | None = None  #: below it, as a share of the baseline's: 0.05 is five per cent
+    max_rise_ratio: float | None = None
+    by: str | tuple[str, ...] | None = None  #: in `slice_thresholds`: of slices by these columns only
+
+    def __post_init__(self) -> None:
+        bounds = [b for name, b in vars(self).items() if name != "by" and b is not None]
+        if not bounds or any(math.isnan(b) for b in bounds):
+            raise ParameterError(f"{self} bounds nothing; give it a number, for example Threshold(at_least=0.6).")
+        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
+            raise ParameterError(f"{self} lets nothing pass: at_least is above at_most.")
+
+    @property
+    def compares(self) -> bool:
+        """Whether it needs a baseline."""
+        return any(b is not None for b in (self.max_drop, self.max_rise, self.max_drop_ratio, self.max_rise_ratio))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What one bound of one threshold said."""
+
+    metric: str
+    bound: str  #: its name in Threshold
+    limit: float  #: what it was set to
+    value: float
+    baseline: float | None  #: the baseline's value; None for bounds that compare with nothing
+    passed: bool | None  #: None: not applied, because there is no baseline, or in a slice where it is undefined
+    slice: Mapping[str, object] | None = None  #: the values of its columns; None: of all rows
+
+    @property
+    def reason(self) -> str:
+        """For people: what was found and what was wanted."""
+        metric = self.metric if self.slice is None else f"{self.metric} of {slice_name(self.slice)}"
+        if math.isnan(self.value):
+            return f"{metric} is undefined on these examples; {self.bound}={self.limit:g} was wanted"
+        if self.baseline is None:
+            return f"{metric} is {self.value:.6g}; {self.bound}={self.limit:g} was wanted"
+        return (
+            f"{metric} is {self.value:.6g} and the baseline's is {self.baseline:.6g}; "
+            f"{self.bound}={self.limit:g} was wanted"
+        )
+
+
+def slice_name(values: Mapping[str, object]) -> str:
+    """A slice as people write it: origin=JFK, carrier=UA."""
+    return ", ".join(f"{name}={'null' if value is None else value}" for name, value in values.items())
+
+
+def judge(
+    thresholds: Mapping[str, Threshold], metrics: Mapping[str, float], baseline: Mapping[str, float] | None
+) -> tuple[Finding, ...]:
+    """Holds metrics against thresholds. Pure; the model is blessed when no finding has `passed` False."""
+    return tuple(
+        finding
+        for name, threshold in thresholds.items()
+        for finding in _findings(name, threshold, metrics[name], None if baseline is None else baseline[name])
+    )
+
+
+def _findings(metric: str, threshold: Threshold, value: float, baseline: float | None) -> Iterator[Finding]:
+    t = threshold
+    if t.at_least is not None:
+        yield _finding(metric, "at_least", t.at_least, value, None, passed=value >= t.at_least)
+    if t.at_most is not None:
+        yield _finding(metric, "at_most", t.at_most, value, None, passed=value <= t.at_most)
+    change, whole = (math.nan, math.nan) if baseline is None else (value - baseline, abs(baseline))
+    for bound, limit, passed in (
+        ("max_drop", t.max_drop, -change <= (t.max_drop or 0)),
+        ("max_rise", t.max_rise, change <= (t.max_rise or 0)),
+        ("max_drop_ratio", t.max_drop_ratio, -change <= (t.max_drop_ratio or 0) * whole),
+        ("max_rise_ratio", t.max_rise_ratio, change <= (t.max_rise_ratio or 0) * whole),
+    ):
+        if limit is not None:
+            yield _finding(metric, bound, limit, value, baseline, passed=None if baseline is None else passed)
+
+
+def _finding(
+    metric: str, bound: str, limit: float, value: float, baseline: float | None, *, passed: bool | None
+) -> Finding:
+    return Finding(metric=metric, bound=bound, limit=limit, value=value, baseline=baseline, passed=passed)
+
+
+class Evaluator(Component):
+    """Evaluates a model on one split of all the examples it is given, overall and by slice.
+
+        Evaluator(examples=recent["examples"], model=trainer["model"], baseline=champion["model"], label="late",
+                  predict_fn=predict, slices=("origin", ("origin", "carrier")),
+                  thresholds={"auc": Threshold(at_least=0.6, max_drop=0.01)})
+
+    `predict_fn(model_dir, table)` gives one score for each row; it is called batch by batch, so it does well to keep
+    the model it has loaded (`functools.cache`). `label` is a column, or a function that makes the labels of a table.
+    Rows whose label is null or NaN are left out and counted. `slices` are columns, or groups of columns. With
+    `classes`, labels are one of them and `predict_fn` gives a score for each, in their order.
+
+    Every figure, and its difference to the baseline's on the same rows, has a 95 % interval from `replicates` of a
+    Poisson bootstrap. `evaluation` holds them in `metrics.json`, and `report.html` shows them.
+
+    With thresholds there is a `blessing`, 1 when every threshold is met; `slice_thresholds` hold for every slice of at
+    least `small_slice_rows`. Without any there is no verdict and so no blessing, as in TFX; a Pusher that is connected
+    to it then does not push. A refused model does not fail the run.
+
+    `beam_runner` and `beam_options` send the work to a Beam cluster that sees the same storage. Up to a million rows
+    are measured in this process when no runner is named; the figures are the same.
+    """
+
+    preload: ClassVar = (
+        "numpy",
+        "pyarrow",
+        "pyarrow.compute",
+        "pyarrow.parquet",
+        "spanwise.components.evaluation.measurement",
+        "spanwise.components.evaluation.page",
+    )
+    libraries: ClassVar = ("numpy", "pyarrow")
+
+    def check(self) -> None:
+        for which in ("thresholds", "slice_thresholds"):
+            thresholds = self.parameters[which]
+            for metric, threshold in thresholds.items() if isinstance(thresholds, Mapping) else ():
+                if which == "thresholds" and threshold.by is not None:
+                    raise ParameterError(
+                        f"{self.name}: the threshold of {metric!r} is of slices by {threshold.by!r}; "
+                        f"such a one belongs in slice_thresholds."
+                    )
+                if threshold.compares and not self.inputs["baseline"]:
+                    raise ParameterError(
+                        f"{self.name}: the threshold of {metric!r} compares with a baseline, and none is connected; "
+                        f"connect one: baseline=LatestBlessed(trainer['model'])['model']."
+                    )
+        _check_metrics(self.name, self.parameters)
+        _check_numbers(self.name, self.parameters)
+        _check_slices(self.name, self.parameters["slices"], self.parameters["slice_thresholds"])
+
+    def run(
+        self,
+        *,
+        examples: Input[list[Examples]],
+        model: Input[Model],
+        baseline: Input[Model | None],
+        evaluation: Output[Evaluation],
+        blessing: Output[Blessing | None],
+        attempt: Attempt,
+        label: str | Callable[..., object],
+        predict_fn: Callable[..., object],
+        split: str = "eval",
+        metrics: Sequence[str | Metric] | None = None,
+        slices: Sequence[str | Sequence[str]] = (),
+        thresholds: Mapping[str, Threshold] | None = None,
+        slice_thresholds: Mapping[str, Threshold] | None = None,
+        small_slice_rows: int = 100,
+        classes: Sequence[str | int] = (),
+        replicates: int = 40,
+        intervals: Literal["bootstrap", "jackknife"] = "bootstrap",
+        exact_rows: int = EXACT_ROWS,
+        batch_size: int = 1 << 16,
+        beam_runner: str | None = None,
+        beam_options: dict[str, str | int | float | bool] | None = None,
+    ) -> None:
+        from spanwise.components import rows
+        from spanwise.components.evaluation.measurement import Question, measured
+        from spanwise.components.evaluation.page import page
+
+        ordered = sorted(examples, key=lambda e: e.span)
+        slicings = tuple(dict.fromkeys(map(_slicing, slices)))
+        schema = rows.columns_of(ordered, split)
+        rows.chosen(schema, [name for s in slicings for name in s] + ([label] if isinstance(label, str) else []))
+        rival = None if baseline is None or baseline.name == model.name else baseline
+        names, own = _wanted(metrics, {**(thresholds or {}), **(slice_thresholds or {})}, classes=bool(classes))
+        question = Question(
+            schema=schema,
+            label=label,
+            predict_fn=predict_fn,
+            models={m.name: m.path for m in (model, rival) if m is not None},
+            names=names,
+            own=own,
+            slicings=slicings,
+            classes=tuple(classes),
+            replicates=replicates,
+            method=intervals,
+            small_rows=small_slice_rows,
+            batch_rows=batch_size,
+        )
+        found = measured(
+            question,
+            rows.parts(ordered, split),
+            exact_rows=exact_rows,
+            runner=beam_runner,
+            options=beam_options or {},
+            scratch=attempt.scratch,
+        )
+        _tell(found, ordered, split)
+        judged, refusals = _judged(
+            found,
+            intervals,
+            model=model.name,
+            baseline=None if baseline is None else baseline.name,
+            small_rows=small_slice_rows,
+            thresholds=thresholds or {},
+            slice_thresholds=slice_thresholds or {},
+        )
+        report: dict[str, object] = {
+            "model": model.name,
+            "baseline": None if baseline is None else baseline.name,
+            "split": split,
+            "spans": sorted({e.span for e in examples}),
+            "window": [Calendar(e.calendar or "number").label(e.span) for e in (ordered[0], ordered[-1])],
+            "label": label if isinstance(label, str) else _name_of(label),
+            "predict_fn": _name_of(predict_fn),
+            "classes": list(classes) or None,
+            "replicates": replicates,
+            "interval_method": intervals,
+            **judged,
+        }
+        curves = {name: asdict(each) for name, each in found.curves.items()}
+        for name, content in (("metrics.json", report), ("curves.json", curves)):
+            text = json.dumps(content, indent=2 if content is report else None, ensure_ascii=False)
+            (evaluation.path / name).write_text(text + "\n", encoding="utf-8")
+        (evaluation.path / PAGE).write_text(page(report, found.curves), encoding="utf-8")
+        _describe(evaluation, report)
+        if refusals is not None:
+            assert blessing is not None, "an output is always given"
+            _bless(blessing, model, baseline, refusals)
+
+
+# --- checks -------------------------------------------------------------------------------------------------------
+
+
+def _check_metrics(node: str, parameters: Mapping[str, object]) -> None:
+    metrics, classes = parameters["metrics"], bool(parameters["classes"])
+    asked = list(metrics) if isinstance(metrics, Sequence) else []
+    own = {metric.name for metric in asked if isinstance(metric, Metric)}
+    for which in ("thresholds", "slice_thresholds"):
+        thresholds = parameters[which]
+        asked += [name for name in thresholds if name not in own] if isinstance(thresholds, Mapping) else []
+    for name in (name for name in asked if isinstance(name, str)):
+        try:
+            suitable = suits(name, classes=classes)
+        except ValueError as error:
+            raise ParameterError(f"{node}: {error}.") from None
+        if not suitable:
+            able = ", ".join(n for n in KNOWN if suits(n, classes=classes))
+            raise ParameterError(
+                f"{node}: {name} cannot be measured {'with' if classes else 'without'} classes; these can: {able}."
+            )
+    if own and classes:
+        raise ParameterError(
+            f"{node}: a metric of one's own ({min(own)}) takes one score a row, and classes have more."
+        )
+    if taken := own & set(KNOWN):
+        raise ParameterError(f"{node}: there is a metric {min(taken)!r} already; call yours otherwise.")
+
+
+def _check_numbers(node: str, parameters: Mapping[str, object]) -> None:
+    for name, least in (("replicates", 0), ("small_slice_rows", 0), ("batch_size", 1), ("exact_rows", 0)):
+        value = parameters[name]
+        if isinstance(value, int) and value < least:
+            raise ParameterError(f"{node}.{name} is {value}; it is {least} or more.")
+
+
+def _check_slices(node: str, slices: object, thresholds: object) -> None:
+    given = {_slicing(spec) for spec in slices} if isinstance(slices, Sequence) else set()
+    for metric, threshold in thresholds.items() if isinstance(thresholds, Mapping) else ():
+        if not given:
+            raise ParameterError(f"{node}: slice_thresholds are of slices, and there are none; name some: slices=(…).")
+        if threshold.by is not None and _slicing(threshold.by) not in given:
+            raise ParameterError(
+                f"{node}: the threshold of {metric!r} is of slices by {threshold.by!r}, which `slices` does not have."
+            )
+
+
+def _slicing(spec: str | Sequence[str]) -> tuple[str, ...]:
+    return (spec,) if isinstance(spec, str) else tuple(spec)
+
+
+def _wanted(
+    metrics: Sequence[str | Metric] | None, thresholds: Mapping[str, Threshold], *, classes: bool
+) -> tuple[tuple[str, ...], tuple[Metric, ...]]:
+    """The metrics to compute: by name, with those that have a threshold, and the user's own."""
+    asked = USUAL["classes" if classes else "binary"] if metrics is None else metrics
+    own = tuple(m for m in asked if isinstance(m, Metric))
+    named = [m for m in asked if isinstance(m, str)] + [t for t in thresholds if t not in {m.name for m in own}]
+    return tuple(dict.fromkeys(("count", *named))), own
+
+
+# --- the report ---------------------------------------------------------------------------------------------------
+
+
+def _tell(found: Measured, examples: Sequence[Examples], split: str) -> None:
+    """Says what was not measured.
+
+    Raises:
+        UnreadableInput: there is nothing to measure.
+    """
+    if not found.rows:
+        raise UnreadableInput(
+            f"the split {split!r} of spans {', '.join(str(e.span) for e in examples)} has no rows"
+            f"{f' with a label ({found.unlabelled} without)' if found.unlabelled else ''}, "
+            "so there is nothing to evaluate."
+        )
+    if found.unlabelled:
+        log.warning("%d rows have no label and are left out", found.unlabelled)
+    for model, count in found.unscored.items():
+        if count:
+            log.warning("%s gave no finite score for %d of %d rows", model, count, found.rows)
+    for slices in found.slices:
+        if slices.occurring > len(slices.sizes):
+            by, count = ", ".join(slices.by), len(slices.sizes)
+            log.warning("%d slices by %s; the %d largest are reported", slices.occurring, by, count)
+    for slicing in found.left_out:
+        log.warning("too many slices by %s to be measured among %d rows", ", ".join(slicing), found.rows)
+
+
+def _judged(
+    found: Measured,
+    method: Method,
+    *,
+    model: str,
+    baseline: str | None,
+    small_rows: int,
+    thresholds: Mapping[str, Threshold],
+    slice_thresholds: Mapping[str, Threshold],
+) -> tuple[dict[str, object], list[str] | None]:
+    """The figures and the verdict, as `metrics.json` has them; and why the model is refused, None: not judged."""
+    from spanwise.components.evaluation.results import figures, plain
+
+    overall = figures(found.overall, 0, model=model, baseline=baseline, method=method)
+    findings = list(judge(thresholds, overall.metrics, overall.baseline_metrics))
+    slices: list[dict[str, object]] = []
+    for group in found.slices:
+        mine = {m: t for m, t in slice_thresholds.items() if t.by is None or _slicing(t.by) == group.by}
+        for place, (values, size) in enumerate(zip(group.groups, group.sizes, strict=True)):
+            small = size < small_rows
+            each = figures(group.figures, place, model=model, baseline=baseline, method=method, intervals=not small)
+            slices.append({"slice": plain(values), "small": small, **each.plain()})
+            if not small:
+                findings += _of_slice(judge(mine, each.metrics, each.baseline_metrics), values, found.unscored[model])
+    refusals = [f.reason for f in findings if f.passed is False] if findings else None
+    described = overall.plain()
+    report = {
+        "rows": found.rows,
+        "rows_without_label": found.unlabelled,
+        "rows_without_score": dict(found.unscored),
+        "exact": found.exact,
+        "auc_error": dict(found.auc_error) or None,
+        "blessed": None if refusals is None else not refusals,
+        "reasons": refusals or [],
+        "thresholds": [plain(vars(f)) for f in findings],
+        "overall": described.pop("metrics"),
+        "baseline_overall": described.pop("baseline_metrics"),
+        **described,
+        "confusion": {m: counts.tolist() for m, counts in found.confusion.items()} or None,
+        "slicings": [
+            *({"by": list(s.by), "occurring": s.occurring, "reported": len(s.sizes)} for s in found.slices),
+            *({"by": list(by), "occurring": None, "reported": 0} for by in found.left_out),
+        ],
+        "slices": slices,
+    }
+    return report, refusals
+
+
+def _of_slice(findings: Sequence[Finding], values: Mapping[str, object], unscored: int) -> Iterator[Finding]:
+    """The findings as those of a slice; a metric that its labels leave undefined is not judged there."""
+    for finding in findings:
+        unjudged = math.isnan(finding.value) and not unscored
+        yield replace(finding, slice=values, passed=None if unjudged else finding.passed)
+
+
+def _describe(evaluation: Evaluation, report: Mapping[str, object]) -> None:
+    """Sets the properties: what can be asked of the metadata needs no file."""
+    overall, old = report["overall"], report["baseline_overall"]
+    assert isinstance(overall, Mapping), "as judged"
+    evaluation.metrics = {name: value for name, value in overall.items() if value is not None}
+    if isinstance(old, Mapping):
+        evaluation.baseline_metrics = {name: value for name, value in old.items() if value is not None}
+    log.info("%s: %s", report["model"], ", ".join(f"{n} {v:.6g}" for n, v in overall.items() if v is not None))
+
+
+def _bless(blessing: Blessing, model: Model, baseline: Model | None, refusals: Sequence[str]) -> None:
+    blessing.blessed = int(not refusals)
+    blessing.current_model, blessing.current_model_id = model.name, model.id
+    if baseline is not None:
+        blessing.baseline_model, blessing.baseline_model_id = baseline.name, baseline.id
+    if refusals:
+        blessing.reasons = list(refusals)
+        log.warning("not blessed: %s", "; ".join(refusals))
+    (blessing.path / ("NOT_BLESSED" if refusals else "BLESSED")).touch()
+
+
+def _name_of(function: Callable[..., object]) -> str:
+    return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', repr(function))}"

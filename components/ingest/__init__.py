@@ -1,0 +1,1 @@
+"""Ingest: turns the source data of one span into examples."""

@@ -1,0 +1,201 @@
+"""Databases: asking one by a driver of Arrow Database Connectivity (ADBC), without letting out what opens it.
+
+A connection is written as a URL without a password, or as `env:NAME`, the name of an environment variable that holds
+the URL. Only that text is ever recorded, logged or shown; the URL stays in the process that connects.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote, unquote
+
+from spanwise.components.ingest.query import Query, Value
+from spanwise.orchestrator.errors import ParameterError, SettingsError, UnreadableInput
+from spanwise.orchestrator.span import Calendar
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SCHEME = re.compile(r"([a-z][a-z0-9]*)(?:\+[a-z0-9]+)?:")
+_ENVIRONMENT = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
+_PASSWORDS = (
+    re.compile(r"://[^/@]*?:(?P<secret>.*)@", re.DOTALL),
+    re.compile(r"[?&;](?:[a-z_]*(?:password|secret|token|key))=(?P<secret>[^&;]*)", re.IGNORECASE),
+)
+_DRIVERS = {"postgresql": "postgresql", "postgres": "postgresql", "sqlite": "sqlite"}
+_EXAMPLE = "connection='env:WAREHOUSE_URL', with WAREHOUSE_URL=postgresql://user:password@host/database"
+
+
+def check_connection(text: str, who: str) -> None:
+    """Refuses what can be no connection, and one that would have its password recorded.
+
+    Raises:
+        ParameterError: the message does not show the connection, as it may hold a password.
+    """
+    if _ENVIRONMENT.fullmatch(text):
+        return
+    if not _SCHEME.match(text):
+        raise ParameterError(
+            f"{who} is neither a URL, such as sqlite:///data/rides.db, nor the name of an environment variable that "
+            f"holds one: {_EXAMPLE}"
+        )
+    if any(found["secret"] for pattern in _PASSWORDS if (found := pattern.search(text))):
+        raise ParameterError(
+            f"{who} has a password in it, which would be kept in the metadata of every run. Put the URL into an "
+            f"environment variable and name that: {_EXAMPLE}"
+        )
+
+
+@contextmanager
+def connected(connection: str, who: str) -> Iterator[Database]:
+    """A connection, closed afterwards.
+
+    Raises:
+        SettingsError: the environment variable is not set.
+        ParameterError: there is no driver for this kind of database.
+        UnreadableInput: the database cannot be reached, or refuses.
+    """
+    url = _url(connection, who)
+    scheme = cast("re.Match[str]", _SCHEME.match(url))[1]
+    driver = _driver(scheme, who)
+    database = Database(who=f"{who} ({connection})", scheme=scheme, url=url, driver=driver)
+    with database.translated("cannot be reached"):
+        # one transaction, so that a pool between us and a PostgreSQL keeps our settings with our query
+        opened = driver.connect(_path(url) if scheme == "sqlite" else url, autocommit=not _is_postgresql(scheme))
+    try:
+        database.connection = opened
+        if _is_postgresql(scheme):
+            # what a timestamp without a zone means to the server: UTC, as everywhere here
+            with database.translated("refuses to speak of UTC"), opened.cursor() as cursor:
+                cursor.execute("SET TIME ZONE 'UTC'")
+        yield database
+    finally:
+        opened.close()
+
+
+class Database:
+    """An open connection."""
+
+    def __init__(self, *, who: str, scheme: str, url: str, driver: Any) -> None:
+        self.who = who
+        self.scheme = scheme
+        self.connection: Any = None  # the driver's, which carries no types
+        self._url = url
+        self._driver = driver
+
+    @contextmanager
+    def asked(self, query: Query, span: int, calendar: Calendar) -> Iterator[pa.RecordBatchReader]:
+        """The answer to a query, batch by batch; read it inside the `with`.
+
+        PostgreSQL's driver streams an answer (by COPY) only to a query without parameters; with one it holds all of
+        it in memory. There the values are bound to settings of the transaction, which the query reads.
+
+        Raises:
+            UnreadableInput: the database refuses the query, or fails while it answers.
+        """
+        with self.translated("refuses the query"), self.connection.cursor() as cursor:
+            if _is_postgresql(self.scheme):
+                text, settings = query.with_settings(span, calendar)
+                for name, value in settings.items():
+                    cursor.execute("SELECT set_config($1, $2, true)", (name, value))
+                    cursor.fetchall()
+                cursor.execute(text)
+            else:
+                text, values = query.bound(span, calendar)
+                given = [_as_text(value) if self.scheme == "sqlite" else value for value in values]
+                cursor.execute(text, given or None)
+            yield cursor.fetch_record_batch()
+
+    def one(self, query: Query, span: int, calendar: Calendar, what: str) -> object:
+        """The one value that a query gives; None when it gives null, or nothing.
+
+        Raises:
+            ParameterError: it gives more than one.
+            UnreadableInput: as above.
+        """
+        with self.asked(query, span, calendar) as answer:
+            table = answer.read_all()
+        if table.num_columns != 1 or table.num_rows > 1:
+            raise ParameterError(
+                f"{self.who}: {what} gives {table.num_rows} rows of {table.num_columns} columns; it must give one "
+                "value."
+            )
+        return table.column(0)[0].as_py() if table.num_rows else None
+
+    @contextmanager
+    def translated(self, what: str) -> Iterator[None]:
+        """The driver's errors as ours, without the password, which some messages quote."""
+        try:
+            yield
+        except self._driver.Error as error:
+            # not "from error": its own text would be in the node's log
+            raise UnreadableInput(f"{self.who}: the database {what}: {_scrubbed(str(error), self._url)}") from None
+
+
+def _url(connection: str, who: str) -> str:
+    named = _ENVIRONMENT.fullmatch(connection)
+    if named is None:
+        return connection
+    url = os.environ.get(named[1], "").strip()
+    if not url:
+        raise SettingsError(
+            f"{who}: the environment variable {named[1]} is not set. Set it to the URL of the database: "
+            f"{named[1]}=postgresql://user:password@host/database"
+        )
+    if not _SCHEME.match(url):
+        raise SettingsError(
+            f"{who}: what the environment variable {named[1]} holds is no URL; it begins with the kind of database: "
+            f"{named[1]}=postgresql://user:password@host/database"
+        )
+    return url
+
+
+def _driver(scheme: str, who: str) -> Any:
+    name = _DRIVERS.get(scheme, scheme)
+    try:
+        return import_module(f"adbc_driver_{name}.dbapi")
+    except ImportError as error:
+        if scheme in _DRIVERS:
+            raise ParameterError(
+                f"{who}: {name} is asked through its ADBC driver, which is not installed: pip install 'spanwise[sql]'"
+            ) from error
+        raise ParameterError(
+            f"{who}: there is no driver for '{scheme}' databases here. Those of PostgreSQL and SQLite come with "
+            f"'spanwise[sql]'; for others there may be one: pip install adbc-driver-{scheme}"
+        ) from error
+
+
+def _is_postgresql(scheme: str) -> bool:
+    return _DRIVERS.get(scheme) == "postgresql"
+
+
+def _path(url: str) -> str:
+    """What SQLite calls the file: `sqlite:///data/rides.db` is data/rides.db here, with four slashes from the root.
+
+    It is opened for reading only: a file that is not there must not come into being.
+    """
+    path = url.removeprefix("sqlite:").removeprefix("//")
+    path = path.removeprefix("/") if url.startswith("sqlite://") else path
+    return path if path == ":memory:" else f"file:{quote(unquote(path))}?mode=ro"
+
+
+def _as_text(value: Value) -> Value:
+    """SQLite has no type for time; this is the form of its own date functions."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return str(value) if isinstance(value, date) else value
+
+
+def _scrubbed(said: str, url: str) -> str:
+    secrets = {url}
+    for pattern in _PASSWORDS:
+        secrets |= {found["secret"] for found in pattern.finditer(url)}
+    for secret in sorted({*secrets, *map(unquote, secrets)} - {""}, key=len, reverse=True):
+        said = said.replace(secret, "***")
+    return " ".join(said.split()).removesuffix(".") + "."

@@ -1,0 +1,283 @@
+"""ExampleGen: chooses the block of input that a run ingests, and publishes its rows as Examples (laws 3 and 4)."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import json
+import logging
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from spanwise.components.ingest.readers.custom import FunctionReader, RowReader
+from spanwise.components.ingest.readers.descriptor import Dialect, Format
+from spanwise.components.ingest.splits import HashSplit, output_splits, split_names
+from spanwise.orchestrator.artifact import Examples, Rejects
+from spanwise.orchestrator.component import Component, Output
+from spanwise.orchestrator.errors import ParameterError, SpanNotFound
+from spanwise.orchestrator.history import History
+from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.span import Calendar, SpanPattern, blocks, choose
+
+if TYPE_CHECKING:
+    from spanwise.components.ingest.job import IngestPlan, IngestReport
+
+log = logging.getLogger("spanwise.example_gen")
+
+_INPUT = "input"  # the one input split of `pattern`; the ratios name what it becomes
+_DIALECT = Dialect()
+_FEW = 8  # more spans than this are found by one listing of everything
+
+
+class ExampleGen(Component):
+    """Ingests one span a run, at its newest version.
+
+        ExampleGen(pattern="data/{YYYY}-{MM}-{DD}/v{VERSION}/*.csv")
+
+    A run that names no span takes the newest there is. `patterns` gives a pattern for each split of an input that is
+    divided already; otherwise the rows are divided by `ratios`, 2:1 into train and eval unless given, by a hash of
+    the row or of its `split_key` columns, the same on every machine. Rows of one key are never in two splits.
+
+    The column types are inferred, and must be those of the previous span; `types` pins some. A row that cannot be
+    read stops the run; with `bad_rows="keep"` it is set aside and counted in the output `rejects`. The same files of
+    the same span and version are served from the cache, whenever and in whatever order they are ingested again.
+
+    Files in no format that is known here are read by a `reader`, a function from the path of a file to its rows, as
+    `pyarrow.Table` or `pyarrow.RecordBatch`; its code is part of the cache key.
+
+    `beam_runner` and `beam_options` send the work to a Beam cluster that sees the same storage.
+    """
+
+    preload: ClassVar = (
+        "apache_beam",
+        "apache_beam.options.pipeline_options",
+        "apache_beam.runners.portability.fn_api_runner",
+        "pyarrow",
+        "pyarrow.csv",
+        "pyarrow.parquet",
+        "spanwise.components.ingest.job",
+        "spanwise.components.ingest.file_parts",
+    )
+    prepared: ClassVar = ("files", "span", "version", "fingerprint", "previous", "compare")
+    libraries: ClassVar = ("pyarrow",)
+
+    def check(self) -> None:
+        given: dict[str, object] = dict(self.parameters)
+        self._patterns = _parsed(self.name, given["pattern"], given["patterns"])
+        divided(tuple(self._patterns), given["ratios"])
+        if given["reader"] is not None and given["format"] is not None:
+            raise ParameterError(
+                f"{self.name} takes a format or a reader of your own, one of the two, not format={given['format']!r} "
+                "beside reader=…."
+            )
+        #: how spans are counted and shown
+        self.calendar: Calendar = next(iter(self._patterns.values())).calendar
+
+    def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:
+        from spanwise.components.ingest.job import fingerprint
+
+        try:
+            block = choose(self._patterns, _listing, run.span)
+        except SpanNotFound as error:
+            raise SpanNotFound(f"{error}{_counted_from(self._patterns)}") from error
+        label = block.calendar.label(block.span)
+        if block.strays:
+            log.warning(
+                "strays-passed-over",
+                extra={"node": self.name, "span": label, "count": len(block.strays), "first": block.strays[0]},
+            )
+        past = history("examples")
+        digest = fingerprint(block.files)
+        editions = [a for a in past.of_span(block.span) if a.properties.get("version") == block.version]
+        if editions and editions[-1].properties.get("fingerprint") != digest:
+            log.warning(
+                "version-rewritten",
+                extra={
+                    "node": self.name,
+                    "span": label,
+                    "version": block.version,
+                    "reason": f"its files are not those that {editions[-1].name} was made of; write a new version",
+                },
+            )
+        return {
+            "files": {split: list(paths) for split, paths in block.files.items()},
+            "span": block.span,
+            "version": block.version,
+            "fingerprint": digest,
+            **compared(past, block.span, block.version, digest),
+        }
+
+    def available(self, spans: Collection[int] | None = None) -> Mapping[int, int | None]:
+        """The newest version of each span that lies ready in every split; of these spans only, when they are named."""
+        if spans is not None and len(spans) <= _FEW:
+            found = {s: v for span in spans for s, v in blocks(self._patterns, _listing, span).spans.items()}
+        else:
+            every = blocks(self._patterns, _listing).spans
+            found = {s: v for s, v in every.items() if spans is None or s in spans}
+        ready = {
+            s: [v for v, splits in versions.items() if len(splits) == len(self._patterns)]
+            for s, versions in found.items()
+        }
+        return {span: versions[-1] for span, versions in ready.items() if versions}
+
+    def mark(self, span: int) -> str:
+        """Changes with the names, sizes and times of the files of a span, whichever version they are of."""
+        found = blocks(self._patterns, _listing, span).spans.get(span, {})
+        paths = sorted({path for splits in found.values() for files in splits.values() for path in files})
+        return json.dumps([[path, *_written(path)] for path in paths])
+
+    def run(
+        self,
+        *,
+        examples: Output[Examples],
+        rejects: Output[Rejects | None],
+        files: Mapping[str, Sequence[str]],
+        span: int,
+        version: int | None,
+        fingerprint: str,
+        previous: Mapping[str, str] | None,
+        compare: Literal["all", "shared"],
+        pattern: str | None = None,  # noqa: ARG002  read when the node is made
+        patterns: Mapping[str, str] | None = None,  # noqa: ARG002  read when the node is made
+        ratios: Mapping[str, int] | None = None,
+        split_key: Sequence[str] = (),
+        format: Format | None = None,  # noqa: A002  the field's word
+        reader: RowReader | None = None,
+        types: Mapping[str, str] | None = None,
+        bad_rows: Literal["stop", "keep"] = "stop",
+        dialect: Dialect = _DIALECT,
+        beam_runner: str | None = None,
+        beam_options: Mapping[str, str | int | float | bool] | None = None,
+    ) -> None:
+        from spanwise.components.ingest.job import IngestPlan
+
+        assert rejects is not None, "an output is always given"
+        splits = divided(tuple(self._patterns), ratios)
+        plan = IngestPlan(
+            files={split: tuple(paths) for split, paths in files.items()},
+            destination=str(examples.path),
+            rejects=str(rejects.path) if bad_rows == "keep" else None,
+            ratios={split.name: split.weight for split in splits} or None,
+            split_key=tuple(split_key),
+            previous=tuple(previous.items()) if previous is not None else None,
+            types=dict(types or {}),
+            format=format,
+            reader=None if reader is None else FunctionReader(reader),
+            dialect=dialect,
+            runner=beam_runner,
+            runner_options=dict(beam_options or {}),
+        )
+        report = ingested(plan, compare)
+        describe(examples, report, span=span, version=version, fingerprint=fingerprint, calendar=self.calendar)
+        if report.new_columns:
+            log.info("new columns since the previous span: %s", ", ".join(report.new_columns))
+        if report.rejected:
+            rejects.span, rejects.version, rejects.rows = span, version, report.rejected
+            first = report.reject_examples[0]
+            log.warning("%d rows rejected; %s, line %d: %s", report.rejected, first.path, first.line, first.reason)
+
+
+def _parsed(node: str, pattern: object, patterns: object) -> Mapping[str, SpanPattern]:
+    if (pattern is None) == (patterns is None):
+        raise ParameterError(
+            f"{node} takes a pattern, or patterns by split, one of the two: "
+            "pattern='data/{YYYY}-{MM}-{DD}/*.csv', or patterns={'train': 'train/{SPAN}/*', 'eval': 'eval/{SPAN}/*'}."
+        )
+    texts = patterns if isinstance(patterns, Mapping) else {_INPUT: pattern}
+    found = {str(split): SpanPattern.parse(_at_home(str(text))) for split, text in texts.items()}
+    split_names(tuple(found))
+    blocks(found, lambda _: ())  # refuses patterns that do not count in the same way
+    return found
+
+
+def _at_home(text: str) -> str:
+    return str(Path(text).expanduser()) if text.startswith("~") else text
+
+
+def _written(path: str) -> tuple[int, int]:
+    """How large a file is, and when it was written; one that is gone is neither."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
+
+
+def divided(inputs: tuple[str, ...], ratios: object) -> tuple[HashSplit, ...]:
+    """What the rows are divided into; nothing when the input's own splits stay."""
+    if isinstance(ratios, Mapping):
+        return output_splits(inputs, [HashSplit(str(name), weight) for name, weight in ratios.items()])
+    return output_splits(inputs) if inputs == (_INPUT,) else ()
+
+
+def _counted_from(patterns: Mapping[str, SpanPattern]) -> str:
+    """Where patterns begin that are relative, for the message that nothing matches them; empty when others match."""
+    relative = [pattern.text for pattern in patterns.values() if not Path(pattern.text).is_absolute()]
+    if not relative or any(any(_listing(pattern.glob())) for pattern in patterns.values()):
+        return ""  # where there are other spans, the folder is right
+    return f" {relative[0]!r} is looked for from {Path.cwd()}."
+
+
+def _listing(pattern: str) -> Sequence[str]:
+    found = glob.iglob(pattern, recursive=True)  # noqa: PTH207  keeps the spelling of the pattern, `./` and all
+    return [path for path in found if Path(path).is_file()]
+
+
+def compared(past: History, span: int, version: int | None, digest: str | None) -> dict[str, object]:
+    """The columns that the block's are compared with, and whether it must have all of them or agree on those it has.
+
+    They are those of the span before. The oldest span is compared with the one after it, of which it may lack
+    columns that came later. What was ingested before is compared with what it was compared with then: else the
+    arrival of other spans would make unchanged files a new artifact, or an error. `digest` is that of the input; None
+    where it is not known beforehand, and then the version alone tells.
+    """
+    for known in reversed(past.of_span(span)):
+        if known.properties.get("version") == version and digest in (None, known.properties.get("fingerprint")):
+            then = past.store.producer(known).parameters
+            if "previous" in then and "compare" in then:
+                return {"previous": json.loads(then["previous"]), "compare": json.loads(then["compare"])}
+    below = next(past.spans(below=span), None)
+    if below is not None:
+        return {"previous": _columns(past, below), "compare": "all"}
+    above = min(itertools.takewhile(lambda other: other > span, past.spans()), default=None)
+    return {"previous": None if above is None else _columns(past, above), "compare": "shared"}
+
+
+def _columns(past: History, span: int) -> object:
+    artifact = past.newest_version(span)
+    assert artifact is not None, "history gave this span"
+    return artifact.properties.get("columns")
+
+
+def ingested(plan: IngestPlan, compare: Literal["all", "shared"]) -> IngestReport:
+    """Ingests, compared with the columns of another span: all of them, or those that both have."""
+    from spanwise.components.ingest.job import ingest
+
+    logging.getLogger("apache_beam").setLevel(logging.WARNING)  # it tells of each cache and worker that it makes
+    if compare == "all" or plan.previous is None:
+        return ingest(plan)
+    report = ingest(replace(plan, previous=None))
+    found, later = dict(report.columns), dict(plan.previous)
+    shared = {name: type_ for name, type_ in later.items() if name in found and type_ != "null"}
+    if all(found[name] == type_ for name, type_ in shared.items()):
+        return report
+    for folder in (plan.destination, plan.rejects):
+        if folder is not None:
+            shutil.rmtree(folder)
+    return ingest(replace(plan, previous=tuple(shared.items())))
+
+
+def describe(
+    examples: Examples, report: IngestReport, *, span: int, version: int | None, fingerprint: str, calendar: Calendar
+) -> None:
+    """Sets what every Examples says of itself."""
+    examples.span = span
+    examples.version = version
+    examples.split_names = list(report.rows)
+    examples.fingerprint = fingerprint
+    examples.rows = report.rows
+    examples.columns = dict(report.columns)
+    examples.calendar = calendar.value

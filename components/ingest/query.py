@@ -1,0 +1,179 @@
+"""Queries: where the span stands in a SQL text, and the values that it is asked with. Pure; speaks to no database.
+
+    SELECT * FROM flights WHERE departed >= {SPAN_START} AND departed < {SPAN_END}
+
+`{SPAN_START}` is where the span begins and `{SPAN_END}` where the next one does: dates for days, instants in UTC for
+hours, whole numbers for spans that are just numbered. `{SPAN}` is the span's number. They are bound as parameters and
+never pasted into the text. TFX's `@span_begin_timestamp`, `@span_end_timestamp` (seconds since 1970, UTC) and
+`@span_yyyymmdd_utc` (text) are understood as well, for days.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import TypeAlias
+
+from spanwise.orchestrator.errors import ParameterError, UsageError
+from spanwise.orchestrator.span import Calendar
+
+Value: TypeAlias = "int | str | date | datetime"
+"""What a parameter of a query may be."""
+
+_NAMES = ("{SPAN_START}", "{SPAN_END}", "{SPAN}")
+_TFX = ("@span_begin_timestamp", "@span_end_timestamp", "@span_yyyymmdd_utc")
+_CASTS: dict[type, str] = {int: "bigint", str: "text", date: "date", datetime: "timestamptz"}
+_DAY_ZERO = date(1970, 1, 1)
+_SECONDS_A_DAY = 86_400
+
+_TOKEN = re.compile(
+    r"""(?P<quoted>'(?:[^']|'')*'|"(?:[^"]|"")*"|(?P<dollar>\$[A-Za-z_]*\$).*?(?P=dollar))"""
+    r"|(?P<comment>--[^\n]*|/\*.*?\*/)"
+    r"|(?P<hole>\{SPAN[A-Za-z_]*\}|@span_\w+)",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Hole:
+    """The place of a value in a query."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Query:
+    """A SQL text with the places of its values."""
+
+    text: str  #: as the user wrote it, without a semicolon at its end
+    parts: tuple[str | Hole, ...]
+
+    @classmethod
+    def parse(cls, text: str, who: str) -> Query:
+        """Reads a query. `who` opens the message of an error.
+
+        Raises:
+            ParameterError: it is empty, has a placeholder that there is not, or one inside quotes.
+        """
+        if not text.strip():
+            raise ParameterError(f"{who} is empty; write a SELECT, for example: {_EXAMPLE}")
+        text = text.rstrip().rstrip(";") + "\n"  # it may be put into brackets, and end with a comment
+        parts: list[str | Hole] = []
+        end = 0
+        for token in _TOKEN.finditer(text):
+            if token["comment"]:
+                continue
+            if token["quoted"]:
+                _refuse_quoted(token["quoted"], who)
+                continue
+            if token["hole"] not in (*_NAMES, *_TFX):
+                raise ParameterError(f"{who} has no placeholder {token['hole']}; there are {', '.join(_NAMES)}.")
+            parts += [text[end : token.start()], Hole(token["hole"])]
+            end = token.end()
+        return cls(text, (*parts, text[end:]))
+
+    @property
+    def has_span(self) -> bool:
+        """Whether it asks for one span; without, everything is span 0."""
+        return any(isinstance(part, Hole) for part in self.parts)
+
+    @property
+    def counts_days(self) -> bool:
+        """Whether it has one of TFX's placeholders, which are of days."""
+        return any(isinstance(part, Hole) and part.name in _TFX for part in self.parts)
+
+    def bound(self, span: int, calendar: Calendar) -> tuple[str, tuple[Value, ...]]:
+        """The text with `?` for each value, and the values in their order.
+
+        Raises:
+            UsageError: the span is no date.
+        """
+        values = _values(span, calendar) if self.has_span else {}
+        text = "".join(part if isinstance(part, str) else "?" for part in self.parts)
+        return text, tuple(values[part.name] for part in self.parts if isinstance(part, Hole))
+
+    def with_settings(self, span: int, calendar: Calendar) -> tuple[str, dict[str, str]]:
+        """The text, in which each value is read from a setting of the transaction, and the settings. For PostgreSQL.
+
+        Raises:
+            UsageError: the span is no date.
+        """
+        values = _values(span, calendar) if self.has_span else {}
+        used = {part.name for part in self.parts if isinstance(part, Hole)}
+        read = {name: f"(current_setting('{_setting(name)}')::{_CASTS[type(values[name])]})" for name in used}
+        text = "".join(part if isinstance(part, str) else read[part.name] for part in self.parts)
+        return text, {_setting(name): str(values[name]) for name in used}
+
+    def filled(self, span: int, calendar: Calendar) -> str:
+        """The text with the values in it, for people to read and to try by hand.
+
+        Raises:
+            UsageError: the span is no date.
+        """
+        values = _values(span, calendar) if self.has_span else {}
+        return "".join(part if isinstance(part, str) else _literal(values[part.name]) for part in self.parts).rstrip()
+
+
+def span_of(value: object, calendar: Calendar, who: str) -> int:
+    """The span that a date, an instant, a text of one, or a number stands for.
+
+    Raises:
+        UsageError: none of these.
+    """
+    if isinstance(value, str):
+        try:
+            value = int(value) if re.fullmatch(r"-?\d+", value) else datetime.fromisoformat(value)
+        except ValueError:
+            value = None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, datetime) and calendar is not Calendar.NUMBER:
+        at = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+        days = (at.date() - _DAY_ZERO).days
+        return days if calendar is Calendar.DAY else days * 24 + at.hour
+    if isinstance(value, date) and calendar is Calendar.DAY:
+        return (value - _DAY_ZERO).days
+    wanted = {Calendar.NUMBER: "a whole number", Calendar.DAY: "a date or its number", Calendar.HOUR: "an instant"}
+    raise UsageError(f"{who} gives {value!r}, and the newest span is {wanted[calendar]}. {calendar.hint}")
+
+
+def _setting(name: str) -> str:
+    return "spanwise." + name.strip("{}@").lower()
+
+
+def _refuse_quoted(quoted: str, who: str) -> None:
+    inside = [name for name in (*_NAMES, *_TFX) if name in quoted]
+    if inside:
+        raise ParameterError(
+            f"{who}: {inside[0]} stands inside quotes, where it is nothing but text: {quoted}. Write it without them; "
+            "it is bound as a value of its own, which needs no quotes."
+        )
+
+
+def _values(span: int, calendar: Calendar) -> dict[str, Value]:
+    start, end = _begin(span, calendar), _begin(span + 1, calendar)
+    values: dict[str, Value] = {"{SPAN}": span, "{SPAN_START}": start, "{SPAN_END}": end}
+    if calendar is Calendar.DAY:
+        values["@span_begin_timestamp"] = span * _SECONDS_A_DAY
+        values["@span_end_timestamp"] = (span + 1) * _SECONDS_A_DAY
+        values["@span_yyyymmdd_utc"] = str(start).replace("-", "")
+    return values
+
+
+def _begin(span: int, calendar: Calendar) -> Value:
+    try:
+        if calendar is Calendar.DAY:
+            return _DAY_ZERO + timedelta(days=span)
+        if calendar is Calendar.HOUR:
+            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(hours=span)
+    except OverflowError:
+        raise UsageError(f"span {span:,} is no {calendar.value} in the years 1 to 9999. {calendar.hint}") from None
+    return span
+
+
+def _literal(value: Value) -> str:
+    return str(value) if isinstance(value, int) else f"'{value}'"
+
+
+_EXAMPLE = "SELECT * FROM flights WHERE departed >= {SPAN_START} AND departed < {SPAN_END}"

@@ -1,0 +1,261 @@
+"""QueryExampleGen: asks a database for one span, and publishes its rows as Examples, as ExampleGen does with files."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from spanwise.components.ingest.database import check_connection, connected
+from spanwise.components.ingest.example_gen import ExampleGen, compared, describe, divided, ingested
+from spanwise.components.ingest.query import Query, span_of
+from spanwise.orchestrator.artifact import Examples
+from spanwise.orchestrator.component import Attempt, Component, Output
+from spanwise.orchestrator.errors import ParameterError, SpanNotFound, UsageError
+from spanwise.orchestrator.fingerprint import digest
+from spanwise.orchestrator.history import History
+from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.span import Calendar
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from spanwise.components.ingest.database import Database
+
+log = logging.getLogger("spanwise.query_example_gen")
+
+_INPUT = ("input",)  # one input split, which the ratios divide
+_BATCH_ROWS = 1 << 16
+_WORD = 2**64
+_NEWEST = "SELECT max(day) FROM flights"
+
+
+class QueryExampleGen(Component):
+    """Ingests the rows that a query gives for one span.
+
+        QueryExampleGen(
+            connection="env:WAREHOUSE_URL",
+            query="SELECT * FROM flights WHERE departed >= {SPAN_START} AND departed < {SPAN_END} ORDER BY id",
+        )
+
+    `calendar` says what a span is: a day, an hour, or a number; `ingest.query` says what the placeholders are
+    then. The run names the span. Only with a `newest_query`, which gives the newest day, hour or number there is,
+    may it name none. Rows are divided and typed as ExampleGen does it.
+
+    A database may answer the same query otherwise tomorrow, so it is asked in every run. With a `version_query`, which
+    gives a whole number for a span, the number is the version of the Examples, and a version that was ingested is
+    served from the cache: the number promises that the rows are the same.
+    """
+
+    preload: ClassVar = ExampleGen.preload
+    prepared: ClassVar = ("span", "version", "previous", "compare")
+    libraries: ClassVar = ("pyarrow",)
+
+    def check(self) -> None:
+        given = self.parameters
+        self.calendar = Calendar(given["calendar"])  #: how spans are counted and shown
+        self._query = Query.parse(str(given["query"]), f"{self.name}.query")
+        self._newest = self._inquiry("newest_query")
+        self._version = self._inquiry("version_query")
+        self._check_placeholders()
+        check_connection(str(given["connection"]), f"{self.name}.connection")
+        divided(_INPUT, given["ratios"])
+        # nothing but a version tells whether the rows are still the same
+        self.cache = self.cache and self._version is not None
+
+    def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:
+        span, version = self._asked_for(run), None
+        if span is None or self._version is not None:
+            with connected(str(self.parameters["connection"]), self.name) as database:
+                span = self._newest_span(database) if span is None else span
+                version = self._version_of(database, span)
+        self._query.bound(span, self.calendar)  # a span that is no date
+        return {"span": span, "version": version, **compared(history("examples"), span, version, None)}
+
+    def available(self, spans: Collection[int] | None = None) -> Mapping[int, int | None]:
+        """The version of each of these spans that the database has; without names, of the newest span it knows of.
+
+        Where there is no `version_query`, a span counts as ready: only asking for its rows would tell.
+        """
+        with connected(str(self.parameters["connection"]), self.name) as database:
+            if spans is None:
+                spans = [] if self._newest is None else [self._newest_span(database)]
+            found: dict[int, int | None] = {}
+            for span in spans:
+                with contextlib.suppress(SpanNotFound):
+                    found[span] = self._version_of(database, span)
+        return found
+
+    def run(
+        self,
+        *,
+        examples: Output[Examples],
+        attempt: Attempt,
+        span: int,
+        version: int | None,
+        previous: Mapping[str, str] | None,
+        compare: Literal["all", "shared"],
+        query: str,  # noqa: ARG002  read when the node is made
+        connection: str,
+        calendar: Literal["day", "hour", "number"] = "day",
+        newest_query: str | None = None,  # noqa: ARG002  as above
+        version_query: str | None = None,  # noqa: ARG002  as above
+        ratios: Mapping[str, int] | None = None,
+        split_key: Sequence[str] = (),
+        types: Mapping[str, str] | None = None,
+        beam_runner: str | None = None,
+        beam_options: Mapping[str, str | int | float | bool] | None = None,
+    ) -> None:
+        from spanwise.components.ingest.job import IngestPlan
+
+        answer = attempt.scratch / "answer.arrow"
+        fingerprint = self._fetch(connection, span, answer)
+        plan = IngestPlan(
+            files={_INPUT[0]: (str(answer),)},
+            destination=str(examples.path),
+            ratios={split.name: split.weight for split in divided(_INPUT, ratios)},
+            split_key=tuple(split_key),
+            previous=tuple(previous.items()) if previous is not None else None,
+            types=dict(types or {}),
+            runner=beam_runner,
+            runner_options=dict(beam_options or {}),
+        )
+        report = ingested(plan, compare)
+        describe(examples, report, span=span, version=version, fingerprint=fingerprint, calendar=Calendar(calendar))
+
+    def _inquiry(self, name: str) -> Query | None:
+        text = self.parameters[name]
+        return None if text is None else Query.parse(str(text), f"{self.name}.{name}")
+
+    def _check_placeholders(self) -> None:
+        if self._newest is not None and self._newest.has_span:
+            raise ParameterError(f"{self.name}.newest_query finds the newest span, so it has no placeholder for one.")
+        if self._newest is not None and not self._query.has_span:
+            raise ParameterError(
+                f"{self.name}.query has no placeholder such as {{SPAN_START}}, so all its rows are one span, and "
+                "newest_query finds nothing that it could ask for."
+            )
+        inquiries = [query for query in (self._query, self._version) if query is not None]
+        if self.calendar is not Calendar.DAY and any(query.counts_days for query in inquiries):
+            raise ParameterError(
+                f"{self.name} has placeholders of TFX, which are of days, and its calendar is "
+                f"'{self.calendar.value}'; write {{SPAN_START}} and {{SPAN_END}} instead."
+            )
+
+    def _asked_for(self, run: Run) -> int | None:
+        """The span to ask for; None: the newest, which the database knows."""
+        if not self._query.has_span:
+            if run.span is not None:
+                raise UsageError(
+                    f"{self.name}.query has no placeholder for a span, so {self.calendar.label(run.span)} cannot be "
+                    "asked for; name no span, or say where it stands: WHERE day >= {SPAN_START} AND day < {SPAN_END}"
+                )
+            return 0
+        if run.span is None and self._newest is None:
+            raise UsageError(
+                f"{self.name} asks a database, which does not say by itself what its newest span is. Name the span: "
+                f"--span …; or give a newest_query, such as {_NEWEST!r}. {self.calendar.hint}"
+            )
+        return run.span
+
+    def _newest_span(self, database: Database) -> int:
+        assert self._newest is not None, "asked for only then"
+        found = database.one(self._newest, 0, self.calendar, f"{self.name}.newest_query")
+        if found is None:
+            raise SpanNotFound(f"{self.name}: newest_query gives nothing, so no span is there at all.")
+        return span_of(found, self.calendar, f"{self.name}.newest_query")
+
+    def _version_of(self, database: Database, span: int) -> int | None:
+        if self._version is None:
+            return None
+        found = database.one(self._version, span, self.calendar, f"{self.name}.version_query")
+        if found is None:
+            raise SpanNotFound(
+                f"{self.name}: version_query gives nothing for span {self.calendar.label(span)}, so it is not there."
+            )
+        if not isinstance(found, int):
+            raise ParameterError(f"{self.name}.version_query gives {found!r}; a version is a whole number.")
+        return found
+
+    def _fetch(self, connection: str, span: int, answer: Path) -> str:
+        """Writes the answer to a file as it comes in; returns the fingerprint of its rows, whatever their order."""
+        import pyarrow as pa
+
+        from spanwise.components.row_hash import row_hashes
+
+        rows, mark, total, mixed = 0, "", 0, 0
+        with connected(connection, self.name) as database:
+            log.info("asking %s: %s", connection, self._query.filled(span, self.calendar))
+            with database.asked(self._query, span, self.calendar) as reader:
+                self._check_columns(reader.schema)
+                schema = pa.schema([(field.name, _storage(field.type)) for field in reader.schema])
+                mark = schema.to_string(show_field_metadata=False, show_schema_metadata=False)
+                with pa.OSFile(str(answer), "wb") as sink, pa.ipc.new_file(sink, schema, options=_compressed()) as out:
+                    for batch in _evenly(reader, schema):
+                        out.write_batch(batch)
+                        hashes = row_hashes(batch)
+                        rows += batch.num_rows
+                        total = (total + _sum(hashes)) % _WORD
+                        mixed = (mixed + _sum(hashes * hashes)) % _WORD
+        if not rows:
+            raise SpanNotFound(
+                f"{self.name}: the query gives no rows for span {self.calendar.label(span)}. Nothing was ingested; "
+                f"what was asked: {self._query.filled(span, self.calendar)}"
+            )
+        return digest("query answer", mark, rows, total, mixed)
+
+    def _check_columns(self, schema: pa.Schema) -> None:
+        repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
+        if repeated:
+            raise ParameterError(
+                f"{self.name}.query gives two columns called '{repeated[0]}'; name one otherwise: AS {repeated[0]}_2"
+            )
+
+
+def _compressed() -> pa.ipc.IpcWriteOptions:
+    import pyarrow as pa
+
+    return pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+def _storage(type_: pa.DataType) -> pa.DataType:
+    """The type without what a database adds to it: JSON and exact numbers are text, a UUID is 16 bytes."""
+    import pyarrow as pa
+
+    return type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
+
+
+def _evenly(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows in batches of one size: how the database hands them on must not show in the files."""
+    import pyarrow as pa
+
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in reader:
+        arrays = [c.storage if isinstance(c, pa.ExtensionArray) else c for c in batch.columns]
+        rest = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        while count + rest.num_rows >= _BATCH_ROWS:
+            waiting.append(rest.slice(0, _BATCH_ROWS - count))
+            rest = rest.slice(_BATCH_ROWS - count)
+            yield _together(waiting, schema)
+            waiting, count = [], 0
+        if rest.num_rows:
+            waiting.append(rest)
+            count += rest.num_rows
+    if waiting:
+        yield _together(waiting, schema)
+
+
+def _together(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    (whole,) = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
+    return whole
+
+
+def _sum(hashes: NDArray[np.uint64]) -> int:
+    return int(hashes.sum(dtype=hashes.dtype))

@@ -1,0 +1,363 @@
+"""CSV and TSV: a header line, then one record a row. Types are those that every value of the span can be read as."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from spanwise.components.ingest.readers import records, text
+from spanwise.components.ingest.readers.columns import EXACT_DOUBLE, Column, Misfit, join_all
+from spanwise.components.ingest.readers.descriptor import Descriptor, Dialect, FileLayout, Format, ReadAs, Rejected
+from spanwise.orchestrator.errors import ParameterError, UnreadableInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+_BOM = b"\xef\xbb\xbf"
+_INSTANT = re.compile(r"\s*\d{4}-\d{2}-\d{2}(?!\d)")
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
+_WHOLE = re.compile(r"\d+")
+
+
+def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
+    """The header's names, and pieces of about `part_bytes`; a compressed or transcoded file is one piece.
+
+    Raises:
+        UnreadableInput: the file is empty, or its header is missing, repeats a name or leaves one out.
+    """
+    delimiter = _delimiter(fmt, dialect)
+    head = _head(path, delimiter, dialect)
+    bom = len(_BOM) if head.startswith(_BOM) else 0
+    if not head[bom:].strip():
+        raise UnreadableInput(f"{path}: the file is empty. It must have a header line and rows.")
+    first = records.split(head[bom:], delimiter)[0]
+    names = tuple(_fields(first[1], delimiter))
+    if dialect.column_names:
+        start, line = bom, 1
+        if len(names) != len(dialect.column_names):
+            raise UnreadableInput(
+                f"{path}, line 1: {len(names)} fields, but column_names has {len(dialect.column_names)} names."
+            )
+        names = dialect.column_names
+    else:
+        start = bom + head[bom:].index(first[1]) + len(first[1])
+        line = 1 + head.count(b"\n", 0, start)
+        _check_header(path, names, dialect)
+    size = Path(path).stat().st_size
+    whole = Descriptor(path=path, format=fmt, start=start, stop=None, first_line=line, size_bytes=size, names=names)
+    if not text.is_plain(path, dialect) or size <= dialect.part_bytes:
+        return FileLayout(names=names, types=None, descriptors=(whole,))
+    pieces = tuple(
+        Descriptor(path=path, format=fmt, start=begin, stop=end, first_line=number, size_bytes=end - begin, names=names)
+        for begin, end, number in text.cut(whole, dialect, _boundary(path, delimiter))
+    )
+    return FileLayout(names=names, types=None, descriptors=pieces or (whole,))
+
+
+def infer(
+    descriptor: Descriptor, dialect: Dialect, known: frozenset[str], blocks: int | None
+) -> dict[str, pa.DataType]:
+    """The narrowest type of each unknown column. Rows with another number of fields do not count."""
+    wanted = [name for name in descriptor.names if name not in known]
+    types: dict[str, pa.DataType] = dict.fromkeys(wanted, pa.null())
+    if not wanted:
+        return types
+    delimiter = _delimiter(descriptor.format, dialect)
+    for number, block in enumerate(text.blocks(descriptor, dialect, _boundary(descriptor.path, delimiter))):
+        if number == blocks:
+            break
+        types = join_all(types, _infer_block(block.data, descriptor, dialect, wanted))
+    return types
+
+
+def read(
+    descriptor: Descriptor, dialect: Dialect, columns: Sequence[Column], reject: Callable[[Rejected], None]
+) -> Iterator[pa.RecordBatch]:
+    """The rows as `columns`.
+
+    Raises:
+        Misfit: a value does not fit a type that was inferred, or is the previous span's.
+    """
+    delimiter = _delimiter(descriptor.format, dialect)
+    types = {column.name: column.type for column in columns}
+    for block in text.blocks(descriptor, dialect, _boundary(descriptor.path, delimiter)):
+        try:
+            table = _parse(block.data, descriptor, dialect, types)
+        except pa.ArrowException:
+            table = _parse_with_care(block, descriptor, dialect, columns, reject)
+        yield from table.to_batches()
+
+
+def _parse(
+    data: bytes,
+    descriptor: Descriptor,
+    dialect: Dialect,
+    types: dict[str, pa.DataType] | None = None,
+    *,
+    include: Sequence[str] = (),
+    skip_odd_rows: bool = False,
+) -> pa.Table:
+    if not data.strip(b"\r\n"):
+        names = list(types or include)
+        return pa.table({name: pa.array([], type=(types or {}).get(name, pa.null())) for name in names})
+    return pa.csv.read_csv(
+        cast("IO[bytes]", pa.BufferReader(data)),
+        read_options=pa.csv.ReadOptions(
+            column_names=list(descriptor.names),
+            # one chunk: the parser's own cuts could fall inside a value, and it refuses a row longer than a chunk
+            block_size=len(data) + 1,
+        ),
+        parse_options=pa.csv.ParseOptions(
+            delimiter=_delimiter(descriptor.format, dialect),
+            newlines_in_values=True,
+            invalid_row_handler=(lambda _row: "skip") if skip_odd_rows else None,
+        ),
+        convert_options=pa.csv.ConvertOptions(
+            null_values=list(dialect.null_values),
+            strings_can_be_null=True,
+            # 0 and 1 are numbers: else a column's type would hang on which values happen to be in a block
+            true_values=["true", "True", "TRUE"],
+            false_values=["false", "False", "FALSE"],
+            column_types=types,
+            include_columns=list(types or include),
+        ),
+    )
+
+
+def _infer_block(
+    data: bytes, descriptor: Descriptor, dialect: Dialect, wanted: Sequence[str]
+) -> dict[str, pa.DataType]:
+    table = _parse(data, descriptor, dialect, include=wanted, skip_odd_rows=True)
+    types: dict[str, pa.DataType] = {}
+    for name in wanted:
+        found = table.schema.field(name).type
+        if pa.types.is_timestamp(found):
+            found = pa.timestamp("us", found.tz)
+        elif found == pa.time32("s"):
+            found = pa.time32("ms")
+        elif pa.types.is_string(found) and _looks_like_instants(table.column(name)):
+            # pyarrow tries seconds, then nanoseconds, which end in 2262: the year 9999 beside a fraction fits neither
+            found = _instants(data, descriptor, dialect, name)
+        types[name] = found
+    return types
+
+
+def _looks_like_instants(column: pa.ChunkedArray[Any]) -> bool:
+    some = pc.drop_null(column)
+    return len(some) > 0 and _INSTANT.match(some[0].as_py()) is not None
+
+
+def _instants(data: bytes, descriptor: Descriptor, dialect: Dialect, name: str) -> pa.DataType:
+    for candidate in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
+        try:
+            _parse(data, descriptor, dialect, {name: candidate}, skip_odd_rows=True)
+        except pa.ArrowException:
+            continue
+        return candidate
+    return pa.string()
+
+
+def _parse_with_care(
+    block: text.Block,
+    descriptor: Descriptor,
+    dialect: Dialect,
+    columns: Sequence[Column],
+    reject: Callable[[Rejected], None],
+) -> pa.Table:
+    """Reads a block in which something is wrong, column by column; finds the line, and rejects what can be rejected."""
+    care = _Care(descriptor=descriptor, dialect=dialect, delimiter=_delimiter(descriptor.format, dialect))
+    rows, refused = care.rows_of(block)
+    if refused:
+        with suppress(pa.ArrowException):
+            table = care.table_of(rows, columns)
+            _reject_in_order(refused, reject)
+            return table
+    # what stops the ingest is looked for before any row is set aside, so that the answer does not hang on the order
+    for column in sorted(columns, key=lambda c: c.source != "inferred"):
+        try:
+            care.column_of(rows, column)
+        except pa.ArrowException as error:
+            if column.source == "inferred":
+                raise Misfit(column.name) from error
+            for row, value in care.misfits(rows, column):
+                if column.source == "previous":
+                    raise Misfit(column.name, f"{descriptor.path}, line {row.line} ({value!r})") from error
+                reason = f"column '{column.name}': {value!r} is no {column.type}"
+                refused.setdefault(row, _rejected(descriptor, row, reason))
+    _reject_in_order(refused, reject)
+    kept = [row for row in rows if row not in refused]
+    with suppress(pa.ArrowException):
+        return care.table_of(kept, columns)
+    return pa.table({column.name: care.column_of(kept, column) for column in columns})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Row:
+    number: int  #: within the block
+    line: int  #: of the file
+    record: bytes  #: with its newline
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Care:
+    """Parses chosen rows of a piece, one column at a time."""
+
+    descriptor: Descriptor
+    dialect: Dialect
+    delimiter: str
+
+    def rows_of(self, block: text.Block) -> tuple[list[_Row], dict[_Row, Rejected]]:
+        """The rows that have the right number of fields, and the others with the reason."""
+        wanted = len(self.descriptor.names)
+        good, refused = [], {}
+        for number, (lines, record) in enumerate(records.split(block.data, self.delimiter)):
+            ended = record if record.endswith((b"\n", b"\r")) else record + b"\n"
+            row = _Row(number=number, line=block.first_line + lines, record=ended)
+            count = records.field_count(record, self.delimiter)
+            if count == wanted:
+                good.append(row)
+            else:
+                refused[row] = _rejected(self.descriptor, row, f"{wanted} fields wanted, {count} found")
+        return good, refused
+
+    def column_of(self, rows: Sequence[_Row], column: Column) -> pa.ChunkedArray[Any]:
+        """A column. Whole numbers written with a point (3.0) are whole numbers, where the column has to be."""
+        data = b"".join(row.record for row in rows)
+        try:
+            return self._parsed(data, column.name, column.type)
+        except pa.ArrowException:
+            if column.source == "inferred" or not pa.types.is_integer(column.type):
+                raise
+        try:
+            numbers = self._parsed(data, column.name, pa.float64())
+            if pc.any(pc.greater_equal(pc.abs(numbers), pa.scalar(EXACT_DOUBLE))).as_py():
+                raise pa.ArrowInvalid("a double that may have lost digits")
+            return pc.cast(numbers, column.type, safe=True)
+        except pa.ArrowException:
+            if len(rows) == 1:
+                raise
+        # each value may be readable in one of the two ways, though not all of them in one
+        half = len(rows) // 2
+        chunks = [*self.column_of(rows[:half], column).chunks, *self.column_of(rows[half:], column).chunks]
+        return pa.chunked_array(chunks, type=column.type)
+
+    def table_of(self, rows: Sequence[_Row], columns: Sequence[Column]) -> pa.Table:
+        """All columns at once; fails where `column_of` may not."""
+        types = {column.name: column.type for column in columns}
+        return _parse(b"".join(row.record for row in rows), self.descriptor, self.dialect, types)
+
+    def misfits(self, rows: Sequence[_Row], column: Column) -> list[tuple[_Row, str]]:
+        """The rows whose value does not fit, with that value."""
+        texts = self._parsed(b"".join(row.record for row in rows), column.name, pa.string())
+        # each value once, and alone: a column has few wrong values, and the other columns need not be parsed
+        alone = replace(self, descriptor=replace(self.descriptor, names=(column.name,)))
+        values = cast("list[str]", pc.drop_null(pc.unique(texts)).to_pylist())
+        single = [
+            _Row(number=number, line=0, record=b'"' + value.encode().replace(b'"', b'""') + b'"\n')
+            for number, value in enumerate(values)
+        ]
+        wrong = {values[row.number] for row in alone.not_fitting(single, column)}
+        found = zip(rows, texts.to_pylist(), strict=True)
+        return [(row, text) for row, text in found if text is not None and text in wrong]
+
+    def not_fitting(self, rows: Sequence[_Row], column: Column) -> list[_Row]:
+        """Found by halving, so that a few among many cost little."""
+        try:
+            self.column_of(rows, column)
+        except pa.ArrowException:
+            if len(rows) == 1:
+                return list(rows)
+            half = len(rows) // 2
+            return self.not_fitting(rows[:half], column) + self.not_fitting(rows[half:], column)
+        return []
+
+    def _parsed(self, data: bytes, name: str, type_: pa.DataType) -> pa.ChunkedArray[Any]:
+        return _parse(data, self.descriptor, self.dialect, {name: type_}).column(0)
+
+
+def _reject_in_order(refused: Mapping[_Row, Rejected], reject: Callable[[Rejected], None]) -> None:
+    for row in sorted(refused, key=lambda row: row.number):
+        reject(refused[row])
+
+
+def _rejected(descriptor: Descriptor, row: _Row, reason: str) -> Rejected:
+    text_ = row.record.rstrip(b"\r\n").decode()
+    return Rejected(path=descriptor.path, line=row.line, reason=reason, text=text_)
+
+
+def _delimiter(fmt: ReadAs, dialect: Dialect) -> str:
+    delimiter = dialect.delimiter or ("\t" if fmt == "tsv" else ",")
+    if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
+        raise ParameterError(f"delimiter: one ASCII character other than a quote or newline, not {delimiter!r}.")
+    return delimiter
+
+
+def _boundary(path: str, delimiter: str) -> Callable[[bytes, bool], int]:
+    def boundary(data: bytes, final: bool) -> int:
+        if not final:
+            return records.last_end(data, delimiter)
+        at = records.unclosed_at(data, delimiter)
+        if at is not None:
+            raise UnreadableInput(
+                f"{path}: the quote that opens {data[at : at + 40].decode(errors='replace')!r} is never closed. "
+                "Close it, or write a quote inside a value twice."
+            )
+        return len(data)
+
+    return boundary
+
+
+def _head(path: str, delimiter: str, dialect: Dialect) -> bytes:
+    """The beginning of the file, up to and with at least its first record that is not blank."""
+    with text.opened(path, dialect) as source:
+        head = b""
+        while fresh := source.read(max(1 << 16, len(head))):
+            head += fresh
+            if records.last_end(head.removeprefix(_BOM).lstrip(b"\r\n"), delimiter):
+                break
+            if len(head) > text.LONGEST_RECORD_BYTES:
+                raise UnreadableInput(f"{path}: the first line has not ended after {len(head) >> 20} MiB.")
+    end = records.last_end(head, delimiter) or len(head)
+    return text.checked(head[:end], path, 0, 1)
+
+
+def _fields(record: bytes, delimiter: str) -> list[str]:
+    """The values of one record as text, as the parser itself reads them."""
+    if not record.strip(b"\r\n"):
+        return []
+    table = pa.csv.read_csv(
+        cast("IO[bytes]", pa.BufferReader(record)),
+        read_options=pa.csv.ReadOptions(autogenerate_column_names=True, block_size=len(record) + 1),
+        parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        convert_options=pa.csv.ConvertOptions(
+            column_types={f"f{index}": pa.string() for index in range(records.field_count(record, delimiter))},
+            strings_can_be_null=False,
+        ),
+    )
+    return [column[0].as_py() for column in table.columns]
+
+
+def _check_header(path: str, names: Sequence[str], dialect: Dialect) -> None:
+    way_out = "Add a header line, or name the columns: column_names=(...)."
+    for place, name in enumerate(names, 1):
+        if not name.strip():
+            raise UnreadableInput(f"{path}, line 1: field {place} of the header has no name. {way_out}")
+    # a whole number can be a name (a year); a missing value, a fraction or a date cannot
+    odd = [n for n in names if n in dialect.null_values or _INSTANT.match(n) or _is_fraction(n)]
+    if odd or all(_NUMBER.fullmatch(name) for name in names):
+        shown = ", ".join(repr(name) for name in (odd or names)[:3])
+        raise UnreadableInput(f"{path}, line 1: a row of data where the header should be ({shown}). {way_out}")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise UnreadableInput(f"{path}, line 1: two columns are called '{repeated[0]}'. Rename one. {way_out}")
+
+
+def _is_fraction(name: str) -> bool:
+    return _NUMBER.fullmatch(name) is not None and _WHOLE.fullmatch(name.strip()) is None

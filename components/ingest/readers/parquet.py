@@ -1,0 +1,94 @@
+"""Parquet: a piece is a run of row groups."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from spanwise.components.ingest.readers.columns import canonical, fit
+from spanwise.components.ingest.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
+from spanwise.orchestrator.errors import UnreadableInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from spanwise.components.ingest.readers.columns import Column
+
+
+def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
+    """The columns and types of the footer, and pieces of about `part_bytes` uncompressed.
+
+    Raises:
+        UnreadableInput: the file is empty, cut short or no Parquet, or names a column twice.
+    """
+    with _opened(path) as file:
+        schema = file.schema_arrow
+        names = schema.names
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise UnreadableInput(f"{path}: two columns are called '{repeated[0]}'. Rename one.")
+        pieces = []
+        start, size, row, first_row = 0, 0, 1, 1
+        for group in range(file.num_row_groups):
+            about = file.metadata.row_group(group)
+            if size and size + about.total_byte_size > dialect.part_bytes:
+                pieces.append(_piece(path, fmt, start, group, first_row, size))
+                start, size, first_row = group, 0, row
+            size += about.total_byte_size
+            row += about.num_rows
+        pieces.append(_piece(path, fmt, start, file.num_row_groups, first_row, size))
+        types = tuple(canonical(field.type) for field in schema)
+        return FileLayout(names=tuple(names), types=types, descriptors=tuple(pieces))
+
+
+def infer(
+    descriptor: Descriptor, dialect: Dialect, known: frozenset[str], blocks: int | None
+) -> dict[str, pa.DataType]:
+    """The types of the footer; no row is read."""
+    del dialect, blocks
+    with _opened(descriptor.path) as file:
+        return {field.name: canonical(field.type) for field in file.schema_arrow if field.name not in known}
+
+
+def read(
+    descriptor: Descriptor, dialect: Dialect, columns: Sequence[Column], reject: Callable[[Rejected], None]
+) -> Iterator[pa.RecordBatch]:
+    """The rows as `columns`.
+
+    Raises:
+        Misfit: a value does not fit a type that is the previous span's.
+    """
+    del dialect
+    with _opened(descriptor.path) as file:
+        row = descriptor.first_line
+        groups = list(range(descriptor.start, descriptor.stop or 0))
+        if not groups:
+            return
+        for batch in file.iter_batches(
+            batch_size=1 << 16, row_groups=groups, columns=[column.name for column in columns]
+        ):
+            yield fit(batch, columns, descriptor, row, reject)
+            row += batch.num_rows
+
+
+def _piece(path: str, fmt: Format, start: int, stop: int, first_row: int, size: int) -> Descriptor:
+    return Descriptor(path=path, format=fmt, start=start, stop=stop, first_line=first_row, size_bytes=size)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[pa.parquet.ParquetFile]:
+    try:
+        if Path(path).stat().st_size == 0:
+            raise UnreadableInput(f"{path}: the file is empty (0 bytes).")
+        # memory-mapped pages would count as this process's memory until the file is closed
+        with pa.parquet.ParquetFile(path, memory_map=False, pre_buffer=False) as file:
+            yield file
+    except (OSError, pa.ArrowException) as error:
+        raise UnreadableInput(
+            f"{path}: not a whole Parquet file ({str(error).strip()}). Was it copied while still being written? "
+            "Copy it again, and check it at its origin."
+        ) from error

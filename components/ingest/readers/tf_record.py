@@ -1,0 +1,400 @@
+"""TFRecord files of tf.Example: a piece is a run of whole records, each checked by its CRC-32C. Needs no TensorFlow.
+
+A column is a feature. It is a plain value when no record of the span has more than one (then a record with none is a
+missing value), and a list otherwise. Features of whole numbers are int64, of floats float, of bytes text or binary.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+
+from spanwise.components.ingest.readers.columns import (
+    Misfit,
+    element_type,
+    fit,
+    is_single,
+    join,
+    join_all,
+    reads_as,
+    single,
+)
+from spanwise.components.ingest.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
+from spanwise.components.ingest.readers.tf_example import Feature, Records, features
+from spanwise.orchestrator.errors import UnreadableInput
+
+if TYPE_CHECKING:
+    from spanwise.components.ingest.readers.columns import Column
+
+_HEAD = Struct("<QI")  # length of the record, its checksum
+_FOOT = Struct("<I")  # checksum of the record
+_MASK = 0xA282EAD8
+#: No record is longer; a length beyond it is a damaged one whose checksum happens to be right, or a mean file.
+LONGEST_RECORD_BYTES = 2 << 30
+#: How much of a record is shown that is no tf.Example.
+_SHOWN_BYTES = 512
+#: What the decompression gives at once.
+_CHUNK_BYTES = 1 << 20
+#: zlib and gzip alike, told apart by their first bytes.
+_ANY_WINDOW = 47
+
+
+class Source(Protocol):
+    """What records are read from: the decompressed bytes of a file."""
+
+    def read(self, size: int, /) -> bytes:
+        """Exactly `size` bytes, fewer only at the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Block:
+    """Whole records."""
+
+    records: Records
+    first_row: int  #: counted from 1
+    start: int  #: where the first begins in the decompressed file
+
+
+def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
+    """Pieces of about `part_bytes`, found by the lengths of the records; a compressed file is one piece.
+
+    Raises:
+        UnreadableInput: the file is empty, cut short or no TFRecord.
+    """
+    size = _size(path)
+    if not size:
+        raise UnreadableInput(f"{path}: the file is empty (0 bytes).")
+    whole = Descriptor(path=path, format=fmt, start=0, stop=None, first_line=1, size_bytes=size)
+    pieces = [whole]
+    with _opened(path) as source:
+        if isinstance(source, _Plain) and size > dialect.part_bytes:
+            pieces = [
+                Descriptor(path=path, format=fmt, start=begin, stop=end, first_line=row, size_bytes=end - begin)
+                for begin, end, row in _cut(source, size, dialect.part_bytes, path)
+            ]
+        else:
+            _length(source.read(_HEAD.size), path, 1, 0)
+    return FileLayout(names=(), types=None, descriptors=tuple(pieces))
+
+
+def infer(
+    descriptor: Descriptor, dialect: Dialect, known: frozenset[str], blocks: int | None
+) -> dict[str, pa.DataType]:
+    """The type of each feature, also of the known ones; a list that has had one value at most is a `single`.
+
+    Records that cannot be parsed say nothing about types.
+
+    Raises:
+        UnreadableInput: the piece is damaged, or a feature is text here and a number there.
+    """
+    del known
+    types: dict[str, pa.DataType] = {}
+    for number, block in enumerate(_blocks(descriptor, dialect)):
+        if number == blocks:
+            break
+        found = {}
+        for feature in features(block.records)[0]:
+            found[feature.name] = _type(feature, dialect)
+            kinds = {_is_text(found[feature.name]), _is_text(types.get(feature.name, pa.null()))}
+            if {True, False} <= kinds or pa.types.is_string(feature.values.type):
+                raise _mixed(descriptor.path, feature.name)
+        types = join_all(types, found)
+    return dict(sorted(types.items()))
+
+
+def read(
+    descriptor: Descriptor, dialect: Dialect, columns: Sequence[Column], reject: Callable[[Rejected], None]
+) -> Iterator[pa.RecordBatch]:
+    """The rows as `columns`. A record with a good checksum that is no tf.Example goes to `reject`.
+
+    Raises:
+        Misfit: a value does not fit a type that was inferred, or is the previous span's.
+        UnreadableInput: the piece is damaged.
+    """
+    for block in _blocks(descriptor, dialect):
+        found, bad = features(block.records)
+        named = {feature.name: feature for feature in found}
+        if not named.keys() <= {column.name for column in columns}:
+            raise Misfit(None)
+        rows = block.records.count
+        arrays = [
+            _column(named[column.name], rows, column, descriptor, block.first_row)
+            if column.name in named
+            else pa.array([None] * rows, column.type)
+            for column in columns
+        ]
+        batch = pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
+        start = 0
+        for record in (*bad, rows):
+            good = batch.slice(start, record - start)
+            if good.num_rows:
+                yield fit(good, columns, descriptor, block.first_row + start, reject)
+            if record < rows:
+                reject(_refused(block, record, descriptor.path))
+            start = record + 1
+
+
+def settled(found: pa.DataType, previous: str | None) -> pa.DataType:
+    """The type of a column, from what a survey found and the type of the previous span, as text.
+
+    A span in which a list happens to have one value everywhere, or bytes happen to be text, is not of another type.
+    """
+    plain = element_type(found) if is_single(found) else found
+    wider = [plain, pa.list_(plain)]
+    if pa.types.is_string(plain):
+        wider += [pa.binary(), pa.list_(pa.binary())]
+    if plain == pa.list_(pa.string()):
+        wider.append(pa.list_(pa.binary()))
+    return next((type_ for type_ in wider if str(type_) == previous), plain)
+
+
+def _type(feature: Feature, dialect: Dialect) -> pa.DataType:
+    inner = feature.values.type
+    if pa.types.is_binary(inner) and dialect.bytes_as_text and _is_utf8(feature.values):
+        inner = pa.string()
+    return single(inner) if feature.at_most_one else pa.list_(inner)
+
+
+def _is_text(type_: pa.DataType) -> bool | None:
+    """Whether values of this type are bytes; None when there are none."""
+    inner = element_type(type_) if is_single(type_) or pa.types.is_list(type_) else type_
+    return None if pa.types.is_null(inner) else pa.types.is_string(inner) or pa.types.is_binary(inner)
+
+
+def _is_utf8(values: pa.Array[Any]) -> bool:
+    try:
+        values.view(pa.string()).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _mixed(path: str, name: str) -> UnreadableInput:
+    return UnreadableInput(
+        f"{path}: the feature '{name}' has numbers in some records and bytes in others. "
+        "Correct the program that writes it."
+    )
+
+
+def _refused(block: _Block, record: int, path: str) -> Rejected:
+    raw = block.records.data[block.records.starts[record] : block.records.ends[record]][:_SHOWN_BYTES]
+    return Rejected(
+        path=path, line=block.first_row + record, reason="not a tf.Example", text=f"hexadecimal {raw.tobytes().hex()}"
+    )
+
+
+def _column(feature: Feature, rows: int, column: Column, descriptor: Descriptor, first_row: int) -> pa.Array[Any]:
+    """The feature as a column: a list for each record if the column has lists, else a value."""
+    nested = pa.types.is_list(column.type)
+    values = _values(feature, column, element_type(column.type) if nested else column.type, descriptor, first_row)
+    if nested:
+        return _lists(feature, values, rows)
+    if not feature.at_most_one:
+        if column.source == "inferred":
+            raise Misfit(column.name)
+        many = first_row + int(feature.rows[int(np.argmax(feature.counts > 1))])
+        raise Misfit(column.name, f"{descriptor.path}, record {many} (more than one value)")
+    filled = feature.rows[feature.counts > 0]
+    if len(filled) == rows:
+        return values
+    places = np.zeros(rows, dtype=np.int64)
+    missing = np.ones(rows, dtype=bool)
+    places[filled] = np.arange(len(filled))
+    missing[filled] = False
+    return values.take(cast("pa.Int64Array", pa.array(places, mask=missing)))
+
+
+def _values(
+    feature: Feature, column: Column, wanted: pa.DataType, descriptor: Descriptor, first_row: int
+) -> pa.Array[Any]:
+    """All values of the feature, text as such where text is wanted; refuses what no conversion should hide."""
+    values = feature.values
+    is_bytes = pa.types.is_binary(values.type)
+    if column.source == "pinned":
+        return values.view(pa.string()) if is_bytes and wanted != values.type and _is_utf8(values) else values
+    where = None
+    if column.source == "previous":
+        where = f"{descriptor.path}, record {first_row + int(feature.rows[0])} or after it"
+    if is_bytes and pa.types.is_string(wanted):
+        if not _is_utf8(values):
+            raise Misfit(column.name, where and f"{where} (bytes that are not UTF-8)")
+        return values.view(pa.string())
+    if pa.types.is_string(values.type) or (where is None and _is_text(wanted) and _is_text(values.type) is False):
+        raise _mixed(descriptor.path, column.name)
+    fits = join(values.type, wanted) == wanted if where is None else reads_as(values.type, wanted)
+    if not fits:
+        raise Misfit(column.name, where and f"{where} ({values.type})")
+    return values
+
+
+def _lists(feature: Feature, values: pa.Array[Any], rows: int) -> pa.Array[Any]:
+    counts = np.zeros(rows, dtype=np.int64)
+    counts[feature.rows] = feature.counts
+    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    missing = np.ones(rows, dtype=bool)
+    missing[feature.rows] = False
+    bits = np.packbits(~missing, bitorder="little").tobytes()
+    return pa.Array.from_buffers(
+        pa.list_(values.type), rows, [pa.py_buffer(bits), pa.py_buffer(offsets.tobytes())], children=[values]
+    )
+
+
+# --- records in a file
+
+
+def _blocks(descriptor: Descriptor, dialect: Dialect) -> Iterator[_Block]:
+    """The records of the piece, about `block_bytes` together, each checked."""
+    with _opened(descriptor.path) as source:
+        if isinstance(source, _Plain):
+            source.seek(descriptor.start)
+        at, row = descriptor.start, descriptor.first_line
+        while True:
+            start, first_row = at, row
+            parts: list[bytes] = []
+            gathered = 0
+            while gathered < dialect.block_bytes and (descriptor.stop is None or at < descriptor.stop):
+                head = source.read(_HEAD.size)
+                if not head:
+                    break
+                size = _length(head, descriptor.path, row, at)
+                body = source.read(size + _FOOT.size)
+                if len(body) != size + _FOOT.size:
+                    raise _cut_short(descriptor.path, row, at)
+                data = body[:size]
+                if _masked(data) != _FOOT.unpack_from(body, size)[0]:
+                    raise UnreadableInput(
+                        f"{descriptor.path}, record {row}, at byte {at}: its checksum is wrong, so its bytes are "
+                        "damaged. Copy the file again, and check it at its origin."
+                    )
+                parts.append(data)
+                gathered += size
+                at += _HEAD.size + size + _FOOT.size
+                row += 1
+            if not parts:
+                return
+            yield _Block(records=Records.of(parts), first_row=first_row, start=start)
+
+
+def _cut(source: Source, size: int, part_bytes: int, path: str) -> Iterator[tuple[int, int, int]]:
+    """Start, end and first record of each piece; only lengths are read."""
+    assert isinstance(source, _Plain)
+    start, first_row, at, row = 0, 1, 0, 1
+    while at < size:
+        source.seek(at)
+        end = at + _HEAD.size + _length(source.read(_HEAD.size), path, row, at) + _FOOT.size
+        if end > size:
+            raise _cut_short(path, row, at)
+        if at > start and end - start > part_bytes:
+            yield start, at, first_row
+            start, first_row = at, row
+        at, row = end, row + 1
+    yield start, at, first_row
+
+
+def _length(head: bytes, path: str, row: int, at: int) -> int:
+    if len(head) != _HEAD.size:
+        raise _cut_short(path, row, at)
+    size, checksum = _HEAD.unpack(head)
+    if _masked(head[:8]) != checksum or size > LONGEST_RECORD_BYTES:
+        what = "not a TFRecord file" if row == 1 else f"record {row}, at byte {at}: the checksum of its length is wrong"
+        raise UnreadableInput(f"{path}: {what}. Copy the file again, and check it at its origin.")
+    return int(size)
+
+
+def _cut_short(path: str, row: int, at: int) -> UnreadableInput:
+    return UnreadableInput(
+        f"{path}: the file ends inside record {row}, which begins at byte {at}. "
+        "Was it copied while still being written? Copy it again."
+    )
+
+
+def _masked(data: bytes) -> int:
+    crc = int(google_crc32c.value(data))
+    return (((crc >> 15) | (crc << 17)) + _MASK) & 0xFFFFFFFF
+
+
+class _Plain:
+    """A file that can be entered at any record."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read(self, size: int, /) -> bytes:
+        return self._file.read(size)
+
+    def seek(self, at: int) -> None:
+        self._file.seek(at)
+
+
+class _Compressed:
+    """A gzip or zlib file, or several after one another, as what it holds."""
+
+    def __init__(self, file: IO[bytes], path: str) -> None:
+        self._file = file
+        self._path = path
+        self._inflate = zlib.decompressobj(_ANY_WINDOW)
+        self._rest = b""
+        self._at = 0
+        self._begun = False
+
+    def read(self, size: int, /) -> bytes:
+        found = [self._rest[self._at : self._at + size]]
+        self._at += len(found[0])
+        have = len(found[0])
+        while have < size and (more := self._inflated()):
+            found.append(more[: size - have])
+            self._rest, self._at = more, len(found[-1])
+            have += len(found[-1])
+        return b"".join(found)
+
+    def _inflated(self) -> bytes:
+        """Some more bytes; none at the end."""
+        while True:
+            raw = self._inflate.unconsumed_tail or self._inflate.unused_data or self._file.read(_CHUNK_BYTES)
+            if self._inflate.eof and raw:
+                self._inflate = zlib.decompressobj(_ANY_WINDOW)
+                self._begun = False
+            if not raw:
+                if self._begun and not self._inflate.eof:
+                    raise UnreadableInput(
+                        f"{self._path}: the compression is cut short. Was it copied while still being written? "
+                        "Copy it again."
+                    )
+                return b""
+            self._begun = True
+            if more := self._inflate.decompress(raw, 4 * _CHUNK_BYTES):
+                return more
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError as error:
+        raise UnreadableInput(f"{path}: cannot be read ({error.strerror}).") from error
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[Source]:
+    """The records of a file. Whether it is compressed is told by its first bytes, not by its name."""
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(_HEAD.size)
+            file.seek(0)
+            plain = len(head) == _HEAD.size and _masked(head[:8]) == _HEAD.unpack(head)[1]
+            zipped = head[:2] == b"\x1f\x8b" or (head[:1] == b"\x78" and int.from_bytes(head[:2], "big") % 31 == 0)
+            yield _Compressed(file, path) if zipped and not plain else _Plain(file)
+    except OSError as error:
+        raise UnreadableInput(f"{path}: cannot be read ({error.strerror}).") from error
+    except zlib.error as error:
+        raise UnreadableInput(
+            f"{path}: the compression is damaged ({error}). Copy the file again, and check it at its origin."
+        ) from error

@@ -1,0 +1,175 @@
+"""BulkInferrer: what the blessed model says of every row of a span."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from spanwise.orchestrator.artifact import Blessing, Examples, InferenceResult, Model
+from spanwise.orchestrator.component import Component, Input, Output
+from spanwise.orchestrator.errors import ParameterError, UnreadableInput
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger("spanwise.bulk_inferrer")
+
+
+class BulkInferrer(Component):
+    """Predicts the rows of one span.
+
+        BulkInferrer(examples=ingest["examples"], model=champion["model"], predict_fn=predict, columns=("flight",))
+
+    `inference_result` has a file for each file of the examples, with the rows in the same order: the `columns` that
+    tell them apart, and what `predict_fn(model_dir, table)` gives. An array becomes the column `prediction` (several
+    numbers a row: a list); a mapping or a table brings columns with names of its own. It carries span and version.
+
+    When there is no model, or a connected `blessing` does not say yes, nothing is published and the log says why.
+    """
+
+    preload: ClassVar = (
+        "numpy",
+        "pyarrow",
+        "pyarrow.parquet",
+        "spanwise.components.predictions",
+        "spanwise.components.rows",
+    )
+    libraries: ClassVar = ("numpy", "pyarrow")
+
+    def check(self) -> None:
+        columns = self.parameters["columns"]
+        if isinstance(columns, Sequence) and self.parameters["output"] in columns:
+            raise ParameterError(
+                f"{self.name}: {self.parameters['output']!r} is one of the columns, and the name of the prediction; "
+                "give that another: output='score'."
+            )
+
+    def run(
+        self,
+        *,
+        examples: Input[Examples],
+        model: Input[Model | None],
+        blessing: Input[Blessing | None],
+        inference_result: Output[InferenceResult | None],
+        predict_fn: Callable[..., object],
+        splits: Sequence[str] | None = None,
+        columns: Sequence[str] = (),
+        output: str = "prediction",
+        batch_size: int = 1 << 16,
+    ) -> None:
+        why_not = _refusal(model, blessing, connected=bool(self.inputs["blessing"]))
+        if why_not is not None or model is None:
+            log.warning("nothing was predicted: %s", why_not)
+            return
+        assert inference_result is not None, "an output is always given"
+        names = list(splits if splits is not None else examples.split_names)
+        work = _Work(predict_fn, model.path, tuple(columns), output, batch_size)
+        counts = {}
+        for split in names:
+            folder = inference_result.path / f"Split-{split}"
+            folder.mkdir()
+            counts[split] = sum(work.predict(path, folder / path.name) for path in _files(examples, split))
+        schema = work.finish()
+        inference_result.span = examples.span
+        inference_result.version = examples.version
+        inference_result.calendar = examples.calendar
+        inference_result.split_names = names
+        inference_result.model = model.name
+        inference_result.rows = counts
+        inference_result.columns = {field.name: str(field.type) for field in schema}
+        log.info("%s predicted %s", model.name, ", ".join(f"{n} rows of {split}" for split, n in counts.items()))
+
+
+def _refusal(model: Model | None, blessing: Blessing | None, *, connected: bool) -> str | None:
+    """Why nothing is predicted; None when there is no reason."""
+    if model is None:
+        return "there is no model yet"
+    if not connected:
+        return None
+    if blessing is None:
+        return f"there is no verdict on {model.name}: an Evaluator without thresholds gives none"
+    if blessing.blessed != 1:
+        return f"{model.name} is not blessed: {'; '.join(blessing.reasons or ()) or 'its blessing says no'}"
+    return None
+
+
+def _files(examples: Examples, split: str) -> list[Path]:
+    return sorted(examples.split(split).glob("*.parquet"))
+
+
+class _Work:
+    """Predicts file by file, all with the same columns; holds one batch in memory."""
+
+    def __init__(
+        self, predict_fn: Callable[..., object], model: Path, columns: tuple[str, ...], output: str, batch_size: int
+    ) -> None:
+        self._predict_fn = predict_fn
+        self._model = model
+        self._columns = columns
+        self._output = output
+        self._batch_size = batch_size
+        self._schema: pa.Schema | None = None
+        self._empty: list[tuple[Path, pa.Schema]] = []  #: files without rows: the first that has some tells the columns
+
+    def predict(self, source: Path, target: Path) -> int:
+        """Writes the predictions of a file; returns how many."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from spanwise.components import rows
+
+        count = 0
+        writer: pq.ParquetWriter | None = None
+        try:
+            with pq.ParquetFile(source) as file:
+                kept = rows.chosen(file.schema_arrow, self._columns)
+                for batch in file.iter_batches(self._batch_size):
+                    if not len(batch):
+                        continue
+                    found = self._predicted(batch)
+                    writer = writer or pq.ParquetWriter(target, found.schema)
+                    writer.write_batch(found)
+                    count += len(batch)
+        except (pa.ArrowException, OSError) as error:
+            raise UnreadableInput(f"{source}: damaged ({error}). Ingest its span again.") from error
+        finally:
+            if writer is not None:
+                writer.close()
+        if not count:
+            self._empty.append((target, kept))
+        return count
+
+    def finish(self) -> pa.Schema:
+        """Writes the files without rows, and returns the columns of all."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        for target, kept in self._empty:
+            self._schema = self._schema or pa.schema([*kept, pa.field(self._output, pa.float64())])
+            pq.write_table(self._schema.empty_table(), target)
+        return self._schema or pa.schema([])
+
+    def _predicted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        from spanwise.components import predictions
+
+        table = pa.Table.from_batches([batch])
+        made = predictions.columns(self._predict_fn(self._model, table), len(batch), self._output)
+        if taken := sorted(set(made) & set(self._columns)):
+            raise ParameterError(
+                f"predict_fn gives a column {taken[0]!r}, which is one of `columns` as well; rename it."
+            )
+        arrays = [*(batch.column(name) for name in self._columns), *made.values()]
+        found = pa.RecordBatch.from_arrays(arrays, names=[*self._columns, *made])
+        if self._schema is None:
+            self._schema = found.schema
+        for mine, theirs in zip(found.schema, self._schema, strict=False):
+            if mine.name != theirs.name or mine.type != theirs.type:
+                raise ParameterError(
+                    f"predict_fn gave {theirs.name} as {theirs.type} for some rows and {mine.name} as {mine.type} for "
+                    "others; give the same columns and types for all."
+                )
+        return found

@@ -1,0 +1,214 @@
+"""InfraValidator: whether a model, in the form in which it will be served, loads and predicts in a fresh process."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from spanwise.orchestrator.artifact import Examples, InfraBlessing, Model
+from spanwise.orchestrator.component import Attempt, Component, Input, Output
+from spanwise.orchestrator.errors import ParameterError, UnreadableInput
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+log = logging.getLogger("spanwise.infra_validator")
+
+_PROBE = Path(__file__).parent / "serving_probe.py"
+_TAIL_LINES = 12  # of a traceback, in the report
+
+
+class InfraValidator(Component):
+    """Tries a model before it is pushed.
+
+        infra = InfraValidator(model=trainer["model"], examples=recent["examples"], predict_fn=predict)
+        Pusher(model=trainer["model"], blessing=evaluator["blessing"], infra_blessing=infra["blessing"], …)
+
+    The model's files are copied as Pusher would put them. A new Python interpreter, in a folder of its own, imports
+    `predict_fn` and calls it with the copy and some rows. The `blessing` is 1 when it answers in time with one finite
+    prediction for each row, and these are the numbers that `predict_fn` gives here; otherwise 0, with the reasons. A
+    refused model does not fail the run.
+
+    `python` is the interpreter of the environment that serves; by default it is ours. It needs pyarrow, NumPy and what
+    `predict_fn` imports. The answer depends on more than inputs, so it is never served from the cache.
+    """
+
+    cacheable: ClassVar = False
+    preload: ClassVar = ("numpy", "pyarrow.parquet", "spanwise.components.rows")
+
+    def check(self) -> None:
+        _importable(self.name, self.parameters["predict_fn"])
+        for name in ("rows", "wait_s"):
+            value = self.parameters[name]
+            if isinstance(value, int | float) and value <= 0:
+                raise ParameterError(f"{self.name}.{name} is {value:g}; it is more than 0.")
+
+    def run(
+        self,
+        *,
+        model: Input[Model],
+        examples: Input[list[Examples]],
+        blessing: Output[InfraBlessing],
+        attempt: Attempt,
+        predict_fn: Callable[..., object],
+        split: str = "eval",
+        rows: int = 64,
+        wait_s: float = 300.0,
+        tolerance: float = 1e-6,
+        python: str | None = None,
+    ) -> None:
+        import pyarrow.parquet as pq
+
+        served = attempt.scratch / "serving" / "1"
+        shutil.copytree(model.path, served, symlinks=True)
+        (served / ".spanwise.json").write_text(json.dumps({"model": model.name}) + "\n")
+        sample = _sample(examples, split, rows)
+        pq.write_table(sample, attempt.scratch / "rows.parquet")
+        began = time.monotonic()
+        found, trouble = _served(predict_fn, served, attempt.scratch, wait_s, python or sys.executable)
+        took_s = time.monotonic() - began
+        reasons = [trouble] if trouble else list(_odd(found, len(sample)))
+        if not reasons:
+            from spanwise.components.serving.probe import arrays
+
+            here = {name: _array(a) for name, a in arrays(predict_fn(served, sample)).items()}
+            reasons = list(_differences(found, here, tolerance))
+        blessing.model = model.name
+        blessing.blessed = int(not reasons)
+        blessing.reasons = reasons
+        facts = {"model": model.name, "rows": len(sample), "took_s": round(took_s, 3), "reasons": reasons}
+        text = json.dumps(facts, indent=2, ensure_ascii=False)
+        (blessing.path / "infra.json").write_text(text + "\n", encoding="utf-8")
+        (blessing.path / ("INFRA_NOT_BLESSED" if reasons else "INFRA_BLESSED")).touch()
+        if reasons:
+            log.warning("%s does not serve: %s", model.name, "; ".join(reasons))
+        else:
+            log.info("%s predicted %d rows in a fresh process in %.1f s", model.name, len(sample), took_s)
+
+
+def _importable(node: str, predict_fn: object) -> None:
+    """Refuses what a process that serves could not import."""
+    function = inspect.unwrap(predict_fn) if callable(predict_fn) else predict_fn
+    if not inspect.isfunction(function) or "<" in function.__qualname__:
+        raise ParameterError(
+            f"{node}: a fresh process cannot import predict_fn, {getattr(function, '__qualname__', function)!r}; "
+            "write it with def at the top of a module."
+        )
+
+
+def _sample(examples: list[Examples], split: str, count: int) -> pa.Table:
+    """The first rows of the newest span that has any."""
+    import pyarrow as pa
+
+    from spanwise.components import rows
+
+    schema = rows.columns_of(examples, split)
+    for artifact in sorted(examples, key=lambda e: e.span, reverse=True):
+        for part in rows.parts([artifact], split):
+            for batch in rows.of_part(part, schema, count):
+                return pa.Table.from_batches([batch])
+    raise UnreadableInput(f"the split {split!r} has no rows, so there is nothing to try the model on.")
+
+
+def _served(
+    predict_fn: Callable[..., object], model: Path, scratch: Path, wait_s: float, python: str
+) -> tuple[dict[str, NDArray[np.generic]], str]:
+    """What a fresh process predicts; or why it does not."""
+    import numpy as np
+
+    function = inspect.unwrap(predict_fn)
+    made, told = scratch / "predictions.npz", scratch / "told.txt"
+    asked = {
+        "module": function.__module__,
+        "file": inspect.getfile(function),
+        "function": function.__qualname__,
+        "model": str(model),
+        "rows": str(scratch / "rows.parquet"),
+        "predictions": str(made),
+        "paths": _own_paths(),
+    }
+    (scratch / "asked.json").write_text(json.dumps(asked))
+    (scratch / "home").mkdir()
+    with (scratch / "asked.json").open() as questions, told.open("w") as output:
+        try:
+            ended = subprocess.run(
+                [python, "-P", str(_PROBE)],  # -P: the folder of the probe is no place to import from
+                stdin=questions,
+                stdout=output,
+                stderr=output,
+                cwd=scratch / "home",
+                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+                timeout=wait_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return {}, f"it did not answer within {wait_s:g} s (wait_s)"
+        except OSError as error:
+            return {}, f"{python} cannot be started ({error.strerror})"
+    if ended.returncode:
+        lines = told.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        log.warning("the process that served it said:\n%s", "\n".join(lines[-_TAIL_LINES:]))
+        how = f"was killed by signal {-ended.returncode}" if ended.returncode < 0 else "failed"
+        return {}, f"a fresh process {how}: {lines[-1] if lines else 'it said nothing'}"
+    with np.load(made, allow_pickle=True) as file:
+        return {name: _array(file[name]) for name in file.files}, ""
+
+
+def _own_paths() -> list[str]:
+    """Where modules are found, without our libraries: those of the process that serves are its own."""
+    libraries = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return [str(Path(path).absolute()) for path in sys.path if path and not path.startswith(libraries)]
+
+
+def _array(values: object) -> NDArray[np.generic]:
+    import numpy as np
+
+    return np.asarray(values)
+
+
+def _odd(found: Mapping[str, NDArray[np.generic]], rows: int) -> list[str]:
+    """What is wrong with predictions by themselves."""
+    import numpy as np
+
+    reasons = []
+    for name, values in found.items():
+        if not values.shape or values.shape[0] != rows:
+            reasons.append(f"{name} has {values.shape[0] if values.shape else 1} values for {rows} rows")
+        elif np.issubdtype(values.dtype, np.number) and not np.isfinite(values).all():
+            reasons.append(f"{name} has {int((~np.isfinite(values)).sum())} values that are not finite numbers")
+    return reasons
+
+
+def _differences(
+    found: Mapping[str, NDArray[np.generic]], here: Mapping[str, NDArray[np.generic]], tolerance: float
+) -> list[str]:
+    """Where the fresh process says something else than this one."""
+    import numpy as np
+
+    if list(found) != list(here):
+        return [f"a fresh process predicts {', '.join(found)}, and this one {', '.join(here)}"]
+    reasons = []
+    for name, values in found.items():
+        mine = here[name]
+        numbers = np.issubdtype(values.dtype, np.number) and np.issubdtype(mine.dtype, np.number)
+        if values.shape != mine.shape:
+            reasons.append(f"{name} has the shape {values.shape} in a fresh process and {mine.shape} here")
+        elif numbers and not np.allclose(values, mine, rtol=tolerance, atol=tolerance):
+            apart = np.abs(values.astype(np.float64) - mine.astype(np.float64))
+            row = int(np.unravel_index(apart.argmax(), apart.shape)[0])
+            reasons.append(f"{name} of row {row} is {values[row]} in a fresh process and {mine[row]} here")
+        elif not numbers and values.tolist() != mine.tolist():
+            reasons.append(f"{name} is not the same in a fresh process as here")
+    return reasons

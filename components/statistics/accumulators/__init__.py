@@ -1,0 +1,39 @@
+"""Accumulators: figures of a column that are gathered batch by batch and merged, so that nothing is read twice.
+
+Each is an immutable value with three verbs, and what it knows as properties and methods:
+
+    state = Moments.accumulate(batch)        # one Arrow array
+    state = state.merge(Moments.accumulate(next_batch))
+    kept = to_bytes(state)                   # from_bytes(Moments, kept) gives it back
+    state.mean, state.std
+
+The order of merging can change a result within its error bound, never beyond; in a fixed order the result is the same
+to the byte, on any machine: nothing is drawn at random.
+"""
+
+from spanwise.components.statistics.accumulators.accumulator import Accumulator, State, from_bytes, to_bytes
+from spanwise.components.statistics.accumulators.counted import Counted, counted
+from spanwise.components.statistics.accumulators.distinct import Distinct
+from spanwise.components.statistics.accumulators.extrema import Extrema
+from spanwise.components.statistics.accumulators.frequent import Frequent, Occurrence
+from spanwise.components.statistics.accumulators.histogram import Histogram
+from spanwise.components.statistics.accumulators.moments import Moments
+from spanwise.components.statistics.accumulators.quantiles import Quantiles
+from spanwise.components.statistics.accumulators.vocabulary import Vocabulary
+
+__all__ = [
+    "Accumulator",
+    "Counted",
+    "Distinct",
+    "Extrema",
+    "Frequent",
+    "Histogram",
+    "Moments",
+    "Occurrence",
+    "Quantiles",
+    "State",
+    "Vocabulary",
+    "counted",
+    "from_bytes",
+    "to_bytes",
+]

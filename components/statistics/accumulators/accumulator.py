@@ -1,0 +1,62 @@
+"""What every accumulator can do, and the one form in which they are kept: JSON, with sketches in base64."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Protocol, Self, TypeAlias, TypeVar
+
+from spanwise.orchestrator.artifact import Value
+
+State: TypeAlias = Mapping[str, Value]
+"""What an accumulator holds, as JSON can say it."""
+
+
+class Accumulator(Protocol):
+    """Gathered from part of the values; merging two gives what all of their values would have given."""
+
+    def merge(self, other: Self) -> Self: ...
+
+    def state(self) -> State: ...
+
+    @classmethod
+    def of_state(cls, state: State) -> Self: ...
+
+
+A = TypeVar("A", bound=Accumulator)
+
+
+def to_bytes(accumulator: Accumulator) -> bytes:
+    """Its state; the same bytes for the same state."""
+    state = accumulator.state()
+    return json.dumps(state, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def from_bytes(kind: type[A], kept: bytes) -> A:
+    """What `to_bytes` kept."""
+    return kind.of_state(json.loads(kept))
+
+
+def text(raw: bytes) -> str:
+    """Bytes as JSON can hold them."""
+    return base64.b64encode(raw).decode("ascii")
+
+
+def raw(state: State, name: str) -> bytes:
+    """The bytes that a state holds under a name."""
+    return base64.b64decode(str(state[name]))
+
+
+def whole(state: State, name: str) -> int:
+    """The whole number that a state holds under a name."""
+    value = state[name]
+    assert isinstance(value, int)
+    return value
+
+
+def number(state: State, name: str) -> float:
+    """The number that a state holds under a name."""
+    value = state[name]
+    assert isinstance(value, int | float)
+    return float(value)

@@ -1,0 +1,19 @@
+"""What is learned from all rows of a window before any of them is transformed."""
+
+from spanwise.components.transform.analyzers.analyzer import Analyzer, PreprocessingError
+from spanwise.components.transform.analyzers.numbers import Boundaries, Count, Extremes, Moments, Quantile, Total
+from spanwise.components.transform.analyzers.plain import Plain
+from spanwise.components.transform.analyzers.terms import Terms
+
+__all__ = [
+    "Analyzer",
+    "Boundaries",
+    "Count",
+    "Extremes",
+    "Moments",
+    "Plain",
+    "PreprocessingError",
+    "Quantile",
+    "Terms",
+    "Total",
+]

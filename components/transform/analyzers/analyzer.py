@@ -1,0 +1,88 @@
+"""Analyzers: what is learned from all rows of a window: accumulate a batch, merge, and finish with a value."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar, Generic, TypeVar, cast
+
+import polars as pl
+
+from spanwise.components.transform.analyzers import plain
+from spanwise.components.transform.analyzers.plain import Plain
+
+State = TypeVar("State")
+
+
+class PreprocessingError(ValueError):
+    """Something wrong in a preprocessing function or in what it was applied to; the message is complete."""
+
+
+class Analyzer(Generic[State]):
+    """One's own analyzer is a frozen dataclass with three methods; its fields are its parameters.
+
+        @dataclass(frozen=True)
+        class Longest(Analyzer[int]):
+            def accumulate(self, *values: pl.Series) -> int:
+                return values[0].str.len_chars().max() or 0
+
+            def merge(self, states: Sequence[int]) -> int:
+                return max(states)
+
+            def finish(self, state: int) -> Plain:
+                return state
+
+        def preprocess(columns):
+            return {"share": columns["name"].str.len_chars() / analyze(Longest(), columns["name"])}
+
+    `merge` must give the same however the rows were cut into batches, up to the rounding of floats: states are merged
+    by file, by span and over the window, always in the order of the rows. What `finish` returns, and a state unless
+    `pack` and `unpack` are overridden, is plain: numbers, text, bytes, dates, and lists and dicts of them.
+    """
+
+    finishing: ClassVar[tuple[str, ...]] = ()
+    """Parameters that `finish` alone reads: with others of those, what was accumulated is used again."""
+
+    def accumulate(self, *values: pl.Series) -> State:
+        """The state of one batch: a series for each expression that was passed to `analyze`, perhaps without rows."""
+        raise NotImplementedError
+
+    def merge(self, states: Sequence[State]) -> State:
+        """The state of all rows, from those of their parts; there is at least one."""
+        raise NotImplementedError
+
+    def finish(self, state: State) -> Plain:
+        """What was learned."""
+        raise NotImplementedError
+
+    def refusal(self, *types: pl.DataType) -> str | None:  # noqa: ARG002  for those that override it
+        """Why expressions of these types cannot be analyzed, for people; None if they can."""
+        return None
+
+    def pack(self, state: State) -> bytes:
+        """The state as it is kept between runs: the same bytes for the same state."""
+        return plain.dumps(cast("Plain", state)).encode()
+
+    def unpack(self, raw: bytes) -> State:
+        """What `pack` was given."""
+        return cast("State", plain.loads(raw.decode()))
+
+    @property
+    def label(self) -> str:
+        """Class and parameters, by which the graph on disk finds the value of this analyzer."""
+        return self._label(())
+
+    @property
+    def state_label(self) -> str:
+        """Class and those parameters on which a state depends."""
+        return self._label(self.finishing)
+
+    def _label(self, without: Sequence[str]) -> str:
+        fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(self) if dataclasses.is_dataclass(self) else ()
+        said = [f"{f.name}={plain.dumps(getattr(self, f.name))}" for f in fields if f.name not in without]
+        return ", ".join([type(self).__name__, *said])
+
+
+def is_number(type_: pl.DataType) -> bool:
+    """Whether it can be counted with; a bool is 0 or 1, and a column of nothing but nulls fits everywhere."""
+    return type_.is_numeric() or type_ in (pl.Boolean, pl.Null)

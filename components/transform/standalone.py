@@ -1,0 +1,349 @@
+"""Standalone: a user's function as the source of a module of its own, with everything of the user's that it uses.
+
+Functions and classes come with their own source, constants as they are written, libraries as imports. What has no
+source that could stand alone (an open file, a table, a fitted model) is refused with what to do instead.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import hashlib
+import importlib.util
+import inspect
+import linecache
+import math
+import os
+import re
+import site
+import symtable
+import sys
+import sysconfig
+import textwrap
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+
+from spanwise.components.transform.analyzers.analyzer import PreprocessingError
+from spanwise.orchestrator.user_code import is_ours
+
+_HEAD = (
+    '"""{title}: written when it was used for the first time, from the functions of its author. Not to be edited."""'
+)
+
+
+def standalone(function: Callable[..., object]) -> str:
+    """The source of a module that defines the function, or class, under its own name.
+
+    Raises:
+        PreprocessingError: something it uses cannot be written down; the message says what, and what to do.
+    """
+    if not isinstance(function, types.FunctionType | type):
+        raise PreprocessingError(f"{function!r} is not a function that has a source; write it with def.")
+    if function.__name__ == "<lambda>":
+        raise PreprocessingError(f"{_where(function)}: a lambda has no source of its own; write it with def.")
+    module = _Module()
+    module.add(function.__name__, function, f"{function.__name__}")
+    parts = [
+        _HEAD.format(title=function.__name__),
+        "from __future__ import annotations",
+        "\n".join(sorted(module.imports)),
+        *module.definitions,
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def digest(source: str) -> str:
+    """What the source is known by."""
+    return hashlib.blake2b(source.encode(), digest_size=16, person=b"spanwise-source").hexdigest()
+
+
+def load(source: str) -> types.ModuleType:
+    """The module, run once in this process and known to Python by the digest of its source."""
+    name = f"spanwise_preprocessing_{digest(source)}"
+    if name in sys.modules:
+        return sys.modules[name]
+    module = types.ModuleType(name)
+    file = f"<{name}>"
+    module.__file__ = file
+    # so that tracebacks, and `inspect`, show the lines
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    sys.modules[name] = module
+    try:
+        exec(compile(source, file, "exec", dont_inherit=True), vars(module))  # noqa: S102  it is the user's own code
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+@dataclass
+class _Module:
+    """What has been gathered so far."""
+
+    imports: set[str] = field(default_factory=set)
+    definitions: list[str] = field(default_factory=list)
+    _bound: dict[str, object] = field(default_factory=dict)
+
+    def add(self, name: str, value: object, way: str) -> None:
+        """Makes `name` mean `value` in the module; `way` is how an error names the way to it."""
+        if name in self._bound:
+            if self._bound[name] is not value and not _same(self._bound[name], value):
+                raise PreprocessingError(
+                    f"{way}: two different things are called {name!r} in the modules it comes from; rename one."
+                )
+            return
+        self._bound[name] = value
+        if isinstance(value, types.ModuleType):
+            self._add_module(name, value, way)
+        elif _is_library(value):
+            self._add_import(name, value, way)
+        elif isinstance(value, types.FunctionType | type):
+            self._add_source(name, value, way)
+        else:
+            self.definitions.append(f"{name} = {self._written(value, way)}")
+
+    def _add_module(self, name: str, module: types.ModuleType, way: str) -> None:
+        if not _is_library_module(module.__name__):
+            raise PreprocessingError(
+                f"{way} is the module {module.__name__} of yours, which is not installed where the graph is loaded; "
+                f"import what you use of it by name: from {module.__name__} import …"
+            )
+        parts = module.__name__.rpartition(".")
+        if name == module.__name__:
+            self.imports.add(f"import {name}")
+        elif parts[0] and name == parts[2]:
+            self.imports.add(f"from {parts[0]} import {name}")
+        elif "." not in module.__name__ or name != module.__name__.partition(".")[0]:
+            self.imports.add(f"import {module.__name__} as {name}")
+
+    def _add_import(self, name: str, value: object, way: str) -> None:
+        origin, own = _origin(value)
+        if not own.isidentifier() or getattr(sys.modules.get(origin), own, None) is not value:
+            raise PreprocessingError(f"{way} comes from {origin}, but not under a name; import it inside the function.")
+        self.imports.add(f"from {origin} import {own}" + (f" as {name}" if name != own else ""))
+
+    def _add_source(self, name: str, value: types.FunctionType | type, way: str) -> None:
+        source, own = _source(value, name, way)
+        scope = _scope(value)
+        for used in _needs(source):
+            if used in scope:
+                if used != own or scope[used] is not value:
+                    self.add(used, scope[used], f"{way} -> {used}")
+            elif used not in vars(builtins) and used != own:
+                raise PreprocessingError(f"{way} uses {used!r}, which is not defined in {_where(value)}.")
+        for line, imported in _inner_imports(source):
+            if not _is_library_module(imported):
+                raise PreprocessingError(
+                    f"{way}, line {line}: it imports {imported}, a module of yours, which is not installed where the "
+                    f"graph is loaded; import what you use at the top of the file: from {imported} import …"
+                )
+        self.definitions.append(source if own == name else f"{source}\n\n{name} = {own}")
+        if own != name:
+            self._bound.setdefault(own, value)
+
+    def _written(self, value: object, way: str) -> str:  # noqa: C901, PLR0911  one case per type
+        """A constant as Python writes it."""
+        kind = type(value)
+        if value is None or kind in (bool, int, str, bytes):
+            return repr(value)
+        if isinstance(value, float) and kind is float:
+            return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
+        if kind in (list, tuple, set, frozenset) and isinstance(value, list | tuple | set | frozenset):
+            parts = [self._written(each, way) for each in value]
+            if isinstance(value, list):
+                return f"[{', '.join(parts)}]"
+            if isinstance(value, tuple):
+                return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+            braces = f"{{{', '.join(sorted(parts))}}}" if parts else "set()"
+            return braces if kind is set else f"frozenset({braces if parts else ''})"
+        if kind is dict and isinstance(value, dict):
+            pairs = [f"{self._written(k, way)}: {self._written(v, way)}" for k, v in value.items()]
+            return f"{{{', '.join(pairs)}}}"
+        if kind in (date, datetime, time, timedelta, timezone):
+            self.imports.add("import datetime as _datetime")  # names of ours must not take those of the user
+            return re.sub(r"\bdatetime\.", "_datetime.", repr(value))
+        if kind is Decimal:
+            self.imports.add("import decimal as _decimal")
+            return f"_decimal.{value!r}"
+        if isinstance(value, re.Pattern):
+            self.imports.add("import re as _re")
+            return f"_re.compile({value.pattern!r}, {value.flags})"
+        if _is_data_type(value):
+            self.imports.add("import polars as _polars")
+            return f"_polars.{value!r}"
+        raise PreprocessingError(
+            f"{way} is a {kind.__qualname__}, which cannot be written down as source. Make it inside the function from "
+            "constants, or keep the constants it is made of (numbers, text, lists, dicts) under that name."
+        )
+
+
+def _same(mine: object, other: object) -> bool:
+    return type(mine) is type(other) and isinstance(mine, int | float | str | bytes | tuple) and mine == other
+
+
+def _is_data_type(value: object) -> bool:
+    polars = sys.modules.get("polars")
+    if polars is None or not isinstance(value, polars.DataType):
+        return False
+    return "\n" not in repr(value) and "..." not in repr(value)
+
+
+def _where(value: object) -> str:
+    code = getattr(value, "__code__", None)
+    if isinstance(code, types.CodeType):
+        return f"{code.co_filename}, line {code.co_firstlineno}"
+    return str(getattr(value, "__module__", "?"))
+
+
+def _origin(value: object) -> tuple[str, str]:
+    """The module and the name in it of something that a library defines."""
+    module = str(getattr(value, "__module__", None) or "builtins")
+    name = str(getattr(value, "__qualname__", getattr(value, "__name__", "")))
+    public = module.partition(".")[0]
+    if getattr(sys.modules.get(public), name, None) is value and public != "spanwise":
+        return public, name  # where users of the library find it, whatever file it is in
+    return module, name
+
+
+def _is_library(value: object) -> bool:
+    if not isinstance(value, types.FunctionType | types.BuiltinFunctionType | type):
+        return False
+    return _is_library_module(str(getattr(value, "__module__", None) or "builtins"))
+
+
+def _is_library_module(name: str) -> bool:
+    """Whether a module is there wherever the graph will be loaded: ours, the standard library's or an installed one."""
+    top = name.partition(".")[0]
+    if name == "__main__":
+        return False
+    if top in sys.stdlib_module_names:
+        return True
+    if top == "spanwise":
+        return is_ours(name)
+    module = sys.modules.get(top)
+    file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
+    if file is None:
+        spec = importlib.util.find_spec(top) if module is None else None
+        file = spec.origin if spec is not None else None
+    if file is None:
+        return False
+    path = Path(os.path.realpath(file))
+    return any(path.is_relative_to(folder) for folder in _library_folders())
+
+
+def _library_folders() -> Iterator[Path]:
+    for folder in {*sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()}:
+        if os.path.realpath(folder) not in (os.path.realpath(sys.prefix), "/"):
+            yield Path(os.path.realpath(folder))
+
+
+def _scope(value: types.FunctionType | type) -> Mapping[str, object]:
+    """What the names in its source mean: those around a nested function, then those of its module."""
+    if isinstance(value, type):
+        found: dict[str, object] = dict(vars(sys.modules.get(value.__module__, builtins)))
+        for method in _methods(value):
+            # its module need not be known to Python by name: a pipeline file is loaded by its path
+            found.update(method.__globals__)
+            found.update({k: v for k, v in inspect.getclosurevars(method).nonlocals.items() if k != "__class__"})
+        return found
+    plain_function = inspect.unwrap(value)
+    nonlocals = {}
+    for name, cell in zip(plain_function.__code__.co_freevars, plain_function.__closure__ or (), strict=True):
+        try:
+            nonlocals[name] = cell.cell_contents
+        except ValueError:  # defined later than the function, if ever
+            continue
+    return {**plain_function.__globals__, **nonlocals}
+
+
+def _methods(value: type) -> list[types.FunctionType]:
+    found = [m for m in vars(value).values() if isinstance(m, types.FunctionType)]
+    return [method for method in found if method.__module__ == value.__module__ and _is_written(method)]
+
+
+def _is_written(method: types.FunctionType) -> bool:
+    """Whether somebody wrote it, and not a decorator such as `dataclass`, which compiles its methods from a string."""
+    return method.__code__.co_filename != "<string>"
+
+
+def _text_of(value: types.FunctionType | type) -> str:
+    if isinstance(value, type) and value.__module__ not in sys.modules:
+        for method in _methods(value):
+            code = method.__code__
+            text = "".join(linecache.getlines(code.co_filename))
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.ClassDef) and node.name == value.__name__:
+                    first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+                    if first <= code.co_firstlineno <= (node.end_lineno or first):
+                        return "".join(text.splitlines(keepends=True)[first - 1 : node.end_lineno])
+    return inspect.getsource(value)
+
+
+def _source(value: types.FunctionType | type, name: str, way: str) -> tuple[str, str]:
+    """Its source without indentation, and the name that it defines."""
+    try:
+        source = textwrap.dedent(_text_of(value)).rstrip()
+        tree = ast.parse(source)
+    except (OSError, TypeError, SyntaxError) as error:
+        raise PreprocessingError(
+            f"{way}: its source cannot be read ({error}); define it with def in a file of its own."
+        ) from error
+    (statement, *_) = tree.body
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        return source, statement.name
+    if (
+        isinstance(statement, ast.Assign)
+        and isinstance(statement.value, ast.Lambda)
+        and isinstance(statement.targets[0], ast.Name)
+        and len(tree.body) == 1
+    ):
+        return source, statement.targets[0].id
+    raise PreprocessingError(f"{way}: {name!r} is a lambda inside of a larger line; write it with def.")
+
+
+class _WithoutAnnotations(ast.NodeTransformer):
+    """Annotations are not run, so what they name need not be there."""
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.annotation = None
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        node.returns = None
+        self.generic_visit(node)
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        self.generic_visit(node)
+        if node.value is None:
+            return ast.Pass()
+        return ast.Assign(targets=[node.target], value=node.value, lineno=node.lineno)
+
+
+def _needs(source: str) -> list[str]:
+    """The names that the source takes from outside of itself, sorted."""
+    tree = ast.fix_missing_locations(_WithoutAnnotations().visit(ast.parse(source)))
+    found: set[str] = set()
+
+    def look(table: symtable.SymbolTable) -> None:
+        for symbol in table.get_symbols():
+            top = table.get_type() == "module"
+            if symbol.is_referenced() and (symbol.is_global() or (top and not symbol.is_assigned())):
+                found.add(symbol.get_name())
+        for inner in table.get_children():
+            look(inner)
+
+    look(symtable.symtable(ast.unparse(tree), "<source>", "exec"))
+    return sorted(found)
+
+
+def _inner_imports(source: str) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.lineno, "." * node.level + (node.module or "")

@@ -1,0 +1,1 @@
+"""Execution: runs the functions of a graph in threads or worker processes."""

@@ -1,0 +1,146 @@
+"""Lanes: an interleave that reads its datasets side by side, each ahead of its turn by a thread of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import TypeVar
+
+from spanwise.pipelines.input.execution.parallel import Ahead, Permits
+from spanwise.pipelines.input.op import Element, Knob, Opening, State, Stream
+from spanwise.pipelines.input.ops.interleave import Interleave, InterleaveStream, Slot
+from spanwise.pipelines.input.rows import in_rows
+from spanwise.pipelines.input.tuning.stats import Work
+
+SlotOrNone = TypeVar("SlotOrNone", Slot, "Slot | None")
+
+
+class LanesStream(InterleaveStream):
+    """Gives what an interleave gives, in the same order; or, unordered, from whichever dataset is ready.
+
+    A dataset is opened as soon as there is a place for it, by its thread. So one that cannot be opened has taken the
+    place of another: its error comes in its turn, as if it were a dataset of nothing but an error.
+    """
+
+    lock_share = 0.0
+    watch: Callable[[int, int], None] | None = None  # its threads take elements, they call nothing
+
+    def __init__(self, op: Interleave, opening: Opening, num_parallel: Knob, *, ordered: bool) -> None:
+        super().__init__(op, opening)
+        self.work = Work()
+        self._num_parallel = num_parallel
+        self._permits = Permits(num_parallel)
+        self._ready: SimpleQueue[int] | None = None if ordered else SimpleQueue()  # numbers of slots
+        self._begun = False
+
+    @property
+    def parallelism(self) -> int:
+        return self._num_parallel.value
+
+    @property
+    def buffer(self) -> int:
+        return sum(lane.buffer for lane in self._lanes())
+
+    @property
+    def pulled(self) -> Work:
+        return self.work
+
+    @property
+    def element_bytes(self) -> float:
+        return max((lane.element_bytes for lane in self._lanes()), default=0.0)
+
+    def __next__(self) -> Element:
+        if not self._begun:
+            self._begun = True
+            for place in range(self._op.cycle):
+                self._turn = place
+                self._filled()
+            self._turn = 0
+        return super().__next__() if self._ready is None else self._first_ready(self._ready)
+
+    def _first_ready(self, ready: SimpleQueue[int]) -> Element:
+        while any(self._slots):
+            number = ready.get()
+            place = next((at for at, slot in enumerate(self._slots) if slot and slot.number == number), None)
+            slot = None if place is None else self._slots[place]
+            if place is None or slot is None:  # it has ended
+                continue
+            try:
+                return slot.take(sys.maxsize)[0]
+            except StopIteration:
+                slot.stream.close()
+                self._slots[place], self._turn = None, place
+                self._filled()
+        raise StopIteration
+
+    def _next_turn(self) -> None:
+        if self._slots[self._turn] is None:
+            self._filled()  # now, not at its next turn: until then its first elements can be read
+        super()._next_turn()
+
+    def _filled(self) -> Slot | None:
+        return _started(super()._filled())
+
+    def _again(self, kept: State) -> Slot:
+        return _started(super()._again(kept))
+
+    def _opened(self, element: Element, number: int) -> Stream:
+        op, opening, ready = self._op, self._opening, self._ready
+        return Ahead(
+            _Unopened(lambda: op.opened(element, number, opening)),
+            name=op.name,
+            rows=in_rows(op),
+            window=lambda: 2 if in_rows(op) else 2 * op.block,
+            permits=self._permits,
+            work=self.work,
+            on_ready=None if ready is None else lambda: ready.put(number),
+        )
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        self._begun = any(self._slots)
+
+    def _lanes(self) -> list[Ahead]:
+        return [slot.stream for slot in tuple(self._slots) if slot is not None and isinstance(slot.stream, Ahead)]
+
+
+def _started(slot: SlotOrNone) -> SlotOrNone:
+    if slot is not None and isinstance(slot.stream, Ahead):
+        slot.stream.start()
+    return slot
+
+
+class _Unopened(Stream):
+    """A stream that is opened by whoever takes its first element; without any, if that fails."""
+
+    def __init__(self, opening: Callable[[], Stream]) -> None:
+        self._opening: Callable[[], Stream] | None = opening
+        self._stream: Stream | None = None
+
+    def __next__(self) -> Element:
+        if self._stream is None:
+            if self._opening is None:
+                raise StopIteration
+            opening, self._opening = self._opening, None
+            self._stream = opening()
+        return next(self._stream)
+
+    def state(self) -> State:
+        return {"inside": None if self._stream is None else self._stream.state(), "failed": self._failed}
+
+    def restore(self, state: State) -> None:
+        if state["inside"] is not None:
+            assert self._opening is not None
+            self._stream = self._opening()
+            self._stream.restore(state["inside"])
+        elif state["failed"]:
+            self._opening = None
+
+    @property
+    def _failed(self) -> bool:
+        return self._stream is None and self._opening is None
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()

@@ -1,0 +1,1 @@
+"""Graphs: how a dataset's graph is rewritten and fingerprinted."""

@@ -1,0 +1,154 @@
+"""Fingerprints of graphs: two datasets with equal ones give the same elements.
+
+An op counts by its kind, its arguments and its inputs; a function by its code and all that this code uses
+(`orchestrator.fingerprint`); a source file by its name, size and time of change, or by its content. What only changes
+how fast it goes does not count: parallelism, buffers, prefetch and cache, and snapshots on the way. Neither does what
+comes behind the op, nor in which order the graph was put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal, TypeAlias
+
+from spanwise.orchestrator import fingerprint
+from spanwise.orchestrator.errors import DatasetError, Unfingerprintable
+from spanwise.pipelines.input.element import ElementSpec, each_leaf
+from spanwise.pipelines.input.op import Op, Opening, Stream
+
+FilesBy: TypeAlias = Literal["mtime", "content"]
+"""What tells that a source file is another one: its time of change (and name and size), or every byte of it."""
+
+FILES_BY: Final = ("mtime", "content")
+
+_TRANSPARENT: Final = frozenset({"Cache", "Prefetch", "Snapshot"})
+_SPEED: Final = frozenset(
+    {"num_parallel", "workers", "stateless", "limit_bytes", "buffer_bytes", "block_rows"}
+    | {"service", "security", "compression", "max_outstanding_requests"}  # of `Distribute`
+)
+_DERIVED: Final = frozenset({"groups", "schema", "rows"})  # of ops that read files: they follow from the files
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WithFingerprint(Op):
+    """Gives the step before it a name that its fingerprint is made of, whatever the step does."""
+
+    input: Op
+    fingerprint: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.fingerprint, str) or not self.fingerprint:
+            raise DatasetError(f"with_snapshot_fingerprint({self.fingerprint!r}): wants a text that is not empty.")
+
+    def open(self, opening: Opening) -> Stream:
+        return opening.open(self.input)
+
+
+def of_graph(op: Op, *, files_by: FilesBy = "mtime") -> str:
+    """The fingerprint of what an op gives.
+
+    Raises:
+        Unfingerprintable: a step depends on something whose content cannot be known; the message says on what.
+        DatasetError: a source file is not there.
+    """
+    done: dict[int, str] = {}
+
+    def of(each: Op) -> str:
+        if id(each) not in done:
+            done[id(each)] = _of_step(each, [of(one) for one in _below(each)], files_by)
+        return done[id(each)]
+
+    version = fingerprint.versions(["spanwise"])["spanwise"]
+    return fingerprint.digest("dataset", version, of(op))
+
+
+def _below(op: Op) -> tuple[Op, ...]:
+    """The ops that a step's elements come from; what stands behind a name is not looked at."""
+    return op.input.inputs if isinstance(op, WithFingerprint) else op.inputs
+
+
+def _of_step(op: Op, inputs: list[str], files_by: FilesBy) -> str:
+    if isinstance(op, WithFingerprint):
+        return fingerprint.digest("named step", op.fingerprint, *inputs)
+    if _is_ours(op) and type(op).__name__ in _TRANSPARENT:
+        return inputs[0]
+    kind = type(op).__qualname__ if _is_ours(op) else fingerprint.of_class(type(op))
+    parts: list[str] = []
+    paths = getattr(op, "paths", None)
+    for each in sorted(fields(op), key=lambda one: one.name):
+        value = getattr(op, each.name)
+        if each.name in _SPEED or _is_input(value, op) or (paths is not None and each.name in _DERIVED):
+            continue
+        parts += [each.name, _of_argument(op, each.name, value, files_by)]
+    return fingerprint.digest("step", kind, *parts, *inputs)
+
+
+def _is_ours(op: Op) -> bool:
+    return type(op).__module__.startswith("spanwise.pipelines.input.")
+
+
+def _is_input(value: object, op: Op) -> bool:
+    below = {id(one) for one in op.inputs}
+    return id(value) in below or (isinstance(value, tuple) and bool(value) and all(id(one) in below for one in value))
+
+
+def _of_argument(op: Op, name: str, value: Any, files_by: FilesBy) -> str:
+    if name == "paths":
+        return fingerprint.digest("files", *(part for path in value for part in _file(path, files_by)))
+    if name == "deterministic":
+        return str(value is not False)  # None is decided by options, which say how a pass is run
+    if isinstance(value, ElementSpec) or _is_expression(value):
+        return str(value)
+    try:
+        return fingerprint.of_value(_without_datasets(value, files_by), who=f"{op.name}({name}=)")
+    except Unfingerprintable as error:
+        raise Unfingerprintable(
+            f'{error} Or name the step yourself, with .with_snapshot_fingerprint("…") behind it, and change the name '
+            f"whenever the step changes."
+        ) from error
+
+
+def _is_expression(value: object) -> bool:
+    return type(value).__module__.startswith("pyarrow") and type(value).__name__ in {"Expression", "Schema"}
+
+
+def _without_datasets(value: Any, files_by: FilesBy) -> Any:
+    """The value with the fingerprint of each dataset in it in its place: an object has more in it than its graph."""
+    if isinstance(value, Mapping | tuple):
+        return each_leaf(lambda leaf: _graph_or_leaf(leaf, files_by), value)
+    return _graph_or_leaf(value, files_by)
+
+
+def _graph_or_leaf(leaf: Any, files_by: FilesBy) -> Any:
+    op = getattr(leaf, "op", None)
+    return ("dataset", of_graph(op, files_by=files_by)) if isinstance(op, Op) else leaf
+
+
+def _file(path: str, files_by: FilesBy) -> tuple[str | int | None, ...]:
+    """Name, size and what tells the content."""
+    import pyarrow as pa
+
+    from spanwise.pipelines.input.files import place, stamp
+
+    try:
+        system, name = place(path)
+        found = system.get_file_info(name)
+    except (pa.ArrowException, OSError) as error:
+        raise DatasetError(f"{path} cannot be looked at: {error}.") from error
+    if not found.is_file:
+        raise DatasetError(f"{path} is not there any more; make the dataset anew from the files there are.")
+    if files_by == "mtime":
+        return path, found.size, stamp(system, name, found.mtime_ns)
+    return found.base_name, found.size, _content(system, name)
+
+
+def _content(system: Any, name: str) -> str:
+    import xxhash
+
+    state = xxhash.xxh3_128()
+    with system.open_input_stream(name) as stream:
+        while chunk := stream.read(1 << 22):
+            state.update(chunk)
+    digest: str = state.hexdigest()
+    return digest

@@ -1,0 +1,299 @@
+"""Rewrites: graphs that give the same elements with less work. Pure; each has a name and can be left out.
+
+A rule looks at one op, whose inputs have been rewritten already, and says what stands in its place and why. What a
+rule does not know (a cache, whose contents others share; an op of somebody else's) it leaves alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from spanwise.pipelines.input.element import Batch as BatchSpec
+from spanwise.pipelines.input.element import Table
+from spanwise.pipelines.input.op import AUTOTUNE, Op, Options, ops_of, rebuilt
+from spanwise.pipelines.input.ops.as_numpy import AsNumpy
+from spanwise.pipelines.input.ops.batch import Batch
+from spanwise.pipelines.input.ops.concatenate import Concatenate
+from spanwise.pipelines.input.ops.csv import Csv
+from spanwise.pipelines.input.ops.filter import Filter, columns_of
+from spanwise.pipelines.input.ops.interleave import Interleave
+from spanwise.pipelines.input.ops.map import Chain, Map
+from spanwise.pipelines.input.ops.parquet import Parquet
+from spanwise.pipelines.input.ops.prefetch import Prefetch
+from spanwise.pipelines.input.ops.repeat import Repeat
+from spanwise.pipelines.input.ops.sample import Sample
+from spanwise.pipelines.input.ops.select import Select
+from spanwise.pipelines.input.ops.shard import Shard
+from spanwise.pipelines.input.ops.shuffle import Shuffle
+from spanwise.pipelines.input.ops.shuffle_and_repeat import ShuffleAndRepeat
+from spanwise.pipelines.input.ops.skip import Skip
+from spanwise.pipelines.input.ops.take import Take
+
+Change: TypeAlias = tuple[Op, str]
+"""What stands in the place of an op, and why."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    name: str
+    change: Callable[[Op], Change | None]  #: None leaves the op as it is
+    at_root: bool = False  #: whether it looks at the whole graph rather than at each op
+
+
+@dataclass(frozen=True)
+class Fired:
+    """A rule that did something."""
+
+    rule: str
+    op: str  #: what it looked at
+    why: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the rewrites make of a graph; printed, it tells what they did."""
+
+    before: Op
+    op: Op  #: the graph after them
+    fired: tuple[Fired, ...]
+
+    def __str__(self) -> str:
+        lines = [f"before: {drawn(self.before)}", f"after:  {drawn(self.op)}"]
+        lines += [f"  {each.rule} at {each.op}: {each.why}" for each in self.fired] or ["  no rewrite applies"]
+        return "\n".join(lines)
+
+
+def drawn(op: Op) -> str:
+    """A graph as a line of text, from its sources to its end."""
+    if len(op.inputs) > 1:
+        return f"{op.name}({', '.join(map(drawn, op.inputs))})"
+    return f"{drawn(op.inputs[0])} > {op.name}" if op.inputs else op.name
+
+
+def optimized(op: Op, options: Options) -> Plan:
+    """The graph after all rewrites that the options do not leave out."""
+    fired: list[Fired] = []
+    after = op
+    if options.optimize:
+        for rule in RULES:
+            if rule.name not in options.without:
+                after = _applied(rule, after, fired)
+    return Plan(before=op, op=after, fired=tuple(fired))
+
+
+def _applied(rule: Rule, op: Op, fired: list[Fired]) -> Op:
+    def change(each: Op) -> Op:
+        made = rule.change(each)
+        if made is None:
+            return each
+        fired.append(Fired(rule.name, each.name, made[1]))
+        # what a rule makes may be what it looks for again, one op further down
+        return _applied(rule, made[0], fired) if not rule.at_root else made[0]
+
+    return change(op) if rule.at_root else rebuilt(op, change)
+
+
+def _noop(op: Op) -> Change | None:
+    match op:
+        case Take(input=below, count=-1):
+            why = "takes everything"
+        case Take(input=below, count=count) if _at_most(below, count):
+            why = "takes more than there is"
+        case Skip(input=below, count=0):
+            why = "skips nothing"
+        case Repeat(input=below, count=1):
+            why = "goes round once"
+        case Shard(input=below, shards=1):
+            why = "is the only shard"
+        case Prefetch(input=below, buffer=0):
+            why = "keeps nothing ready"
+        case Concatenate(parts=(below,)):
+            why = "has nothing to put behind it"
+        case Select(input=below, columns=columns) if _names(below) == columns:
+            why = "selects what there is"
+        case _:
+            return None
+    return below, why
+
+
+def _at_most(op: Op, count: int) -> bool:
+    return isinstance(op.cardinality, int) and op.cardinality <= count
+
+
+def _names(op: Op) -> tuple[str, ...] | None:
+    """The columns of rows, if they are known."""
+    spec = op.spec
+    return tuple(spec.schema.names) if isinstance(spec, Table) and spec.schema is not None else None
+
+
+@dataclass(frozen=True)
+class Both:
+    """Two predicates as one."""
+
+    first: Callable[..., Any]
+    second: Callable[..., Any]
+
+    def __call__(self, *element: Any) -> Any:
+        return self.first(*element) and self.second(*element)
+
+
+def _filter_fusion(op: Op) -> Change | None:
+    match op:
+        case Filter(input=Filter(input=below) as first) as second if first.vectorized == second.vectorized:
+            if first.expression is not None and second.expression is not None:
+                return replace(
+                    first, input=below, predicate=first.expression & second.expression
+                ), "two conditions are one"
+            elementwise = first.expression is None and second.expression is None and not first.vectorized
+            if elementwise and first.format == second.format:
+                both = Both(first.predicate, second.predicate)  # type: ignore[arg-type]  # no expressions
+                return replace(first, predicate=both), "two predicates are one"
+    return None
+
+
+def _filter_pushdown(op: Op) -> Change | None:  # noqa: PLR0911  one line per kind of op
+    if not isinstance(op, Filter) or op.expression is None:
+        return None
+    match op.input:
+        case Map(vectorized=True, writes=writes, input=below) as above if writes is not None:
+            names = _names(below)
+            if names is None or not _bound(op, below) or set(writes) & columns_of(op.expression, below.spec.schema):  # type: ignore[attr-defined]
+                return None
+            return replace(above, input=replace(op, input=below)), "the function is declared not to write its columns"
+        case Select(input=below) as above if _bound(op, below):
+            return replace(above, input=replace(op, input=below)), "the columns are there before they are selected"
+        case Repeat(input=below) as above:
+            return replace(above, input=replace(op, input=below)), "each round is filtered alike"
+        case Prefetch(input=below) as above:
+            return replace(above, input=replace(op, input=below)), "what is left out need not be kept ready"
+        case Concatenate(parts=parts) as above:
+            return replace(above, parts=tuple(replace(op, input=part) for part in parts)), "each part is filtered alike"
+        case Parquet(filter=condition) as source:
+            names = _names(source) or ()
+            needed = columns_of(op.expression, source.schema)
+            if not needed.issubset(names):
+                return None
+            both = op.expression if condition is None else condition & op.expression
+            return replace(source, filter=both), "row groups in which it cannot hold are not read"
+    return None
+
+
+def _bound(op: Filter, below: Op) -> bool:
+    """Whether the condition can be asked of the rows below."""
+    names = _names(below)
+    if names is None or op.expression is None:
+        return False
+    above = _names(op.input)
+    return above is None or columns_of(op.expression, below.spec.schema).issubset(names)  # type: ignore[attr-defined]
+
+
+def _projection_pushdown(op: Op) -> Change | None:
+    after = _needing(op, None)
+    return None if after is op else (after, "columns that nobody looks at are not read")
+
+
+def _needing(op: Op, columns: frozenset[str] | None) -> Op:
+    """The graph with files read only as far as those columns need it; None for all of them."""
+    match op:
+        case Parquet(columns=read, schema=schema) if columns is not None:
+            there = tuple(schema.names) if read is None else read
+            kept = tuple(name for name in there if name in columns) or there[:1]
+            return op if kept == there else replace(op, columns=kept)
+        case Select(columns=chosen):
+            needed: frozenset[str] | None = frozenset(chosen)
+        case Filter(predicate=_) if op.expression is not None:
+            names = _names(op.input)
+            asked = columns_of(op.expression, op.input.spec.schema) if names is not None else None  # type: ignore[attr-defined]
+            needed = columns | asked if columns is not None and asked is not None else None
+        case Map(vectorized=True, reads=reads, writes=writes) if reads is not None and writes is not None:
+            needed = None if columns is None else (columns - set(writes)) | set(reads)
+        case Take() | Skip() | Shard() | Shuffle() | Repeat() | Prefetch() | Concatenate():
+            needed = columns
+        case _:
+            needed = None
+    return op.with_inputs([_needing(each, needed) for each in op.inputs])
+
+
+def _map_fusion(op: Op) -> Change | None:
+    match op:
+        case Map(input=Map() as first) as second:
+            alike = ("vectorized", "num_parallel", "deterministic", "workers")
+            if any(getattr(first, name) != getattr(second, name) for name in alike):
+                return None
+            chain = Chain((*_calls(first), *_calls(second)))
+            pure = first.is_stateless and second.is_stateless
+            fused = replace(
+                second, input=first.input, function=chain, reads=None, writes=None, format=None, stateless=pure
+            )
+            return fused, "two functions are called one behind the other"
+    return None
+
+
+def _calls(op: Map) -> tuple[Any, ...]:
+    call = op.applied()
+    return call.calls if isinstance(call, Chain) else (call,)
+
+
+def _batch_fusion(op: Op) -> Change | None:
+    match op:
+        case AsNumpy(input=Batch(input=below) as batch) if isinstance(below.spec, Table):
+            return replace(batch, numpy=True), "a block is made into arrays once, and these are cut into batches"
+    return None
+
+
+def _shuffle_repeat_fusion(op: Op) -> Change | None:
+    match op:
+        case Repeat(input=Shuffle() as shuffle, count=count):
+            fused = ShuffleAndRepeat(
+                input=shuffle.input,
+                buffer=shuffle.buffer,
+                seed=shuffle.seed,
+                reshuffle_each_iteration=shuffle.reshuffle_each_iteration,
+                count=count,
+            )
+            why = "what was read in the first round is kept" if fused.keeps else "they are one step"
+            return fused, why
+    return None
+
+
+def _map_parallelization(op: Op) -> Change | None:
+    match op:
+        case Map(num_parallel=None, input=below) if op.vectorized or isinstance(below.spec, BatchSpec):
+            if op.is_stateless:
+                return replace(op, num_parallel=AUTOTUNE), "its calls do not depend on each other"
+    return None
+
+
+def _prefetch_insertion(op: Op) -> Change | None:
+    """Puts a prefetch behind the last op that works: what only cuts blocks stays with the consumer."""
+    if isinstance(op, Batch | Take | Skip | Select) and isinstance(op.inputs[0].spec, Table):
+        made = _prefetch_insertion(op.inputs[0])
+        return None if made is None else (op.with_inputs([made[0]]), made[1])
+    if isinstance(op, Map) and op.num_parallel is not None:
+        return Prefetch(input=op), "it works while the consumer does"
+    if (
+        isinstance(op.spec, Table)
+        and not isinstance(op, Prefetch)
+        and any(isinstance(each, _WORK) for each in ops_of(op))
+    ):
+        return Prefetch(input=op), "it works while the consumer does"
+    return None
+
+
+_WORK = (Csv, Filter, Interleave, Map, Parquet, Sample, Shuffle, ShuffleAndRepeat)
+"""What is worth a thread of its own if its elements are rows."""
+
+RULES: tuple[Rule, ...] = (
+    Rule("noop_elimination", _noop),
+    Rule("filter_fusion", _filter_fusion),
+    Rule("filter_pushdown", _filter_pushdown),
+    Rule("projection_pushdown", _projection_pushdown, at_root=True),
+    Rule("map_fusion", _map_fusion),
+    Rule("map_batch_fusion", _batch_fusion),
+    Rule("shuffle_and_repeat_fusion", _shuffle_repeat_fusion),
+    Rule("map_parallelization", _map_parallelization),
+    Rule("prefetch_insertion", _prefetch_insertion, at_root=True),
+)
+"""In the order in which they are applied."""

@@ -1,0 +1,1 @@
+"""The client: the side of the data service that a trainer sees."""

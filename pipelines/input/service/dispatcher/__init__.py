@@ -1,0 +1,1 @@
+"""The dispatcher: knows datasets, jobs and workers, and hands out the work."""

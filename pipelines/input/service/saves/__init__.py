@@ -1,0 +1,1 @@
+"""Saves: workers write a snapshot of a dataset together."""

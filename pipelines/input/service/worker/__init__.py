@@ -1,0 +1,1 @@
+"""The worker: runs the graphs of jobs ahead of the consumers."""

@@ -1,0 +1,168 @@
+"""Snapshots as they lie below a path: which there are, whether they are whole, and what can go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from spanwise.orchestrator.errors import SnapshotDamaged, SnapshotNotFound
+from spanwise.pipelines.input.snapshot.folder import Folder, Found
+from spanwise.pipelines.input.snapshot.state import ChunkRecord, Failure, Metadata
+from spanwise.pipelines.input.snapshot.storage import Files
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunListing:
+    """One run's folder."""
+
+    run_id: str
+    is_snapshot: bool  #: whether `metadata.final` names it
+    is_pending: bool  #: whether `snapshot.metadata` names it, and no snapshot is there
+    files: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """One fingerprint's folder."""
+
+    fingerprint: str
+    final: Metadata | None
+    pending: Metadata | None
+    failed: Failure | None
+    runs: tuple[RunListing, ...]
+
+    @property
+    def state(self) -> Literal["whole", "pending", "failed", "leftovers"]:
+        if self.final is not None:
+            return "whole"
+        if self.pending is not None:
+            return "pending"
+        return "failed" if self.failed is not None else "leftovers"
+
+    @property
+    def started(self) -> datetime | None:
+        metadata = self.final or self.pending
+        return None if metadata is None else datetime.fromtimestamp(metadata.started, UTC)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(run.size_bytes for run in self.runs)
+
+
+def snapshots(files: Files) -> Iterator[Listing]:
+    """What lies below a path, by fingerprint."""
+    for fingerprint in files.folders(""):
+        folder = Folder(files, fingerprint)
+        found = folder.look()
+        runs = tuple(_run(folder, found, run_id) for run_id in files.folders(fingerprint))
+        if found.final or found.pending or found.failed or runs:
+            yield Listing(
+                fingerprint=fingerprint, final=found.final, pending=found.pending, failed=found.failed, runs=runs
+            )
+
+
+def snapshot(files: Files, fingerprint: str) -> Listing:
+    """One snapshot; the first letters of its fingerprint will do.
+
+    Raises:
+        SnapshotNotFound: there is none, or there are several.
+    """
+    fits = [listing for listing in snapshots(files) if listing.fingerprint.startswith(fingerprint)]
+    if len(fits) == 1:
+        return fits[0]
+    there = ", ".join(listing.fingerprint for listing in fits or snapshots(files)) or "none"
+    raise SnapshotNotFound(f"{len(fits)} snapshots in {files} begin with {fingerprint!r}; there are: {there}.")
+
+
+def _run(folder: Folder, found: Found, run_id: str) -> RunListing:
+    sizes = folder.files.sizes(f"{folder.fingerprint}/{run_id}")
+    is_snapshot = found.final is not None and found.final.run_id == run_id
+    return RunListing(
+        run_id=run_id,
+        is_snapshot=is_snapshot,
+        is_pending=found.final is None and found.pending is not None and found.pending.run_id == run_id,
+        files=len(sizes),
+        size_bytes=sum(sizes.values()),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What was found of one chunk of a whole snapshot."""
+
+    fingerprint: str
+    run_id: str
+    chunk: ChunkRecord
+    problem: str  #: empty if it is what was written
+
+
+def verify(files: Files, listing: Listing) -> Iterator[Verdict]:
+    """Reads every byte of a whole snapshot; changes nothing."""
+    if listing.final is None:
+        return
+    folder = Folder(files, listing.fingerprint)
+    for chunk in listing.final.chunks:
+        problem = ""
+        try:
+            folder.recorded(listing.final.run_id, chunk)
+        except SnapshotDamaged as error:
+            problem = str(error)
+        yield Verdict(fingerprint=listing.fingerprint, run_id=listing.final.run_id, chunk=chunk, problem=problem)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Garbage:
+    """A file or folder that can go."""
+
+    name: str  #: below the path
+    why: str
+    size_bytes: int
+
+
+def garbage(files: Files, *, now: float, whole_s: float | None = None, expiry_s: float = 86_400) -> Iterator[Garbage]:
+    """What nobody reads any more, and nobody will finish.
+
+    Args:
+        files: the place that holds the snapshots.
+        now: seconds since 1970.
+        whole_s: how long a whole snapshot stays after it was written; None for ever.
+        expiry_s: how long an unfinished one stays after it was started.
+    """
+    for listing in snapshots(files):
+        below = listing.fingerprint
+        age_s = now - max((m.started for m in (listing.final, listing.pending) if m is not None), default=0.0)
+        is_used = any(files.is_used(f"{below}/{run.run_id}") for run in listing.runs)
+        limit_s = whole_s if listing.final is not None else expiry_s
+        if limit_s is not None and age_s > limit_s and not is_used:
+            why = "written long ago" if listing.final is not None else "never finished"
+            yield Garbage(name=below, why=why, size_bytes=listing.size_bytes)
+            continue
+        for run in listing.runs:
+            if not run.is_snapshot and not run.is_pending and _is_left(files, f"{below}/{run.run_id}", now, expiry_s):
+                yield Garbage(name=f"{below}/{run.run_id}", why="replaced, or lost a race", size_bytes=run.size_bytes)
+        for name in (below, *(f"{below}/{run.run_id}" for run in listing.runs)):
+            for draft in files.drafts(name):
+                if _is_old(files, f"{name}/{draft}", now, expiry_s):
+                    yield Garbage(name=f"{name}/{draft}", why="its writer died", size_bytes=0)
+
+
+def _is_left(files: Files, name: str, now: float, expiry_s: float) -> bool:
+    """Whether nobody is at it: no reader's mark, or, where there are no marks, no change for a long time."""
+    used = files.is_used(name)
+    return _is_old(files, name, now, expiry_s) if used is None else not used
+
+
+def _is_old(files: Files, name: str, now: float, expiry_s: float) -> bool:
+    changed = files.changed(name)
+    return changed is not None and now - changed > expiry_s
+
+
+def collect(files: Files, *, now: float, whole_s: float | None = None, expiry_s: float = 86_400) -> list[Garbage]:
+    """Removes what `garbage` names."""
+    found = list(garbage(files, now=now, whole_s=whole_s, expiry_s=expiry_s))
+    for each in found:
+        files.remove(each.name)
+    return found

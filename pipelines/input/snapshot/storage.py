@@ -1,0 +1,335 @@
+"""Where snapshots are kept: a local folder, or one behind an fsspec URL. Nothing else here touches storage.
+
+A file appears whole or not at all, is on the disk before the call returns, and never changes afterwards, except for
+`replace`. Names are relative to the root, with `/`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.durable import sync_folder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Parts: TypeAlias = "Sequence[bytes | memoryview]"
+
+_DRAFT: Final = ".draft-"
+
+
+class Files(ABC):
+    """A folder of files."""
+
+    remote: bool
+
+    @abstractmethod
+    def read(self, name: str) -> bytes | None:
+        """A small file; None if there is none."""
+
+    @abstractmethod
+    def map(self, name: str) -> pa.Buffer:
+        """A file's content, mapped if it is local.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+
+    @abstractmethod
+    def replace(self, name: str, parts: Parts) -> None:
+        """Writes a file; one of that name gives way to it."""
+
+    @abstractmethod
+    def create(self, name: str, parts: Parts) -> bool:
+        """Writes a file; False, and nothing has changed, if there is one of that name."""
+
+    @abstractmethod
+    def share(self, old: str, new: str) -> None:
+        """Gives a file a second name; removing one of them leaves the other."""
+
+    @abstractmethod
+    def make_folder(self, name: str) -> None: ...
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Removes a file, or a folder with all that is in it; nothing happens if there is none."""
+
+    @abstractmethod
+    def folders(self, name: str) -> list[str]:
+        """Names of the folders in a folder, sorted; none if it is not there."""
+
+    @abstractmethod
+    def sizes(self, name: str) -> dict[str, int]:
+        """Names and sizes of the files in a folder, sorted; none if it is not there."""
+
+    @abstractmethod
+    def drafts(self, name: str) -> list[str]:
+        """Names of files in a folder whose writer died before they were whole."""
+
+    @abstractmethod
+    def changed(self, name: str) -> float | None:
+        """When something was last put into a folder, in seconds since 1970; None if nobody can tell."""
+
+    @abstractmethod
+    def only_one(self, name: str) -> AbstractContextManager[None]:
+        """Keeps others out of a folder that come by the same word, where the storage can do that."""
+
+    @abstractmethod
+    def using(self, name: str) -> AbstractContextManager[None]:
+        """Marks a folder as used until the process ends or the context does, where the storage can do that."""
+
+    @abstractmethod
+    def is_used(self, name: str) -> bool | None:
+        """Whether a folder is marked as used; None if nobody can tell."""
+
+
+class LocalFiles(Files):
+    """A folder on a disk of this machine. Marks are locks of the kernel, so they end with their process."""
+
+    remote = False
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def __str__(self) -> str:
+        return str(self._root)
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return (self._root / name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def map(self, name: str) -> pa.Buffer:
+        import pyarrow as pa
+
+        with pa.memory_map(str(self._root / name)) as file:
+            return file.read_buffer()
+
+    def replace(self, name: str, parts: Parts) -> None:
+        draft = self._draft(name, parts)
+        draft.replace(self._root / name)  # readers see the old file or the new one, never half of it
+        sync_folder(draft.parent)
+
+    def create(self, name: str, parts: Parts) -> bool:
+        draft = self._draft(name, parts)
+        try:
+            (self._root / name).hardlink_to(draft)  # refused if the name is taken, and whole if it is not
+        except FileExistsError:
+            return False
+        finally:
+            draft.unlink()
+        sync_folder(draft.parent)
+        return True
+
+    def _draft(self, name: str, parts: Parts) -> Path:
+        path = self._root / name
+        draft = path.with_name(f"{_DRAFT}{secrets.token_hex(4)}-{path.name}")
+        try:
+            with draft.open("xb", buffering=0) as file:
+                for part in parts:
+                    rest = memoryview(part)
+                    while rest:
+                        rest = rest[file.write(rest) :]
+                os.fsync(file.fileno())
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
+        return draft
+
+    def share(self, old: str, new: str) -> None:
+        (self._root / new).hardlink_to(self._root / old)
+
+    def make_folder(self, name: str) -> None:
+        path = self._root / name
+        path.mkdir(parents=True, exist_ok=True)
+        sync_folder(path.parent)
+
+    def remove(self, name: str) -> None:
+        path = self._root / name
+        if path.is_dir():
+            # A name that nobody looks for first, so that half of a folder is never taken for the whole.
+            gone = path.with_name(f"{_DRAFT}{secrets.token_hex(4)}-{path.name}")
+            with contextlib.suppress(FileNotFoundError):  # another one removes it as well
+                path.rename(gone)
+                shutil.rmtree(gone, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+    def folders(self, name: str) -> list[str]:
+        return sorted(e.name for e in self._entries(name) if e.is_dir() and not e.name.startswith("."))
+
+    def sizes(self, name: str) -> dict[str, int]:
+        files = [e for e in self._entries(name) if e.is_file() and not e.name.startswith(".")]
+        return {entry.name: entry.stat().st_size for entry in sorted(files, key=lambda entry: entry.name)}
+
+    def drafts(self, name: str) -> list[str]:
+        return sorted(e.name for e in self._entries(name) if e.name.startswith(_DRAFT))
+
+    def _entries(self, name: str) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(self._root / name) as entries:
+                return list(entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def changed(self, name: str) -> float | None:
+        try:
+            return (self._root / name).stat().st_mtime
+        except FileNotFoundError:
+            return None
+
+    @contextlib.contextmanager
+    def only_one(self, name: str) -> Iterator[None]:
+        with self._locked(name, fcntl.LOCK_EX):
+            yield
+
+    @contextlib.contextmanager
+    def using(self, name: str) -> Iterator[None]:
+        with self._locked(name, fcntl.LOCK_SH):
+            yield
+
+    def is_used(self, name: str) -> bool | None:
+        try:
+            with self._locked(name, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                return False
+        except BlockingIOError:
+            return True
+        except FileNotFoundError:
+            return False
+
+    @contextlib.contextmanager
+    def _locked(self, name: str, how: int) -> Iterator[None]:
+        handle = os.open(self._root / name, os.O_RDONLY)  # a folder can be locked, so no file is needed for it
+        try:
+            fcntl.flock(handle, how)
+            yield
+        finally:
+            os.close(handle)
+
+
+class RemoteFiles(Files):
+    """A folder behind an fsspec URL, such as `s3://bucket/snapshots`.
+
+    An object store puts a file whole, and with a condition where it has them (S3, GCS, Azure). Where it has none, two
+    writers that end together may both take themselves for the winner: readers then follow the later one, and the
+    files of both stay, so that nobody reads half of anything.
+    """
+
+    remote = True
+
+    def __init__(self, url: str) -> None:
+        import fsspec
+
+        try:
+            # Listings are not kept: another machine's writer is what we look for.
+            self._fs, self._root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+        except (ValueError, ImportError) as error:
+            raise DatasetError(f"snapshot(path={url!r}): {error}") from error
+        self._url = url
+
+    def __str__(self) -> str:
+        return self._url
+
+    def _at(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else str(self._root)
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            content: bytes = self._fs.cat_file(self._at(name))
+        except FileNotFoundError:
+            return None
+        return content
+
+    def map(self, name: str) -> pa.Buffer:
+        import pyarrow as pa
+
+        return pa.py_buffer(self._fs.cat_file(self._at(name)))
+
+    def replace(self, name: str, parts: Parts) -> None:
+        self._fs.pipe_file(self._at(name), b"".join(parts))
+
+    def create(self, name: str, parts: Parts) -> bool:
+        try:
+            self._fs.pipe_file(self._at(name), b"".join(parts), mode="create")
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if _is_taken(error):
+                return False
+            raise
+        return True
+
+    def share(self, old: str, new: str) -> None:
+        self._fs.copy(self._at(old), self._at(new))
+
+    def make_folder(self, name: str) -> None:
+        """Object stores have none."""
+
+    def remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rm(self._at(name), recursive=True)
+
+    def folders(self, name: str) -> list[str]:
+        return sorted(PurePosixPath(e["name"]).name for e in self._entries(name) if e["type"] == "directory")
+
+    def sizes(self, name: str) -> dict[str, int]:
+        files = [entry for entry in self._entries(name) if entry["type"] == "file"]
+        return dict(sorted((PurePosixPath(entry["name"]).name, int(entry["size"])) for entry in files))
+
+    def drafts(self, name: str) -> list[str]:  # noqa: ARG002  a file is put whole here
+        return []
+
+    def _entries(self, name: str) -> list[dict[str, Any]]:
+        self._fs.invalidate_cache(self._at(name))
+        try:
+            entries: list[dict[str, Any]] = self._fs.ls(self._at(name), detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [entry for entry in entries if entry["name"].rstrip("/") != self._at(name).rstrip("/")]
+
+    def changed(self, name: str) -> float | None:
+        times = [
+            entry.get("LastModified") or entry.get("mtime") or entry.get("created") for entry in self._entries(name)
+        ]
+        known = [moment.timestamp() if hasattr(moment, "timestamp") else float(moment) for moment in times if moment]
+        return max(known, default=None)
+
+    def only_one(self, name: str) -> AbstractContextManager[None]:  # noqa: ARG002  nobody can be kept out
+        return contextlib.nullcontext()
+
+    def using(self, name: str) -> AbstractContextManager[None]:  # noqa: ARG002  as above
+        return contextlib.nullcontext()
+
+    def is_used(self, name: str) -> bool | None:  # noqa: ARG002  as above
+        return None
+
+
+def _is_taken(error: OSError) -> bool:
+    """Whether a conditional put was refused by its condition: stores answer 412, or 409 while another put goes on."""
+    words = f"{error} {error.__cause__}"
+    return any(word in words for word in ("PreconditionFailed", "ConditionalRequestConflict", "pre-conditions", "412"))
+
+
+def from_anywhere(path: str | os.PathLike[str]) -> str:
+    """The path as a process with another working directory has to name it."""
+    text = os.fspath(path)
+    return text if "://" in text else os.path.abspath(text)  # noqa: PTH100  with pathlib a URL would lose a slash
+
+
+def files_at(path: str | os.PathLike[str]) -> Files:
+    """The door to a folder or an fsspec URL."""
+    text = os.fspath(path)
+    if "://" in text and not text.startswith("file://"):
+        return RemoteFiles(text.rstrip("/"))
+    return LocalFiles(Path(text.removeprefix("file://")))

@@ -1,0 +1,1 @@
+"""Tuning: measures a running graph and chooses its settings."""

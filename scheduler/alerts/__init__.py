@@ -1,0 +1,1 @@
+"""Alerts: what people are told about, and how it reaches them."""

@@ -1,0 +1,334 @@
+"""Alerts: what people are told of a pipeline, in which words, and what they can type next. Pure; sends nothing."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+from spanwise.orchestrator.run import Execution, Run
+from spanwise.scheduler.inspect import formatting
+from spanwise.scheduler.schedule.part import pipeline_of
+
+Kind: TypeAlias = Literal[
+    "failure", "overrun", "missed", "stall", "freshness", "forecast", "scheduler", "recovery", "test"
+]
+Facts: TypeAlias = Mapping[str, str]
+
+KINDS: tuple[Kind, ...] = tuple(kind for kind in get_args(Kind) if kind != "test")
+"""The kinds that can be asked for; a test is sent by hand, and always."""
+
+_MOST_LINES, _MOST_LETTERS = 5, 450  # of an error; a pager shows 1,024 letters, and the commands must be among them
+_MANY = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Where a command has to be typed to find the project again."""
+
+    host: str
+    folder: Path
+    options: tuple[str, ...] = ()  #: `--root` and `--config`, as words
+
+    def command(self, *words: str) -> str:
+        """A command of ours, as it is typed there."""
+        return shlex.join(["spanwise", *words, *self.options])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alert:
+    """Something that people are to be told."""
+
+    kind: Kind
+    pipeline: str  #: empty when it concerns all
+    cause: str  #: alerts of one cause are grouped, and ended by one recovery
+    subject: str  #: one line: what happened, to which pipeline
+    text: str = ""  #: the first lines of what went wrong
+    facts: Facts = field(default_factory=dict)  #: by name, in the order in which they are read
+    commands: Facts = field(default_factory=dict)  #: what to type next, by what it does
+    at: datetime  #: when it happened
+
+
+def here(options: Sequence[str] = ()) -> Site:
+    """This host and this folder."""
+    return Site(host=socket.gethostname(), folder=Path.cwd(), options=tuple(options))
+
+
+# What there is to tell
+
+
+def failure(
+    pipeline: str,
+    *,
+    at: datetime,
+    site: Site,
+    error: str,
+    tick: str = "",
+    span: str = "",
+    run: Run | None = None,
+    failed: Sequence[Execution] = (),
+    attempts: int = 1,
+    log: Path | None = None,
+    resume: str = "",
+) -> Alert:
+    """A run failed, and is not tried again; `run` None: it could not even begin.
+
+    `error` is told when no node has `failed`; `span` is the label of the tick's span, `resume` the command that takes
+    the run up where it stopped.
+    """
+    of_span = f" on span {span}" if span else ""
+    return Alert(
+        kind="failure",
+        pipeline=pipeline,
+        cause=f"failure {pipeline}",
+        subject=f"{pipeline} failed{of_span}" if run else f"{pipeline} could not start{of_span}",
+        text=_first_lines("\n".join(f"{each.node} failed: {each.error}" for each in failed) or error),
+        facts=_facts(
+            tick=tick,
+            span=span,
+            run=run.name if run else "",
+            started=formatting.at(run.started, at.tzinfo) if run and run.started else "",
+            took=formatting.took(formatting.seconds(run, at)) if run and run.started else "",
+            attempts=str(attempts) if attempts > 1 else "",
+            log=str(log or ""),
+            host=_host(run, site),
+        ),
+        commands=_facts(
+            **_folder(site),
+            **{"See what happened": site.command("show", run.name) if run else ""},
+            **{"Go on from there": resume},
+            **{"What else is missing": site.command("schedule", "missed", pipeline)},
+        ),
+        at=at,
+    )
+
+
+def overrun(
+    pipeline: str, *, at: datetime, site: Site, tick: str, span: str, running: Run, killed: bool, lost: str = ""
+) -> Alert:
+    """A tick came while a run was going on; that run was killed, or the tick was skipped.
+
+    `span` is the tick's, `lost` the span that is not trained for now, of the killed run or of the tick.
+    """
+    went = formatting.took(formatting.seconds(running, at))
+    subject = (
+        f"{pipeline} overran: {running.name} was killed after {went} for the tick {tick}"
+        if killed
+        else f"{pipeline} overran: {running.name} goes on after {went}, so the tick {tick} was skipped"
+    )
+    return Alert(
+        kind="overrun",
+        pipeline=pipeline,
+        cause=f"overrun {pipeline}",
+        subject=subject,
+        facts=_facts(
+            tick=tick,
+            **{"span of the tick": span, "span not trained": lost},
+            run=running.name,
+            started=formatting.at(running.started, at.tzinfo),
+            host=_host(running, site),
+        ),
+        commands=_facts(
+            **_folder(site),
+            **{"What is missing, and how to recover it": site.command("schedule", "missed", pipeline)},
+            **{"How long runs take": site.command("schedule", "status", pipeline)},
+        ),
+        at=at,
+    )
+
+
+def missed(
+    pipeline: str, *, at: datetime, site: Site, ticks: Sequence[str], why: str, more: int = 0, overdue: bool = False
+) -> Alert:
+    """Ticks passed and nothing ran; `more` are those beyond the named ones.
+
+    With `overdue` nobody has recorded them either, so that the scheduler itself may be dead.
+    """
+    count = len(ticks) + more
+    named = ", ".join(ticks[:_MANY]) + (f" and {count - _MANY} more" if count > _MANY else "")
+    ticks_told = f"the tick {ticks[0]}" if count == 1 else f"{count} ticks"
+    return Alert(
+        kind="missed",
+        pipeline=pipeline,
+        cause=f"{'overdue' if overdue else 'missed'} {pipeline}",
+        subject=f"{pipeline}: {ticks_told} {'overdue' if overdue else 'missed'}",
+        text=_first_lines(why),
+        facts=_facts(**{"tick" if count == 1 else "ticks": named}, host=site.host),
+        commands=_facts(
+            **_folder(site),
+            **{"See whether a scheduler lives": site.command("schedule", "status", pipeline) if overdue else ""},
+            **{"What is missing, and how to recover it": site.command("schedule", "missed", pipeline)},
+        ),
+        at=at,
+    )
+
+
+def stall(run: Run, *, at: datetime, site: Site, quiet: timedelta, tick: str = "", log: Path | None = None) -> Alert:
+    """A run goes on, but for `quiet` no node began or ended and nothing was printed."""
+    span = formatting.label(run.span, formatting.calendar_of(run)) if run.span is not None else ""
+    return Alert(
+        kind="stall",
+        pipeline=run.pipeline,
+        cause=f"stall {run.pipeline}",
+        subject=f"{run.pipeline} stands still: {run.name} has shown nothing for "
+        f"{formatting.took(quiet.total_seconds())}",
+        facts=_facts(
+            tick=tick,
+            span=span,
+            run=run.name,
+            started=formatting.at(run.started, at.tzinfo),
+            log=str(log or ""),
+            host=_host(run, site),
+        ),
+        commands={
+            **_folder(site),
+            "See what it does": site.command("logs", run.name),
+            "Stop it": site.command("stop", run.name),
+        },
+        at=at,
+    )
+
+
+def freshness(pipeline: str, *, at: datetime, site: Site, pushed: datetime | None, allowed: timedelta) -> Alert:
+    """No model was pushed for longer than `allowed`; `pushed` is when the newest was, None: there never was one."""
+    age = (
+        "no model was ever pushed"
+        if pushed is None
+        else f"the model in service is {formatting.took(_s(at - pushed))} old"
+    )
+    return Alert(
+        kind="freshness",
+        pipeline=pipeline,
+        cause=f"freshness {pipeline}",
+        subject=f"{pipeline} is stale: {age}",
+        facts=_facts(
+            **{"last push": formatting.at(pushed, at.tzinfo) if pushed else "none"},
+            allowed=formatting.took(_s(allowed)),
+            host=site.host,
+        ),
+        commands={
+            **_folder(site),
+            "What the newest run says": site.command("show", pipeline_of(pipeline)),
+            "What is missing, and how to recover it": site.command("schedule", "missed", pipeline),
+        },
+        at=at,
+    )
+
+
+def forecast(pipeline: str, *, at: datetime, site: Site, words: str, facts: Facts) -> Alert:
+    """Runs take longer and longer, and will not end before the next tick; `words` say when."""
+    return Alert(
+        kind="forecast",
+        pipeline=pipeline,
+        cause=f"forecast {pipeline}",
+        subject=f"{pipeline} will overrun: {words}",
+        facts={**facts, "host": site.host},
+        commands={**_folder(site), "How long runs and nodes take": site.command("schedule", "status", pipeline)},
+        at=at,
+    )
+
+
+def trouble(what: str, *, at: datetime, site: Site, error: str, pipeline: str = "", todo: Facts | None = None) -> Alert:
+    """The scheduler itself is in trouble, with one pipeline or with all; other pipelines go on.
+
+    `what` is one line without changing parts, since it is the cause that repeats are grouped by.
+    """
+    return Alert(
+        kind="scheduler",
+        pipeline=pipeline,
+        cause=f"scheduler {pipeline} {what}",
+        subject=f"scheduler: {what}{f' ({pipeline})' if pipeline else ''}",
+        text=_first_lines(error),
+        facts={"host": site.host},
+        commands={**_folder(site), **(todo or {}), "See how all stand": site.command("schedule", "status")},
+        at=at,
+    )
+
+
+def recovery(pipeline: str, *, at: datetime, site: Site, cause: str, words: str, facts: Facts | None = None) -> Alert:
+    """What an alert of this cause complained of is good again; `words` say how that is known."""
+    return Alert(
+        kind="recovery",
+        pipeline=pipeline,
+        cause=cause,
+        subject=f"{pipeline or 'scheduler'} is good again: {words}",
+        facts={**(facts or {}), "host": site.host},
+        at=at,
+    )
+
+
+def recovered(run: Run, *, at: datetime, site: Site, tick: str = "") -> Iterator[Alert]:
+    """What a scheduled run that came to its end puts right; of these, the outbox tells what was complained of."""
+    span = formatting.label(run.span, formatting.calendar_of(run)) if run.span is not None else ""
+    facts = _facts(tick=tick, span=span, run=run.name, took=formatting.took(formatting.seconds(run, at)))
+    for kind in ("failure", "overrun", "missed", "overdue", "stall"):
+        cause = f"{kind} {run.pipeline}"
+        yield recovery(run.pipeline, at=at, site=site, cause=cause, words=f"{run.name} is complete", facts=facts)
+
+
+def trial(*, at: datetime, site: Site) -> Alert:
+    """A message that shows that a channel works."""
+    return Alert(
+        kind="test",
+        pipeline="",
+        cause="test",
+        subject=f"test: alerts of spanwise on {site.host} reach you",
+        text="Nothing is wrong. Somebody has asked for this message.",
+        facts={"sent": formatting.at(at, at.tzinfo), "host": site.host, "folder": str(site.folder)},
+        at=at,
+    )
+
+
+# How it is told
+
+
+def title(alert: Alert, count: int = 1) -> str:
+    """The first line: what happened, to which pipeline, and how often."""
+    return alert.subject if count == 1 or alert.kind == "recovery" else f"{alert.subject} ({count} times)"
+
+
+def body(alert: Alert, *, count: int = 1, since: datetime | None = None, complaint: str = "") -> str:
+    """What stands below the title: what went wrong, the facts, and the commands.
+
+    `since` is when the first of `count` came; `complaint` is what a recovery puts an end to.
+    """
+    times = f"{count} since {formatting.at(since, alert.at.tzinfo)}" if since and count > 1 else ""
+    facts = _facts(
+        **{"what was wrong": complaint},
+        **alert.facts,
+        **{"alerts" if alert.kind == "recovery" else "times, of which this is the last": times},
+        at=formatting.at(alert.at, alert.at.tzinfo),
+    )
+    parts = [
+        alert.text,
+        "\n".join(f"{name}: {value}" for name, value in facts.items()),
+        "\n".join(f"{what}:\n  {command}" for what, command in alert.commands.items()),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _facts(**facts: str) -> Facts:
+    """Facts without those that there are not."""
+    return {name: value for name, value in facts.items() if value}
+
+
+def _host(run: Run | None, site: Site) -> str:
+    return f"{run.host}, pid {run.pid}" if run and run.host else site.host
+
+
+def _folder(site: Site) -> Facts:
+    return {f"On {site.host}": f"cd {shlex.quote(str(site.folder))}"}
+
+
+def _first_lines(text: str) -> str:
+    lines = [line.rstrip() for line in formatting.uncontrolled(text).splitlines() if line.strip()]
+    first = "\n".join([*lines[:_MOST_LINES], *(["…"] if len(lines) > _MOST_LINES else [])])
+    return first if len(first) <= _MOST_LETTERS else f"{first[: _MOST_LETTERS - 1]}…"
+
+
+def _s(length: timedelta) -> float:
+    return length.total_seconds()

@@ -1,0 +1,439 @@
+"""The outbox: alerts in files, each written before anything is sent, and sent until every channel has taken it.
+
+    <root>/alerts/outbox/   letters: alerts that somebody is still to be told of
+    <root>/alerts/open/     causes that were told of and have not recovered
+    <root>/alerts/sent/     the last letters that are done
+    <root>/alerts/lock      held by whoever delivers
+
+`put` only writes a file, so it needs neither network nor database. `deliver` decides, on its own in this root, what
+is told now: the first alert of a cause at once, its repeats as one letter with a count when the group's time is over,
+the recovery at once. A letter is sent to each channel once; only when the process is killed between a channel's
+answer and the note of it, is it sent there again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import random
+import sys
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TypeVar
+
+from spanwise.scheduler.alerts import alert as words
+from spanwise.scheduler.alerts.alert import Alert
+from spanwise.scheduler.alerts.channel import Channel, Message, Route, Routes, Sender
+
+log = logging.getLogger("spanwise.alerts")
+
+T = TypeVar("T")
+
+FOLDER = "alerts"
+KEPT = 1000
+"""How many letters stay in `sent`."""
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 30.0, 3600.0
+GIVEN_UP_AFTER = timedelta(days=7)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """How far a letter has come with one channel."""
+
+    count: int = 0
+    next: datetime  #: not before
+    error: str = ""  #: what was wrong the last time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Letter:
+    """An alert on its way, with the repeats that it stands for."""
+
+    id: str
+    alert: Alert  #: the last of them
+    count: int = 1
+    since: datetime  #: when the first of them came
+    complaint: str = ""  #: of a recovery: what it puts an end to
+    released: datetime | None = None  #: when it was found that it may go; None while it is new or held
+    todo: Mapping[str, Attempt] = field(default_factory=dict)  #: by channel
+    done: Mapping[str, datetime] = field(default_factory=dict)  #: by channel, when it took the letter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """A complaint that has not been put right."""
+
+    told: datetime  #: when the last letter of it was released
+    since: datetime
+    count: int  #: of alerts, those that are held included
+    complaint: str  #: the subject of the last
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arranged:
+    """What is to be done with the letters of one cause."""
+
+    letters: tuple[Letter, ...]  #: that stay, those that may go first
+    dropped: tuple[Letter, ...]  #: that another stands for, or that tell of the end of what nobody was told of
+    cause: Cause | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a delivery came to."""
+
+    busy: bool = False  #: somebody else delivers, so nothing was done
+    sent: int = 0  #: messages that a channel took
+    waiting: int = 0  #: letters that are held or that a channel has not taken
+    failed: Mapping[str, str] = field(default_factory=dict)  #: by channel, what was wrong
+    next: datetime | None = None  #: when there is something to do again
+
+
+# Putting in
+
+
+def put(root: Path, alert: Alert) -> bool:
+    """Keeps an alert until it is delivered; a recovery only if its cause was complained of.
+
+    Never raises: what cannot be kept is logged, and said on stderr; then it is False, and `tell` may still get through.
+    """
+    try:
+        if alert.kind == "recovery" and not complained(root, alert.cause):
+            return True
+        level = logging.INFO if alert.kind == "recovery" else logging.WARNING
+        log.log(level, "alert", extra={"kind": alert.kind, "pipeline": alert.pipeline, "subject": alert.subject})
+        name = f"{_stamp(alert.at)}-{_digest(alert.cause)}-{uuid.uuid4().hex[:8]}"
+        letter = Letter(id=name, alert=alert, since=alert.at)
+        _write(_file(root, "outbox", letter.id), _document(letter))
+    except Exception as error:  # whatever it is, the scheduler goes on
+        log.exception("alert-not-kept", extra={"kind": alert.kind, "subject": alert.subject})
+        with contextlib.suppress(OSError, ValueError):  # stderr may be gone
+            sys.stderr.write(
+                f"spanwise: an alert could not be kept ({error}), here it is:\n{alert.subject}\n{words.body(alert)}\n"
+            )
+        return False
+    return True
+
+
+def complained(root: Path, cause: str) -> bool:
+    """Whether somebody was told of this, or is about to be."""
+    mark = _digest(cause)
+    return _file(root, "open", mark).exists() or any((root / FOLDER / "outbox").glob(f"*-{mark}-*.json"))
+
+
+def tell(channels: Iterable[Channel], alert: Alert) -> dict[str, str]:
+    """Sends an alert past the outbox, once; by channel what was wrong, empty where it was taken."""
+    message = Message(title=words.title(alert), body=words.body(alert), kind=alert.kind)
+    with Sender() as sender:
+        return {channel.name: sender.send(channel, message) for channel in channels}
+
+
+def waiting(root: Path) -> list[Letter]:
+    """What is in the outbox, oldest first."""
+    return list(_letters(root))
+
+
+# Delivering
+
+
+def deliver(root: Path, routes: Routes, now: datetime) -> Report:
+    """Sends what is due, and notes what was sent. Takes as long as the network does; one at a time in a root.
+
+    Raises:
+        OSError: the outbox cannot be read.
+    """
+    if not (root / FOLDER / "outbox").is_dir():
+        return Report()
+    with _alone(root) as alone:
+        return _delivered(root, routes, now) if alone else Report(busy=True)
+
+
+def _delivered(root: Path, routes: Routes, now: datetime) -> Report:
+    by_cause: dict[str, list[Letter]] = {}
+    for letter in _letters(root):
+        by_cause.setdefault(letter.alert.cause, []).append(letter)
+    going: list[Letter] = []
+    moments: list[datetime] = []
+    for cause, letters in by_cause.items():
+        route = routes.of(letters[0].alert.pipeline)
+        arranged = arrange(letters, _cause(root, cause), route, now)
+        _carry_out(root, cause, letters, arranged)
+        going += (letter for letter in arranged.letters if letter.released)
+        if arranged.cause and any(not letter.released for letter in arranged.letters):
+            moments.append(arranged.cause.told + timedelta(seconds=route.group_s))
+    with Sender() as sender:
+        return _sent(root, routes, sorted(going, key=lambda letter: letter.id), moments, sender, now)
+
+
+def arrange(letters: Sequence[Letter], cause: Cause | None, route: Route, now: datetime) -> Arranged:
+    """Which letters of one cause may go, which are held, and which are part of another. Oldest first; pure."""
+    going = [_readdressed(letter, route, now) for letter in letters if letter.released]
+    for letter in going:  # a process that died may have written these, and not yet the cause
+        if letter.released and (cause is None or letter.released > cause.told):
+            cause = _after(cause, letter, letter.released)
+    held: Letter | None = None
+    dropped: list[Letter] = []
+    for letter in letters:
+        if letter.released:
+            continue
+        if letter.alert.kind == "recovery":
+            dropped += [held] if held else []
+            if cause is None:
+                dropped.append(letter)
+                continue
+            count = cause.count + (held.count if held else 0)
+            ending = replace(letter, complaint=cause.complaint, count=count, since=cause.since)
+            going.append(_released(ending, route, now))
+            held = cause = None
+        elif cause is None:
+            going.append(_released(letter, route, now))
+            cause = _after(None, going[-1], now)
+        elif held is None:
+            held = letter
+        else:
+            dropped.append(letter)
+            held = replace(held, alert=letter.alert, count=held.count + letter.count)
+    if held and cause and not any(letter.todo for letter in going) and not _within(cause, route, now):
+        going.append(_released(held, route, now))
+        held, cause = None, _after(cause, going[-1], now)
+    return Arranged(letters=(*going, *([held] if held else [])), dropped=tuple(dropped), cause=cause)
+
+
+def _within(cause: Cause, route: Route, now: datetime) -> bool:
+    return cause.told <= now < cause.told + timedelta(seconds=route.group_s)  # else the clock was set back
+
+
+def _after(cause: Cause | None, letter: Letter, told: datetime) -> Cause | None:
+    """How a cause stands once a letter may go; what nobody is told of is none."""
+    if letter.alert.kind == "recovery":
+        return None
+    if not letter.todo and not letter.done:
+        return cause
+    since, count = (cause.since, cause.count) if cause else (letter.since, 0)
+    return Cause(told=told, since=since, count=count + letter.count, complaint=letter.alert.subject)
+
+
+def _released(letter: Letter, route: Route, now: datetime) -> Letter:
+    return replace(letter, released=now, todo={c.name: Attempt(next=now) for c in route.to(letter.alert)})
+
+
+def _readdressed(letter: Letter, route: Route, now: datetime) -> Letter:
+    """The letter without the channels that the settings no longer have; to all of them, if it had no other."""
+    names = {channel.name for channel in route.to(letter.alert)}
+    todo = {name: attempt for name, attempt in letter.todo.items() if name in names}
+    if letter.todo and not todo and not letter.done:
+        return replace(letter, todo=_released(letter, route, now).todo)
+    return replace(letter, todo=todo)
+
+
+def _carry_out(root: Path, cause: str, before: Sequence[Letter], arranged: Arranged) -> None:
+    """Writes what has changed: letters first, so that a process that dies in between loses none."""
+    known = {letter.id: letter for letter in before}
+    for letter in arranged.letters:
+        if letter != known[letter.id]:
+            _noted(root, letter)
+    file = _file(root, "open", _digest(cause))
+    with _logged("cause", cause):
+        if arranged.cause is None:
+            file.unlink(missing_ok=True)
+        elif arranged.cause != _cause(root, cause):
+            _write(file, {**asdict(arranged.cause), "cause": cause})
+    for letter in arranged.dropped:
+        with _logged("letter", letter.id):
+            _file(root, "outbox", letter.id).unlink(missing_ok=True)
+
+
+def _sent(
+    root: Path, routes: Routes, letters: Sequence[Letter], moments: list[datetime], sender: Sender, now: datetime
+) -> Report:
+    sent, left = 0, len(moments)
+    failed: dict[str, str] = {}
+    down: dict[str, datetime] = {}  # channels that have failed this time, and when to try them again
+    behind: set[tuple[str, str]] = set()  # cause and channel of what is not sent: what comes later keeps its place
+    for first in letters:
+        letter = first
+        for channel in routes.of(letter.alert.pipeline).to(letter.alert):
+            attempt = letter.todo.get(channel.name)
+            if attempt is None:
+                continue
+            if _due(attempt, now) and channel.name not in down and (letter.alert.cause, channel.name) not in behind:
+                letter, fault = _tried(root, letter, channel, sender, now)
+                if not fault:
+                    sent += 1
+                    continue
+                failed[channel.name] = fault
+                down[channel.name] = letter.todo[channel.name].next
+            behind.add((letter.alert.cause, channel.name))
+        if letter.todo and now - letter.since < GIVEN_UP_AFTER:
+            left += 1
+            moments += (max(a.next, down.get(name, a.next)) for name, a in letter.todo.items())
+        else:
+            _finish(root, letter)
+    return Report(sent=sent, waiting=left, failed=failed, next=min(moments, default=None))
+
+
+def _tried(root: Path, letter: Letter, channel: Channel, sender: Sender, now: datetime) -> tuple[Letter, str]:
+    """The letter after one attempt with one channel, and what was wrong.
+
+    The attempt is noted before it is made, so that whatever ends this process is not met again at once.
+    """
+    count = letter.todo[channel.name].count + 1
+    again = now + timedelta(seconds=wait_s(letter.id + channel.name, count))
+    trying = Attempt(count=count, next=again, error="the attempt did not end")
+    letter = replace(letter, todo={**letter.todo, channel.name: trying})
+    _noted(root, letter)
+    message = Message(title=words.title(letter.alert, letter.count), body=_body(letter), kind=letter.alert.kind)
+    facts = {"letter": letter.id, "channel": channel.name, "attempt": count}
+    if fault := sender.send(channel, message):
+        letter = replace(letter, todo={**letter.todo, channel.name: replace(trying, error=fault)})
+        log.warning("alert-not-sent", extra={**facts, "error": fault})
+    else:
+        todo = {name: attempt for name, attempt in letter.todo.items() if name != channel.name}
+        letter = replace(letter, todo=todo, done={**letter.done, channel.name: now})
+        log.info("alert-sent", extra=facts)
+    if not _noted(root, letter) and letter.done:
+        letter = replace(letter, todo={})  # one channel has it; without a note of that it would get it again and again
+    return letter, fault
+
+
+def wait_s(what: str, count: int) -> float:
+    """How long to wait after the `count`th attempt: twice as long each time, and for each letter a little different."""
+    longest = min(FIRST_WAIT_S * 2.0 ** min(count - 1, 20), LONGEST_WAIT_S)
+    return longest * random.Random(f"{what} {count}").uniform(0.5, 1)  # noqa: S311  not a secret
+
+
+def _due(attempt: Attempt, now: datetime) -> bool:
+    return attempt.next <= now or attempt.next > now + timedelta(seconds=LONGEST_WAIT_S)  # the clock was set back
+
+
+def _body(letter: Letter) -> str:
+    return words.body(letter.alert, count=letter.count, since=letter.since, complaint=letter.complaint)
+
+
+def _finish(root: Path, letter: Letter) -> None:
+    """Puts a letter that is done, or too old, with the sent ones; of these only the last are kept."""
+    if letter.todo:
+        facts = {"letter": letter.id, "subject": letter.alert.subject, "channels": list(letter.todo)}
+        log.error("alert-given-up", extra=facts)
+    here, there = _file(root, "outbox", letter.id), _file(root, "sent", letter.id)
+    try:
+        there.parent.mkdir(exist_ok=True)
+        here.replace(there)
+        for old in sorted(there.parent.iterdir())[:-KEPT]:
+            old.unlink(missing_ok=True)
+    except OSError:
+        log.exception("alert-not-filed", extra={"letter": letter.id})
+        with _logged("letter", letter.id):
+            here.unlink(missing_ok=True)  # it would be sent again
+
+
+# Files
+
+
+@contextlib.contextmanager
+def _alone(root: Path) -> Iterator[bool]:
+    """Whether nobody else delivers in this root; the kernel gives the place back when its holder dies."""
+    with (root / FOLDER / "lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def _letters(root: Path) -> Iterator[Letter]:
+    for file in sorted((root / FOLDER / "outbox").glob("*.json")):
+        try:
+            yield _read(Letter, {**json.loads(file.read_bytes()), "id": file.stem})
+        except FileNotFoundError:
+            continue  # whoever delivers was quicker
+        except (OSError, ValueError, TypeError):
+            log.exception("alert-not-readable", extra={"file": str(file)})
+            with _logged("letter", file.stem):
+                file.replace(file.with_suffix(".unreadable"))
+
+
+def _cause(root: Path, cause: str) -> Cause | None:
+    try:
+        return _read(Cause, json.loads(_file(root, "open", _digest(cause)).read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        log.exception("cause-not-readable", extra={"cause": cause})
+        return None
+
+
+def _noted(root: Path, letter: Letter) -> bool:
+    with _logged("letter", letter.id):
+        _write(_file(root, "outbox", letter.id), _document(letter))
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def _logged(what: str, name: str) -> Iterator[None]:
+    """Goes on when a file cannot be written: an alert that is sent twice is better than one that is not."""
+    try:
+        yield
+    except OSError:
+        log.exception("alerts-not-noted", extra={what: name})
+
+
+def _write(file: Path, document: Mapping[str, object]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    draft = file.with_name(f".{file.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        with draft.open("x", encoding="ascii") as stream:
+            json.dump(document, stream, default=_text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        draft.replace(file)  # readers see the old file or the new one, never half of it
+        _sync(file.parent)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _text(value: object) -> str:
+    assert isinstance(value, datetime)
+    return value.isoformat()
+
+
+def _document(letter: Letter) -> dict[str, object]:
+    return {name: value for name, value in asdict(letter).items() if name != "id"}
+
+
+def _read(kind: type[T], known: Mapping[str, object]) -> T:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind).validate_python(known)
+
+
+def _file(root: Path, folder: str, name: str) -> Path:
+    return root / FOLDER / folder / f"{name}.json"
+
+
+def _digest(cause: str) -> str:
+    return hashlib.blake2b(cause.encode(), digest_size=8).hexdigest()
+
+
+def _stamp(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y%m%dT%H%M%S%f}"

@@ -1,0 +1,265 @@
+"""How backfills are told: the plan before, the progress meanwhile, the result and what to type next. Pure but `Bar`."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from spanwise.orchestrator.run import State, as_typed
+from spanwise.orchestrator.runner import Event, Outcome
+from spanwise.orchestrator.span import Calendar, Version, ranges
+from spanwise.scheduler.backfill.execution import Happened, Result
+from spanwise.scheduler.backfill.inventory import listed
+from spanwise.scheduler.backfill.plan import Plan, Window
+from spanwise.scheduler.backfill.record import TRAIN, Backfill
+from spanwise.scheduler.inspect import formatting
+from spanwise.scheduler.ledger.ticks import Outcome as TickOutcome
+
+_ABNORMAL = {outcome.value for outcome in TickOutcome if outcome.abnormal}
+
+
+def planned(plan: Plan) -> str:
+    """A plan as text."""
+    calendar = plan.calendar
+    lines = [_headline(plan)]
+    if plan.targets:
+        rows = [
+            (
+                calendar.label(t.span),
+                _versions(t.versions.values()),
+                _versions(t.replaces.values()) if t.replaces else "new",
+                "; ".join(_window(w, calendar) for w in t.windows) or ("its own span" if not plan.train else ""),
+            )
+            for t in plan.targets
+        ]
+        headers = ("SPAN", "VERSION", "INSTEAD OF", "" if plan.train else "LEARNS FROM")
+        lines += [f"  {line}" for line in formatting.table(headers, rows).splitlines()]
+    if plan.train and plan.targets:
+        lines.append(f"Once for each span: {', '.join(plan.ingest)}" + _side_by_side(plan))
+        lines.append(f"Once, at the end: {', '.join(plan.train)}")
+        lines += [f"  {w.node}: {_window(w, calendar)}" for w in plan.windows]
+    if plan.targets:
+        lines.append("Models warm-start." if plan.warm_start else "Models learn from scratch.")
+    if plan.outside:
+        lines.append(f"Left out, since no window reads them: {listed(plan.outside, calendar)}  (--force runs them)")
+    if plan.absent:
+        lines.append(f"Left out, since they have no input: {listed(plan.absent, calendar)}")
+    if plan.estimate_s is not None and plan.targets:
+        lines.append(f"It takes about {formatting.took(plan.estimate_s)}, going by the last runs.")
+    return "\n".join(lines)
+
+
+def _headline(plan: Plan) -> str:
+    count = len(plan.targets)
+    if not count:
+        return f"Nothing of {plan.pipeline} is to be backfilled."
+    spans = f"{count} {'span' if count == 1 else 'spans'}"
+    how = "then one model" if plan.train else "a full run" if count == 1 else "a full run each"
+    return f"Backfill of {plan.pipeline}: {spans}, {how}."
+
+
+def _side_by_side(plan: Plan) -> str:
+    return f"  ({plan.parallel} spans side by side)" if plan.parallel > 1 else ""
+
+
+def _versions(versions: Iterable[Version]) -> str:
+    return ", ".join(dict.fromkeys("-" if v is None else f"v{v}" for v in versions))
+
+
+def _window(window: Window, calendar: Calendar) -> str:
+    text = ranges(window.spans, calendar) or "nothing"
+    if window.absent:
+        text += f"; missing {listed(window.absent, calendar)}"
+    return f"{text}; a run would fail there" if window.refusal else text
+
+
+def plan_document(plan: Plan) -> formatting.Document:
+    """A plan for programs."""
+    calendar = plan.calendar
+    return {
+        "pipeline": plan.pipeline,
+        "targets": [
+            {
+                **formatting.span_document(t.span, calendar),
+                "versions": dict(t.versions),
+                "replaces": dict(t.replaces),
+                "windows": [_window_document(w, calendar) for w in t.windows],
+            }
+            for t in plan.targets
+        ],
+        "outside": [formatting.span_document(s, calendar) for s in plan.outside],
+        "absent": [formatting.span_document(s, calendar) for s in plan.absent],
+        "ingest": list(plan.ingest),
+        "train": list(plan.train),
+        "windows": [_window_document(w, calendar) for w in plan.windows],
+        "parallel": plan.parallel,
+        "warm_start": plan.warm_start,
+        "estimate_s": plan.estimate_s,
+    }
+
+
+def _window_document(window: Window, calendar: Calendar) -> formatting.Document:
+    return {
+        "node": window.node,
+        "spans": [{**formatting.span_document(s, calendar), "version": v} for s, v in window.spans],
+        "absent": [formatting.span_document(s, calendar) for s in window.absent],
+        "refusal": window.refusal or None,
+    }
+
+
+# --- the progress
+
+
+def happened(event: Happened, backfill: Backfill) -> str:
+    """One line for something that happened; a few for a run that failed."""
+    if event.outcome is not None:
+        return _ran(event.outcome)
+    return {
+        "paused": f"The schedule of {backfill.pipeline} is paused.",
+        "resumed": f"The schedule of {backfill.pipeline} goes on.",
+        "waiting": f"Waiting: {event.message}.",
+        "stopped": event.message,
+        "began": f"Backfill {backfill.name} has begun.",
+        "train-held-back": "No model was trained: a span that it was to learn from has failed.",
+        "still-paused": f"The schedule of {backfill.pipeline} is still paused: {event.message}.",
+    }[event.what]
+
+
+def _ran(outcome: Outcome) -> str:
+    lines = [formatting.ended(outcome.run, outcome.executions, outcome.skipped)]
+    for node in outcome.failed:
+        first = formatting.uncontrolled(outcome.executions[node].error or "").strip().partition("\n")[0]
+        lines.append(f"  {node} failed: {first}")
+    return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def bar(
+    backfill: Backfill, done: int, out: TextIO, *, live: bool
+) -> Iterator[tuple[Callable[[Event], None], Callable[[Happened], None]]]:
+    """What shows the progress: an observer of the runs and one of the backfill. A bar with `live`, else lines."""
+    if not live:
+
+        def tell(event: Happened) -> None:
+            if text := happened(event, backfill):
+                with contextlib.suppress(OSError):  # the reader has gone; the records have it all
+                    out.write(text + "\n")
+                    out.flush()
+
+        yield (lambda _event: None), tell
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[failed]}"))
+    with Progress(*columns, TimeRemainingColumn()) as progress:
+        total = len(backfill.spans) + bool(backfill.train)
+        task = progress.add_task(backfill.name, total=total, completed=done, failed="")
+        failed = 0
+
+        def observe(event: Event) -> None:
+            if event.what == "node-started":
+                calendar = formatting.calendar_of(event.run)
+                span = "training" if event.run.span is None else calendar.label(event.run.span)
+                progress.update(task, description=f"{span}: {event.node}")
+
+        def tell_live(event: Happened) -> None:
+            nonlocal failed
+            if text := happened(event, backfill):
+                with contextlib.suppress(OSError):
+                    progress.console.print(text, markup=False, highlight=False)
+            if event.outcome is not None:
+                failed += not event.outcome.succeeded
+                progress.update(task, advance=1, failed=f"{failed} failed" if failed else "")
+
+        yield observe, tell_live
+
+
+# --- the result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passed:
+    """A tick that came while a backfill went on."""
+
+    tick: str  #: its name
+    outcome: str
+
+
+def told(result: Result, passed: Sequence[Passed], elsewhere: Sequence[str] = ()) -> str:
+    """What became of a backfill, and the command that goes on with what is left."""
+    backfill = result.backfill
+    calendar = Calendar.called(backfill.calendar)
+    lines = [_counted(result)]
+    for span in result.failed:
+        run = result.runs[span]
+        lines.append(f"  {calendar.label(span)}: {run.error or 'failed'}  (spanwise show {run.name})")
+    trained = result.runs.get(TRAIN)
+    if trained is not None and trained.state is not State.COMPLETE:
+        lines.append(f"  the model: {trained.error or trained.state.value}  (spanwise show {trained.name})")
+    if passed:
+        lines.append(f"Ticks that passed meanwhile: {', '.join(f'{p.tick} ({p.outcome})' for p in passed)}")
+        if any(p.outcome in _ABNORMAL for p in passed):
+            lines.append(f"Make them good:  {_words('backfill', backfill.source, '--missed', elsewhere=elsewhere)}")
+    if result.paused:
+        resume = _words("schedule", "resume", backfill.pipeline, elsewhere=elsewhere)
+        lines.append(f"The schedule of {backfill.pipeline} is still paused: {result.paused}. Resume it:  {resume}")
+    if not result.complete:
+        command = again(backfill, elsewhere)
+        lines.append(f"{'Go on' if result.interrupted else 'Try again'} with what is left:  {command}")
+    return "\n".join(lines)
+
+
+def again(backfill: Backfill, elsewhere: Sequence[str] = ()) -> str:
+    """The command that goes on with a backfill."""
+    return _words("backfill", "--resume", backfill.name, elsewhere=elsewhere)
+
+
+def stands(result: Result) -> str:
+    """What going on with a backfill would do."""
+    backfill = result.backfill
+    calendar = Calendar.called(backfill.calendar)
+    lines = [_counted(result)]
+    if todo := [s for s in backfill.spans if s not in result.done]:
+        lines.append(f"To be run{' up to the model' if backfill.train else ''}: {listed(todo, calendar)}")
+    if backfill.train and not result.complete:
+        lines.append(f"Once, at the end: {', '.join(backfill.train)}")
+    return "\n".join(lines)
+
+
+def _counted(result: Result) -> str:
+    backfill = result.backfill
+    parts = [f"{len(result.done)} of {len(backfill.spans)} spans done"]
+    if result.failed:
+        parts.append(f"{len(result.failed)} failed")
+    if result.left:
+        parts.append(f"{len(result.left)} left")
+    if backfill.train:
+        trained = result.runs.get(TRAIN)
+        parts.append("trained" if trained is not None and trained.state is State.COMPLETE else "not trained")
+    verdict = f"interrupted by {result.interrupted}" if result.interrupted else backfill.stage.value
+    return f"Backfill {backfill.name}: {verdict}; {', '.join(parts)}."
+
+
+def _words(*words: str, elsewhere: Sequence[str]) -> str:
+    return shlex.join(["spanwise", *(as_typed(w) if w.startswith("/") else w for w in words), *elsewhere])
+
+
+def result_document(result: Result, passed: Sequence[Passed] = ()) -> formatting.Document:
+    """The result for programs."""
+    backfill = result.backfill
+    calendar = Calendar.called(backfill.calendar)
+    return {
+        "backfill": backfill.name,
+        "pipeline": backfill.pipeline,
+        "stage": backfill.stage.value,
+        "done": [formatting.span_document(s, calendar) for s in result.done],
+        "failed": [formatting.span_document(s, calendar) for s in result.failed],
+        "left": [formatting.span_document(s, calendar) for s in result.left],
+        "runs": [formatting.run_document(run) for run in sorted(result.runs.values(), key=lambda r: r.number)],
+        "interrupted": result.interrupted or None,
+        "paused": result.paused or None,
+        "ticks": [{"tick": p.tick, "outcome": p.outcome} for p in passed],
+    }

@@ -1,0 +1,71 @@
+"""Commands that put things right."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from spanwise.scheduler.cli.app import Config, Json, Root, Run, app, print_document, settings_of
+
+
+@app.command()
+def stop(
+    run: Run,
+    grace: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="SECONDS", help="How long its nodes have to end. [default: grace_s, 10]"),
+    ] = None,
+    root: Root = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Stop a run, and wait until it has ended.
+
+    What will not end is killed; afterwards nothing of the run is left.
+
+    Example: spanwise stop flights
+    """
+    from spanwise.scheduler.inspect import find
+    from spanwise.scheduler.inspect import formatting as rendering
+    from spanwise.scheduler.project import root as home
+    from spanwise.scheduler.run import stop as stopping
+
+    settings = settings_of(root, config)
+    with home.read(settings) as store:
+        grace_s = settings.grace_s if grace is None else grace
+        stopped = stopping.stop(store, find.run(store, run), settings.root, grace_s=grace_s)
+    if json:
+        facts = {"how": stopped.how, "stopping_took_s": stopped.took_s}
+        print_document({**rendering.run_document(stopped.run), **facts})
+    else:
+        typer.echo(str(stopped))
+
+
+@app.command()
+def doctor(
+    migrate: Annotated[
+        bool, typer.Option("--migrate", help="Bring a database of an older ml-metadata up to date. Copy it first.")
+    ] = False,
+    alert: Annotated[bool, typer.Option("--alert", help="Send a message to every channel for alerts.")] = False,
+    root: Root = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Check all that a run needs.
+
+    The installation, the root, the metadata, the channels for alerts, and what earlier runs have left; with what to
+    type.
+
+    Example: spanwise doctor
+    """
+    from spanwise.scheduler.inspect import doctor as examination
+
+    found = []
+    for check in examination.checks(settings_of(root, config), migrate=migrate, alert=alert):
+        found.append(check)
+        if not json:
+            typer.echo(examination.told(check))
+    if json:
+        print_document([examination.document(check) for check in found])
+    raise typer.Exit(1 if any(check.level == "fail" for check in found) else 0)

@@ -1,0 +1,63 @@
+"""The command that runs pipelines when data comes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spanwise.scheduler.cli.app import Config, Root, app, elsewhere, settings_of
+from spanwise.scheduler.cli.schedule import Files
+
+if TYPE_CHECKING:
+    from spanwise.scheduler.ledger.ticks import Entry
+
+
+@app.command()
+def watch(
+    files: Files,
+    settle: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="So long, what has come must not have changed.")
+    ] = 60,
+    poll: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Look so often at what lies ready.")] = 30,
+    once: Annotated[
+        bool, typer.Option("--once", help="Run for what lies ready, once it has settled; then end.")
+    ] = False,
+    let_finish: Annotated[
+        bool, typer.Option("--let-finish", help="When stopped, wait for the runs to end instead of stopping them.")
+    ] = False,
+    root: Root = None,
+    config: Config = None,
+    json: Annotated[bool, typer.Option("--json", help="Log one JSON object a line.")] = False,
+) -> None:
+    """Run pipelines when data comes.
+
+    For a new span a run of it; for a newer version of a span that a window reads, one from scratch; of several, each is
+    ingested and one model trained. Goes on until it is stopped: SIGTERM or Ctrl-C. With --once, exit code 1 when a run
+    did not come to a good end.
+
+    Example: spanwise watch flights.py --settle 300
+    """
+    from spanwise.scheduler.daemon import decision_log
+    from spanwise.scheduler.daemon.loop import Cron, Watching
+    from spanwise.scheduler.ledger import schedule_status
+    from spanwise.scheduler.project import root as home
+
+    decision_log.keep(as_json=json)
+    settings, options = settings_of(root, config), elsewhere(root, config)
+    how = Watching(settle_s=settle, poll_s=poll)
+    ended: list[Entry] = []
+
+    def note(entry: Entry) -> None:
+        if once:
+            ended.append(entry)
+
+    Cron(files, settings, once=once, let_finish=let_finish, watch=how, options=options, note=note).run()
+    if not once:
+        return
+    with home.read(settings) as store:
+        for entry in ended if not json else []:
+            typer.echo(schedule_status.ended_told(entry, schedule_status.known(store, entry.pipeline)))
+    if not (ended or json):
+        typer.echo("Nothing has come.")
+    raise typer.Exit(1 if any(e.ending is not None and e.ending.outcome.abnormal for e in ended) else 0)

@@ -1,0 +1,143 @@
+"""Arrivals: spans that lie ready and were not ingested at their newest version, and what is to run for them.
+
+Looking needs the pipeline, so a child does it; settling and deciding are pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from spanwise.orchestrator.artifact import Value
+from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.span import Calendar, Version
+from spanwise.orchestrator.store import Store
+from spanwise.scheduler.backfill.inventory import Marks, arrived, ingesting, inventory, ready
+from spanwise.scheduler.backfill.plan import Expected
+from spanwise.scheduler.ledger.ticks import Entry, Outcome
+from spanwise.scheduler.schedule.part import INGEST, TRAIN, WHOLE, covered
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrival:
+    """A span that has come, or a newer version of it."""
+
+    span: int
+    name: str  #: its span, its version, and a digest that changes with its files; the name of its tick
+    read: bool  #: a window reads it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """What lay ready when somebody looked."""
+
+    newest: int | None  #: span; None where there is none
+    divided: bool  #: what ingests can run without what trains
+    arrivals: tuple[Arrival, ...]  #: the oldest first
+
+    @classmethod
+    def read(cls, data: Mapping[str, object]) -> Ready:
+        """What was `described`."""
+        arrivals = data["arrivals"]
+        assert isinstance(arrivals, list | tuple)
+        return cls(**{**data, "arrivals": tuple(Arrival(**each) for each in arrivals)})  # type: ignore[arg-type]
+
+    def described(self) -> dict[str, Value]:
+        """As plain data."""
+        return asdict(self)
+
+
+def look(pipeline: Pipeline, calendar: Calendar, store: Store) -> Ready:
+    """What lies ready now.
+
+    Raises:
+        UsageError: no node of the pipeline ingests spans.
+    """
+    sources = inventory(pipeline, store)
+    there = ready(sources)
+    come = arrived(sources)
+    expected = Expected(pipeline, store, calendar)
+    for span, versions in come.items():
+        expected.add(span, versions)
+    windows = list(expected.windows())
+    wanted = {span for window in windows for span in (*dict(window.spans), *window.absent)}
+    if unseen := wanted - set(there):  # a source that names only its newest span may have a new version of these
+        come |= arrived(inventory(pipeline, store, sorted(unseen)))
+    newest = max(there, default=None)
+    read = wanted if windows else {newest}
+    return Ready(
+        newest=newest,
+        divided=INGEST in covered(pipeline, pipeline.order),
+        arrivals=tuple(
+            Arrival(span=span, name=_name(pipeline, calendar, span, versions, marked=span in read), read=span in read)
+            for span, versions in sorted(come.items())
+        ),
+    )
+
+
+def _name(pipeline: Pipeline, calendar: Calendar, span: int, versions: Mapping[str, Version], *, marked: bool) -> str:
+    """Marks are taken of what may be run, since they cost a look at each file."""
+    nodes = ingesting(pipeline)
+    marks = {n: node.mark(span) for n, node in nodes.items() if marked and isinstance(node, Marks)}
+    digest = hashlib.blake2b(json.dumps([sorted(versions.items()), sorted(marks.items())]).encode(), digest_size=5)
+    newest = sorted({f".v{version}" for version in versions.values() if version is not None})
+    return f"{calendar.label(span)}{''.join(newest)}.{digest.hexdigest()}"
+
+
+class Settling:
+    """For how long what has come has not changed."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+
+    def settled(self, arrivals: Iterable[Arrival], settle_s: float, monotonic: float) -> list[Arrival]:
+        """Those that were seen so long ago, and ever since, as they are now."""
+        seen = list(arrivals)
+        self._since = {each.name: self._since.get(each.name, monotonic) for each in seen}
+        return [each for each in seen if monotonic - self._since[each.name] >= settle_s]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """A run that is due because of data."""
+
+    name: str  #: of its tick
+    part: str
+    span: int | None
+    from_scratch: bool  #: an earlier model may have learned from what was replaced
+
+
+def decide(due: Sequence[Arrival], found: Ready, owed: Entry | None) -> Start | None:
+    """What runs next for arrivals that are due; None when nothing does.
+
+    One is a run of the whole pipeline. Of several, all but the newest are only ingested, so that one model is trained.
+    `owed` was ingested so and never trained on: where nothing else is due, its training is.
+    """
+    if not due:
+        if owed is None:
+            return None
+        return Start(name=f"train.{owed.number}", part=TRAIN, span=None, from_scratch=True)
+    first, *more = sorted(due, key=lambda each: each.span)
+    if more and found.divided:
+        return Start(name=first.name, part=INGEST, span=first.span, from_scratch=True)
+    old = owed is not None or first.span != found.newest
+    return Start(name=first.name, part=WHOLE, span=first.span, from_scratch=old)
+
+
+def owed(entries: Iterable[Entry], coming: Collection[int]) -> Entry | None:
+    """The newest tick that has only ingested, and after which nothing was trained; `entries` are the newest first.
+
+    `coming` are spans that were not ingested yet: a run of one of these failed before it could train. A run that has
+    failed later is for people to look at.
+    """
+    for entry in entries:
+        ran = entry.ending is not None and entry.ending.outcome is Outcome.RAN and entry.ending.run is not None
+        if entry.ending is None or entry.tick.part == TRAIN:
+            return None
+        if entry.tick.part == INGEST and ran:
+            return entry
+        if entry.tick.part == WHOLE and (ran or entry.tick.span not in coming):
+            return None
+    return None

@@ -1,0 +1,256 @@
+"""Describing: what a pipeline file says of its schedules, asked in a child process.
+
+A scheduler runs for years and never imports a user's file: a changed file would need a new process, a broken one would
+take the others with it, and each brings its libraries. `python -m` of this module reads a question on stdin,
+imports the file, and writes the answer as JSON on stdout; whatever the file prints goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import IO, TypeAlias
+
+from spanwise.orchestrator.artifact import PushedModel
+from spanwise.orchestrator.component import Component
+from spanwise.orchestrator.errors import LoadError, SpanwiseError
+from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.scheduler.daemon import arrival
+from spanwise.scheduler.daemon.arrival import Ready
+from spanwise.scheduler.project import child_process, load, root, settings
+from spanwise.scheduler.project.settings import Settings
+from spanwise.scheduler.schedule import schedule
+from spanwise.scheduler.schedule.part import DATA, INGEST, line, part_of
+from spanwise.scheduler.schedule.schedule import Schedule, Timetable
+
+LIMIT_S = 120.0
+"""How long a file may take to import, on a busy machine."""
+
+_SHOWN = 2000  # letters of what a child printed before it died
+
+Document: TypeAlias = dict[str, object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """One schedule of a pipeline file."""
+
+    timetable: Timetable
+    source: str  #: `/path/file.py:name`
+    calendar: str = "number"  #: how its spans are shown
+    pushes: tuple[str, ...] = ()  #: outputs of pushed models, `node/key`
+    spans: Mapping[datetime, int] = field(default_factory=dict)  #: of the ticks that were asked for, by their moment
+    trouble: str = ""  #: why some of these could not be told
+    ready: Ready | None = None  #: what lies ready to be ingested, where that was asked
+
+    @property
+    def pipeline(self) -> str:
+        return self.timetable.pipeline
+
+
+class Asking:
+    """A question on its way: a child that imports a file."""
+
+    def __init__(
+        self,
+        reference: str,
+        config: Path | None,
+        ticks: Sequence[datetime] = (),
+        *,
+        root: Path | None = None,
+        limit_s: float = LIMIT_S,
+    ) -> None:
+        """`ticks` are moments for which a span rule of the file's own is to be asked.
+
+        With `root`, where the metadata are, it is asked for its pipeline and what lies ready, not for its schedules.
+        """
+        self._reference = reference
+        self._deadline = time.monotonic() + limit_s
+        self._limit_s = limit_s
+        self._out = tempfile.TemporaryFile()  # noqa: SIM115  closed when it has answered; a pipe could fill up
+        self._err = tempfile.TemporaryFile()  # noqa: SIM115
+        question = {
+            "reference": reference,
+            "config": None if config is None else str(config),
+            "ticks": [tick.isoformat() for tick in ticks],
+            "root": None if root is None else str(root),
+        }
+        self._child = child_process.start(
+            "spanwise.scheduler.daemon.description", question, stdout=self._out, stderr=self._err
+        )
+
+    @property
+    def pid(self) -> int:
+        """The child's."""
+        return self._child.pid
+
+    def answer(self) -> list[Described] | None:
+        """What the file says; None as long as the child works on it.
+
+        Raises:
+            LoadError: the file cannot be loaded, holds no schedule, or takes too long.
+            ScheduleError: a schedule cannot mean anything.
+        """
+        late = time.monotonic() >= self._deadline
+        # Not yet collected, so that its id, which is that of its group, is still its own when the group is ended.
+        if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None and not late:
+            return None
+        self.end()
+        out, err = _read(self._out), _read(self._err)
+        self._out.close()
+        self._err.close()
+        if late and not out:
+            raise LoadError(f"{self._reference} was not loaded within {self._limit_s:g} s; it was given up.\n{err}")
+        try:
+            answer = json.loads(out)
+        except ValueError:
+            status = self._child.returncode
+            raise LoadError(f"{self._reference} ended the process that loaded it ({_ended(status)}).\n{err}") from None
+        if "error" in answer:
+            raise LoadError(str(answer["error"]))
+        return [_described(each) for each in answer["schedules"]]
+
+    def end(self) -> None:
+        """Ends the child and what the file has started in it."""
+        if self._child.returncode is None:
+            os.killpg(self.pid, signal.SIGKILL)
+            self._child.wait()
+
+
+def describe(references: Sequence[str], config: Path | None) -> list[Described]:
+    """The schedules of all these files, asked side by side.
+
+    Raises:
+        LoadError: one of them cannot be loaded; see `Asking.answer`.
+    """
+    asked = [Asking(reference, config) for reference in references]
+    try:
+        found = []
+        for each in asked:
+            while (answer := each.answer()) is None:
+                time.sleep(0.01)
+            found += answer
+        return found
+    finally:
+        for each in asked:
+            each.end()
+
+
+def _read(file: IO[bytes]) -> str:
+    file.seek(0)
+    text = file.read().decode(errors="replace").strip()
+    return text if len(text) <= _SHOWN or text.startswith("{") else f"…{text[-_SHOWN:]}"
+
+
+def _ended(status: int) -> str:
+    return f"by {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
+
+
+def _described(answer: Mapping[str, object]) -> Described:
+    spans, pushes = answer["spans"], answer["pushes"]
+    assert isinstance(spans, dict)
+    assert isinstance(pushes, list)
+    return Described(
+        timetable=Timetable.read(answer["timetable"]),  # type: ignore[arg-type]  # as the child has written it
+        source=str(answer["source"]),
+        calendar=str(answer["calendar"]),
+        pushes=tuple(pushes),
+        spans={datetime.fromisoformat(at): span for at, span in spans.items()},
+        trouble=str(answer["trouble"]),
+        ready=None if answer.get("ready") is None else Ready.read(answer["ready"]),  # type: ignore[arg-type]
+    )
+
+
+# --- in the child
+
+
+def main() -> None:
+    """Answers the question on stdin."""
+    question = child_process.given()
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer:
+        os.dup2(2, 1)
+        json.dump(_answered(question), answer)
+    sys.stderr.flush()
+    os._exit(0)  # whatever threads the file has started
+
+
+def _answered(question: Mapping[str, object]) -> Document:
+    config = question["config"]
+    ticks, home = question["ticks"], question["root"]
+    assert isinstance(ticks, list)
+    try:
+        known = settings.read(
+            config=None if config is None else Path(str(config)), root=None if home is None else Path(str(home))
+        )
+        if home is not None:
+            return {"schedules": [_lying_ready(load.load(str(question["reference"]), settings=known.params), known)]}
+        found = load.schedules(str(question["reference"]), settings=known.params)
+        return {
+            "schedules": [
+                _told(each, loaded, timetable, ticks)
+                for each, loaded in found
+                for timetable in schedule.timetables_of(each, loaded.pipeline.name)
+            ]
+        }
+    except SpanwiseError as error:
+        return {"error": str(error)}
+
+
+def _lying_ready(loaded: load.Loaded, known: Settings) -> Document:
+    with root.opened(known) as store:
+        found = arrival.look(loaded.pipeline, loaded.calendar, store)
+    return {
+        "timetable": schedule.described(Timetable(line(loaded.pipeline.name, DATA))),
+        "source": loaded.place,
+        "calendar": loaded.calendar.value,
+        "pushes": [],
+        "spans": {},
+        "trouble": "",
+        "ready": found.described(),
+    }
+
+
+def _told(one: Schedule, loaded: load.Loaded, timetable: Timetable, ticks: Sequence[str]) -> Document:
+    part = part_of(timetable.pipeline)
+    rule = schedule.rule_of(one, part)
+    spans, trouble = {}, ""
+    for text in ticks:
+        at = datetime.fromisoformat(text)
+        tick = next(schedule.ticks(timetable, at - timedelta(seconds=1), at), None)
+        if tick is None or rule is None:
+            continue
+        try:
+            spans[text] = schedule.span_of(rule, tick)
+        except SpanwiseError as error:
+            trouble = str(error)
+    return {
+        "timetable": schedule.described(timetable),
+        "source": loaded.place,
+        "calendar": loaded.calendar.value,
+        "pushes": [] if part == INGEST else pushes(loaded.pipeline),
+        "spans": spans,
+        "trouble": trouble,
+    }
+
+
+def pushes(pipeline: Pipeline) -> list[str]:
+    """The outputs of a pipeline that are pushed models, `node/key`."""
+    return [
+        f"{node.name}/{key}"
+        for node in pipeline
+        if isinstance(node, Component)
+        for key, channel in node.outputs.items()
+        if issubclass(channel.kind, PushedModel)
+    ]
+
+
+if __name__ == "__main__":
+    main()

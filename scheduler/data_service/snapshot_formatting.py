@@ -1,0 +1,108 @@
+"""How snapshots are shown: as text for people, and as documents for programs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from spanwise.scheduler.inspect.formatting import Document, at, counted, iso, size, table
+
+if TYPE_CHECKING:
+    from spanwise.pipelines.input.snapshot.inventory import Garbage, Listing, Verdict
+
+_SHORT = 12  # letters of a fingerprint
+_LEAST = datetime.min.replace(tzinfo=UTC)
+
+
+def by_age(listing: Listing) -> tuple[float, str]:
+    """To sort by: newest first."""
+    return -(listing.started or _LEAST).timestamp(), listing.fingerprint
+
+
+def listings(found: Sequence[Listing]) -> str:
+    rows = [
+        [
+            listing.fingerprint[:_SHORT],
+            listing.state,
+            f"{listing.final.elements:,}" if listing.final is not None else "-",
+            size(listing.size_bytes),
+            str(len(listing.runs)),
+            at(listing.started),
+        ]
+        for listing in found
+    ]
+    return table(["fingerprint", "state", "elements", "size", "runs", "started"], rows)
+
+
+def listing(found: Listing) -> str:
+    """One snapshot, its runs and its chunks."""
+    metadata = found.final or found.pending
+    lines = [f"snapshot {found.fingerprint}: {found.state}"]
+    if metadata is not None:
+        made_by = ", ".join(f"{name} {version}" for name, version in metadata.versions.items() if version)
+        lines += [f"  started  {at(found.started)}, with {made_by}", f"  elements are  {metadata.spec}"]
+    if found.state == "failed" and found.failed is not None:
+        lines.append(f"  the save job failed to write it: {found.failed.error}")
+    runs = [
+        [
+            run.run_id,
+            "read" if run.is_snapshot else "being written" if run.is_pending else "left over",
+            str(run.files),
+            size(run.size_bytes),
+        ]
+        for run in found.runs
+    ]
+    lines += ["", table(["run", "", "files", "size"], runs)]
+    if found.final is not None and found.final.chunks:
+        chunks = [
+            [chunk.file, f"{chunk.first:,}", f"{chunk.elements:,}", size(chunk.size_bytes), chunk.checksum]
+            for chunk in found.final.chunks
+        ]
+        lines += ["", table(["chunk", "from", "elements", "size", "checksum"], chunks)]
+    return "\n".join(lines)
+
+
+def listing_document(found: Listing, *, whole: bool = False) -> Document:
+    metadata = found.final or found.pending
+    document: Document = {
+        "fingerprint": found.fingerprint,
+        "state": found.state,
+        "elements": found.final.elements if found.final is not None else None,
+        "size_bytes": found.size_bytes,
+        "started": iso(found.started),
+        "error": found.failed.error if found.failed is not None else None,
+        "runs": [dict(asdict(run)) for run in found.runs],
+    }
+    if whole and metadata is not None:
+        document |= {"spec": metadata.spec, "versions": dict(metadata.versions)}
+        document["chunks"] = [dict(asdict(chunk)) for chunk in metadata.chunks]
+    return document
+
+
+def verdicts(found: Sequence[Verdict]) -> str:
+    damaged = [verdict for verdict in found if verdict.problem]
+    lines = [verdict.problem for verdict in damaged]
+    whole = len({verdict.fingerprint for verdict in found} - {verdict.fingerprint for verdict in damaged})
+    read = size(sum(verdict.chunk.size_bytes for verdict in found))
+    lines.append(f"{counted(whole, 'snapshot')} whole, {counted(len(damaged), 'chunk')} damaged, {read} read.")
+    if damaged:
+        lines.append("The next pass over a damaged snapshot writes it anew.")
+    return "\n".join(lines)
+
+
+def verdict_document(verdict: Verdict) -> Document:
+    return {**asdict(verdict), "chunk": dict(asdict(verdict.chunk))}
+
+
+def garbage(found: Sequence[Garbage], *, dry_run: bool) -> str:
+    if not found:
+        return "Nothing can go."
+    rows = [[each.name, each.why, size(each.size_bytes)] for each in found]
+    total = size(sum(each.size_bytes for each in found))
+    return f"{table(['', 'why', 'size'], rows)}\n{total} {'would go' if dry_run else 'removed'}."
+
+
+def garbage_document(each: Garbage) -> Document:
+    return dict(asdict(each))

@@ -1,0 +1,1 @@
+"""Inspection: answers about runs, artifacts, windows and lineage. Reads only."""

@@ -1,0 +1,287 @@
+"""Differences between two runs: parameters, code, what was read, schema, statistics, metrics, time. Reads only.
+
+What runs have in common is not told. Files are read where they still are; what is gone is left out with a word.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import math
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from spanwise.orchestrator.artifact import Artifact, Evaluation, Schema, Statistics, Value
+from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.span import Calendar
+from spanwise.orchestrator.store import Store
+from spanwise.scheduler.inspect import formatting
+from spanwise.scheduler.inspect.why import changes
+
+_SHIFTED = 0.1  # of a standard deviation: a mean that moved by less has not moved
+_SHARE = 0.02  # of all rows: a share that moved by less has not moved
+_LONGER, _LONGER_S = 1.2, 0.5  # what took longer by less than both took as long
+_TOPICS = {"parameter": "parameters", "input": "inputs", "library": "libraries"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One thing that two runs do not have in common."""
+
+    topic: str  #: run, nodes, parameters, inputs, code, content, libraries, schema, statistics, metrics or time
+    where: str  #: the node, if it is about one
+    what: str
+    before: str | None = None  #: None where it cannot be shown, or is not there
+    after: str | None = None
+    note: str = ""  #: how far apart they are, where that can be said
+
+
+def differences(store: Store, before: Run, after: Run) -> list[Difference]:
+    """Everything that differs between two runs, by topic; of each node the last attempt counts."""
+    one, other = ({e.node: e for e in store.executions(run)} for run in (before, after))
+    both = [(one[node], other[node]) for node in one if node in other]
+    calendar = formatting.calendar_of(after)
+    return [
+        *_of_runs(before, after),
+        *_of_nodes(one, other),
+        *(d for pair in both for d in _of_keys(*pair, calendar)),
+        *(d for pair in both for d in _of_files(*pair, Schema.kind, _schema)),
+        *(d for pair in both for d in _of_files(*pair, Statistics.kind, _statistics)),
+        *(d for pair in both for d in _of_metrics(*pair)),
+        *(d for pair in both for d in _of_time(*pair)),
+    ]
+
+
+def _of_runs(before: Run, after: Run) -> Iterator[Difference]:
+    told = [
+        {**formatting.run_document(run), "span": formatting.label(run.span, formatting.calendar_of(run))}
+        for run in (before, after)
+    ]
+    for name in ("span", "trigger", "as_of", "base", "nodes", "source"):
+        texts = [_text(facts[name]) for facts in told]
+        if texts[0] != texts[1]:
+            yield Difference(topic="run", where="", what=name, before=texts[0], after=texts[1])
+    for name in dict.fromkeys((*before.parameters, *after.parameters)):
+        texts = [_text(run.parameters.get(name)) for run in (before, after)]
+        if texts[0] != texts[1]:
+            yield Difference(topic="parameters", where="", what=name, before=texts[0], after=texts[1])
+
+
+def _text(value: Value) -> str | None:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return None if value is None else str(value)
+
+
+def _of_nodes(before: Mapping[str, Execution], after: Mapping[str, Execution]) -> Iterator[Difference]:
+    for node in dict.fromkeys((*before, *after)):
+        states = [_state(side.get(node)) for side in (before, after)]
+        if states[0] != states[1]:
+            yield Difference(topic="nodes", where=node, what="state", before=states[0], after=states[1])
+
+
+def _state(execution: Execution | None) -> str | None:
+    if execution is None:
+        return None
+    return "reused" if execution.reused is not None else execution.state.value
+
+
+def _of_keys(before: Execution, after: Execution, calendar: Calendar) -> Iterator[Difference]:
+    for change in changes(before, after, calendar):
+        yield Difference(
+            topic=_TOPICS.get(change.kind, change.kind),
+            where=after.node,
+            what=change.name,
+            before=change.before,
+            after=change.after,
+            note="changed" if change.before is change.after is None else "",
+        )
+
+
+# What lies in files
+
+Compare: TypeAlias = Callable[[Path, Path], Iterator[tuple[str, str | None, str | None, str]]]
+"""What differs between two artifacts' folders, as (what, before, after, note)."""
+
+
+def _of_files(before: Execution, after: Execution, kind: str, compare: Compare) -> Iterator[Difference]:
+    for key in before.outputs.keys() & after.outputs.keys():
+        pairs = zip(_of_kind(before.outputs[key], kind), _of_kind(after.outputs[key], kind), strict=False)
+        for one, other in pairs:
+            if one.content == other.content:
+                continue
+            topic = {Schema.kind: "schema", Statistics.kind: "statistics"}[kind]
+            try:
+                for what, was, now, note in compare(one.path, other.path):
+                    yield Difference(topic=topic, where=after.node, what=what, before=was, after=now, note=note)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                note = f"cannot be compared: {error}"
+                yield Difference(topic=topic, where=after.node, what=key, before=one.name, after=other.name, note=note)
+
+
+def _of_kind(found: Sequence[Artifact], kind: str) -> list[Artifact]:
+    return [artifact for artifact in found if artifact.kind == kind]
+
+
+def _schema(before: Path, after: Path) -> Iterator[tuple[str, str | None, str | None, str]]:
+    one, other = (_features(tomllib.loads(_toml(folder).read_text(encoding="utf-8"))) for folder in (before, after))
+    for name in dict.fromkeys((*one, *other)):
+        if one.get(name) != other.get(name):
+            yield name, one.get(name), other.get(name), ""
+
+
+def _toml(folder: Path) -> Path:
+    (file,) = folder.glob("*.toml")
+    return file
+
+
+def _features(schema: Mapping[str, object]) -> dict[str, str]:
+    """What a schema says of each feature, `carrier.type`, and of all."""
+    features = schema.get("features", {})
+    assert isinstance(features, dict)
+    said = {f"{name}.{key}": str(value) for name, facts in features.items() for key, value in facts.items()}
+    return {**{key: str(value) for key, value in schema.items() if key not in ("format", "features")}, **said}
+
+
+def _statistics(before: Path, after: Path) -> Iterator[tuple[str, str | None, str | None, str]]:
+    one, other = ({file.stem: _counted(file) for file in sorted(folder.glob("*.jsonl"))} for folder in (before, after))
+    for split in dict.fromkeys((*one, *other)):
+        if split not in one or split not in other:
+            rows = [f"{found[split].rows} rows" if split in found else None for found in (one, other)]
+            yield f"split {split}", rows[0], rows[1], ""
+            continue
+        yield from _of_splits(split, one[split], other[split])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Split:
+    """A file of statistics (docs/reference/statistics.md, The file)."""
+
+    rows: int
+    features: Mapping[str, Mapping[str, Any]]
+
+
+def _counted(file: Path) -> _Split:
+    head, *features = (json.loads(line) for line in file.read_text(encoding="utf-8").splitlines())
+    return _Split(rows=head["rows"], features={feature["name"]: feature for feature in features})
+
+
+def _of_splits(split: str, before: _Split, after: _Split) -> Iterator[tuple[str, str | None, str | None, str]]:
+    if before.rows != after.rows:
+        note = f"{after.rows / before.rows - 1:+.1%}" if before.rows else ""
+        yield f"{split}: rows", str(before.rows), str(after.rows), note
+    for name in dict.fromkeys((*before.features, *after.features)):
+        one, other = before.features.get(name), after.features.get(name)
+        if one is None or other is None:
+            types = [None if feature is None else str(feature["type"]) for feature in (one, other)]
+            yield f"{split}: {name}", types[0], types[1], "a new feature" if one is None else "a feature is gone"
+        else:
+            yield from ((f"{split}: {name}", *difference) for difference in _of_features(one, other))
+
+
+def _of_features(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Where a feature has drifted: its type, the share that is missing, the mean, or how frequent a value is."""
+    if one["type"] != other["type"]:
+        yield one["type"], other["type"], "type"
+        return
+    shares = [f["missing"] / f["count"] if f["count"] else 0.0 for f in (one, other)]
+    if abs(shares[1] - shares[0]) >= _SHARE:
+        yield f"{shares[0]:.1%}", f"{shares[1]:.1%}", "missing"
+    if one["kind"] == "number" and one["numbers"] and other["numbers"]:
+        yield from _moved(one["numbers"]["moments"], other["numbers"]["moments"])
+    elif one["frequent"] and other["frequent"]:
+        value, was, now = _farthest(*(_frequencies(feature) for feature in (one, other)))
+        if abs(now - was) >= _SHARE:
+            yield f"{was:.1%}", f"{now:.1%}", f"share of {value!r}"
+
+
+def _moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    means = [moments["mean"] for moments in (before, after)]
+    if None in (*means, before["m2"]) or not before["count"] or not after["count"]:
+        return
+    deviation, moved = math.sqrt(before["m2"] / before["count"]), means[1] - means[0]
+    if abs(moved) > _SHIFTED * deviation:
+        far = f", {moved / deviation:+.1f} standard deviations" if deviation else ""
+        yield f"{means[0]:.4g}", f"{means[1]:.4g}", f"mean{far}"
+
+
+def _frequencies(feature: Mapping[str, Any]) -> dict[str, float]:
+    """The share of each frequent value among those that are there."""
+    import datasketches
+
+    present = feature["count"] - feature["missing"]
+    kept = base64.b64decode(feature["frequent"]["frequent"])
+    if not kept or not present:
+        return {}
+    sketch = datasketches.frequent_strings_sketch.deserialize(kept)
+    items = sketch.get_frequent_items(datasketches.frequent_items_error_type.NO_FALSE_NEGATIVES)
+    return {value: estimate / present for value, estimate, _, _ in items}
+
+
+def _farthest(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[str, float, float]:
+    """The value whose share moved most (the L-infinity distance), with both shares; of equals the first by name."""
+    shares = [(value, before.get(value, 0.0), after.get(value, 0.0)) for value in sorted({*before, *after})]
+    return max(shares, key=lambda s: abs(s[2] - s[1]), default=("", 0.0, 0.0))
+
+
+# What artifacts and executions say
+
+
+def _of_metrics(before: Execution, after: Execution) -> Iterator[Difference]:
+    one, other = (_metrics(execution) for execution in (before, after))
+    for name in dict.fromkeys((*one, *other)):
+        was, now = one.get(name), other.get(name)
+        if was != now:
+            texts = [None if value is None else f"{value:.4g}" for value in (was, now)]
+            note = f"{now - was:+.4g}" if was is not None and now is not None else ""
+            yield Difference(topic="metrics", where=after.node, what=name, before=texts[0], after=texts[1], note=note)
+
+
+def _metrics(execution: Execution) -> dict[str, float]:
+    """Those of all evaluations it made, over all rows."""
+    found: dict[str, float] = {}
+    for artifact in itertools.chain(*execution.outputs.values()):
+        metrics = artifact.properties.get("metrics")
+        if artifact.kind == Evaluation.kind and isinstance(metrics, dict):
+            found |= {name: value for name, value in metrics.items() if isinstance(value, int | float)}
+    return found
+
+
+def _of_time(before: Execution, after: Execution) -> Iterator[Difference]:
+    lengths = [formatting.seconds(e) for e in (before, after) if e.state is State.COMPLETE]
+    if len(lengths) < 2 or None in lengths:  # noqa: PLR2004  both did the work
+        return
+    was, now = sorted(length for length in lengths if length is not None)
+    if now > was * _LONGER and now - was > _LONGER_S:
+        texts = [formatting.took(length) for length in lengths]
+        yield Difference(topic="time", where=after.node, what="took", before=texts[0], after=texts[1])
+
+
+def told(before: Run, after: Run, found: Sequence[Difference]) -> str:
+    """The differences as a table."""
+    if not found:
+        return f"{before.name} and {after.name} do not differ."
+    rows = ((d.topic, d.where, d.what, _shown(d.before), _shown(d.after), d.note) for d in found)
+    return formatting.table(("TOPIC", "NODE", "WHAT", before.name, after.name, ""), rows)
+
+
+def _shown(text: str | None) -> str:
+    return "-" if text is None else text
+
+
+def document(before: Run, after: Run, found: Sequence[Difference]) -> formatting.Document:
+    """The differences for programs."""
+    return {
+        "runs": [before.name, after.name],
+        "differences": [
+            {
+                "topic": d.topic, "node": d.where or None, "what": d.what,
+                "before": d.before, "after": d.after, "note": d.note or None,
+            }
+            for d in found
+        ],
+    }  # fmt: skip

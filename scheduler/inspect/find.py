@@ -1,0 +1,216 @@
+"""Finding a run or an artifact by what was typed.
+
+A run is `flights/42`, `flights` for its newest, or `42` when only one pipeline is known.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import unquote
+
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.errors import NotRecorded
+from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.span import Calendar
+from spanwise.orchestrator.store import Address, Store
+from spanwise.scheduler.inspect.formatting import calendar_of
+from spanwise.scheduler.project.load import load
+
+LOOK_BACK = 20
+"""How many runs of a pipeline are looked through for the channels it publishes on."""
+
+_DEPTH = 3  # of an execution's folder below the root: PIPELINE/NODE/OUTPUT/NUMBER
+_KINDS_AMONG = 200  # artifacts of a pipeline whose types are told
+
+
+def run(store: Store, reference: str) -> Run:
+    """The run that a reference names.
+
+    Raises:
+        NotRecorded: there is none; the message names what is near.
+    """
+    pipelines = store.pipelines()
+    if not pipelines:
+        raise NotRecorded("Nothing has run here yet. Start something: spanwise run FILE")
+    pipeline, slash, number = reference.rpartition("/")
+    if slash and _is_number(number):
+        return store.run(_known(pipelines, pipeline), int(number))
+    if reference in pipelines:
+        return next(store.runs(reference))
+    if _is_number(reference):
+        if len(pipelines) > 1:
+            choices = ", ".join(f"{name}/{reference}" for name in pipelines)
+            raise NotRecorded(f"Run {reference} of which pipeline? Say one of: {choices}")
+        return store.run(pipelines[0], int(reference))
+    _known(pipelines, reference)
+    raise AssertionError(reference)
+
+
+def pipeline(store: Store, name: str | None) -> str:
+    """The pipeline of that name; without one, the only one there is.
+
+    Raises:
+        NotRecorded: there is none of that name, or several to choose from.
+    """
+    there = store.pipelines()
+    if name is not None:
+        return _known(there, name)
+    if len(there) != 1:
+        raise NotRecorded(f"Which pipeline? Say one of: {', '.join(there)}" if there else "Nothing has run here yet.")
+    return there[0]
+
+
+def pipeline_or_file(store: Store, word: str | None, settings: Mapping[str, Mapping[str, object]]) -> tuple[str, str]:
+    """The pipeline that a word names, by its name or by its file; and its file, empty when that was not said.
+
+    Raises:
+        NotRecorded: it has never run, or several have and nothing was said.
+        LoadError: the file holds no pipeline.
+    """
+    if word is None or word in store.pipelines() or not (".py" in word or Path(word).exists()):
+        return pipeline(store, word), ""
+    return pipeline(store, load(word, settings=settings).pipeline.name), word
+
+
+def runs(store: Store, pipeline: str | None, limit: int) -> list[Run]:
+    """The newest runs of one pipeline, or of all, newest first."""
+    names = store.pipelines() if pipeline is None else [_known(store.pipelines(), pipeline)]
+    found = [run for name in names for run in itertools.islice(store.runs(name), limit)]
+    return sorted(found, key=lambda r: (r.started is not None, r.started, r.number), reverse=True)[:limit]
+
+
+def published(
+    store: Store, pipeline: str | None, *, kind: str | None, span: str | None, limit: int
+) -> tuple[list[Artifact], dict[str, Calendar]]:
+    """What was published, newest first, and how each pipeline shows its spans.
+
+    Without a span, the newest runs are read until there is enough. With one, the artifacts are looked up by span on
+    the channels of the last runs.
+
+    Raises:
+        UsageError: `span` is none.
+        NotRecorded: no such pipeline.
+    """
+    there = store.pipelines()
+    names = there if pipeline is None else [_known(there, pipeline)]
+    calendars = {name: calendar_of(run) for name in names if (run := latest(store, name)) is not None}
+    if span is not None:
+        found = [a for name in names for a in _of_span(store, name, calendars[name].parse(span), kind)]
+    else:
+        found = [a for name in names for a in itertools.islice(_made(store, name, kind), limit)]
+    return sorted(found, key=lambda a: a.id, reverse=True)[:limit], calendars
+
+
+def execution(store: Store, run: Run, node: str) -> Execution:
+    """The last attempt at a node of a run.
+
+    Raises:
+        NotRecorded: the run has no such node, or has not come to it; the message names what is near.
+    """
+    executions = store.executions(run)
+    found = next((e for e in reversed(executions) if e.node == node), None)
+    if found is None:
+        there = list(dict.fromkeys(e.node for e in executions))
+        near = difflib.get_close_matches(node, there, n=1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        what = "did not come to" if node in run.nodes else "has no node"
+        raise NotRecorded(f"Run {run.name} {what} {node!r}.{meant} It has: {', '.join(there) or 'none'}.")
+    return found
+
+
+def artifact(store: Store, reference: str, root: Path) -> Artifact:
+    """The artifact that a reference names: its name, its id, or where it or one of its files lies.
+
+    Raises:
+        NotRecorded: there is none; the message names those that are called nearly so.
+    """
+    if _is_number(reference):
+        found = store.artifacts_by_id([int(reference)])
+        if not found:
+            raise NotRecorded(f"There is no artifact {reference}. See what there is: spanwise artifacts")
+        return found[0]
+    try:
+        return store.artifact(reference)
+    except NotRecorded:
+        place = Path(unquote(reference.removeprefix("file://"))).resolve()
+        if reference.startswith(("/", ".", "file:")) or place.is_relative_to(root.resolve()):
+            return _lying_at(store, place, root.resolve())
+        raise NotRecorded(f"There is no artifact {reference!r}.{_nearest(store, reference)}") from None
+
+
+def nothing(store: Store, pipeline: str | None, kind: str | None) -> str:
+    """What to say when nothing was found: what was meant, perhaps, and which types the last runs have published."""
+    names = store.pipelines() if pipeline is None else [pipeline]
+    kinds = sorted({a.kind for name in names for a in itertools.islice(_made(store, name, None), _KINDS_AMONG)})
+    if kind is None or kind in kinds or not kinds:
+        return "Nothing like that was published here."
+    near = difflib.get_close_matches(kind, kinds, n=1) or [k for k in kinds if kind.lower() in k.lower()]
+    meant = f" Did you mean {near[0]}?" if near else ""
+    return f"No {kind} was published here.{meant} There are: {', '.join(kinds)}."
+
+
+def latest(store: Store, pipeline: str) -> Run | None:
+    """The newest run of a pipeline, or None."""
+    return next(iter(store.runs(pipeline)), None)
+
+
+def _made(store: Store, pipeline: str, kind: str | None) -> Iterator[Artifact]:
+    for record in store.runs(pipeline):
+        for execution in reversed(store.executions(record)):
+            if execution.state is State.COMPLETE:
+                yield from (a for a in itertools.chain(*execution.outputs.values()) if kind in (None, a.kind))
+
+
+def _lying_at(store: Store, place: Path, root: Path) -> Artifact:
+    """The artifact of a folder, or of a file or folder in it: the folders below the root are numbered by execution."""
+    parts = place.relative_to(root).parts if place.is_relative_to(root) else ()
+    number = parts[_DEPTH] if len(parts) > _DEPTH else ""
+    links = store.links(executions=[int(number)]) if _is_number(number) else []
+    for found in store.artifacts_by_id([link.artifact for link in links if not link.read]):
+        if place.is_relative_to(found.path.resolve()):
+            return found
+    raise NotRecorded(
+        f"Nothing was published in {place}. Artifacts lie in {root}/PIPELINE/NODE/OUTPUT/NUMBER; see which there are: "
+        "spanwise artifacts"
+    )
+
+
+def _nearest(store: Store, name: str) -> str:
+    """The names most like one that is not there, among what the last runs published."""
+    recent = [
+        a.name
+        for pipeline in store.pipelines()
+        for run in itertools.islice(store.runs(pipeline), LOOK_BACK)
+        for execution in store.executions(run)
+        for a in itertools.chain(*execution.outputs.values())
+    ]
+    near = difflib.get_close_matches(name, dict.fromkeys(recent), n=3, cutoff=0.4)
+    return f" Did you mean {' or '.join(near)}?" if near else " See what there is: spanwise artifacts"
+
+
+def _of_span(store: Store, pipeline: str, span: int, kind: str | None) -> Iterator[Artifact]:
+    addresses = {
+        Address(pipeline, execution.node, key): None
+        for record in itertools.islice(store.runs(pipeline), LOOK_BACK)
+        for execution in store.executions(record)
+        for key, made in execution.outputs.items()
+        if execution.state is State.COMPLETE and any("span" in a.properties for a in made)
+    }
+    for address in addresses:
+        yield from (a for a in store.of_span(address, span) if kind in (None, a.kind))
+
+
+def _known(pipelines: list[str], name: str) -> str:
+    if name in pipelines:
+        return name
+    near = difflib.get_close_matches(name, pipelines, n=1, cutoff=0.4)
+    meant = f" Did you mean {near[0]}?" if near else ""
+    there = f" These have run here: {', '.join(pipelines)}." if pipelines else " Nothing has run here yet."
+    raise NotRecorded(f"No pipeline {name!r} has run here.{meant}{there}")
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()

@@ -1,0 +1,370 @@
+"""Taint: which models learned from one version of a span, where they serve, and what replaces them. Reads only.
+
+What holds rows, or was learned from rows, passes taint on: examples, statistics, transform graphs, models, and every
+kind of a user's own. What only says something of data or of models (an evaluation, a schema) is tainted and passes
+nothing on: who reads it judges, and learns no row.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spanwise.orchestrator.artifact import (
+    Anomalies,
+    Artifact,
+    Blessing,
+    Evaluation,
+    InfraBlessing,
+    Model,
+    PushedModel,
+    Rejects,
+    Report,
+    Schema,
+)
+from spanwise.orchestrator.errors import NotRecorded
+from spanwise.orchestrator.history import edition
+from spanwise.orchestrator.lineage import Direction, Lineage, Step, walk
+from spanwise.orchestrator.run import as_typed
+from spanwise.orchestrator.span import Calendar
+from spanwise.orchestrator.store import Address, Store, number_of
+from spanwise.scheduler.inspect import find, formatting
+from spanwise.scheduler.inspect.formatting import label
+
+_JUDGEMENTS = frozenset(
+    kind.kind for kind in (Anomalies, Blessing, Evaluation, InfraBlessing, PushedModel, Rejects, Report, Schema)
+)
+_RECORD = ".spanwise.json"  # what a Pusher leaves in a version: which model it is
+_NEAREST = 5  # spans that are named when one is not there
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pushed:
+    """One push of a model."""
+
+    artifact: Artifact
+    destination: str  #: the folder of versions, or whatever its pusher calls the place
+    serves: bool  #: what it pushed is what is served there now
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tainted:
+    """A model that learned from what was asked about."""
+
+    model: Artifact
+    run: str  #: that trained it
+    bases: tuple[str, ...] = ()  #: names of tainted models that it started from
+    directly: bool = False  #: the data itself was among what it learned from
+    pushes: tuple[Pushed, ...] = ()
+
+    @property
+    def serves(self) -> bool:
+        return any(push.serves for push in self.pushes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taint:
+    """The answer."""
+
+    pipeline: str
+    span: int
+    calendar: Calendar
+    published: tuple[Artifact, ...]  #: everything there is of the span, oldest first
+    wrong: tuple[Artifact, ...]  #: those of it that were asked about
+    models: tuple[Tainted, ...]  #: oldest first
+    others: tuple[Artifact, ...]  #: what else was made of it: examples, statistics, evaluations, …
+    corrected: bool  #: each of the wrong ones has a newer version
+    reached: bool  #: the newest window still has the span
+    outlived: bool  #: the newest model is none of them
+    backfill: str  #: the command that trains without it
+
+    @property
+    def serving(self) -> tuple[Tainted, ...]:
+        """Those that serve now."""
+        return tuple(tainted for tainted in self.models if tainted.serves)
+
+
+def taint(store: Store, pipeline: str, span: int, *, version: int | None = None, source: str = "") -> Taint:
+    """Everything that learned from a version of a span; without one, from every version that was superseded.
+
+    A version without a number, where the pattern has none, goes by the number of its publication. `source` is the
+    pipeline's file; without it, that of its newest run.
+
+    Raises:
+        NotRecorded: nothing was published for the span, it has no such version, or nothing superseded it.
+    """
+    newest = next(store.runs(pipeline))
+    calendar = formatting.calendar_of(newest)
+    channels = _sources(store, pipeline)
+    editions = {address: found for address in channels if (found := store.of_span(address, span))}
+    if not editions:
+        raise NotRecorded(_no_such_span(store, pipeline, channels, span, calendar))
+    published = sorted(itertools.chain(*editions.values()), key=lambda a: a.id)
+    superseded = [a for found in editions.values() for a in _superseded(found)]
+    wrong = superseded if version is None else [a for a in published if _number(a) == version]
+    if not wrong:
+        raise NotRecorded(_nothing_wrong(published, label(span, calendar), version))
+    lineage = walk(store, wrong, Direction.DOWN, carries=teaches)
+    models = tuple(_models(store, lineage))
+    mine = {a.id for a in wrong} | {tainted.model.id for tainted in models}
+    reached = _reached(store, editions, span, models)
+    target = span if reached else max(next(store.spans(address)) for address in editions)
+    file = source or as_typed(newest.source) or f"{pipeline}.py"
+    return Taint(
+        pipeline=pipeline,
+        span=span,
+        calendar=calendar,
+        published=tuple(published),
+        wrong=tuple(sorted(wrong, key=lambda a: a.id)),
+        models=models,
+        others=tuple(sorted((a for a in lineage.artifacts.values() if a.id not in mine), key=lambda a: a.id)),
+        corrected={a.id for a in wrong} <= {a.id for a in superseded},
+        reached=reached,
+        outlived=not models or next(store.newest(_address(models[-1].model))).id != models[-1].model.id,
+        backfill=shlex.join(["spanwise", "backfill", file, "--span", label(target, calendar)]),
+    )
+
+
+def teaches(read: Artifact, made: Artifact) -> bool:
+    """Whether something of what was read is in what was made of it.
+
+    A base model that was connected has taught nothing when training began from scratch, as in a backfill; a model
+    that says which spans it learned from says its base too.
+    """
+    if read.kind in _JUDGEMENTS:
+        return False
+    if read.kind == made.kind == Model.kind and made.properties.get("spans") is not None:
+        return made.properties.get("base") == read.name
+    return True
+
+
+def _sources(store: Store, pipeline: str) -> list[Address]:
+    """The channels on which data comes in, as the last runs show them: what has a span and was made of nothing."""
+    found = {
+        Address(pipeline, execution.node, key): None
+        for run in itertools.islice(store.runs(pipeline), find.LOOK_BACK)
+        for execution in store.executions(run)
+        for key, made in execution.outputs.items()
+        if not any(execution.inputs.values())
+        and any(a.properties.get("span") is not None and a.kind not in _JUDGEMENTS for a in made)
+    }
+    return list(found)
+
+
+def _superseded(editions: Sequence[Artifact]) -> list[Artifact]:
+    """Those with a newer version. The same version published again, as when its files were gone, supersedes nothing."""
+    newest = max(editions, key=edition)
+    return [a for a in editions if (a.properties.get("version"), a.content) != _identity(newest)]
+
+
+def _identity(artifact: Artifact) -> tuple[object, str]:
+    return artifact.properties.get("version"), artifact.content
+
+
+def _number(artifact: Artifact) -> int:
+    version = artifact.properties.get("version")
+    return version if isinstance(version, int) else number_of(artifact.name)
+
+
+def _no_such_span(store: Store, pipeline: str, channels: Sequence[Address], span: int, calendar: Calendar) -> str:
+    there = sorted({s for address in channels for s in store.spans(address)}, key=lambda s: abs(s - span))
+    near = ", ".join(label(s, calendar) for s in sorted(there[:_NEAREST]))
+    return f"{pipeline!r} has published nothing for span {label(span, calendar)}. " + (
+        f"Nearest: {near}." if near else f"None of its last {find.LOOK_BACK} runs has published any span."
+    )
+
+
+def _nothing_wrong(published: Sequence[Artifact], span: str, version: int | None) -> str:
+    there = ", ".join(dict.fromkeys(_edition(a) for a in published))
+    if version is not None:
+        return f"Of span {span} there is no version {version}; there is {there}."
+    return (
+        f"Nothing supersedes what was published of span {span}: there is {there}.\n"
+        f"To ask who learned from that:  --version {_number(published[-1])}"
+    )
+
+
+def _models(store: Store, found: Lineage) -> Iterator[Tainted]:
+    pushes: dict[str, list[Artifact]] = defaultdict(list)
+    for artifact in sorted(found.artifacts.values(), key=lambda a: a.id):
+        if artifact.kind == PushedModel.kind and artifact.properties.get("pushed"):
+            pushes[str(artifact.properties.get("model"))].append(artifact)
+    serving = _Serving(store)
+    for model in sorted((a for a in found.artifacts.values() if a.kind == Model.kind), key=lambda a: a.id):
+        step = found.made_by(model.id)
+        if step is None:
+            continue  # it was asked about itself
+        read = [found.artifacts[i] for i in step.inputs if teaches(found.artifacts[i], model)]
+        yield Tainted(
+            model=model,
+            run=_run(step),
+            bases=tuple(a.name for a in read if a.kind == Model.kind),
+            directly=any(a.kind != Model.kind for a in read),
+            pushes=tuple(
+                Pushed(artifact=push, destination=_destination(push), serves=serving.serves(push, model))
+                for push in pushes[model.name]
+            ),
+        )
+
+
+def _run(step: Step) -> str:
+    return f"{step.execution.pipeline}/{step.execution.run}"
+
+
+class _Serving:
+    """What is served at each destination: the highest version; what was pushed last, where none can be seen from here.
+
+    Each destination is looked at once.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seen: dict[str, Path | None] = {}
+        self._last: dict[tuple[str, Address], Artifact | None] = {}
+
+    def serves(self, push: Artifact, model: Artifact) -> bool:
+        destination = _destination(push)
+        if push.properties.get("pushed_version") and Path(destination).is_dir():
+            if destination not in self._seen:
+                self._seen[destination] = _highest(Path(destination))
+            served = self._seen[destination]
+            mine = str(push.properties.get("pushed_destination"))
+            return served is not None and (str(served) == mine or _content(served) == model.content)
+        last = self._newest(destination, push)
+        return last is not None and last.properties.get("model") == model.name
+
+    def _newest(self, destination: str, push: Artifact) -> Artifact | None:
+        address = _address(push)
+        if (destination, address) not in self._last:
+            pushes = (a for a in self._store.newest(address) if a.properties.get("pushed"))
+            self._last[destination, address] = next((a for a in pushes if _destination(a) == destination), None)
+        return self._last[destination, address]
+
+
+def _address(artifact: Artifact) -> Address:
+    return Address(*artifact.name.split("/")[:3])
+
+
+def _destination(push: Artifact) -> str:
+    """The folder of versions that a push went to."""
+    where, version = str(push.properties.get("pushed_destination") or ""), push.properties.get("pushed_version")
+    return where.removesuffix(f"/{version}") if version else where
+
+
+def _highest(destination: Path) -> Path | None:
+    """The version that servers take; None where there is none."""
+    versions = [path for path in destination.iterdir() if re.fullmatch("[0-9]+", path.name) and path.is_dir()]
+    return max(versions, key=lambda path: int(path.name), default=None)
+
+
+def _content(version: Path) -> str | None:
+    """The digest of the model that a version holds; None when no Pusher has put it there."""
+    try:
+        return str(json.loads((version / _RECORD).read_text())["content"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _reached(store: Store, editions: dict[Address, list[Artifact]], span: int, models: Sequence[Tainted]) -> bool:
+    """Whether the newest window has the span, as wide as that of the last model that learned from it."""
+    last = next((m.model.properties.get("spans") for m in reversed(models) if m.directly), None)
+    if not isinstance(last, list) or not last:
+        return True
+    return any(span in itertools.islice(store.spans(address), len(last)) for address in editions)
+
+
+def told(found: Taint, *, whole: bool = False) -> str:
+    """The answer as text; `whole` also lists what else was made of the wrong data."""
+    span = label(found.span, found.calendar)
+    wrong = ", ".join(dict.fromkeys(_edition(a) for a in found.wrong))
+    lines = [f"Span {span} of {found.pipeline!r} was published as {_editions(found)}."]
+    if not found.models:
+        lines.append(f"No model learned from {wrong}.")
+    else:
+        lines += [f"{formatting.counted(len(found.models), 'model')} learned from {wrong}:", "", _table(found)]
+    if whole and found.others:
+        rows = ((a.name, a.kind, formatting.size(a.size_bytes), a.uri) for a in found.others)
+        lines += ["", "Also made of it:", "", formatting.table(("ARTIFACT", "TYPE", "SIZE", "WHERE"), rows)]
+    elif found.others:
+        lines += ["", f"{formatting.counted(len(found.others), 'other artifact')} made of it: --all lists them."]
+    return "\n".join([*lines, "", *_remedy(found, span)]) if found.models else "\n".join(lines)
+
+
+def document(found: Taint) -> formatting.Document:
+    """The answer for programs."""
+    wrong = {a.id for a in found.wrong}
+    return {
+        "pipeline": found.pipeline,
+        **formatting.span_document(found.span, found.calendar),
+        "published": [
+            {**formatting.artifact_document(a, found.calendar), "asked_about": a.id in wrong} for a in found.published
+        ],
+        "models": [
+            {
+                **formatting.artifact_document(tainted.model, found.calendar),
+                "run": tainted.run,
+                "directly": tainted.directly,
+                "bases": list(tainted.bases),
+                "pushes": [
+                    {"destination": p.destination, "version": p.artifact.properties.get("pushed_version"),
+                     "artifact": p.artifact.name, "serves": p.serves}
+                    for p in tainted.pushes
+                ],
+                "serves": tainted.serves,
+            }
+            for tainted in found.models
+        ],
+        "serving": [tainted.model.name for tainted in found.serving],
+        "others": [formatting.artifact_document(a, found.calendar) for a in found.others],
+        "corrected": found.corrected,
+        "in_newest_window": found.reached,
+        "outlived": found.outlived,
+        "backfill": found.backfill,
+    }  # fmt: skip
+
+
+def _editions(found: Taint) -> str:
+    wrong = {a.id for a in found.wrong}
+    return ", ".join(f"{_edition(a)}{' (asked about)' if a.id in wrong else ''}" for a in found.published)
+
+
+def _edition(artifact: Artifact) -> str:
+    version = artifact.properties.get("version")
+    return f"v{version}" if isinstance(version, int) else f"publication {number_of(artifact.name)}"
+
+
+def _table(found: Taint) -> str:
+    rows = (
+        (
+            tainted.model.name,
+            tainted.run,
+            " and ".join([*(["directly"] if tainted.directly else []), *(f"from {b}" for b in tainted.bases)]),
+            ", ".join(dict.fromkeys(p.destination for p in tainted.pushes)) or "not pushed",
+            "yes" if tainted.serves else "no",
+        )
+        for tainted in found.models
+    )
+    return formatting.table(("MODEL", "RUN", "LEARNED", "PUSHED TO", "SERVES NOW"), rows)
+
+
+def _remedy(found: Taint, span: str) -> Iterator[str]:
+    serving = [t.model.name for t in found.serving]
+    where = sorted({p.destination for t in found.serving for p in t.pushes if p.serves})
+    if serving:
+        yield f"{', '.join(serving)} {'serves' if len(serving) == 1 else 'serve'} now, in {', '.join(where)}."
+    else:
+        yield "None of them serves now."
+        if found.outlived:
+            yield "The newest model learned without it."
+            return
+    if not found.corrected:
+        yield f"No newer version of {span} was ingested yet. Put one beside it, without what is wrong, and then:"
+    if not found.reached:
+        yield f"The newest window no longer has {span}: the rest came through warm starts, and a backfill makes none."
+    yield f"{'Replace' if serving else 'Train'} {'it' if serving else 'without it'}:  {found.backfill}"

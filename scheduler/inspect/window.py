@@ -1,0 +1,157 @@
+"""Windows: what each resolver of a pipeline would read now, span by span, and why. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol, runtime_checkable
+
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.component import Resolver
+from spanwise.orchestrator.driver import past_of
+from spanwise.orchestrator.errors import ResolutionError, UsageError
+from spanwise.orchestrator.history import History
+from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.span import Calendar
+from spanwise.orchestrator.store import Store
+from spanwise.scheduler.inspect import formatting
+from spanwise.scheduler.project.load import Loaded
+
+
+class Wanted(Protocol):
+    """What a resolver says of one span that it wants; any class with these fields will do."""
+
+    @property
+    def span(self) -> int: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def chosen(self) -> Artifact | None:
+        """The newest version; None when nothing was published for the span."""
+
+    @property
+    def superseded(self) -> tuple[Artifact, ...]:
+        """What was published for it before, oldest first."""
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A resolver that chooses by span and says how."""
+
+    def explain(self, history: History, at: int | None = None) -> Sequence[Wanted]:
+        """Every span it wants, oldest first."""
+
+
+@runtime_checkable
+class Refuses(Protocol):
+    """A resolver that says whether a run could read a window that ends elsewhere."""
+
+    def refuse(self, history: History, found: Sequence[Wanted]) -> None:
+        """Raises ResolutionError when it could not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """What one resolver would read."""
+
+    node: str
+    source: str  #: the channel it chooses from
+    parameters: str  #: as its author set them
+    spans: tuple[Wanted, ...] = ()
+    refusal: str = ""  #: why a run would fail there; empty when it would not
+
+
+def windows(loaded: Loaded, store: Store, *, at: int | None, as_of: datetime | None) -> list[Window]:
+    """What every resolver of the pipeline that chooses by span would read.
+
+    Raises:
+        UsageError: the pipeline has no such node.
+    """
+    run = Run(pipeline=loaded.pipeline.name, as_of=as_of, source=loaded.source, calendar=loaded.calendar.value)
+    found = [
+        _window(node, node, past_of(store, run, node.source), at)
+        for node in loaded.pipeline
+        if isinstance(node, Resolver) and isinstance(node, Explains)
+    ]
+    if not found:
+        raise UsageError(
+            f"Pipeline {loaded.pipeline.name!r} has no node that chooses by span, such as RollingWindow; its nodes: "
+            f"{', '.join(loaded.pipeline.order)}."
+        )
+    return found
+
+
+def _window(node: Resolver, explains: Explains, history: History, at: int | None) -> Window:
+    given = ", ".join(f"{n}={v}" for n, v in node.parameters.items() if v is not None)
+    spans: tuple[Wanted, ...] = ()
+    refusal = ""
+    try:
+        spans = tuple(explains.explain(history, at))
+        if at is None:
+            node.resolve(history)
+        elif isinstance(node, Refuses):
+            node.refuse(history, spans)
+    except ResolutionError as error:
+        refusal = str(error)
+    return Window(node=node.name, source=repr(node.source), parameters=given, spans=spans, refusal=refusal)
+
+
+def told(window: Window, calendar: Calendar) -> str:
+    """A window as text."""
+    lines = [f"{window.node} chooses from {window.source} ({window.parameters}):"]
+    rows = [
+        (
+            wanted.label,
+            "missing" if wanted.chosen is None else "read",
+            "-" if wanted.chosen is None else _edition(wanted.chosen),
+            "-" if wanted.chosen is None else formatting.at(wanted.chosen.created),
+            _why(wanted),
+        )
+        for wanted in window.spans
+    ]
+    if rows:
+        lines += [
+            f"  {line}"
+            for line in formatting.table(("SPAN", "STATE", "VERSION", "PUBLISHED", "WHY"), rows).splitlines()
+        ]
+    chosen = [w for w in window.spans if w.chosen is not None]
+    if window.spans:
+        between = f", {calendar.label(chosen[0].span)} to {calendar.label(chosen[-1].span)}" if chosen else ""
+        lines.append(f"  {len(chosen)} of {len(window.spans)} spans{between}.")
+    if window.refusal:
+        lines += [f"  {line}" for line in f"A run would fail: {window.refusal}".splitlines()]
+    return "\n".join(lines)
+
+
+def document(window: Window, calendar: Calendar) -> formatting.Document:
+    """A window for programs."""
+    return {
+        "node": window.node,
+        "source": window.source,
+        "refusal": window.refusal or None,
+        "spans": [
+            {
+                **formatting.span_document(wanted.span, calendar),
+                "state": "missing" if wanted.chosen is None else "read",
+                "chosen": None if wanted.chosen is None else formatting.artifact_document(wanted.chosen, calendar),
+                "superseded": [formatting.artifact_document(a, calendar) for a in wanted.superseded],
+                "why": _why(wanted),
+            }
+            for wanted in window.spans
+        ],
+    }
+
+
+def _why(wanted: Wanted) -> str:
+    if wanted.chosen is None:
+        return "nothing was published for this span"
+    if not wanted.superseded:
+        return "the only version"
+    return f"the newest version; it supersedes {', '.join(map(_edition, reversed(wanted.superseded)))}"
+
+
+def _edition(artifact: Artifact) -> str:
+    version = artifact.properties.get("version")
+    number = artifact.name.rpartition("/")[2]
+    return f"v{version}, publication {number}" if isinstance(version, int) else f"publication {number}"

@@ -1,0 +1,1 @@
+"""The ledger: what the metadata store records of ticks, pauses and schedulers."""

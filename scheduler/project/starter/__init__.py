@@ -1,0 +1,76 @@
+"""The starter: a small project that works, written by `spanwise init`. Its files stand beside this module, as text."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from datetime import date, timedelta
+from pathlib import Path
+
+from spanwise.orchestrator.errors import UsageError
+
+TEMPLATES = Path(__file__).parent
+FILES = ("rides.py", "test_rides.py", "spanwise.toml")
+FIRST_DAY = date(2024, 5, 1)
+DAYS = 5
+
+_HOURS = 24
+_STATIONS = 3
+_SATURDAY = 5
+
+
+def write(folder: Path, root: Path | None = None) -> Path:
+    """Writes the project into a folder that is empty, or made here; `root` is noted in its settings.
+
+    Raises:
+        UsageError: the folder holds something, or is a file.
+    """
+    there = [] if not folder.exists() else [f.name for f in folder.iterdir()] if folder.is_dir() else ["a file"]
+    if set(there) - {".git"}:
+        what = f"{folder} is a file" if not folder.is_dir() else f"{folder} is not empty (it holds {there[0]})"
+        raise UsageError(f"{what}, so nothing was written. Name a new folder:  spanwise init rides")
+    for name, text in _texts(root):
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    return folder
+
+
+def told(folder: Path) -> str:
+    """What was written, and what to type next."""
+    last = FIRST_DAY + timedelta(days=DAYS - 1)
+    return f"""\
+Wrote {folder}: rides.py (the pipeline), data/ ({DAYS} days of rides), spanwise.toml, test_rides.py.
+Try it:
+  cd {folder}
+  spanwise run rides.py --span {FIRST_DAY}
+  spanwise run rides.py --span {FIRST_DAY + timedelta(days=1)}
+  spanwise show rides
+  spanwise window rides.py
+  pytest                     (needs pytest; data goes on until {last})"""
+
+
+def _texts(root: Path | None) -> Iterator[tuple[str, str]]:
+    for name in FILES:
+        text = (TEMPLATES / f"{name}.txt").read_text(encoding="utf-8")
+        if name == "spanwise.toml" and root is not None:
+            text = text.replace('# root = ".spanwise"', f"root = {str(root)!r}")
+        yield name, text
+    for day in (FIRST_DAY + timedelta(days=n) for n in range(DAYS)):
+        yield f"data/{day}/v1/rides.csv", _rides(day)
+
+
+def _rides(day: date) -> str:
+    """Rides by hour and station: more in the afternoon, in warm weather and on work days; the same every time."""
+    chance = random.Random(day.toordinal())  # noqa: S311  made-up data, not a secret
+    weekend = int(day.weekday() >= _SATURDAY)
+    warmth = 12 + chance.uniform(-3, 6)
+    lines = ["station,hour,temperature,weekend,rides"]
+    for station in range(_STATIONS):
+        for hour in range(_HOURS):
+            wave = math.sin((hour - 9) / _HOURS * 2 * math.pi)
+            temperature = warmth + 5 * wave + chance.uniform(-1, 1)
+            rides = 30 + 18 * wave + 1.5 * temperature - 8 * weekend + chance.gauss(0, 3)
+            lines.append(f"{station},{hour},{temperature:.1f},{weekend},{max(0, round(rides))}")
+    return "\n".join(lines) + "\n"

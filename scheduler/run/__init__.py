@@ -1,0 +1,1 @@
+"""Runs started by a person: launching, resuming, stopping and following them."""

@@ -1,0 +1,37 @@
+"""Overruns: what to do when a tick comes and the last run has not ended. Pure; starts and stops nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from spanwise.scheduler.schedule.schedule import OverrunPolicy
+
+Running = TypeVar("Running")
+"""Whatever the caller knows a running run by."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Nothing runs: start the tick's run."""
+
+
+@dataclass(frozen=True)
+class Skip(Generic[Running]):
+    """Leave the run alone and start none; the tick is recorded as skipped."""
+
+    running: Running
+
+
+@dataclass(frozen=True)
+class KillThenStart(Generic[Running]):
+    """End the run, record it as killed, and start the tick's run once the old one is certainly gone."""
+
+    running: Running
+
+
+def decide(policy: OverrunPolicy, running: Running | None) -> Start | Skip[Running] | KillThenStart[Running]:
+    """What to do at a tick. Other than Start is abnormal, and is told to the owner (RFC, Concurrent Runs)."""
+    if running is None:
+        return Start()
+    return KillThenStart(running) if policy is OverrunPolicy.KILL_AND_RUN else Skip(running)

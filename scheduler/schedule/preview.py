@@ -1,0 +1,64 @@
+"""Previews: the ticks that come, with their spans and with what changes of the clock do to them. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from spanwise.orchestrator.span import Calendar
+from spanwise.scheduler.inspect import formatting
+from spanwise.scheduler.schedule.schedule import SpanRule, Tick, Timetable, span_of, starts, ticks
+
+
+def coming(timetable: Timetable, after: datetime, count: int, rule: SpanRule | None = None) -> list[Tick]:
+    """The next ticks; `rule` is the timetable's custom span rule, if it has one."""
+    found = itertools.islice(ticks(timetable, after), count)
+    return [tick if rule is None else replace(tick, span=span_of(rule, tick)) for tick in found]
+
+
+def told(timetable: Timetable, found: Sequence[Tick], calendar: Calendar) -> str:
+    """Ticks as a table, times in the schedule's zone."""
+    zone, shaken = timetable.clock, timetable.jitter_s > 0
+    rows = [
+        (
+            tick.name,
+            formatting.at(tick.at, zone),
+            *([formatting.at(starts(timetable, tick), zone)] if shaken else []),
+            span_label(timetable, tick, calendar),
+            tick.note,
+        )
+        for tick in found
+    ]
+    if not rows:
+        return f"{timetable.pipeline} has no tick any more: its schedule has ended."
+    table = formatting.table(("TICK", "COMES", *(["STARTS"] if shaken else []), "SPAN", "NOTE"), rows)
+    return "\n".join([table, *timetable.doubts])
+
+
+def document(timetable: Timetable, found: Sequence[Tick], calendar: Calendar) -> formatting.Document:
+    """Ticks for programs."""
+    return {
+        "pipeline": timetable.pipeline,
+        "cron": timetable.cron,
+        "zone": timetable.zone,
+        "doubts": [*timetable.doubts],
+        "ticks": [tick_document(timetable, tick, calendar) for tick in found],
+    }
+
+
+def tick_document(timetable: Timetable, tick: Tick, calendar: Calendar) -> formatting.Document:
+    """A tick for programs."""
+    return {
+        "tick": tick.name,
+        "at": formatting.iso(tick.at),
+        "starts": formatting.iso(starts(timetable, tick)),
+        **formatting.span_document(tick.span, calendar),
+        "note": tick.note,
+    }
+
+
+def span_label(timetable: Timetable, tick: Tick, calendar: Calendar) -> str:
+    """A tick's span as people write it; `newest` where the schedule names none."""
+    return "newest" if timetable.span is None else formatting.label(tick.span, calendar)

@@ -1,0 +1,221 @@
+"""Simulations: what a schedule would do, played on a fake clock through the functions that the scheduler asks. Pure.
+
+How long a run takes is drawn for its tick, so that one seed gives a tick the same duration under every policy.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from spanwise.orchestrator.errors import UsageError
+from spanwise.orchestrator.span import Calendar, ranges
+from spanwise.scheduler.inspect import formatting
+from spanwise.scheduler.ledger.ticks import Outcome
+from spanwise.scheduler.schedule import preview
+from spanwise.scheduler.schedule.due import Due, due, waits
+from spanwise.scheduler.schedule.duration import Duration
+from spanwise.scheduler.schedule.overrun import KillThenStart, Skip, decide
+from spanwise.scheduler.schedule.schedule import SpanRule, Tick, Timetable, span_of, starts
+
+_SECOND = timedelta(seconds=1)
+_MANY = 60  # ticks, of which only the notable are told
+
+
+@dataclass(frozen=True, kw_only=True)
+class Play:
+    """What became of a tick."""
+
+    tick: Tick
+    outcome: Outcome
+    why: str = ""  #: empty when it ran
+    began: datetime | None = None  #: None: it never did
+    ended: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """What a schedule would do."""
+
+    timetable: Timetable
+    start: datetime
+    end: datetime
+    duration: Duration
+    seed: int
+    plays: tuple[Play, ...]  #: by tick
+    older: int = 0  #: about so many more were missed, in times out of work that were too long to list them
+
+    @property
+    def totals(self) -> Mapping[Outcome, int]:
+        """How many ticks came to each outcome."""
+        counted = Counter(play.outcome for play in self.plays)
+        counted[Outcome.MISSED] += self.older
+        return {outcome: counted[outcome] for outcome in Outcome if counted[outcome]}
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        """The spans for which no run came to its end."""
+        named = {play.tick.span for play in self.plays}
+        made = {play.tick.span for play in self.plays if play.outcome is Outcome.RAN}
+        return tuple(sorted(span for span in named - made if span is not None))
+
+    @property
+    def busy(self) -> float:
+        """The part of the time in which a run was going."""
+        whole_s = (self.end - self.start).total_seconds()
+        return (
+            sum((min(p.ended, self.end) - p.began).total_seconds() for p in self.plays if p.began and p.ended) / whole_s
+        )
+
+
+def simulate(
+    timetable: Timetable,
+    start: datetime,
+    end: datetime,
+    duration: Duration,
+    seed: int = 0,
+    *,
+    rule: SpanRule | None = None,
+    outages: Sequence[tuple[datetime, datetime]] = (),
+) -> Simulation:
+    """Plays the ticks from `start` up to, without, `end`.
+
+    `rule` is the timetable's custom span rule, if it has one. In an outage no scheduler runs; its runs go on.
+
+    Raises:
+        UsageError: it would end before it begins.
+    """
+    if end <= start:
+        raise UsageError(f"There is nothing to simulate from {start.isoformat()} to {end.isoformat()}.")
+    plays: list[Play] = []
+    older = 0
+    since, now = start - _SECOND, start
+    going: int | None = None  # place of the play whose run has not ended
+    while True:
+        now = next((min(back, end) for down, back in outages if down <= now < min(back, end)), now)
+        if going is not None and _end(plays[going]) <= now:
+            going = None
+        found = _before(end, due(timetable, since, now))
+        if found.older is not None:
+            older, since = older + found.older.about, found.older.last
+        plays += [Play(tick=m.tick, outcome=Outcome.MISSED, why=m.why) for m in found.missed]
+        waiting = going is not None and waits(found, timetable, _began(plays[going]))
+        if found.run and not waiting:
+            tick = found.run[0]
+            going = _play(timetable, plays, going, tick, now, duration, seed)
+        since = max([since, *(play.tick.at for play in plays[-1:])])
+        if len(found.run) > 1 and not waiting:
+            continue  # the others wait, or not: ask again
+        moments = [_end(plays[going])] if waiting and going is not None else []
+        moments += [starts(timetable, found.next)] if found.next is not None else []
+        if not moments:
+            break
+        now = min(moments)
+    if rule is not None:
+        plays = [replace(play, tick=replace(play.tick, span=span_of(rule, play.tick))) for play in plays]
+    return Simulation(
+        timetable=timetable, start=start, end=end, duration=duration, seed=seed, plays=tuple(plays), older=older
+    )
+
+
+def _before(end: datetime, found: Due) -> Due:
+    """What is due of the ticks before the end; what of them waits is played, however long that takes."""
+    return replace(
+        found,
+        run=tuple(tick for tick in found.run if tick.at < end),
+        missed=tuple(missed for missed in found.missed if missed.tick.at < end),
+        next=found.next if found.next is not None and found.next.at < end else None,
+    )
+
+
+def told(simulation: Simulation, calendar: Calendar, *, whole: bool = False) -> str:
+    """What would happen, as text; of many ticks, unless `whole`, only those that are out of the ordinary."""
+    table, zone = simulation.timetable, simulation.timetable.clock
+    notable = [play for play in simulation.plays if play.outcome.abnormal or play.tick.note]
+    shown = simulation.plays if whole or len(simulation.plays) <= _MANY else notable[:_MANY]
+    rows = [
+        (
+            play.tick.name,
+            formatting.at(play.tick.at, zone),
+            preview.span_label(table, play.tick, calendar),
+            play.outcome.value,
+            formatting.took(
+                None if play.began is None or play.ended is None else (play.ended - play.began).total_seconds()
+            ),
+            "; ".join(part for part in (play.why, play.tick.note) if part),
+        )
+        for play in shown
+    ]
+    terms = f"{table.cron!r} in {table.zone}, {table.overrun.value}, catchup={table.catchup.value}"
+    lines = [f"{table.pipeline}: {terms}; a run takes {simulation.duration} (seed {simulation.seed})."]
+    lines += [formatting.table(("TICK", "COMES", "SPAN", "OUTCOME", "TOOK", "WHY"), rows)] if rows else []
+    if not whole and len(simulation.plays) > _MANY:
+        more = f", and {len(notable) - _MANY} more like them" if len(notable) > _MANY else ""
+        lines.append(f"(Ordinary ticks are left out{more}.)")
+    return "\n".join([*lines, *_summary(simulation, calendar)])
+
+
+def _summary(simulation: Simulation, calendar: Calendar) -> list[str]:
+    totals = simulation.totals
+    parts = ", ".join(f"{count} {outcome.value}" for outcome, count in totals.items()) or "none"
+    lines = [f"{sum(totals.values())} ticks: {parts}. A run was going {simulation.busy:.0%} of the time."]
+    if simulation.lost:
+        spans = ranges(((span, None) for span in simulation.lost), calendar)
+        lines.append(f"Without a run to the end: {spans}.")
+    return lines
+
+
+def document(simulation: Simulation, calendar: Calendar) -> formatting.Document:
+    """What would happen, for programs."""
+    return {
+        "pipeline": simulation.timetable.pipeline,
+        "start": formatting.iso(simulation.start),
+        "end": formatting.iso(simulation.end),
+        "duration": str(simulation.duration),
+        "seed": simulation.seed,
+        "totals": {outcome.value: count for outcome, count in simulation.totals.items()},
+        "older": simulation.older,
+        "busy": simulation.busy,
+        "lost": [formatting.span_document(span, calendar) for span in simulation.lost],
+        "ticks": [
+            {
+                **preview.tick_document(simulation.timetable, play.tick, calendar),
+                "outcome": play.outcome.value,
+                "why": play.why,
+                "began": formatting.iso(play.began),
+                "ended": formatting.iso(play.ended),
+            }
+            for play in simulation.plays
+        ],
+    }
+
+
+def _play(
+    timetable: Timetable, plays: list[Play], going: int | None, tick: Tick, now: datetime, duration: Duration, seed: int
+) -> int | None:
+    """Plays what is decided for a tick that is due; the place of the play that goes on from now."""
+    decision = decide(timetable.overrun, going)
+    if isinstance(decision, Skip):
+        running = plays[decision.running]
+        plays.append(Play(tick=tick, outcome=Outcome.SKIPPED, why=f"the run of {running.tick.name} had not ended"))
+        return going
+    if isinstance(decision, KillThenStart):
+        plays[decision.running] = replace(
+            plays[decision.running], outcome=Outcome.KILLED, why=f"ended for {tick.name}", ended=now
+        )
+    took = duration.draw(random.Random(f"{seed} {tick.name}"))  # noqa: S311  no secret
+    plays.append(Play(tick=tick, outcome=Outcome.RAN, began=now, ended=now + took))
+    return len(plays) - 1
+
+
+def _began(play: Play) -> datetime:
+    assert play.began is not None, "it runs"
+    return play.began
+
+
+def _end(play: Play) -> datetime:
+    assert play.ended is not None, "it runs"
+    return play.ended

@@ -1,0 +1,478 @@
+"""Evaluator: measures what the model says of every row, beside the baseline, and gives the verdict."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spanwise.components import Evaluator, Importer, Threshold, judge
+from spanwise.orchestrator import Model, ParameterError, Pipeline
+from spanwise.resolvers import LatestBlessed
+from tests.components.flow import Bench, Lake, only
+
+ROWS = {
+    2: {"x": [0.9, 0.8, 0.2, None], "y": [1, 0, 1, 0], "w": [1.0, 1.0, 0.0, 0.5], "origin": ["JFK", "EWR", None, "LGA"]},
+    1: {"x": [0.1, 0.7], "y": [0, 1], "w": [0.0, 0.5], "origin": ["JFK", "JFK"]},
+}  # fmt: skip
+
+
+def score(model_dir, table):
+    """Scores are the column that the model names; a missing one is a half."""
+    return table[(model_dir / "column").read_text()].fill_null(0.5).to_numpy()
+
+
+def late(table):
+    """A label that is made; there is none where y and w disagree about it."""
+    y, w = table["y"].to_numpy(), table["w"].to_numpy()
+    return np.where(w == 0.5, np.nan, y)
+
+
+def nodes(tmp_path, column="x", *, rival=None, rows=ROWS, **arguments):
+    """A pipeline of a lake, a model that scores by a column, and an evaluator."""
+    lake = Lake(rows=rows, splits=["train", "eval"])
+    models = []
+    for role, named in (("model", column), ("baseline", rival)):
+        if named is not None:
+            (tmp_path / role).mkdir(parents=True, exist_ok=True)
+            (tmp_path / role / "column").write_text(named)
+            models.append(Importer(uri=str(tmp_path / role), kind=Model, name=role))
+    given = {m.name: m["artifact"] for m in models}
+    wanted = {"label": "y", "predict_fn": score, **arguments}
+    return [lake, *models, Evaluator(examples=lake["examples"], **given, **wanted)]
+
+
+def evaluated(tmp_path, *args, **arguments):
+    outcome = Bench(tmp_path / "root").run(*nodes(tmp_path, *args, **arguments))
+    return outcome.executions["Evaluator"]
+
+
+def report(execution):
+    return json.loads((only(execution, "evaluation").path / "metrics.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def execution(tmp_path_factory):
+    """A model held against a baseline and a threshold, by origin."""
+    return evaluated(
+        tmp_path_factory.mktemp("evaluator"),
+        rival="w",
+        metrics=("auc", "accuracy"),
+        slices=("origin", ("origin", "y")),
+        small_slice_rows=2,
+        thresholds={"auc": Threshold(at_least=0.6, max_drop=0.1), "count": Threshold(at_least=6)},
+        batch_size=2,
+    )
+
+
+def test_the_whole_window_is_measured(execution):
+    """All spans count, each row once, however the batches fall."""
+    found = report(execution)
+
+    assert found["spans"] == [1, 2]
+    assert "6 rows of split eval, 2 spans, 1 to 2" in page(execution)
+    assert found["overall"] == {"count": 6.0, "auc": pytest.approx(2 / 3), "accuracy": pytest.approx(4 / 6)}
+
+
+def test_the_baseline_is_measured_on_the_same_rows(execution):
+    """Old and new model answer for the same examples of this window."""
+    assert report(execution)["baseline_overall"]["count"] == 6
+    assert report(execution)["baseline_overall"]["auc"] == pytest.approx(4.5 / 9)
+
+
+def test_every_slice_is_measured(execution):
+    """Each value of a column is a slice, also null; the largest come first and the small ones are flagged."""
+    by_origin = [s for s in report(execution)["slices"] if list(s["slice"]) == ["origin"]]
+
+    assert [(s["slice"]["origin"], s["metrics"]["count"], s["small"]) for s in by_origin] == [
+        ("JFK", 3, False),
+        ("EWR", 1, True),
+        (None, 1, True),
+        ("LGA", 1, True),
+    ]
+    assert by_origin[0]["metrics"]["auc"] == 1.0
+    assert by_origin[1]["metrics"]["auc"] is None
+    assert by_origin[0]["baseline_metrics"]["count"] == 3
+
+
+def test_slices_of_several_columns_are_their_combinations(execution):
+    """A group of columns gives a slice for each combination that occurs."""
+    crossed = [s["slice"] for s in report(execution)["slices"] if list(s["slice"]) == ["origin", "y"]]
+
+    assert {"origin": "JFK", "y": 1} in crossed
+    assert {"origin": None, "y": 0} not in crossed
+    assert len(crossed) == 5
+
+
+def test_a_model_that_meets_every_threshold_is_blessed(execution):
+    """The blessing names both models as TFX does, and marks the model."""
+    blessing = only(execution, "blessing").properties
+
+    assert blessing == {
+        "blessed": 1,
+        "current_model": "p/model/artifact/1",
+        "current_model_id": execution.inputs["model"][0].id,
+        "baseline_model": "p/baseline/artifact/1",
+        "baseline_model_id": execution.inputs["baseline"][0].id,
+    }
+    assert (only(execution, "blessing").path / "BLESSED").exists()
+
+
+def test_the_metrics_are_properties_too(execution):
+    """What can be asked of the metadata needs no file."""
+    assert only(execution, "evaluation").properties["metrics"]["count"] == 6
+    assert only(execution, "evaluation").properties["baseline_metrics"]["auc"] == pytest.approx(0.5)
+
+
+def test_a_model_that_misses_a_threshold_is_refused_with_reasons(tmp_path):
+    """A refusal is a result, not a failure, and says what was found and wanted."""
+    refused = evaluated(tmp_path, thresholds={"auc": Threshold(at_least=0.9)})
+
+    blessing = only(refused, "blessing")
+    assert blessing.properties["blessed"] == 0
+    assert blessing.properties["reasons"] == ["auc is 0.666667; at_least=0.9 was wanted"]
+    assert (blessing.path / "NOT_BLESSED").exists()
+    assert report(refused)["reasons"] == blessing.properties["reasons"]
+
+
+def test_without_thresholds_there_is_no_verdict(tmp_path):
+    """Nothing was asked of the model, so it is neither blessed nor refused (TFX)."""
+    execution = evaluated(tmp_path)
+
+    assert "blessing" not in execution.outputs
+    assert report(execution)["blessed"] is None
+
+
+def test_an_undefined_metric_is_never_enough(tmp_path):
+    """AUC of one class is NaN, which passes no threshold, and the report stays valid JSON."""
+    rows = {1: {"x": [0.5, 0.6], "y": [1, 1]}}
+
+    execution = evaluated(tmp_path, rows=rows, thresholds={"auc": Threshold(at_least=0.0)})
+
+    assert only(execution, "blessing").properties["blessed"] == 0
+    assert "auc is undefined" in only(execution, "blessing").properties["reasons"][0]
+    assert report(execution)["overall"]["auc"] is None
+
+
+def test_labels_may_be_made_and_rows_without_one_are_left_out(tmp_path):
+    """A function makes the labels; rows for which it has none are counted, not guessed."""
+    execution = evaluated(tmp_path, label=late, metrics=("accuracy",))
+
+    assert report(execution)["rows_without_label"] == 2
+    assert report(execution)["overall"]["count"] == 4
+
+
+def test_the_first_run_has_no_baseline_and_only_values_count(tmp_path):
+    """Without a baseline, changes are not judged; values are (TFX)."""
+    before = nodes(tmp_path)[:-1]
+    champion = LatestBlessed(before[1]["artifact"])
+    again = Evaluator(
+        examples=before[0]["examples"],
+        model=before[1]["artifact"],
+        baseline=champion["artifact"],
+        label="y",
+        predict_fn=score,
+        thresholds={"auc": Threshold(at_least=0.6, max_drop=-0.5)},
+    )
+
+    execution = Bench(tmp_path / "root").run(*before, champion, again).executions["Evaluator"]
+
+    assert only(execution, "blessing").properties["blessed"] == 1
+    assert [t["passed"] for t in report(execution)["thresholds"]] == [True, None]
+
+
+def test_a_comparison_without_a_baseline_connected_is_refused_when_the_pipeline_is_made(tmp_path):
+    """A threshold that could never be applied is a mistake in the wiring."""
+    with pytest.raises(ParameterError, match="compares with a baseline, and none is connected"):
+        nodes(tmp_path, thresholds={"auc": Threshold(max_drop=0.1)})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"label": "z"}, "no column 'z'"),
+        ({"slices": ("carrier",)}, "no column 'carrier'"),
+        ({"label": "origin"}, "numbers are wanted"),
+        ({"predict_fn": lambda _, table: np.zeros((len(table), 2))}, "predict_fn gave an array of shape (6, 2)"),
+        ({"predict_fn": lambda _, table: np.full(len(table), 3.0)}, "log_loss wants probabilities"),
+        ({"split": "test"}, "no split 'test'"),
+        ({"predict_fn": lambda _, table: np.zeros(len(table) - 1)}, "shape (5,) for 6 rows"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_told(tmp_path, arguments, said):
+    """A wrong column, label, score or split fails the node in words that say what was found."""
+    rows = {1: {"x": [0.5] * 6, "y": [0, 1] * 3, "origin": ["JFK"] * 6}}
+
+    assert said in evaluated(tmp_path, rows=rows, **arguments).error
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ({1: {"x": [0.5, 0.6], "y": [math.nan, math.nan]}}, "has no rows with a label (2 without), so there is"),
+        ({1: {"x": [], "y": []}}, "has no rows, so there is nothing to evaluate"),
+    ],
+)
+def test_a_window_without_rows_is_an_error(tmp_path, rows, said):
+    """Nothing to evaluate is not a verdict."""
+    assert said in evaluated(tmp_path, rows=rows).error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"metrics": ("acu",)}, "no metric 'acu'; there are: count, auc"),
+        ({"metrics": ("auc@0.3",)}, "only accuracy, precision, recall, f1"),
+        ({"metrics": ("macro_f1",)}, "macro_f1 cannot be measured without classes"),
+        ({"metrics": ("auc",), "classes": ("a", "b")}, "auc cannot be measured with classes"),
+        ({"slice_thresholds": {"auc": Threshold(at_least=0.5)}}, "there are none; name some"),
+        (
+            {"slices": ("origin",), "slice_thresholds": {"auc": Threshold(at_least=0.5, by="x")}},
+            "which `slices` does not have",
+        ),
+        ({"thresholds": {"auc": Threshold(at_least=0.5, by="origin")}}, "belongs in slice_thresholds"),
+        ({"replicates": -1}, "replicates is -1; it is 0 or more"),
+        ({"thresholds": {"acu": Threshold(at_least=1)}}, "acu"),
+        ({"thresholds": {"auc": 0.6}}, "Threshold"),
+        ({"slices": "origin"}, "slices"),
+    ],
+)
+def test_misspelt_arguments_are_refused_when_the_pipeline_is_made(tmp_path, arguments, said):
+    """What is wrong in the file is told before anything runs."""
+    with pytest.raises(ParameterError, match=said):
+        Pipeline("p", nodes(tmp_path, **arguments))
+
+
+@pytest.mark.parametrize("bounds", [{}, {"at_least": math.nan}, {"at_least": 2, "at_most": 1}])
+def test_a_threshold_that_bounds_nothing_or_everything_is_refused(bounds):
+    """A threshold is a number that some model could meet."""
+    with pytest.raises(ParameterError):
+        Threshold(**bounds)
+
+
+@pytest.mark.parametrize(
+    ("threshold", "value", "baseline", "passed"),
+    [
+        (Threshold(at_least=0.6), 0.6, None, True),
+        (Threshold(at_most=0.3), 0.31, None, False),
+        (Threshold(max_drop=0.125), 0.5, 0.625, True),
+        (Threshold(max_drop=0.125), 0.4, 0.625, False),
+        (Threshold(max_drop=-0.125), 0.7, 0.625, False),
+        (Threshold(max_drop=-0.125), 0.75, 0.625, True),
+        (Threshold(max_rise=0.0), 0.5, 0.5, True),
+        (Threshold(max_rise=0.0), 0.6, 0.5, False),
+        (Threshold(max_drop_ratio=0.5), 0.25, 0.5, True),
+        (Threshold(max_drop_ratio=0.5), 0.2, 0.5, False),
+        (Threshold(max_rise_ratio=0.5), -0.25, -0.5, True),
+        (Threshold(max_rise_ratio=0.1), -0.25, -0.5, False),
+        (Threshold(max_drop=9), 0.5, math.nan, False),
+        (Threshold(max_drop_ratio=9), math.nan, 0.5, False),
+    ],
+)
+def test_bounds(threshold, value, baseline, passed):
+    """Bounds are inclusive; a drop is below the baseline, a rise above it, a ratio is of the baseline's size."""
+    (finding,) = judge({"auc": threshold}, {"auc": value}, None if baseline is None else {"auc": baseline})
+
+    assert finding.passed is passed
+
+
+@given(st.floats(allow_nan=True), st.floats(allow_nan=True), st.floats(allow_nan=False, allow_infinity=False))
+def test_nan_never_passes(value, baseline, limit):
+    """Whatever the bound, a metric or baseline that is NaN does not satisfy it."""
+    bounds = ("at_least", "at_most", "max_drop", "max_rise", "max_drop_ratio", "max_rise_ratio")
+    for bound in bounds:
+        (finding,) = judge({"auc": Threshold(**{bound: limit})}, {"auc": value}, {"auc": baseline})
+
+        if math.isnan(value) or (finding.baseline is not None and math.isnan(baseline)):
+            assert finding.passed is False
+
+
+# --- slices, intervals, classes, the page -------------------------------------------------------------------------
+
+MANY = {
+    7: {
+        "x": [0.9, 0.8, 0.3, 0.2, 0.1] * 60 + [0.1, 0.9] * 60,
+        "w": [0.9, 0.4, 0.6, 0.2, 0.1] * 60 + [0.9, 0.1] * 60,
+        "y": [1, 1, 0, 0, 0] * 60 + [1, 0] * 60,
+        "origin": ["JFK"] * 300 + ["Łódź <b>"] * 120,
+    }
+}
+
+
+def test_a_slice_that_is_worse_than_the_baseline_refuses_the_model(tmp_path):
+    """Overall it is better; in one slice it is not, and the reason names the slice."""
+    execution = evaluated(
+        tmp_path,
+        rival="w",
+        rows=MANY,
+        slices=("origin",),
+        thresholds={"auc": Threshold(at_least=0.5)},
+        slice_thresholds={"auc": Threshold(max_drop=0.1)},
+    )
+
+    assert only(execution, "blessing").properties["reasons"] == [
+        "auc of origin=Łódź <b> is 0 and the baseline's is 1; max_drop=0.1 was wanted"
+    ]
+    assert [(t["slice"], t["passed"]) for t in report(execution)["thresholds"]] == [
+        (None, True),
+        ({"origin": "JFK"}, True),
+        ({"origin": "Łódź <b>"}, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "small", "judged"),
+    [(MANY, 121, ["JFK"]), ({1: {**MANY[7], "y": MANY[7]["y"][:300] + [1] * 120}}, 100, ["JFK"])],
+    ids=["small", "of one class"],
+)
+def test_a_slice_that_tells_nothing_is_not_judged(tmp_path, rows, small, judged):
+    """One with few rows, or one whose labels leave the metric undefined, refuses no model."""
+    execution = evaluated(
+        tmp_path,
+        rows=rows,
+        slices=("origin",),
+        small_slice_rows=small,
+        slice_thresholds={"auc": Threshold(at_least=0.9)},
+    )
+
+    passed = [t["slice"]["origin"] for t in report(execution)["thresholds"] if t["passed"] is not None]
+    assert passed == judged
+    assert only(execution, "blessing").properties["blessed"] == 1
+
+
+def test_scores_that_are_no_numbers_refuse_the_model_in_slices_too(tmp_path):
+    """A model that says nothing of some rows is undefined there, and undefined by its own fault."""
+    rows = {1: {**MANY[7], "x": [math.nan, *MANY[7]["x"][1:]]}}
+
+    execution = evaluated(
+        tmp_path,
+        rows=rows,
+        predict_fn=lambda _, table: table["x"].to_numpy(),
+        slices=("origin",),
+        slice_thresholds={"accuracy": Threshold(at_least=0.0)},
+    )
+
+    assert only(execution, "blessing").properties["blessed"] == 0
+    assert report(execution)["rows_without_score"] == {"p/model/artifact/1": 1}
+
+
+def test_every_figure_has_an_interval_and_so_has_the_difference(tmp_path):
+    """The interval holds the figure; that of the difference is of the same rows; without replicates there is none."""
+    with_them = report(evaluated(tmp_path / "a", rival="w", rows=MANY, slices=("origin",)))
+    without = report(evaluated(tmp_path / "b", rival="w", rows=MANY, replicates=0))
+
+    low, high = with_them["intervals"]["auc"]
+    assert low < with_them["overall"]["auc"] < high <= 1
+    low, high = with_them["change_intervals"]["auc"]
+    assert low < with_them["change"]["auc"] < high
+    assert with_them["change"]["auc"] == with_them["overall"]["auc"] - with_them["baseline_overall"]["auc"]
+    assert with_them["slices"][0]["change_intervals"]["auc"][0] is not None
+    assert without["intervals"] == {}
+
+
+def test_a_second_evaluation_gives_the_same_intervals(tmp_path):
+    """Nothing is drawn at random."""
+    one, other = (report(evaluated(tmp_path / name, rival="w", rows=MANY)) for name in ("a", "b"))
+
+    assert one == other
+
+
+def test_an_unchanged_model_does_not_differ_from_itself(tmp_path):
+    """Where model and baseline say the same, the difference is nothing, for certain."""
+    found = report(evaluated(tmp_path, rival="x", rows=MANY))
+
+    assert found["change"]["auc"] == 0
+    assert found["change_intervals"]["auc"] == [0, 0]
+
+
+def test_classes_are_judged_by_their_own_metrics(tmp_path):
+    """Labels may be words; the confusion matrix is in the report, and on the page."""
+    execution = evaluated(
+        tmp_path,
+        rows=MANY,
+        label="origin",
+        classes=("JFK", "Łódź <b>"),
+        predict_fn=lambda _, table: np.column_stack([table["x"].to_numpy(), 1 - table["x"].to_numpy()]),
+        thresholds={"macro_f1": Threshold(at_least=0.1)},
+    )
+
+    assert report(execution)["confusion"]["p/model/artifact/1"] == [[120, 180], [60, 60]]
+    assert only(execution, "blessing").properties["blessed"] == 1
+    assert "said Łódź &lt;b&gt;" in page(execution)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"classes": ("JFK",)}, "the label 'Łódź <b>' is none of the classes: 'JFK'"),
+        ({"classes": ("JFK", "Łódź <b>")}, "shape (420,) for 420 rows and 2 classes"),
+    ],
+)
+def test_classes_that_do_not_fit_are_told(tmp_path, arguments, said):
+    """A label that is no class, and scores that are not one for each."""
+    assert said in evaluated(tmp_path, rows=MANY, label="origin", **arguments).error
+
+
+def test_on_a_runner_that_is_named_an_error_reads_the_same(tmp_path):
+    """What a worker refuses is told without Beam around it."""
+    error = evaluated(tmp_path, label="origin", beam_runner="FnApiRunner").error
+
+    assert "numbers are wanted" in error
+    assert "Beam" not in error
+
+
+def test_a_runner_gives_the_same_report(tmp_path):
+    """Figures and intervals are those of this process."""
+    here, beam = (
+        report(evaluated(tmp_path / name, rival="w", rows=MANY, slices=("origin",), **given))
+        for name, given in (("here", {}), ("beam", {"beam_runner": "FnApiRunner"}))
+    )
+
+    assert beam == here
+
+
+def page(execution):
+    return (only(execution, "evaluation").path / "report.html").read_text()
+
+
+def test_the_page_stands_alone_and_says_why(tmp_path):
+    """It loads nothing, shows the verdict with its reasons, and lists slices with the worst first, whatever their names."""
+    execution = evaluated(
+        tmp_path,
+        rival="w",
+        rows=MANY,
+        slices=("origin",),
+        slice_thresholds={"auc": Threshold(max_drop=0.1)},
+    )
+
+    found = page(execution)
+    assert "http" not in found.replace("http-equiv", "")
+    assert "<script src" not in found
+    assert "Not blessed" in found
+    assert "Łódź &lt;b&gt;" in found
+    assert "<b>is" not in found
+    assert found.index("origin=Łódź &lt;b&gt; <span") < found.index("origin=JFK")
+    for plot in ("ROC", "Precision and recall", "Calibration", "Scores of the model"):
+        assert f"<h3>{plot}" in found
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"rows": {1: {"x": [0.5], "y": [1]}}},
+        {"rows": {1: {"x": [0.5, 0.5], "y": [1, 1]}}, "rival": "x"},
+        {"rows": MANY, "metrics": ("rmse", "r2")},
+        {"rows": MANY, "metrics": ("count",), "slices": ("origin",)},
+        {"rows": MANY, "metrics": ("auc",), "slices": ("x",), "small_slice_rows": 10**6, "replicates": 1},
+        {"rows": MANY, "exact_rows": 1, "rival": "w", "slices": ("origin",)},
+        {"rows": MANY, "intervals": "jackknife", "rival": "w"},
+    ],
+)
+def test_there_is_a_page_whatever_there_is_to_show(tmp_path, arguments):
+    """One row, one class, numbers instead of classes, nothing but the count, only small slices, and so on."""
+    execution = evaluated(tmp_path, **arguments)
+
+    assert execution.error is None
+    assert "No verdict" in page(execution)

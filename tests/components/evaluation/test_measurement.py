@@ -1,0 +1,338 @@
+"""Measurement: one pass over row groups that merges, the same figures here and on Beam, exact up to a number of rows."""
+
+import importlib.util
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import metrics as reference
+
+from spanwise.components import rows
+from spanwise.components.evaluation import measurement
+from spanwise.components.evaluation.bootstrap import interval
+from spanwise.components.evaluation.measurement import Question, measured, merged
+from spanwise.components.evaluation.metric import KNOWN, Metric
+from spanwise.orchestrator import ParameterError
+from tests.components.flow import written
+
+ROWS = 4000
+
+
+def column(model, table):
+    """Scores are a column of the table, called as the model's folder."""
+    return table[model.name].to_numpy()
+
+
+def classes(model, table):
+    """Chances of three classes, made of one column."""
+    x = table[model.name].to_numpy()
+    return np.column_stack([1 - x, x * 0.6, x * 0.4])
+
+
+class Cost(Metric):
+    """The mean of what wrong decisions cost."""
+
+    name = "cost"
+
+    def accumulate(self, labels, scores, weights):
+        cost = np.where(labels == 1, 5.0 * (scores <= 0.3), 1.0 * (scores > 0.3))
+        return np.array([weights.sum(), (weights * cost).sum()])
+
+    def merge(self, one, other):
+        return one + other
+
+    def finish(self, state):
+        return state[1] / state[0] if state[0] else float("nan")
+
+
+def window(folder: Path, seed: int = 1, rows_: int = ROWS) -> tuple[list, pa.Table]:
+    """Two spans of rows in several row groups, with two columns of scores and three of slices."""
+    draw = np.random.default_rng(seed)
+    label = draw.random(rows_) < 0.3
+    table = pa.table(
+        {
+            "y": label.astype(float),
+            "kind": draw.choice(["a", "b", "c"], rows_),
+            "new": np.clip(0.3 * label + draw.random(rows_) * 0.7, 0, 1),
+            "old": np.round(np.clip(0.2 * label + draw.random(rows_) * 0.8, 0, 1), 2),
+            "origin": draw.choice(["JFK", "EWR", "LGA", "ÅÄÖ"], rows_, p=[0.5, 0.3, 0.19, 0.01]),
+            "hour": draw.integers(0, 24, rows_),
+        }
+    )
+    spans = [(1, table.slice(0, rows_ // 2)), (2, table.slice(rows_ // 2))]
+    examples = [written(folder / str(span), span, {"eval": part}) for span, part in spans]
+    for example, (_, part) in zip(examples, spans, strict=True):
+        pq.write_table(part, example.split("eval") / "part-00000.parquet", row_group_size=max(rows_ // 6, 1))
+    return examples, table
+
+
+def answer(examples, *, exact_rows=10**6, runner=None, options=None, scratch=Path(), **question):
+    wanted = {
+        "label": "y",
+        "predict_fn": column,
+        "models": {"new": Path("new"), "old": Path("old")},
+        "names": ("count", "auc", "pr_auc", "log_loss", "accuracy", "calibration", "f1@0.4", "rmse", "r2"),
+        "slicings": (("origin",), ("origin", "hour")),
+        "replicates": 6,
+        **question,
+    }
+    asked = Question(schema=rows.columns_of(examples, "eval"), **wanted)
+    parts = rows.parts(examples, "eval")
+    return measured(asked, parts, exact_rows=exact_rows, runner=runner, options=options or {}, scratch=scratch)
+
+
+def same(one, other, *, within=0.0):
+    """Whether two answers have the same figures."""
+    assert one.rows == other.rows
+    everything = [(one.overall, other.overall)]
+    everything += [(a.figures, b.figures) for a, b in zip(one.slices, other.slices, strict=True)]
+    for mine, theirs in everything:
+        for model, name in itertools.product(mine, next(iter(mine.values()))):
+            np.testing.assert_allclose(theirs[model][name], mine[model][name], rtol=0, atol=within, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    return window(tmp_path_factory.mktemp("measurement"))
+
+
+@pytest.fixture(scope="module")
+def exact(lake):
+    return answer(lake[0], small_rows=100)
+
+
+def test_figures_are_scikit_learns(lake, exact):
+    """Over all rows and in a slice, those of scikit-learn."""
+    _, table = lake
+    here = table.filter(pa.compute.equal(table["origin"], "EWR"))
+    places = [group["origin"] for group in exact.slices[0].groups]
+
+    for rows_, found, at in ((table, exact.overall, 0), (here, exact.slices[0].figures, places.index("EWR"))):
+        y, p = rows_["y"].to_numpy(), rows_["new"].to_numpy()
+        value = {name: values[at, 0] for name, values in found["new"].items()}
+        assert value["auc"] == pytest.approx(reference.roc_auc_score(y, p), rel=1e-12)
+        assert value["pr_auc"] == pytest.approx(reference.average_precision_score(y, p), rel=1e-12)
+        assert value["log_loss"] == pytest.approx(reference.log_loss(y, p), rel=1e-12)
+        assert value["f1@0.4"] == pytest.approx(reference.f1_score(y, p > 0.4), rel=1e-12)
+        assert value["r2"] == pytest.approx(reference.r2_score(y, p), rel=1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+def test_batches_change_nothing(lake, exact, size):
+    """Neither a figure nor its replicates depend on the size of the batches."""
+    if size == 1:
+        examples, _ = lake
+        few = [rows.parts(examples, "eval")[0]]
+        one, other = (
+            [merged(measurement._kept(part, question_of(examples, batch_rows=n))) for part in few] for n in (1, 64)
+        )
+        assert (one[0].ids == other[0].ids).all()
+        return
+    same(exact, answer(lake[0], small_rows=100, batch_rows=size))
+
+
+def question_of(examples, **question):
+    return Question(
+        schema=rows.columns_of(examples, "eval"),
+        label="y",
+        predict_fn=column,
+        models={"new": Path("new")},
+        names=("auc",),
+        **question,
+    )
+
+
+@pytest.mark.parametrize("exact_rows", [10**6, 1000])
+def test_beam_gives_the_same(lake, tmp_path, exact_rows):
+    """On Beam, all figures are those of this process to the last bit, exact or not."""
+    here = answer(lake[0], exact_rows=exact_rows)
+    beam = answer(lake[0], exact_rows=exact_rows, runner="FnApiRunner", scratch=tmp_path)
+
+    same(here, beam)
+
+
+def test_beyond_the_exact_rows_only_areas_are_off_and_by_how_much_is_known(lake, exact):
+    """Sums are as before, replicates too; the AUC is within the bound that comes with it."""
+    found = answer(lake[0], exact_rows=100)
+
+    assert not found.exact
+    for model in ("new", "old"):
+        off = abs(found.overall[model]["auc"][0, 0] - exact.overall[model]["auc"][0, 0])
+        assert off <= found.auc_error[model] + 1e-12
+        assert found.auc_error[model] < 0.01
+        assert found.overall[model]["pr_auc"][0, 0] == pytest.approx(exact.overall[model]["pr_auc"][0, 0], abs=1e-3)
+        for name in ("count", "log_loss", "accuracy", "calibration", "f1@0.4", "rmse", "r2"):
+            np.testing.assert_allclose(found.overall[model][name], exact.overall[model][name], rtol=1e-9)
+    by_origin = dict(zip([g["origin"] for g in exact.slices[0].groups], exact.slices[0].sizes, strict=True))
+    assert dict(zip([g["origin"] for g in found.slices[0].groups], found.slices[0].sizes, strict=True)) == by_origin
+    slices = {g["origin"]: found.slices[0].figures["new"]["auc"][i, 0] for i, g in enumerate(found.slices[0].groups)}
+    for place, group in enumerate(exact.slices[0].groups):
+        assert slices[group["origin"]] == pytest.approx(exact.slices[0].figures["new"]["auc"][place, 0], abs=0.01)
+
+
+def test_a_column_of_very_many_values_is_bounded(tmp_path):
+    """Of 100,000 slices the largest thousand are reported; beyond the exact rows there are too many to count."""
+    count = 100_000
+    value = [f"id-{i}" for i in range(count)] + ["id-7"] * 5
+    table = pa.table({"y": [0.0, 1.0] * (count // 2) + [1.0] * 5, "new": [0.5] * (count + 5), "origin": value})
+    examples = [written(tmp_path, 1, {"eval": table})]
+    asked = {"models": {"new": Path("new")}, "slicings": (("origin",),), "names": ("count", "auc")}
+
+    found = answer(examples, **asked)
+    beyond = answer(examples, exact_rows=10, **asked)
+
+    assert found.slices[0].occurring == count
+    assert len(found.slices[0].groups) == measurement.MOST_SLICES
+    assert (found.slices[0].groups[0], found.slices[0].sizes[0]) == ({"origin": "id-7"}, 6)
+    assert beyond.left_out == (("origin",),)
+    assert beyond.overall["new"]["count"][0, 0] == count + 5
+
+
+@pytest.mark.parametrize("exact_rows", [10**6, 100])
+def test_classes_are_measured_as_scikit_learn_does(lake, exact_rows):
+    """Accuracy, log loss, macro and micro F1, and the confusion matrix."""
+    _, table = lake
+    names = ("count", "accuracy", "log_loss", "macro_f1", "micro_f1")
+    found = answer(
+        lake[0], exact_rows=exact_rows, label="kind", predict_fn=classes, names=names, classes=("a", "b", "c")
+    )
+
+    truth, chances = table["kind"].to_pylist(), classes(Path("new"), table)
+    chosen = [("a", "b", "c")[place] for place in chances.argmax(axis=1)]
+    value = {name: values[0, 0] for name, values in found.overall["new"].items()}
+    assert value["accuracy"] == pytest.approx(reference.accuracy_score(truth, chosen))
+    assert value["micro_f1"] == pytest.approx(reference.f1_score(truth, chosen, average="micro"))
+    assert value["macro_f1"] == pytest.approx(reference.f1_score(truth, chosen, average="macro"))
+    assert value["log_loss"] == pytest.approx(reference.log_loss(truth, chances), rel=1e-6)
+    assert (found.confusion["new"] == reference.confusion_matrix(truth, chosen)).all()
+
+
+@pytest.mark.parametrize("exact_rows", [10**6, 100])
+def test_a_metric_of_ones_own_is_measured_like_the_others(lake, exact_rows):
+    """Overall, by slice and in replicates; in one piece or merged from many."""
+    _, table = lake
+    found = answer(lake[0], exact_rows=exact_rows, own=(Cost(),), names=("count",), replicates=20)
+
+    y, p = table["y"].to_numpy(), table["new"].to_numpy()
+    expected = np.where(y == 1, 5.0 * (p <= 0.3), 1.0 * (p > 0.3)).mean()
+    assert found.overall["new"]["cost"][0, 0] == pytest.approx(expected)
+    low, high = interval(found.overall["new"]["cost"], "bootstrap")
+    assert low < expected < high
+    assert found.slices[0].figures["new"]["cost"].shape == (4, 21)
+
+
+def test_the_curves_are_those_of_the_rows(exact, lake):
+    """The points of ROC are points of scikit-learn's; calibration and spread count every row once."""
+    curves = exact.curves["new"]
+    _, table = lake
+
+    x, y, _ = reference.roc_curve(table["y"].to_numpy(), table["new"].to_numpy(), drop_intermediate=False)
+    assert {(round(a, 9), round(b, 9)) for a, b in curves.roc} <= {
+        (round(a, 9), round(b, 9)) for a, b in zip(x, y, strict=True)
+    }
+    assert {(0, 0), (1, 1)} <= set(curves.roc)
+    assert len(curves.roc) > 100
+    assert sum(rows_ for _, _, rows_ in curves.calibration) == ROWS
+    assert sum(sum(bars) for bars in curves.spread) == pytest.approx(1)
+
+
+def test_a_small_slice_has_no_intervals(exact):
+    """Its figure is there, its replicates are not."""
+    place = [group["origin"] for group in exact.slices[0].groups].index("ÅÄÖ")
+    found = exact.slices[0].figures["new"]["accuracy"][place]
+
+    assert exact.slices[0].sizes[place] < 100
+    assert np.isfinite(found[0])
+    assert np.isnan(found[1:]).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=40))
+def test_merging_goes_by_a_tree_and_keeps_the_order(sizes):
+    """Whatever the number of pieces, all of them are there, in order."""
+
+    class Piece:
+        def __init__(self, values):
+            self.values = values
+
+        def merge(self, other):
+            return Piece(self.values + other.values)
+
+    assert merged([Piece([size]) for size in sizes]).values == sizes
+
+
+def test_every_metric_has_a_formula():
+    """What may be asked for by name can be computed."""
+    from spanwise.components.evaluation.metrics import AREAS, FORMULAS
+
+    assert {*FORMULAS, *AREAS, "count"} == set(KNOWN)
+
+
+PIPELINE_FILE = """
+import functools
+from neighbour_of_a_pipeline import SCALE
+from spanwise.components import Metric
+
+@functools.cache
+def scale(model):
+    return SCALE
+
+def predict(model, table):
+    return table[model.name].to_numpy() * scale(model)
+
+class Wrong(Metric):
+    name = "wrong"
+    def accumulate(self, labels, scores, weights):
+        return weights.sum(), (weights * (labels != (scores > 0.5))).sum()
+    def merge(self, one, other):
+        return one[0] + other[0], one[1] + other[1]
+    def finish(self, state):
+        return state[1] / state[0]
+"""
+
+
+@pytest.fixture
+def pipeline_file(tmp_path, monkeypatch):
+    """A pipeline file with a neighbour, loaded by its path as the command line does."""
+    (tmp_path / "neighbour_of_a_pipeline.py").write_text("SCALE = 0.5\n")
+    (tmp_path / "a_pipeline_file.py").write_text(PIPELINE_FILE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = importlib.util.spec_from_file_location("pipeline_file_of_a_test", tmp_path / "a_pipeline_file.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "pipeline_file_of_a_test", module)
+    spec.loader.exec_module(module)
+    yield module
+    sys.modules.pop("neighbour_of_a_pipeline", None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exact_rows", [10**6, 100])
+def test_other_processes_know_the_pipeline_file(lake, tmp_path, pipeline_file, exact_rows):
+    """Two workers that were started afresh give the same figures, with functions and a metric of a pipeline file."""
+    asked = {
+        "predict_fn": pipeline_file.predict,
+        "own": (pipeline_file.Wrong(),),
+        "names": ("count", "auc", "log_loss"),
+        "exact_rows": exact_rows,
+    }
+    workers = {"direct_running_mode": "multi_processing", "direct_num_workers": 2}
+
+    here = answer(lake[0], **asked)
+    there = answer(lake[0], runner="FnApiRunner", options=workers, scratch=tmp_path, **asked)
+
+    same(here, there)
+
+
+def test_what_cannot_travel_is_told(lake, tmp_path):
+    """A function that holds something open cannot be sent to another process."""
+    with (
+        (tmp_path / "open").open("w") as file,
+        pytest.raises(ParameterError, match="cannot be sent to another process"),
+    ):
+        answer(lake[0], runner="FnApiRunner", scratch=tmp_path, predict_fn=lambda *_: file.write(""))

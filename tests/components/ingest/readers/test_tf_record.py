@@ -1,0 +1,213 @@
+"""TFRecord: every record is checked, features become columns, and where a file is cut never shows."""
+
+import gzip
+import zlib
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spanwise.components.ingest.job import IngestPlan, ingest
+from spanwise.components.ingest.readers import Dialect, format_of, reader_of
+from spanwise.orchestrator.errors import ColumnsChanged, UnreadableInput
+from tests.components.tf_example import framed, serialized
+
+
+@pytest.fixture
+def ingested(tmp_path):
+    """Ingests records, given as dicts of lists, and returns the table and the report."""
+    made = []
+
+    def ingested(rows, *, name="a.tfrecord", raw=None, **settings):
+        made.append(None)
+        path = tmp_path / name
+        path.write_bytes(framed(map(serialized, rows)) if raw is None else raw)
+        out = tmp_path / f"out{len(made)}"
+        report = ingest(IngestPlan(files={"all": (str(path),)}, destination=str(out), **settings))
+        return pa.concat_tables(map(pq.read_table, sorted((out / "Split-all").iterdir()))), report
+
+    return ingested
+
+
+def test_features_become_columns(ingested):
+    """Whole numbers, floats and text, each of them possibly missing, in the order of their names."""
+    table, report = ingested([{"n": [1], "x": [0.5], "s": [b"a"]}, {"n": [-2], "s": []}, {"s": [b"\xc3\xbc"], "x": []}])
+
+    assert report.columns == (("n", "int64"), ("s", "string"), ("x", "float"))
+    assert table.to_pylist() == [
+        {"n": 1, "s": "a", "x": 0.5},
+        {"n": -2, "s": None, "x": None},
+        {"n": None, "s": "ü", "x": None},
+    ]
+
+
+def test_a_feature_with_several_values_is_a_list(ingested):
+    """One record with two values makes a list of the whole column; no value is an empty list, no feature a missing one."""
+    rows = [{"n": [1]}] * 50 + [{"n": [1, 2]}, {"n": []}, {"m": [1]}]
+
+    table, report = ingested(rows, dialect=Dialect(block_bytes=64))
+
+    assert report.columns == (("m", "int64"), ("n", "list<item: int64>"))
+    assert table["n"].to_pylist()[48:] == [[1], [1], [1, 2], [], None]
+
+
+def test_bytes_that_are_no_text_are_binary(ingested):
+    """One value that is not UTF-8 makes the column binary, wherever it stands."""
+    table, _ = ingested([{"b": [b"text"]}] * 50 + [{"b": [b"\xff"]}], dialect=Dialect(block_bytes=64))
+
+    assert table["b"].type == pa.binary()
+    assert table["b"].to_pylist()[-2:] == [b"text", b"\xff"]
+
+
+def test_bytes_stay_bytes_when_told(ingested):
+    """Text is not looked for in features that hold images or keys."""
+    table, _ = ingested([{"b": [b"text"]}], dialect=Dialect(bytes_as_text=False))
+
+    assert table["b"].type == pa.binary()
+
+
+def test_a_type_can_be_pinned(ingested, tmp_path):
+    """A pinned feature is read as its type; a record whose value does not fit is set aside."""
+    rows = [{"n": [b"7"]}, {"n": [b"x"]}, {"n": [b"8"]}]
+
+    table, report = ingested(rows, types={"n": "int64"}, rejects=str(tmp_path / "rejects"))
+
+    assert table["n"].to_pylist() == [7, 8]
+    assert [(r.line, r.reason) for r in report.reject_examples] == [(2, "column 'n': 'x' is no int64")]
+
+
+@pytest.mark.parametrize(
+    "compress", [gzip.compress, zlib.compress, lambda d: gzip.compress(d[:21]) + gzip.compress(d[21:])]
+)
+def test_compression_is_known_by_its_bytes(ingested, compress):
+    """Gzip and zlib are told apart from plain records by what stands there, not by the name."""
+    raw = framed([serialized({"n": [n]}) for n in range(1000)])
+
+    table, _ = ingested(None, raw=compress(raw), name="a.tfrecord.gz")
+
+    assert table["n"].to_pylist() == list(range(1000))
+
+
+def test_rows_do_not_depend_on_pieces(ingested):
+    """Small blocks and pieces give the same rows in the same order, over several files."""
+    rows = [{"n": [n], "s": [b"x" * (n % 70)]} for n in range(500)]
+
+    table, report = ingested(rows, dialect=Dialect(block_bytes=100, part_bytes=1000))
+
+    assert len(report.files) > 5
+    assert table.to_pydict() == {"n": list(range(500)), "s": ["x" * (n % 70) for n in range(500)]}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a.tfrecord", "a.tfrecords.gz", "data_tfrecord-00000-of-00001.gz", "x.tfrecord-00001-of-00010", "a.tfrecord.zlib"],
+)
+def test_names_tell_the_format(name):
+    """The endings that TensorFlow and TFX give."""
+    assert format_of(name) == "tfrecord"
+
+
+def corrupted(at):
+    raw = bytearray(framed([serialized({"n": [1]})] * 3))
+    raw[at] ^= 1
+    return bytes(raw)
+
+
+SIZE = len(framed([serialized({"n": [1]})]))
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"", "the file is empty"),
+        (b"n,m\n1,2\n3,4\n5,6\n", "not a TFRecord file"),
+        (b"PAR1", "not a TFRecord file|ends inside record 1"),
+        (corrupted(SIZE), "record 2, at byte .*: the checksum of its length is wrong"),
+        (corrupted(SIZE + 14), f"record 2, at byte {SIZE}: its checksum is wrong"),
+        (corrupted(2 * SIZE - 1), "record 2, .* its checksum is wrong"),
+        (corrupted(0)[: SIZE - 3], "not a TFRecord file"),
+        (framed([serialized({"n": [1]})] * 3)[:-5], "ends inside record 3"),
+        (framed([serialized({"n": [1]})] * 3)[: 2 * SIZE + 5], "ends inside record 3"),
+        (
+            gzip.compress(framed([serialized({"n": [n]}) for n in range(100)]), mtime=0)[:-30],
+            "compression is cut short",
+        ),
+        (gzip.compress(framed([serialized({"n": [1]})]), mtime=0)[:10] + b"\xff" * 40, "compression is damaged"),
+        (framed([b"\xff\xff", b"\x08"]), "line 1: not a tf.Example"),
+        (framed([serialized({"n": [1]}), serialized({"n": [b"x"]})]), "'n' has numbers in some records and bytes"),
+    ],
+)
+def test_a_bad_file_is_told(ingested, raw, said):
+    """Where it is bad, and what to do; nothing is ingested."""
+    with pytest.raises(UnreadableInput, match=said):
+        ingested(None, raw=raw)
+
+
+@pytest.mark.parametrize("part_bytes", [10, 1 << 20])
+def test_a_truncated_file_is_told_in_pieces_too(ingested, part_bytes):
+    """A file that is cut into pieces is checked to its end."""
+    raw = framed([serialized({"n": [1]})] * 30)[:-1]
+
+    with pytest.raises(UnreadableInput, match="ends inside record 30"):
+        ingested(None, raw=raw, dialect=Dialect(part_bytes=part_bytes))
+
+
+def test_records_that_are_no_example_are_set_aside(ingested, tmp_path):
+    """A record with a good checksum that cannot be parsed is a rejected row with its number."""
+    good = serialized({"n": [1]})
+
+    table, report = ingested(None, raw=framed([good, b"\xff", good, b"\x0a\x05", good]), rejects=str(tmp_path / "no"))
+
+    assert table["n"].to_pylist() == [1, 1, 1]
+    assert [(r.line, r.reason) for r in report.reject_examples] == [(2, "not a tf.Example"), (4, "not a tf.Example")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "previous", "type_"),
+    [
+        ([{"n": [1]}], "list<item: int64>", "list<item: int64>"),
+        ([{"n": [b"a"]}], "binary", "binary"),
+        ([{"n": [1]}], "double", "double"),
+        ([{"n": [1]}, {}], "int64", "int64"),
+    ],
+)
+def test_a_span_keeps_the_type_of_the_one_before(ingested, rows, previous, type_):
+    """A list that happens to be of single values, or bytes that happen to be text, are not of another type."""
+    _, report = ingested(rows, previous=(("n", previous),))
+
+    assert dict(report.columns)["n"] == type_
+
+
+@pytest.mark.parametrize(
+    ("rows", "previous"),
+    [
+        ([{"n": [1]}] * 30 + [{"n": [1, 2]}], "int64"),
+        ([{"n": [b"a"]}] * 30 + [{"n": [b"\xff"]}], "string"),
+        ([{"n": [1]}], "string"),
+        ([{"n": [b"1"]}], "int64"),
+        ([{"n": [1]}] * 30 + [{"n": [0.5]}], "int64"),
+    ],
+)
+def test_another_type_than_before_is_an_error(ingested, rows, previous):
+    """The spans of a window are of one type; a change is told with the column."""
+    with pytest.raises(ColumnsChanged, match="column 'n'"):
+        ingested(rows, previous=(("n", previous),), dialect=Dialect(block_bytes=64))
+
+
+def test_a_feature_that_comes_late_is_a_column(ingested):
+    """A feature that only the last record has is found, though the first block did not have it."""
+    table, _ = ingested([{"n": [1]}] * 100 + [{"n": [1], "late": [2]}], dialect=Dialect(block_bytes=64))
+
+    assert table["late"].to_pylist() == [None] * 100 + [2]
+
+
+def test_the_survey_of_a_part_of_a_file(tmp_path):
+    """A list that has had one value at most is marked as such until the whole span is known."""
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(framed([serialized({"n": [1]})]))
+    reader = reader_of("tfrecord")
+    (piece,) = reader.describe(str(path), "tfrecord", Dialect()).descriptors
+
+    found = reader.infer(piece, Dialect(), frozenset(), None)
+
+    assert found == {"n": pa.list_(pa.int64(), 1)}

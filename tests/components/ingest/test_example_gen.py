@@ -1,0 +1,350 @@
+"""ExampleGen: one span a run at its newest version, compared with the span before, and not ingested twice."""
+
+import importlib
+import json
+import logging
+import shutil
+import warnings
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from spanwise.components import Dialect, ExampleGen
+from spanwise.orchestrator import Calendar, Examples, ParameterError, PatternError
+from tests.components.flow import Bench, only
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _beam():
+    """Imports Beam once: the nodes are forked from this process and have it from the start."""
+    root = logging.getLogger()
+    quiet = logging.NullHandler()
+    root.addHandler(quiet)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for module in ExampleGen.preload:
+            importlib.import_module(module)
+    root.removeHandler(quiet)
+
+
+class Field:
+    """Where data arrives, with the runs that ingest it."""
+
+    def __init__(self, folder) -> None:
+        self.data = folder / "data"
+        self.bench = Bench(folder / "root")
+
+    def arrive(self, name: str, *lines: str) -> None:
+        """A CSV file, from its header line on."""
+        path = self.data / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines) + "\n")
+
+    def ingest(self, span: int | None = None, pattern: str = "{SPAN}/v{VERSION}/*.csv", **arguments):
+        """Runs ExampleGen alone and returns its execution."""
+        given = arguments if "patterns" in arguments else {"pattern": f"{self.data}/{pattern}", **arguments}
+        return self.bench.run(ExampleGen(**given), span=span).executions["ExampleGen"]
+
+
+@pytest.fixture
+def field(tmp_path):
+    return Field(tmp_path)
+
+
+def rows(execution, split: str) -> list[dict]:
+    return pq.read_table(only(execution, "examples").as_kind(Examples).split(split)).to_pylist()
+
+
+def properties(execution) -> dict:
+    return only(execution, "examples").properties
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory):
+    """Three runs: the newest span at its newest version, the same again, and an older span."""
+    field = Field(tmp_path_factory.mktemp("example_gen"))
+    field.arrive("1/v1/a.csv", "x,y", "1,a", "2,b")
+    field.arrive("2/v1/a.csv", "x,y", "3,c")
+    field.arrive("2/v10/a.csv", "x,y", *(f"{n},d" for n in range(30)))
+    field.arrive("2/v9/a.csv", "x,y", "5,e")
+    return field, [field.ingest(), field.ingest(2), field.ingest(1)]
+
+
+def test_without_a_span_the_newest_is_ingested_at_its_newest_version(history):
+    """Versions are numbers: the tenth is newer than the ninth."""
+    _, (newest, *_) = history
+
+    assert (properties(newest)["span"], properties(newest)["version"]) == (2, 10)
+
+
+def test_one_input_is_divided_two_to_one(history):
+    """The rows go to train and eval, each to one of them."""
+    _, (newest, *_) = history
+    train, held_out = rows(newest, "train"), rows(newest, "eval")
+
+    assert properties(newest)["split_names"] == ["train", "eval"]
+    assert sorted(row["x"] for row in train + held_out) == list(range(30))
+    assert properties(newest)["rows"] == {"train": len(train), "eval": len(held_out)}
+    assert len(train) > len(held_out) > 0
+
+
+def test_the_examples_say_what_they_are(history):
+    """Columns, fingerprint and calendar are in the metadata."""
+    _, (newest, *_) = history
+
+    assert properties(newest)["columns"] == {"x": "int64", "y": "string"}
+    assert properties(newest)["calendar"] == "number"
+    assert properties(newest)["fingerprint"]
+
+
+def test_unchanged_files_of_a_span_are_served_from_the_cache(history):
+    """Ingesting the same span and version again does no work, though it is asked for by name this time."""
+    _, (newest, again, _) = history
+
+    assert again.reused == newest.id
+
+
+def test_an_older_span_is_ingested_when_it_is_named(history):
+    """A backfill ingests the span that it names, not the newest."""
+    _, (*_, older) = history
+
+    assert properties(older)["span"] == 1
+    assert sum(properties(older)["rows"].values()) == 2
+
+
+def test_a_span_that_is_not_there_is_told_with_those_that_are(history):
+    """The run fails, ingests nothing else instead, and names the nearest spans."""
+    field, _ = history
+
+    failed = field.ingest(7)
+
+    assert "no file of span 7" in failed.error
+    assert "1, 2" in failed.error
+    assert not failed.outputs
+
+
+def test_a_rewritten_version_is_a_new_artifact_and_a_warning(field, caplog):
+    """Files that change under one version are ingested again, and somebody is told that this is no version."""
+    field.arrive("1/v1/a.csv", "x", "1")
+    first = field.ingest()
+    field.arrive("1/v1/a.csv", "x", "2")
+
+    with caplog.at_level(logging.WARNING, "spanwise.example_gen"):
+        second = field.ingest()
+
+    assert only(second, "examples").id != only(first, "examples").id
+    assert properties(second)["version"] == properties(first)["version"] == 1
+    (warning,) = [r for r in caplog.records if r.message == "version-rewritten"]
+    assert warning.version == 1
+
+
+def test_files_written_anew_with_the_same_content_are_the_same(field, caplog):
+    """It is content that counts, not the time of a file."""
+    field.arrive("1/v1/a.csv", "x", "1")
+    first = field.ingest()
+    shutil.rmtree(field.data)
+    field.arrive("1/v1/a.csv", "x", "1")
+
+    assert field.ingest().reused == first.id
+    assert not [r for r in caplog.records if r.message == "version-rewritten"]
+
+
+def test_strays_are_told_and_passed_over(field, caplog):
+    """A path without a span does not stop the run, and is not silently left out either."""
+    field.arrive("1/v1/a.csv", "x", "1")
+    field.arrive("latest/v1/a.csv", "x", "1")
+
+    execution = field.ingest()
+
+    assert properties(execution)["span"] == 1
+    (warning,) = [r for r in caplog.records if r.message == "strays-passed-over"]
+    assert (warning.count, warning.first) == (1, str(field.data / "latest/v1/a.csv"))
+
+
+def test_a_column_that_disappears_is_an_error_that_names_it(field):
+    """The next span lacks a column of the span before."""
+    field.arrive("1/v1/a.csv", "x,y", "1,2")
+    field.arrive("2/v1/a.csv", "x", "1")
+    field.ingest(1)
+
+    assert "column 'y' (int64 in the previous span) is missing" in field.ingest(2).error
+
+
+def test_a_span_is_compared_with_the_one_before_it_not_with_the_last_ingested(field):
+    """A backfill of span 2 is held against span 1, whatever span 3 has."""
+    field.arrive("1/v1/a.csv", "x", "1")
+    field.arrive("3/v1/a.csv", "x,y", "1,2")
+    field.arrive("2/v1/a.csv", "x", "1")
+    field.ingest(1)
+    field.ingest(3)
+
+    assert field.ingest(2).state.succeeded
+
+
+def test_the_oldest_span_is_held_against_the_next_but_may_lack_its_new_columns(field):
+    """A span from before the first takes the types of its successor; columns that came later need not be there."""
+    field.arrive("2/v1/a.csv", "x,y", "1.5,a")
+    field.arrive("1/v1/a.csv", "x", "1")
+    field.ingest(2)
+
+    assert properties(field.ingest(1))["columns"] == {"x": "double"}
+
+
+def test_the_oldest_span_may_not_contradict_the_next(field):
+    """A type that cannot become that of the next span is an error."""
+    field.arrive("2/v1/a.csv", "x", "1")
+    field.arrive("1/v1/a.csv", "x", "one")
+    field.ingest(2)
+
+    assert "column 'x'" in field.ingest(1).error
+
+
+def test_the_arrival_of_other_spans_does_not_make_an_old_one_new(field):
+    """An unchanged span is served from the cache, though the span before it was rewritten with more columns since."""
+    field.arrive("1/v1/a.csv", "x", "1")
+    field.arrive("2/v1/a.csv", "x", "2")
+    field.ingest(1)
+    second = field.ingest(2)
+    field.arrive("1/v2/a.csv", "x,y", "1,1")
+    field.ingest(1)
+
+    assert field.ingest(2).reused == second.id
+
+
+def test_dated_patterns_count_days(field):
+    """A span of days is numbered since 1970 and shown as a date."""
+    field.arrive("2013-01-05/a.csv", "x", "1")
+
+    found = properties(field.ingest(15710, pattern="{YYYY}-{MM}-{DD}/*.csv"))
+
+    assert (found["span"], found["calendar"], found.get("version")) == (15710, "day", None)
+
+
+def test_an_input_that_is_divided_stays_so(field):
+    """With a pattern for each split, the rows stay where they are."""
+    field.arrive("train/1.csv", "x", "1", "2")
+    field.arrive("test/1.csv", "x", "3")
+    patterns = {split: f"{field.data}/{split}/{{SPAN}}.csv" for split in ("train", "test")}
+
+    execution = field.ingest(patterns=patterns)
+
+    assert [row["x"] for row in rows(execution, "train")] == [1, 2]
+    assert [row["x"] for row in rows(execution, "test")] == [3]
+
+
+def test_rows_of_one_key_are_never_in_two_splits(field):
+    """The split is chosen by the key columns alone, by weights that are given."""
+    field.arrive("1/v1/a.csv", "who,n", *(f"p{n % 7},{n}" for n in range(70)))
+
+    execution = field.ingest(ratios={"a": 1, "b": 1}, split_key=("who",))
+
+    who = {split: {row["who"] for row in rows(execution, split)} for split in ("a", "b")}
+    assert who["a"] | who["b"] == {f"p{n}" for n in range(7)}
+    assert not who["a"] & who["b"]
+
+
+def test_a_bad_row_stops_the_run(field):
+    """By default a row that cannot be parsed is an error that names file and line."""
+    field.arrive("1/v1/a.csv", "x,y", "1,2", "3")
+
+    failed = field.ingest()
+
+    assert "a.csv" in failed.error
+    assert "line 3" in failed.error
+
+
+def test_bad_rows_are_kept_when_asked_for(field):
+    """They are counted and kept beside the examples, and a span without any has no such output."""
+    field.arrive("1/v1/a.csv", "x,y", "1,2", "3")
+    field.arrive("2/v1/a.csv", "x,y", "1,2")
+
+    with_rejects, without = field.ingest(1, bad_rows="keep"), field.ingest(2, bad_rows="keep")
+
+    rejects = only(with_rejects, "rejects")
+    assert rejects.properties == {"span": 1, "version": 1, "rows": 1}
+    assert json.loads((rejects.path / "rejects.jsonl").read_text())["line"] == 3
+    assert "rejects" not in without.outputs
+
+
+def test_types_and_dialect_are_as_said(field):
+    """A pinned type holds, and text is read in the dialect that it is written in."""
+    field.arrive("1/v1/a.csv", "zip;n", "01234;-", "2;3")
+
+    execution = field.ingest(types={"zip": "string"}, dialect=Dialect(delimiter=";", null_values=("-",)))
+
+    found = sorted((row["zip"], row["n"]) for split in ("train", "eval") for row in rows(execution, split))
+    assert found == [("01234", None), ("2", 3)]
+
+
+def test_a_path_may_begin_at_home(field, monkeypatch):
+    """`~` is the user's home folder."""
+    field.arrive("1.csv", "x", "1")
+    monkeypatch.setenv("HOME", str(field.data))
+
+    outcome = field.bench.run(ExampleGen(pattern="~/{SPAN}.csv"))
+
+    assert properties(outcome.executions["ExampleGen"])["span"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"pattern": "data/{SPAM}/*"}, PatternError, "SPAM"),
+        ({}, ParameterError, "a pattern, or patterns by split, one of the two"),
+        ({"pattern": "a/{SPAN}", "patterns": {"train": "b/{SPAN}"}}, ParameterError, "one of the two"),
+        ({"patterns": {}}, ParameterError, "no input split"),
+        ({"patterns": {"train": "a/{SPAN}", "eval": "b/{YYYY}-{MM}-{DD}"}}, PatternError, "same kinds"),
+        ({"patterns": {"a": "a/{SPAN}", "b": "b/{SPAN}"}, "ratios": {"c": 1}}, ParameterError, "divided already"),
+        ({"pattern": "a/{SPAN}", "ratios": {"train": 0}}, ParameterError, "weight 0"),
+        ({"pattern": "a/{SPAN}", "bad_rows": "drop"}, ParameterError, "bad_rows"),
+        ({"pattern": "a/{SPAN}", "format": "xml"}, ParameterError, "format"),
+    ],
+)
+def test_what_is_wrong_is_told_when_the_pipeline_is_made(arguments, error, said):
+    """Nothing runs with a pattern, split or option that cannot be meant."""
+    with pytest.raises(error, match=said):
+        ExampleGen(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "calendar"),
+    [
+        ("a/{SPAN}/*", Calendar.NUMBER),
+        ("a/{YYYY}/{MM}/{DD}", Calendar.DAY),
+        ("a/{YYYY}{MM}{DD}T{HH}", Calendar.HOUR),
+    ],
+)
+def test_the_calendar_is_known_before_anything_runs(pattern, calendar):
+    """The command line reads a span as the pattern counts it."""
+    assert ExampleGen(pattern=pattern).calendar is calendar
+
+
+@pytest.mark.parametrize(("there", "told"), [(False, True), (True, False)])
+def test_where_nothing_is_found_at_all_it_is_said_where_paths_begin(field, monkeypatch, there, told):
+    """A command that was typed in another folder finds no span; when some are there, the folder is right."""
+    if there:
+        field.arrive("3/v1/x.csv", "a", "1")
+    monkeypatch.chdir(field.data.parent)
+    ended = field.bench.run(ExampleGen(pattern="data/{SPAN}/v{VERSION}/*.csv"), span=9).executions["ExampleGen"]
+
+    assert (f"is looked for from {field.data.parent}." in ended.error) is told
+
+
+def test_beam_does_not_chatter(field):
+    """What a node prints is about the data; Beam tells of each cache and worker that it makes."""
+    field.arrive("3/v1/x.csv", "a", "1")
+
+    assert "apache_beam" not in Path(field.ingest().log).read_text()
+
+
+def test_what_is_available_is_the_newest_version_that_every_split_has(tmp_path):
+    """Span 2's second version has no eval files yet; span 3 has none at all. One span is asked for alone."""
+    for file in ("train/1/v1", "eval/1/v1", "train/2/v1", "eval/2/v1", "train/2/v2", "train/3/v1"):
+        (tmp_path / file).mkdir(parents=True)
+        (tmp_path / file / "a.csv").write_text("x\n1\n")
+    node = ExampleGen(patterns={s: f"{tmp_path}/{s}/{{SPAN}}/v{{VERSION}}/*.csv" for s in ("train", "eval")})
+
+    assert node.available() == {1: 1, 2: 1}
+    assert node.available([2, 3]) == {2: 1}
+    assert node.available(range(2, 100)) == {2: 1}

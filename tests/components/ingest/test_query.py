@@ -1,0 +1,130 @@
+"""Queries: placeholders become parameters, with values that fit the calendar."""
+
+from datetime import UTC, date, datetime
+
+import pytest
+
+from spanwise.components.ingest.query import Query, span_of
+from spanwise.orchestrator.errors import ParameterError, UsageError
+from spanwise.orchestrator.span import Calendar
+
+DAY = Calendar.DAY.parse("2013-01-05")
+HOUR = Calendar.HOUR.parse("2013-01-05T13")
+
+
+@pytest.mark.parametrize(
+    ("calendar", "span", "values"),
+    [
+        (Calendar.DAY, DAY, (date(2013, 1, 5), date(2013, 1, 6), DAY)),
+        (Calendar.DAY, -1, (date(1969, 12, 31), date(1970, 1, 1), -1)),
+        (
+            Calendar.HOUR,
+            HOUR,
+            (datetime(2013, 1, 5, 13, tzinfo=UTC), datetime(2013, 1, 5, 14, tzinfo=UTC), HOUR),
+        ),
+        (Calendar.NUMBER, 7, (7, 8, 7)),
+    ],
+)
+def test_values_fit_the_calendar(calendar, span, values):
+    """Days are dates, hours are instants in UTC, numbers are numbers; the end is where the next span begins."""
+    query = Query.parse("SELECT * FROM t WHERE a >= {SPAN_START} AND a < {SPAN_END} AND s = {SPAN}", "q")
+
+    assert query.bound(span, calendar) == ("SELECT * FROM t WHERE a >= ? AND a < ? AND s = ?\n", values)
+
+
+def test_a_placeholder_may_stand_twice():
+    """Its value is given as often as it stands there."""
+    query = Query.parse("SELECT {SPAN}, {SPAN_END}, {SPAN};", "q")
+
+    assert query.bound(7, Calendar.NUMBER) == ("SELECT ?, ?, ?\n", (7, 8, 7))
+
+
+def test_values_may_be_read_from_settings():
+    """Where a parameter would keep an answer from streaming, the text reads typed settings, which are bound."""
+    query = Query.parse("SELECT {SPAN}, {SPAN_START} -- both", "q")
+
+    assert query.with_settings(DAY, Calendar.DAY) == (
+        "SELECT (current_setting('spanwise.span')::bigint), (current_setting('spanwise.span_start')::date) -- both\n",
+        {"spanwise.span": str(DAY), "spanwise.span_start": "2013-01-05"},
+    )
+
+
+def test_the_placeholders_of_tfx_are_understood():
+    """Seconds since 1970 in UTC, and the date as a text of digits."""
+    query = Query.parse("SELECT @span_begin_timestamp, @span_end_timestamp, @span_yyyymmdd_utc", "q")
+
+    assert query.bound(2, Calendar.DAY)[1] == (172800, 259200, "19700103")
+    assert query.filled(2, Calendar.DAY) == "SELECT 172800, 259200, '19700103'"
+
+
+def test_the_filled_text_is_for_people():
+    """It can be pasted into a console."""
+    query = Query.parse("SELECT * FROM t WHERE d >= {SPAN_START} AND s = {SPAN}", "q")
+
+    assert query.filled(DAY, Calendar.DAY) == f"SELECT * FROM t WHERE d >= '2013-01-05' AND s = {DAY}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT '{}' AS a, \"{x}\" FROM t",
+        "SELECT 1 -- {SPAN_START} comes later",
+        "SELECT /* {SPAN} */ 1",
+        "SELECT 'it''s {here}'",
+        "SELECT $body$ it's $body$, a@b, @other FROM t",
+    ],
+)
+def test_other_braces_and_comments_are_left_alone(text):
+    """Only placeholders are looked for; a query without any asks for no span."""
+    query = Query.parse(text, "q")
+
+    assert not query.has_span
+    assert query.bound(0, Calendar.NUMBER) == (f"{text}\n", ())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "q is empty"),
+        ("SELECT {SPAN_STRAT}", r"q has no placeholder \{SPAN_STRAT\}; there are \{SPAN_START\}"),
+        ("SELECT @span_begin", "q has no placeholder @span_begin"),
+        ("SELECT * FROM t WHERE d = '{SPAN_START}'", r"\{SPAN_START\} stands inside quotes"),
+        ("SELECT 'x @span_yyyymmdd_utc'", "@span_yyyymmdd_utc stands inside quotes"),
+    ],
+)
+def test_a_query_that_cannot_be_meant_is_refused(text, said):
+    """A misspelt placeholder, and one that would be nothing but text."""
+    with pytest.raises(ParameterError, match=said):
+        Query.parse(text, "q")
+
+
+def test_a_span_that_is_no_date_is_refused():
+    """A day beyond the year 9999 is told as such."""
+    with pytest.raises(UsageError, match="is no day in the years 1 to 9999"):
+        Query.parse("SELECT {SPAN_START}", "q").bound(20130105, Calendar.DAY)
+
+
+@pytest.mark.parametrize(
+    ("value", "calendar", "span"),
+    [
+        (date(2013, 1, 5), Calendar.DAY, DAY),
+        (datetime(2013, 1, 5, 23, 59, tzinfo=UTC), Calendar.DAY, DAY),
+        (datetime(2013, 1, 5, 13, 59), Calendar.HOUR, HOUR),  # noqa: DTZ001  as a database without zones gives it
+        ("2013-01-05", Calendar.DAY, DAY),
+        ("2013-01-05 13:59:00", Calendar.HOUR, HOUR),
+        (7, Calendar.NUMBER, 7),
+        ("7", Calendar.DAY, 7),
+    ],
+)
+def test_the_newest_span_may_be_a_date_or_a_number(value, calendar, span):
+    """What a database gives as its newest day is a span."""
+    assert span_of(value, calendar, "q") == span
+
+
+@pytest.mark.parametrize(
+    ("value", "calendar"), [("soon", Calendar.DAY), (0.5, Calendar.NUMBER), (date(2013, 1, 5), Calendar.HOUR)]
+)
+def test_what_is_no_span_is_told(value, calendar):
+    """A text that is no date, a fraction, a date where hours are counted."""
+    with pytest.raises(UsageError, match="q gives"):
+        span_of(value, calendar, "q")

@@ -1,0 +1,169 @@
+"""BulkInferrer: one file of predictions for each file of a span, row by row."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spanwise.components import BulkInferrer, Importer
+from spanwise.orchestrator import Blessing, Component, Examples, Input, Model, Output, ParameterError
+from spanwise.resolvers import LatestBlessed
+from tests.components import served_model as serving
+from tests.components.flow import Bench, only
+
+FILES = {
+    "train/part-00000": {"id": ["ä1", "b2", None], "x": [1.0, 2.0, 3.0]},
+    "train/part-00001": {"id": ["c3"], "x": [4.0]},
+    "eval/part-00000": {"id": [], "x": []},
+}
+TYPES = pa.schema([("id", pa.string()), ("x", pa.float64())])
+
+
+class Span(Component):
+    """Publishes one span of some files."""
+
+    def run(self, *, examples: Output[Examples], files: dict) -> None:
+        for name, columns in files.items():
+            split, file = name.split("/")
+            (examples.path / f"Split-{split}").mkdir(exist_ok=True)
+            pq.write_table(pa.table(columns, schema=TYPES), examples.path / f"Split-{split}" / f"{file}.parquet")
+        examples.split_names = sorted({name.split("/")[0] for name in files})
+        examples.span, examples.version, examples.calendar = 15706, 2, "day"
+
+
+class Verdict(Component):
+    """Blesses a model, or does not."""
+
+    def run(self, *, model: Input[Model], blessing: Output[Blessing | None], says: int | None) -> None:
+        if says is not None:
+            blessing.blessed, blessing.current_model, blessing.current_model_id = says, model.name, model.id
+            blessing.reasons = ["auc is 0.5; at_least=0.6 was wanted"]
+
+
+def inferred(tmp_path, predict_fn=serving.times, *, says="unconnected", files=FILES, **arguments):
+    (tmp_path / "model").mkdir(exist_ok=True)
+    (tmp_path / "model" / "factor").write_text("2.5")
+    span, model = Span(files=files), Importer(uri=str(tmp_path / "model"), kind=Model, name="Trainer")
+    verdict = [] if says == "unconnected" else [Verdict(model=model["artifact"], says=says)]
+    blessing = {"blessing": verdict[0]["blessing"]} if verdict else {}
+    inferrer = BulkInferrer(
+        examples=span["examples"], model=model["artifact"], predict_fn=predict_fn, **blessing, **arguments
+    )
+    return Bench(tmp_path / "root").run(span, model, *verdict, inferrer).executions["BulkInferrer"]
+
+
+def tables(execution):
+    result = only(execution, "inference_result")
+    return {str(p.relative_to(result.path)): pq.read_table(p) for p in sorted(result.path.rglob("*.parquet"))}
+
+
+def test_every_row_has_its_prediction_in_the_file_of_its_name(tmp_path):
+    """One file for one file, the same order, the columns that were asked for; batches make no difference."""
+    execution = inferred(tmp_path, columns=("id",), batch_size=2)
+
+    found = tables(execution)
+    assert {name: table.to_pydict() for name, table in found.items()} == {
+        "Split-train/part-00000.parquet": {"id": ["ä1", "b2", None], "prediction": [2.5, 5.0, 7.5]},
+        "Split-train/part-00001.parquet": {"id": ["c3"], "prediction": [10.0]},
+        "Split-eval/part-00000.parquet": {"id": [], "prediction": []},
+    }
+    assert len({table.schema for table in found.values()}) == 1
+
+
+def test_the_result_carries_its_span_and_its_model(tmp_path):
+    """Whatever comes after can tell which rows these are of, and who says so."""
+    properties = only(inferred(tmp_path, columns=("id",)), "inference_result").properties
+
+    assert properties == {
+        "span": 15706,
+        "version": 2,
+        "calendar": "day",
+        "split_names": ["eval", "train"],
+        "model": "p/Trainer/artifact/1",
+        "rows": {"eval": 0, "train": 4},
+        "columns": {"id": "string", "prediction": "double"},
+    }
+
+
+def test_a_table_brings_its_own_columns(tmp_path):
+    """As a mapping does; only the splits that were asked for are predicted."""
+    found = tables(inferred(tmp_path, serving.named, splits=("train",)))
+
+    assert list(found) == ["Split-train/part-00000.parquet", "Split-train/part-00001.parquet"]
+    assert found["Split-train/part-00001.parquet"].to_pylist() == [{"late": True, "why": "x is 4.0"}]
+
+
+def test_several_numbers_a_row_are_a_list(tmp_path):
+    """The chances of classes stay together."""
+
+    def chances(model, table):
+        return [[1 - x, x] for x in table["x"].to_pylist()]
+
+    found = tables(inferred(tmp_path, chances, output="chances"))
+
+    assert found["Split-train/part-00001.parquet"].to_pydict() == {"chances": [[-3.0, 4.0]]}
+
+
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        (0, "p/Trainer/artifact/1 is not blessed: auc is 0.5; at_least=0.6 was wanted"),
+        (None, "there is no verdict on p/Trainer/artifact/1"),
+    ],
+)
+def test_a_model_that_is_not_blessed_predicts_nothing(tmp_path, says, told):
+    """Nothing is published, the run goes on, and the log says why."""
+    execution = inferred(tmp_path, says=says)
+
+    assert execution.error is None
+    assert "inference_result" not in execution.outputs
+    assert told in (tmp_path / "root" / "p" / ".runs" / "1" / "logs" / "BulkInferrer.1.log").read_text()
+
+
+def test_a_blessed_model_predicts(tmp_path):
+    """A yes is a yes."""
+    assert "inference_result" in inferred(tmp_path, says=1).outputs
+
+
+def test_before_there_is_a_champion_nothing_is_predicted(tmp_path):
+    """The first runs of a pipeline have no blessed model."""
+    (tmp_path / "model").mkdir()
+    span, trainer = Span(files=FILES), Importer(uri=str(tmp_path / "model"), kind=Model, name="Trainer")
+    champion = LatestBlessed(trainer["artifact"])
+    inferrer = BulkInferrer(examples=span["examples"], model=champion["artifact"], predict_fn=serving.times)
+
+    made = Bench(tmp_path / "root").run(span, trainer, champion, inferrer).executions["BulkInferrer"]
+
+    assert made.error is None
+    assert "inference_result" not in made.outputs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"columns": ("flight",)}, "no column 'flight'; they have: id, x"),
+        ({"splits": ("test",)}, "no split 'test'"),
+        ({"predict_fn": serving.too_few}, "predict_fn gave 2 values of 'prediction' for 3 rows"),
+        ({"predict_fn": lambda _, table: {"id": table["x"]}, "columns": ("id",)}, "gives a column 'id'"),
+        ({"predict_fn": lambda _, table: table["x" if len(table) > 1 else "id"]}, "as double for some rows"),
+    ],
+)
+def test_what_cannot_be_predicted_is_told(tmp_path, arguments, said):
+    """A column or split that is not there, and predictions that do not fit."""
+    assert said in inferred(tmp_path, **arguments).error
+
+
+def test_a_name_for_two_columns_is_refused_when_the_pipeline_is_made():
+    """The prediction needs a name of its own."""
+    span, model = Span(files=FILES), Importer(uri="x", kind=Model)
+
+    with pytest.raises(ParameterError, match="'x' is one of the columns"):
+        BulkInferrer(examples=span["examples"], model=model["artifact"], predict_fn=print, columns=("x",), output="x")
+
+
+def test_a_span_without_a_row_gives_files_without_a_row(tmp_path):
+    """The columns are there, for whoever reads many spans at once."""
+    files = {"eval/part-00000": {"id": [], "x": []}}
+
+    (found,) = tables(inferred(tmp_path, columns=("id",), files=files)).values()
+
+    assert found.schema == pa.schema([("id", pa.string()), ("prediction", pa.float64())])

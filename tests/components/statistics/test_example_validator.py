@@ -1,0 +1,333 @@
+"""ExampleValidator and AnomalyGate: what is odd about a span is told, kept, and stops what comes after."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spanwise.components import AnomalyGate, ExampleValidator, Importer, SchemaGen, StatisticsGen
+from spanwise.components.statistics.anomalies import (
+    Anomaly,
+    jensen_shannon,
+    l_infinity,
+    read,
+    validate,
+    worst,
+    write,
+)
+from spanwise.components.statistics.schema import Check, FeatureSchema, Schema, Severity
+from spanwise.components.statistics.span_statistics import Split, Statistics, count_column
+from spanwise.orchestrator import Component, Input, InputError, Output, ParameterError, Report, State, past
+from spanwise.orchestrator import Examples as ExamplesArtifact
+from spanwise.orchestrator import Schema as SchemaArtifact
+from spanwise.resolvers import Latest, Previous
+from tests.components.day import Day
+from tests.components.flow import Bench, only
+
+
+def split(name="train", **columns):
+    """Statistics of one split with these columns."""
+    arrays = {column: pa.array(values) for column, values in columns.items()}
+    found = {f.name: f for column, values in arrays.items() for f in count_column(column, values)}
+    return Split(name=name, rows=max(map(len, arrays.values()), default=0), features=found)
+
+
+def span(*splits, **columns):
+    """Statistics of these splits, or of one with these columns."""
+    found = splits or (split(**columns),)
+    return Statistics(splits={s.name: s for s in found})
+
+
+def schema(**features):
+    """A schema of these features."""
+    return Schema(features={name: FeatureSchema(**{"type": "int64", **said}) for name, said in features.items()})
+
+
+def only_anomaly(*given, **known):
+    """The one anomaly there is."""
+    (found,) = validate(*given, **known)
+    return found
+
+
+def test_a_span_as_expected_has_no_anomalies():
+    """What fits the schema is not told."""
+    wanted = schema(x={"min": 0, "max": 9}, y={"type": "string", "values": ("a", "b")})
+
+    assert validate(span(x=[0, 9], y=["a", "b"]), wanted) == ()
+
+
+ODD = [
+    ({"y": [1]}, {"x": {}, "y": {}}, Check.MISSING_COLUMN, "it is gone; it was int64"),
+    ({"x": [1], "y": [1]}, {"x": {}}, Check.NEW_COLUMN, "the schema does not know it; it is int64"),
+    ({"x": ["1"]}, {"x": {}}, Check.TYPE, "it is string; it should be int64"),
+    ({"x": [1, None]}, {"x": {"present": 0.9}}, Check.MISSING_VALUES, "50.00% of 2 are missing; 10.00% may be"),
+    ({"x": pa.nulls(2)}, {"x": {}}, Check.MISSING_VALUES, "100.00% of 2 are missing"),
+    ({"x": [math.nan, 1.0]}, {"x": {"type": "double"}}, Check.NOT_FINITE, "1 NaN and 0 infinite"),
+    ({"x": ["a", "c"]}, {"x": {"type": "string", "values": ("a", "b")}}, Check.VALUES, "1 values .50.00%. .*: 'c' .1."),
+    ({"x": [1, 20]}, {"x": {"max": 9}}, Check.RANGE, "from 1 to 20; any to 9 is allowed. About 50.00%"),
+    ({"x": [-1, 2]}, {"x": {"min": 0}}, Check.RANGE, "from -1 to 2; 0 to any is allowed"),
+    ({"x": [[]]}, {"x": {"type": "list<item: null>", "min_length": 1}}, Check.LENGTH, "the shortest has length 0"),
+    ({"x": ["abc"]}, {"x": {"type": "string", "max_length": 2}}, Check.LENGTH, "the longest has length 3"),
+    ({"x": []}, {"x": {}}, Check.EMPTY_SPLIT, "it has no rows"),
+]
+
+
+@pytest.mark.parametrize(("columns", "features", "check", "told"), ODD)
+def test_each_departure_is_told(columns, features, check, told):
+    """A departure has its check, its severity and a sentence with the numbers."""
+    wanted = schema(**features)
+
+    (found, *others) = [a for a in validate(span(**columns), wanted) if a.feature != "x[]"]
+
+    assert others == []
+    assert (found.check, found.severity) == (check, wanted.severity_of(check))
+    assert re.search(told, found.message)
+
+
+@pytest.mark.parametrize(
+    ("values", "said", "key"),
+    [
+        ([0.5], {"type": "double", "values": ("0.5",)}, "values"),
+        ([0.5], {"type": "double", "drift": {"l_infinity": 0.1}}, "l_infinity"),
+        (["a"], {"type": "string", "skew": {"jensen_shannon": 0.1}}, "jensen_shannon"),
+        (["a"], {"type": "string", "max": 9}, "min and max"),
+        ([1], {"max_length": 9}, "min_length and max_length"),
+    ],
+)
+def test_a_key_that_would_check_nothing_is_refused(values, said, key):
+    """What a schema says of a feature must be something that can be told of its type."""
+    with pytest.raises(ParameterError, match=f"the schema has {key} for 'x'"):
+        validate(span(x=values), schema(x=said))
+
+
+def test_a_span_without_splits_is_empty():
+    """Statistics of nothing at all are no clean bill."""
+    assert only_anomaly(Statistics(splits={}), schema(x={})).check is Check.EMPTY_SPLIT
+
+
+def test_a_column_may_be_absent_when_the_schema_says_so():
+    """`column = false` allows it."""
+    assert validate(span(y=[1]), schema(x={"column": False}, y={})) == ()
+
+
+def test_a_share_may_be_outside_when_the_schema_says_so():
+    """`outside` allows a share of values to be none of the listed, or out of range."""
+    text = schema(x={"type": "string", "values": ("a",), "outside": 0.5})
+    number = schema(x={"max": 9, "outside": 0.5})
+
+    assert validate(span(x=["a", "c"]), text) == ()
+    assert validate(span(x=[1, 20]), number) == ()
+    assert validate(span(x=["c", "c", "a"]), text) != ()
+
+
+def test_of_many_unknown_values_the_most_frequent_are_named():
+    """Among 100,000 distinct strings the count of unknown ones is right, and a few are named."""
+    values = [*["a"] * 10, *["new"] * 5000, *[f"other {i}" for i in range(100_000)]]
+
+    found = only_anomaly(span(x=values), schema(x={"type": "string", "values": ("a",)}))
+
+    assert found.figures["outside"] == pytest.approx(105_000, rel=0.01)
+    assert found.message.split(": ", 1)[1].startswith("'new' (")
+
+
+def test_the_absence_of_a_struct_is_told_once():
+    """Where a struct is gone, its fields are not told as well."""
+    wanted = schema(a={"type": "struct<b: int64>"}, **{"a.b": {}}, x={})
+
+    assert [a.feature for a in validate(span(x=[1]), wanted)] == ["a"]
+
+
+def test_drift_of_texts_is_the_greatest_change_of_a_share():
+    """A value that has become much more frequent than in the span before is named."""
+    wanted = schema(x={"type": "string", "drift": {"l_infinity": 0.2}})
+    now, before = span(x=["a"] * 80 + ["b"] * 20), span(x=["a"] * 50 + ["b"] * 50)
+
+    found = only_anomaly(now, wanted, before)
+
+    assert (found.check, found.severity) == (Check.DRIFT, Severity.WARNING)
+    assert found.figures["distance"] == pytest.approx(0.3)
+    assert "'a' differs by 0.300 from the span before; 0.2 is allowed" in found.message
+
+
+def test_drift_of_numbers_is_their_divergence():
+    """Numbers that have moved are told; numbers of the same distribution are not."""
+    wanted = schema(x={"type": "double", "drift": {"jensen_shannon": 0.1}})
+    rng = np.random.default_rng(0)
+    before, same, moved = (span(x=rng.normal(mean, size=1000)) for mean in (0, 0, 2))
+
+    assert validate(same, wanted, before) == ()
+    assert only_anomaly(moved, wanted, before).figures["distance"] > 0.4
+
+
+def test_the_first_span_does_not_drift():
+    """Without a span before there is nothing to drift from."""
+    assert validate(span(x=[1] * 200), schema(x={"drift": {"jensen_shannon": 0}})) == ()
+
+
+def test_few_values_are_not_compared():
+    """Distributions of less than a hundred values differ by chance, so nothing is said of them."""
+    wanted = schema(x={"type": "string", "drift": {"l_infinity": 0.1}})
+
+    assert validate(span(x=["a"] * 99), wanted, span(x=["b"] * 99)) == ()
+    assert validate(span(x=["a"] * 100), wanted, span(x=["b"] * 100)) != ()
+
+
+def test_skew_is_told_between_splits():
+    """Two splits that differ are named."""
+    wanted = schema(x={"type": "string", "skew": {"l_infinity": 0.1}})
+
+    found = only_anomaly(span(split("train", x=["a"] * 100), split("eval", x=["b"] * 100)), wanted)
+
+    assert found.check is Check.SKEW
+    assert "between the splits train and eval" in found.message
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [([0, 1] * 50, [0, 1] * 500, 0), ([0] * 100, [1] * 100, 1), ([0] * 100, [0, 1] * 50, 0.3113)],
+)
+def test_divergence_is_in_bits(one, other, expected):
+    """The same distribution has divergence 0, disjoint ones 1, whatever the counts."""
+    (a,), (b,) = count_column("x", pa.array(one)), count_column("x", pa.array(other))
+
+    assert jensen_shannon(a, b) == pytest.approx(expected, abs=1e-3)
+    assert jensen_shannon(b, a) == pytest.approx(expected, abs=1e-3)
+
+
+def test_distance_of_texts_counts_values_that_only_one_side_has():
+    """A value that is new has its whole share as difference."""
+    (a,), (b,) = count_column("x", pa.array(["a", "b"])), count_column("x", pa.array(["a", "c", "c", "c"]))
+
+    assert l_infinity(a, b) == (0.75, "c")
+
+
+def test_the_worst_comes_first():
+    """Errors stand before warnings, and the worst severity is that of the span."""
+    wanted = Schema(severity={Check.NEW_COLUMN: Severity.WARNING}, features={"x": FeatureSchema(type="int64", max=1)})
+
+    found = validate(span(a=[1], x=[5]), wanted)
+
+    assert [a.severity for a in found] == [Severity.ERROR, Severity.WARNING]
+    assert worst(found) is Severity.ERROR
+    assert worst(()) is None
+
+
+def test_anomalies_are_read_as_they_were_written(tmp_path):
+    """The file has all that is known of an anomaly, in JSON."""
+    found = validate(span(x=[1, 20], ü=[1]), schema(x={"max": 9}))
+
+    write(found, tmp_path / "anomalies.json")
+
+    assert read(tmp_path / "anomalies.json") == found
+    assert json.loads((tmp_path / "anomalies.json").read_text())["anomalies"][0]["feature"] == "x"
+
+
+def test_a_damaged_file_of_anomalies_is_named(tmp_path):
+    """What is no list of anomalies is refused."""
+    (tmp_path / "anomalies.json").write_text("{}")
+
+    with pytest.raises(InputError, match=r"anomalies\.json"):
+        read(tmp_path / "anomalies.json")
+
+
+def test_an_anomaly_reads_as_a_sentence():
+    """It says how bad, where and what."""
+    found = Anomaly(check=Check.RANGE, severity=Severity.ERROR, feature="x", split="train", message="too far.")
+
+    assert str(found) == "error: x of split train: too far."
+
+
+class Train(Component):
+    """Stands for what comes after."""
+
+    def run(self, examples: Input[ExamplesArtifact], report: Output[Report]) -> None:
+        (report.path / "trained").touch()
+
+
+GOOD = {"train": {"delay": list(range(100)) * 2, "carrier": ["AA", "DL"] * 100}}
+DRIFTED = {"train": {"delay": list(range(100)) * 2, "carrier": ["AA"] * 199 + ["DL"]}}
+BAD = {"train": {"delay": [10**6] * 200, "carrier": ["XX", "DL"] * 100}}
+ROWS = {3: GOOD, 4: GOOD, 5: DRIFTED, 6: BAD, 8: DRIFTED}
+
+
+def nodes(stop_at="error"):
+    """The pipeline up to a trainer that waits for the gate."""
+    day = Day(rows=ROWS)
+    statistics = StatisticsGen(examples=day["examples"])
+    known = Latest(past("SchemaGen", "schema", SchemaArtifact))
+    schema_gen = SchemaGen(statistics=statistics["statistics"], curated=known["schema"])
+    before = Previous(statistics["statistics"])
+    validator = ExampleValidator(
+        statistics=statistics["statistics"], schema=schema_gen["schema"], previous=before["statistics"]
+    )
+    gate = AnomalyGate(anomalies=validator["anomalies"], stop_at=stop_at)
+    train = Train(examples=day["examples"], after=[gate])
+    return [day, statistics, known, schema_gen, before, validator, gate, train]
+
+
+def test_a_bad_span_stops_the_run_before_training_and_leaves_its_report(tmp_path):
+    """The gate fails with the anomalies and the report in its message; the report is published, training skipped."""
+    bench = Bench(tmp_path)
+    bench.run(*nodes(), span=3)
+
+    outcome = bench.run(*nodes(), span=6)
+
+    anomalies = only(outcome.executions["ExampleValidator"], "anomalies")
+    error = outcome.executions["AnomalyGate"].error
+    assert (outcome.failed, outcome.skipped) == (("AnomalyGate",), ("Train",))
+    assert "span 6 has 1 anomaly of severity error or worse:\n  error: delay of split train: values go" in error
+    assert f"{anomalies.path}/anomalies.html" in error
+    assert "<svg" in (anomalies.path / "anomalies.html").read_text()
+    assert (anomalies.properties["span"], anomalies.properties["severity"]) == (6, "error")
+
+
+def test_the_severity_that_stops_is_a_parameter(tmp_path):
+    """A drift is a warning: it stops only a gate that is told to stop at warnings."""
+    bench = Bench(tmp_path)
+    bench.run(*nodes(), span=4)
+
+    patient = bench.run(*nodes(), span=5)
+    strict = bench.run(*nodes(stop_at="warning"), span=5)
+
+    assert patient.succeeded
+    assert strict.failed == ("AnomalyGate",)
+    assert "carrier: the share of 'AA' differs by 0.495 from the span before" in strict.executions["AnomalyGate"].error
+
+
+def test_a_span_is_compared_with_the_one_before_it(tmp_path):
+    """A backfilled span is held against the span before it, not against the newest."""
+    bench = Bench(tmp_path)
+    for number in (3, 8):
+        bench.run(*nodes(), span=number)
+
+    outcome = bench.run(*nodes(), span=4)
+
+    anomalies = only(outcome.executions["ExampleValidator"], "anomalies")
+    (compared,) = outcome.executions["ExampleValidator"].inputs["previous"]
+    assert compared.properties["span"] == 3
+    assert anomalies.properties["found"] == 0
+
+
+def test_the_first_run_has_nothing_odd(tmp_path):
+    """A pipeline that has never run infers its schema, and passes its own gate at the strictest."""
+    outcome = Bench(tmp_path).run(*nodes(stop_at="info"), span=3)
+
+    assert outcome.succeeded
+    assert outcome.executions["Train"].state is State.COMPLETE
+
+
+def test_a_curated_schema_is_what_a_span_is_held_against(tmp_path):
+    """A schema from a file decides what is odd."""
+    (tmp_path / "schema.toml").write_text("[features.delay]\ntype = 'int64'\nmax = 10\n")
+    day = Day(rows=ROWS)
+    statistics = StatisticsGen(examples=day["examples"])
+    curated = Importer(uri=str(tmp_path / "schema.toml"), kind=SchemaArtifact)
+    validator = ExampleValidator(statistics=statistics["statistics"], schema=curated["artifact"])
+
+    outcome = Bench(tmp_path / "root").run(day, statistics, curated, validator, span=3)
+
+    found = read(only(outcome.executions["ExampleValidator"], "anomalies").path / "anomalies.json")
+    assert [(a.severity.value, a.feature) for a in found] == [("error", "delay"), ("info", "carrier")]

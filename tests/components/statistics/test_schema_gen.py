@@ -1,0 +1,174 @@
+"""SchemaGen: sensible schemas from statistics, and curated ones as they are."""
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spanwise.components import Importer, SchemaGen, StatisticsGen
+from spanwise.components.statistics.anomalies import validate
+from spanwise.components.statistics.schema import Distance, FeatureSchema, Schema
+from spanwise.components.statistics.schema_gen import infer
+from spanwise.components.statistics.span_statistics import Split, Statistics, count_column
+from spanwise.orchestrator import Schema as SchemaArtifact
+from spanwise.orchestrator import State, past
+from spanwise.resolvers import Latest
+from tests.components.day import Day
+from tests.components.flow import Bench, only
+
+
+def statistics(**columns):
+    """Statistics of one split with these columns."""
+    found = {f.name: f for name, values in columns.items() for f in count_column(name, pa.array(values))}
+    return Statistics(splits={"train": Split(name="train", rows=len(next(iter(columns.values()))), features=found)})
+
+
+def inferred(values, **settings):
+    """What is inferred of one column."""
+    return infer(statistics(x=values), **settings).features["x"]
+
+
+def test_a_column_of_few_texts_has_a_domain():
+    """The values of a text with few of them are listed, in order."""
+    found = inferred(["b", "a"] * 50)
+
+    assert found.values == ("a", "b")
+    assert found.drift == Distance(l_infinity=0.2)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [f"id {i}" for i in range(1000)],  # more than max_values
+        ["a", "b", "c"],  # too few of each
+        [None] * 10,
+    ],
+)
+def test_texts_without_a_clear_domain_have_none(values):
+    """Where rarer values are likely to follow, no list is inferred."""
+    assert infer(statistics(x=pa.array(values, pa.string()))).features["x"].values is None
+
+
+def test_how_many_values_may_be_listed_is_a_parameter():
+    """`max_values` bounds the list."""
+    assert inferred(["b", "a"] * 50, max_values=1).values is None
+
+
+def test_numbers_have_a_range_that_allows_as_much_again():
+    """A range is widened by its own width, without crossing zero; doubles are rounded outwards."""
+    assert (inferred([10, 20]).min, inferred([10, 20]).max) == (0, 30)
+    assert (inferred([-5, 5]).min, inferred([-5, 5]).max) == (-15, 15)
+    assert (inferred([-20.0, -10.0]).min, inferred([-20.0, -10.0]).max) == (-30.0, 0.0)
+    assert (inferred([0.0, 0.123]).min, inferred([0.0, 0.123]).max) == (0.0, 0.25)
+
+
+def test_a_constant_has_no_range_and_no_drift():
+    """A number that is the same in all rows is most likely the date, which will change."""
+    assert inferred([2013] * 200) == FeatureSchema(type="int64", present=0.95)
+
+
+def test_identifiers_have_no_range_and_no_drift():
+    """Whole numbers that are nearly all different grow from span to span; doubles that are, do not."""
+    assert inferred(list(range(1000))) == FeatureSchema(type="int64", present=0.95)
+    assert inferred([i / 7 for i in range(1000)]).max is not None
+
+
+def test_twice_the_missing_share_may_be_missing():
+    """What is missing may be missing twice as often, and five percent more."""
+    assert inferred([None, 1, 2, 3, 4, 5, 6, 7, 8, 9]).present == 0.75
+    assert inferred([None, 1, 2]).present == 0.28
+    assert inferred([None, None, None, 1]).present == 0.0
+
+
+def test_nan_is_allowed_where_it_was():
+    """A column with NaN may have NaN; one without may not."""
+    assert not inferred([1.0, math.nan]).finite
+    assert inferred([1.0, 2.0]).finite
+
+
+def test_lists_have_their_lengths():
+    """Lists of one length keep it; lists that are never empty stay so."""
+    schema = infer(statistics(same=[[1, 2], [3, 4]], some=[[1], [1, 2]], any=[[], [1]]))
+
+    assert (schema.features["same"].min_length, schema.features["same"].max_length) == (2, 2)
+    assert (schema.features["some"].min_length, schema.features["some"].max_length) == (1, None)
+    assert (schema.features["any"].min_length, schema.features["any"].max_length) == (None, None)
+
+
+def test_every_kind_of_column_can_be_inferred():
+    """Whatever the columns, what is inferred of a span finds nothing odd in it."""
+    rng = np.random.default_rng(0)
+    found = statistics(
+        null=pa.nulls(300),
+        huge=[2**63 - 1, -(2**63)] * 150,
+        wide=[1.7e308, -1.7e308] * 150,
+        tiny=[5e-324, 1e-323] * 150,
+        odd=[math.nan, math.inf, 1.0] * 100,
+        texts=[f"ü {i}" for i in range(300)],
+        blob=[b"\xff"] * 300,
+        when=pa.array(range(300), pa.timestamp("us")),
+        nested=[{"a": [1], "b": None}] * 300,
+        flag=[True, False, None] * 100,
+        one=rng.normal(size=300),
+    )
+
+    assert validate(found, infer(found), previous=found) == ()
+
+
+def test_what_is_inferred_is_written_and_read(tmp_path):
+    """The file of an inferred schema holds all of it."""
+    schema = infer(statistics(x=[1, 2], y=["a", None], z=[1e300, -1e300]))
+    (tmp_path / "schema.toml").write_text(schema.toml())
+
+    assert Schema.load(tmp_path) == schema
+
+
+ROWS = {
+    1: {"train": {"x": list(range(100)) * 2}},
+    2: {"train": {"x": list(range(5000, 5100)) * 2}},
+}
+
+
+def pipeline(curated):
+    """The nodes up to the schema."""
+    day = Day(rows=ROWS)
+    statistics_gen = StatisticsGen(examples=day["examples"])
+    resolver = curated()
+    schema = SchemaGen(statistics=statistics_gen["statistics"], curated=next(iter(resolver.outputs.values())))
+    return [day, statistics_gen, resolver, schema]
+
+
+def test_the_first_schema_holds_for_later_spans(tmp_path):
+    """Given on by `Latest`, what the first span suggested is what later spans are held against."""
+    bench = Bench(tmp_path)
+
+    def nodes():
+        return pipeline(lambda: Latest(past("SchemaGen", "schema", SchemaArtifact)))
+
+    first = only(bench.run(*nodes(), span=1).executions["SchemaGen"], "schema")
+    second = only(bench.run(*nodes(), span=2).executions["SchemaGen"], "schema")
+
+    assert Schema.load(first.path).features["x"].max == 198
+    assert Schema.load(second.path) == Schema.load(first.path)
+
+
+def test_a_curated_schema_wins_and_keeps_its_comments(tmp_path):
+    """A file from git is published to the byte."""
+    curated = tmp_path / "flights.toml"
+    curated.write_text("# mind the gap\n[features.x]\ntype = 'int64'\n")
+
+    made = Bench(tmp_path).run(*pipeline(lambda: Importer(uri=str(curated), kind=SchemaArtifact)), span=1)
+
+    assert (only(made.executions["SchemaGen"], "schema").path / "schema.toml").read_text() == curated.read_text()
+
+
+def test_a_curated_schema_with_a_fault_stops_the_node(tmp_path):
+    """A fault in the file is found before anything is held against it."""
+    curated = tmp_path / "flights.toml"
+    curated.write_text("[features.x]\n")
+
+    made = Bench(tmp_path).run(*pipeline(lambda: Importer(uri=str(curated), kind=SchemaArtifact)), span=1)
+
+    assert made.executions["SchemaGen"].state is State.FAILED
+    assert "features.x.type: Field required" in made.executions["SchemaGen"].error

@@ -1,0 +1,284 @@
+"""Transform graphs: what was learned, kept on disk and applied anywhere with the same result, bit by bit."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from spanwise.components.transform.analyzers import PreprocessingError
+from spanwise.components.transform.graph import Preprocessor
+from spanwise.components.transform.preprocessing import (
+    Columns,
+    Trace,
+    bucketize,
+    cross,
+    follow,
+    hash_buckets,
+    impute_mean,
+    maximum,
+    one_hot,
+    scale_to_0_1,
+    scale_to_z_score,
+    vocabulary,
+)
+from spanwise.components.transform.standalone import load, standalone
+
+NAN = float("nan")
+
+ROWS = pl.DataFrame(
+    {
+        "distance": [100, 200, None, 400, 2475],
+        "hour": [1.5, 2.0, NAN, 4.25, 9.0],
+        "carrier": ["AA", "B6", "AA", None, "DL"],
+        "café ✈": ["x", "y", "x", "x", "y"],
+        "delay": [1.0, 20.0, None, 16.0, 15.0],
+    }
+)
+
+
+def preprocess(columns):
+    return {
+        "distance": scale_to_z_score(columns["distance"]),
+        "hour": bucketize(scale_to_0_1(columns["hour"]), 3),
+        "filled": impute_mean(columns["hour"]),
+        "third": columns["distance"].exp().log1p() / 3,
+        "carrier": vocabulary(columns["carrier"], top_k=2, out_of_vocabulary=3),
+        "which": one_hot(columns["café ✈"]),
+        "route": hash_buckets(columns["carrier"] + "-" + columns["café ✈"], 1000),
+        "pair": cross(columns["carrier"], columns["distance"], buckets=50),
+        "top": maximum(columns["hour"]),
+        "one": pl.lit(1),
+        "late": (columns["delay"] > 15).cast(pl.Int8),
+    }
+
+
+def learned(function, rows):
+    """The graph that a function makes of some rows."""
+    source = standalone(function)
+    own = getattr(load(source), function.__name__)
+    known = {}
+    while not (trace := follow(own, Trace(columns=Columns(rows.schema), known=known))).complete:
+        for key, question in trace.open.items():
+            values = rows.select(each.alias(str(n)) for n, each in enumerate(question.inputs)).get_columns()
+            known[key] = question.analyzer.finish(question.analyzer.accumulate(*values))
+    values = {name: known[key] for key, name in trace.names.items()}
+    return Preprocessor.of(source, function.__name__, rows.schema, values)
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return learned(preprocess, ROWS)
+
+
+@pytest.fixture
+def folder(graph, tmp_path):
+    graph.save(tmp_path / "graph")
+    return tmp_path / "graph"
+
+
+def test_a_graph_that_was_kept_gives_what_it_gave(graph, folder):
+    """Saved, loaded and applied, a graph gives the features of before, bit by bit."""
+    kept = Preprocessor.load(folder)
+
+    assert kept.apply(ROWS).equals(graph.apply(ROWS))
+    assert kept.outputs == graph.outputs
+
+
+def test_a_row_alone_has_the_features_it_has_among_others(graph):
+    """Each row, by itself or in any piece, gets bit by bit what it gets in the whole."""
+    whole = graph.apply(ROWS)
+
+    for first in range(len(ROWS)):
+        for length in range(1, len(ROWS) - first + 1):
+            assert graph.apply(ROWS.slice(first, length)).equals(whole.slice(first, length))
+
+
+def test_arithmetic_is_the_same_in_any_number_of_rows():
+    """Division, powers and logarithms of a thousand random numbers do not depend on how many come at once."""
+
+    def arithmetic(columns):
+        x = columns["x"]
+        return {"a": scale_to_z_score(x), "b": x.abs().log() / 7.3, "c": (x / 9).exp() ** 0.3, "d": x % 0.7, "e": 1 / x}
+
+    rows = pl.DataFrame({"x": np.random.default_rng(7).normal(size=1000) * 10})
+    graph = learned(arithmetic, rows)
+    whole = graph.apply(rows)
+
+    for length in (1, 2, 3, 7):
+        assert pl.concat([graph.apply(piece) for piece in rows.iter_slices(length)]).equals(whole)
+
+
+def test_a_column_with_one_value_is_no_constant(graph):
+    """Where every row has the same value, each still gets bit by bit what it gets among others."""
+    for number, expected in enumerate(graph.apply(ROWS).iter_rows()):
+        rows = pl.DataFrame({"n": range(3)}).with_columns(
+            pl.lit(value, dtype=ROWS.schema[name]).alias(name) for name, value in ROWS.row(number, named=True).items()
+        )
+
+        assert list(graph.apply(rows).iter_rows()) == [expected] * 3
+
+
+def test_features_are_what_the_words_promise(graph):
+    """Null stays null, NaN is no bucket, the unseen goes to its own numbers, constants are as long as the rows."""
+    unseen = pl.DataFrame({**ROWS.head(2).to_dict(as_series=False), "carrier": ["ZZ", None], "café ✈": ["z", None]})
+
+    found = graph.apply(unseen)
+    known = graph.apply(ROWS)
+
+    assert known["carrier"].to_list()[:3] == [0, 1, 0]
+    assert known["carrier"][3] is None
+    assert known["carrier"][4] in (2, 3, 4)
+    assert known["hour"].to_list() == [0, 0, None, 1, 2]
+    assert known["distance"][2] is None
+    assert known["filled"][2] == pytest.approx((1.5 + 2 + 4.25 + 9) / 4)
+    assert known["late"].to_list() == [0, 1, None, 1, 0]
+    assert known["one"].to_list() == [1] * 5
+    assert found["carrier"][0] in (2, 3, 4)
+    assert found["carrier"][1] is None
+    assert found["which"].to_list() == [[0, 0, 1], [0, 0, 0]]
+
+
+def test_hash_buckets_never_drift(graph):
+    """The hash is part of models that are served: these numbers hold for every version and machine."""
+    assert graph.apply(ROWS)["route"].to_list() == [614, 262, 614, None, 668]
+
+
+def test_a_label_may_be_missing_where_a_model_is_served(graph):
+    """With serving=True features of missing columns are left out; otherwise it is said what is missing."""
+    served = ROWS.drop("delay")
+
+    found = graph.apply(served, serving=True)
+
+    assert found.columns == [name for name in graph.features if name != "late"]
+    assert found.equals(graph.apply(ROWS).drop("late"))
+    with pytest.raises(PreprocessingError, match="feature 'late' is made of column 'delay', which the data lacks"):
+        graph.apply(served)
+
+
+def test_chosen_features_need_their_columns_alone(graph):
+    """Asked for some features, a graph needs no column of the others."""
+    found = graph.apply(ROWS.select("distance"), outputs=["distance"])
+
+    assert found.columns == ["distance"]
+    assert graph.needs(["distance"]) == ("distance",)
+    with pytest.raises(PreprocessingError, match="the graph makes no 'speed'; it makes: distance"):
+        graph.apply(ROWS, outputs=["speed"])
+
+
+def test_arrow_comes_back_as_it_went_in(graph):
+    """A table gives a table and a record batch a record batch, with the types that are in the examples."""
+    table = ROWS.to_arrow()
+
+    found = graph.apply(table)
+    batch = graph.apply(table.to_batches()[0])
+
+    assert isinstance(found, pa.Table)
+    assert isinstance(batch, pa.RecordBatch)
+    assert pa.Table.from_batches([batch]).equals(found)
+    assert pl.from_arrow(found).equals(graph.apply(ROWS))
+    assert graph.apply(table.slice(0, 0)).num_rows == 0
+    with pytest.raises(PreprocessingError, match="takes a Polars frame, an Arrow table or record batch, not list"):
+        graph.apply([{"distance": 1}])
+
+
+def test_other_types_are_taken_when_every_value_survives(graph):
+    """JSON and pandas have types of their own; what would lose a value is refused."""
+    rows = ROWS.with_columns(pl.col("distance").cast(pl.Float64), pl.col("carrier").cast(pl.Categorical))
+
+    assert graph.apply(rows).equals(graph.apply(ROWS))
+    with pytest.raises(PreprocessingError, match="column 'distance' is Float64 here and was Int64"):
+        graph.apply(rows.with_columns(pl.col("distance") + 0.5))
+    with pytest.raises(PreprocessingError, match="column 'distance' is String here and was Int64"):
+        graph.apply(rows.with_columns(pl.lit("12").alias("distance")))
+
+
+def test_the_same_graph_is_the_same_bytes(graph, tmp_path):
+    """Two graphs of the same function and rows are equal to the byte."""
+    graph.save(tmp_path / "one")
+    learned(preprocess, ROWS).save(tmp_path / "two")
+
+    one, two = ({p.name: p.read_bytes() for p in (tmp_path / n).iterdir()} for n in ("one", "two"))
+    assert one == two
+    assert sorted(one) == ["graph.json", "inputs.parquet", "preprocessing.py"]
+
+
+def test_a_graph_can_be_read_by_people(folder):
+    """What was learned stands in graph.json under the names of analyzers and columns."""
+    kept = json.loads((folder / "graph.json").read_text())
+
+    values = {each["name"]: each["value"] for each in kept["values"]}
+    assert values["Moments of distance"]["mean"] == 793.75
+    assert values["Terms, top_k=2, min_count=1 of carrier"] == ["AA", "B6"]
+    assert kept["outputs"]["late"] == "Int8"
+    assert "def preprocess(columns):" in (folder / "preprocessing.py").read_text()
+
+
+def test_a_serving_process_needs_none_of_the_rest(folder, graph):
+    """A process that only serves loads the graph without Beam or the orchestrator, and computes the very same."""
+    ROWS.write_parquet(folder / "rows.parquet")
+    program = f"""
+import sys
+import polars as pl
+from spanwise.components.transform.graph import Preprocessor
+graph = Preprocessor.load({str(folder)!r})
+rows = pl.read_parquet({str(folder / "rows.parquet")!r})
+whole = graph.apply(rows)
+alone = pl.concat([graph.apply(row) for row in rows.iter_slices(1)])
+served = graph.apply(rows.drop("delay"), serving=True)
+assert alone.equals(whole) and served.equals(whole.drop("late"))
+whole.write_ipc({str(folder / "found.arrow")!r})
+for module in ("orchestrator", "apache_beam", "ml_metadata", "datasketches"):
+    assert module not in sys.modules, module
+"""
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False
+    )
+
+    assert done.stderr == ""
+    assert done.returncode == 0
+    assert pl.read_ipc(folder / "found.arrow").equals(graph.apply(ROWS))
+
+
+def test_damage_and_later_formats_are_told(folder):
+    """An edited source, a later format and a folder without a graph each say what is wrong."""
+    source = folder / "preprocessing.py"
+    text = source.read_text()
+    source.write_text(text.replace("15", "16"))
+    with pytest.raises(PreprocessingError, match=r"not the file that graph\.json was written with"):
+        Preprocessor.load(folder)
+    source.write_text(text)
+
+    kept = json.loads((folder / "graph.json").read_text())
+    (folder / "graph.json").write_text(json.dumps({**kept, "format": 99}))
+    with pytest.raises(PreprocessingError, match=r"format 99 .* reads up to 1"):
+        Preprocessor.load(folder)
+
+    with pytest.raises(PreprocessingError, match="holds no transform graph"):
+        Preprocessor.load(folder / "nowhere")
+
+
+def test_a_value_too_few_is_noticed(folder):
+    """A graph whose values do not answer its function is refused, not guessed."""
+    kept = json.loads((folder / "graph.json").read_text())
+    (folder / "graph.json").write_text(json.dumps({**kept, "values": kept["values"][1:]}))
+
+    with pytest.raises(PreprocessingError, match="holds no answer to 'Moments of distance'"):
+        Preprocessor.load(folder)
+
+
+def test_an_expression_that_fails_is_named(graph):
+    """When one of many expressions fails on some rows, the error says which and shows it."""
+
+    def fragile(columns):
+        return {"fine": columns["hour"], "fragile": columns["carrier"].cast(pl.Int64)}
+
+    made = learned(fragile, ROWS)
+
+    with pytest.raises(PreprocessingError, match=r"feature 'fragile' cannot be computed: col\(\"carrier\"\).*cast"):
+        made.apply(ROWS)

@@ -1,0 +1,520 @@
+"""Transforming windows: what is read, what is kept, and that neither shows in the result."""
+
+import json
+import shutil
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spanwise.components.transform.analyzers import Analyzer
+from spanwise.components.transform.graph import Preprocessor
+from spanwise.components.transform.preprocessing import (
+    analyze,
+    bucketize,
+    count,
+    cross,
+    hash_buckets,
+    impute_mean,
+    maximum,
+    mean,
+    minimum,
+    one_hot,
+    scale_to_0_1,
+    scale_to_z_score,
+    standard_deviation,
+    total,
+    vocabulary,
+)
+from spanwise.components.transform.standalone import standalone
+from spanwise.components.transform.window_job import WindowPlan, transform_window
+from spanwise.orchestrator.errors import ColumnsChanged, NodeFailed, ParameterError, UnreadableInput
+from tests.components.flow import written
+
+
+@dataclass(frozen=True)
+class Longest(Analyzer[int]):
+    """The longest text: an analyzer of the user's own."""
+
+    def accumulate(self, *values):
+        return values[0].str.len_chars().max() or 0
+
+    def merge(self, states):
+        return max(states)
+
+    def finish(self, state):
+        return state
+
+
+def preprocess(columns):
+    return {
+        "distance": scale_to_z_score(columns["distance"]),
+        "hour": bucketize(scale_to_0_1(columns["hour"]), 4),
+        "carrier": vocabulary(columns["carrier"], top_k=2),
+        "length": columns["carrier"].str.len_chars() / analyze(Longest(), columns["carrier"]),
+        "late": columns["delay"] > 15,
+    }
+
+
+def day(span, version=1, rows=40):
+    """The rows of one day, the hours the same each day."""
+    random = np.random.default_rng([span, version])
+    return pa.table(
+        {
+            "distance": random.integers(80, 3000, rows),
+            "hour": np.arange(rows) / 2 + 0.5,
+            "carrier": random.choice(["AA", "B6", "DL", "UA"], rows),
+            "delay": random.normal(10, 20, rows),
+        }
+    )
+
+
+class Windows:
+    """Days on disk, and windows of them transformed one after the other."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.made = 0
+
+    def span(self, span, table=None, *, version=1, splits=("train", "eval")):
+        table = day(span, version) if table is None else table
+        artifact = written(self.place / f"{span}v{version}", span, dict.fromkeys(splits, table))
+        artifact.version = version
+        return artifact
+
+    def plan(self, examples, function=preprocess, *, earlier=(), **settings):
+        self.made += 1
+        place = self.place / f"run{self.made}"
+        return WindowPlan(
+            examples=tuple(examples),
+            source=standalone(function),
+            function=function.__name__,
+            analyze=("train",),
+            transform=tuple(settings.pop("transform", ("train", "eval"))),
+            graph=str(place / "graph"),
+            cache=str(place / "cache"),
+            destinations=tuple(str(place / f"examples{n}") for n in range(len(examples))),
+            earlier=tuple(plan.cache for plan in earlier),
+            scratch=str(place / "scratch"),
+            **settings,
+        )
+
+
+@pytest.fixture
+def windows(tmp_path):
+    return Windows(tmp_path)
+
+
+def contents(*folders):
+    """Every file under some folders, by its name there."""
+    return [
+        {str(path.relative_to(folder)): path.read_bytes() for path in sorted(Path(folder).rglob("*")) if path.is_file()}
+        for folder in folders
+    ]
+
+
+def result(plan):
+    """Everything that a later node can read: the graph and the transformed spans."""
+    return contents(plan.graph, *plan.destinations)
+
+
+def analyzed(report):
+    return {reads.span: reads.analyzed_rows for reads in report.reads}
+
+
+def test_each_span_is_transformed_with_what_all_of_them_taught(windows):
+    """Every split of every span has the features, from one graph that was learned from the train splits alone."""
+    days = [windows.span(span) for span in (1, 2)]
+    plan = windows.plan(days)
+
+    report = transform_window(plan)
+
+    features = pl.read_parquet(Path(plan.destinations[1], "Split-eval", "part-00000.parquet"))
+    rows = pl.read_parquet(days[1].split("eval") / "part-00000.parquet")
+    both = pl.concat([pl.read_parquet(each.split("train") / "part-00000.parquet") for each in days])["distance"]
+    assert features.equals(Preprocessor.load(plan.graph).apply(rows))
+    assert features["distance"].to_list() == pytest.approx(
+        ((rows["distance"] - both.mean()) / both.std(ddof=0)).to_list()
+    )
+    assert features["hour"].value_counts().sort("hour")["count"].to_list() == [10, 10, 10, 10]
+    assert report.rows == ({"train": 40, "eval": 40},) * 2
+    assert report.columns == {
+        "distance": "double",
+        "hour": "int32",
+        "carrier": "int32",
+        "length": "double",
+        "late": "bool",
+    }
+
+
+def test_a_window_with_one_new_span_reads_one_span(windows):
+    """What was accumulated over the other spans is not read again; the result is that of reading everything."""
+    days = [windows.span(span) for span in range(1, 6)]
+    first = windows.plan(days[:4])
+    transform_window(first)
+    second, afresh = windows.plan(days[1:], earlier=[first]), windows.plan(days[1:])
+
+    report = transform_window(second)
+
+    assert analyzed(report) == {2: 0, 3: 0, 4: 0, 5: 80}  # 40 rows in each of two phases
+    assert analyzed(transform_window(afresh)) == {2: 80, 3: 80, 4: 80, 5: 80}
+    assert result(second) == result(afresh)
+    assert contents(f"{second.cache}/states") == contents(f"{afresh.cache}/states")
+    assert [reads["analyzed_rows"] for reads in json.loads(Path(second.cache, "reads.json").read_text())] == [
+        0,
+        0,
+        0,
+        80,
+    ]
+
+
+def test_a_new_version_of_a_span_is_all_that_is_read_again(windows):
+    """A backfilled span is analyzed again, the spans around it are not."""
+    days = [windows.span(span) for span in range(1, 4)]
+    first = windows.plan(days)
+    transform_window(first)
+    second = windows.plan([days[0], windows.span(2, version=2), days[2]], earlier=[first])
+
+    report = transform_window(second)
+
+    assert analyzed(report) == {1: 0, 2: 80, 3: 0}
+    assert len(list(Path(second.cache, "states").iterdir())) == 3
+
+
+def test_what_the_same_graph_has_transformed_is_linked(windows):
+    """A span is not written again where the resolved graph is the same, and is where it is not, or its files are gone."""
+
+    def stateless(columns):
+        return {"late": columns["delay"] > 15, "route": hash_buckets(columns["carrier"], 100)}
+
+    days = [windows.span(span) for span in (1, 2, 3)]
+    first = windows.plan(days[:2], stateless)
+    transform_window(first)
+    shutil.rmtree(first.destinations[1])
+    second = windows.plan(days, stateless, earlier=[first])
+
+    report = transform_window(second)
+
+    assert [reads.transformed_rows for reads in report.reads] == [0, 80, 80]
+    assert report.reads[0].reused == first.destinations[0]
+    linked = [Path(p.destinations[0], "Split-train", "part-00000.parquet").stat().st_ino for p in (first, second)]
+    assert linked[0] == linked[1]
+    assert report.rows == ({"train": 40, "eval": 40},) * 3
+
+
+def test_what_only_finish_reads_needs_no_second_look(windows):
+    """Other thresholds and numbers of buckets, or another feature beside, read no row again."""
+
+    def before(columns):
+        return {"carrier": vocabulary(columns["carrier"]), "hour": bucketize(columns["hour"], 4)}
+
+    def after(columns):
+        return {
+            "carrier": vocabulary(columns["carrier"], top_k=1, min_count=2),
+            "hour": bucketize(columns["hour"], 3),
+            "same": vocabulary(columns["carrier"]),
+        }
+
+    days = [windows.span(1)]
+    first = windows.plan(days, before)
+    transform_window(first)
+
+    report = transform_window(windows.plan(days, after, earlier=[first]))
+
+    assert analyzed(report) == {1: 0}
+
+
+def test_a_changed_expression_or_analyzer_is_read_again(windows):
+    """What lies under an analyzer is part of what was kept, and so is the code of a user's own."""
+
+    def before(columns):
+        return {"x": mean(columns["distance"] + 1)}
+
+    def after(columns):
+        return {"x": mean(columns["distance"] + 2)}
+
+    days = [windows.span(1)]
+    first = windows.plan(days, before)
+    transform_window(first)
+    own = windows.plan(days, preprocess)
+    transform_window(own)
+    changed = windows.plan(days, preprocess, earlier=[own])
+    changed = replace(changed, source=changed.source.replace("len_chars().max() or 0", "len_chars().max() or 1"))
+
+    assert analyzed(transform_window(windows.plan(days, after, earlier=[first]))) == {1: 40}
+    assert analyzed(transform_window(changed)) == {1: 40}
+
+
+def test_what_was_kept_and_is_damaged_is_made_again(windows):
+    """A kept file that cannot be read costs time, not the run."""
+    days = [windows.span(1)]
+    first = windows.plan(days)
+    transform_window(first)
+    (kept,) = Path(first.cache, "states").rglob("*.parquet")
+    kept.write_bytes(b"PAR1 no longer")
+    second = windows.plan(days, earlier=[first])
+
+    report = transform_window(second)
+
+    assert analyzed(report) == {1: 80}
+    assert result(second)[0] == result(first)[0]
+
+
+def test_two_spans_of_the_same_content_are_no_trouble(windows):
+    """Days that are equal to the byte are told apart by their spans alone, also when their states are kept."""
+    days = [windows.span(span, day(1)) for span in (1, 2)]
+    first = windows.plan(days)
+    transform_window(first)
+
+    report = transform_window(windows.plan(days, earlier=[first]))
+
+    assert analyzed(report) == {1: 0, 2: 0}
+    assert [reads.reused for reads in report.reads] == [first.destinations[0]] * 2
+
+
+def test_splits_that_are_not_transformed_are_not_there(windows):
+    """Only the splits that were asked for are written."""
+    plan = windows.plan([windows.span(1)], transform=["eval"])
+
+    report = transform_window(plan)
+
+    assert report.rows == ({"eval": 40},)
+    assert [path.name for path in Path(plan.destinations[0]).iterdir()] == ["Split-eval"]
+
+
+def strange(rows=40):
+    """A column of each kind that gives trouble."""
+    return pa.table(
+        {
+            "missing": pa.nulls(rows, pa.float64()),
+            "untyped": pa.nulls(rows),
+            "single": pa.array([7] * rows),
+            "broken": pa.array([float("nan"), float("inf"), -float("inf"), 1.0] * (rows // 4)),
+            "huge": pa.array([2**63 - 1, -(2**63)] * (rows // 2)),
+            "tiny": pa.array([127, -128] * (rows // 2), pa.int8()),
+            "unsigned": pa.array([2**64 - 1, 0] * (rows // 2), pa.uint64()),
+            "distinct": pa.array([f"text {n}" for n in range(rows)]),
+            "nested": pa.array([[1, 2], [], None, [3]] * (rows // 4)),
+            "struct": pa.array([{"a": 1}, {"a": None}] * (rows // 2)),
+            "day": pa.array([date(2013, 1, 1 + n % 28) for n in range(rows)]),
+            "moment": pa.array([datetime(2013, 1, 1, n % 24, tzinfo=UTC) for n in range(rows)]),
+            "price": pa.array([Decimal("1.10"), Decimal("2.20")] * (rows // 2)),
+            "bytes": pa.array([b"\x00\xff", None] * (rows // 2)),
+            "coded": pa.array(["x", "y"] * (rows // 2)).dictionary_encode(),
+            "flag": pa.array([True, None] * (rows // 2)),
+            "größe ✈": pa.array(range(rows)),
+        }
+    )
+
+
+def of_strange(columns):
+    return {
+        "missing": scale_to_z_score(columns["missing"]),
+        "missing_bucket": bucketize(columns["missing"], 3),
+        "untyped": scale_to_0_1(columns["untyped"]),
+        "untyped_word": vocabulary(columns["untyped"]),
+        "single": scale_to_z_score(columns["single"]),
+        "single_share": scale_to_0_1(columns["single"]),
+        "broken": scale_to_z_score(columns["broken"]),
+        "filled": impute_mean(columns["broken"]),
+        "huge": total(columns["huge"]),
+        "huge_share": scale_to_0_1(columns["huge"]),
+        "tiny": scale_to_0_1(columns["tiny"]),
+        "unsigned": scale_to_0_1(columns["unsigned"]),
+        "distinct": vocabulary(columns["distinct"], min_count=2, out_of_vocabulary=5),
+        "nested": scale_to_z_score(columns["nested"].list.sum()),
+        "nested_itself": columns["nested"],
+        "field": impute_mean(columns["struct"].struct.field("a")),
+        "day": (columns["day"] - minimum(columns["day"])).dt.total_days(),
+        "hour": columns["moment"].dt.hour(),
+        "last": maximum(columns["moment"]),
+        "price": scale_to_z_score(columns["price"]),
+        "bytes": hash_buckets(columns["bytes"], 10),
+        "coded": one_hot(columns["coded"]),
+        "flag": mean(columns["flag"]),
+        "flags": count(columns["flag"]),
+        "größe ✈": cross(columns["größe ✈"], columns["coded"], buckets=7),
+        "spread": standard_deviation(columns["tiny"]),
+    }
+
+
+def test_strange_columns_work(windows):
+    """Missing, constant, overflowing, non-finite, nested, dated, decimal, binary and oddly named columns all work."""
+    plan = windows.plan([windows.span(1, strange()), windows.span(2, strange(4))], of_strange)
+
+    transform_window(plan)
+
+    found = pl.read_parquet(Path(plan.destinations[1], "Split-train", "part-00000.parquet")).to_dict(as_series=False)
+    assert found["missing"] == found["missing_bucket"] == found["untyped"] == found["untyped_word"] == [None] * 4
+    assert found["single"] == found["single_share"] == [0.0] * 4
+    assert found["broken"][1:] == [float("inf"), -float("inf"), 0.0]
+    assert found["filled"] == [1.0, float("inf"), -float("inf"), 1.0]
+    assert found["huge"][0] == -22
+    assert found["huge_share"] == found["tiny"] == found["unsigned"] == [1.0, 0.0, 1.0, 0.0]
+    assert found["nested_itself"] == [[1, 2], [], None, [3]]
+    assert found["day"] == [0, 1, 2, 3]
+    assert found["last"][0] == datetime(2013, 1, 1, 23, tzinfo=UTC)
+    assert found["price"] == pytest.approx([-1.0, 1.0] * 2)
+    assert found["bytes"][1] is None
+    assert found["coded"][:2] == [[1, 0, 0], [0, 1, 0]]
+    assert found["flag"][0] == 1.0
+    assert found["flags"][0] == 22
+
+
+def test_empty_splits_single_rows_and_late_columns_work(windows):
+    """A split without rows or without files, a span of one row, and a column that an old span lacks are no trouble."""
+    old = windows.span(1, day(1).drop_columns(["delay"]).slice(0, 1))
+    empty = windows.span(2, day(2).slice(0, 0))
+    (empty.split("eval") / "part-00000.parquet").unlink()
+    plan = windows.plan([old, empty, windows.span(3)])
+
+    report = transform_window(plan)
+
+    tables = [[pq.read_table(Path(folder, f"Split-{s}")) for s in ("train", "eval")] for folder in plan.destinations]
+    assert [[table.num_rows for table in both] for both in tables] == [[1, 1], [0, 0], [40, 40]]
+    assert len({table.schema for both in tables for table in both}) == 1
+    assert tables[0][0]["late"].to_pylist() == [None]
+    assert report.rows[1] == {"train": 0, "eval": 0}
+
+
+@pytest.mark.slow
+def test_five_thousand_columns_and_a_hundred_thousand_texts(windows):
+    """Width and many distinct values cost time, not more."""
+    wide = pa.table({f"c{n}": np.arange(20.0) + n for n in range(5000)})
+    long = pa.table({"word": pa.array([f"w{n}" for n in range(100_000)])})
+
+    def of_wide(columns):
+        return {name: scale_to_z_score(columns[name]) for name in columns}
+
+    def of_long(columns):
+        return {"word": vocabulary(columns["word"])}
+
+    many, words = windows.plan([windows.span(1, wide)], of_wide), windows.plan([windows.span(2, long)], of_long)
+    transform_window(many)
+    transform_window(words)
+
+    found = pq.read_table(Path(words.destinations[0], "Split-train", "part-00000.parquet"))["word"]
+    assert len(pq.read_schema(Path(many.destinations[0], "Split-train", "part-00000.parquet"))) == 5000
+    assert sorted(found.to_pylist()) == list(range(100_000))
+
+
+def fails_on_data(columns):
+    return {"fine": columns["hour"], "code": columns["carrier"].cast(pl.Int64)}
+
+
+def fails_in_analysis(columns):
+    return {"fine": columns["hour"], "code": scale_to_z_score(columns["carrier"].cast(pl.Int64))}
+
+
+def looks_at_all_rows(columns):
+    return {"centred": columns["distance"] - columns["distance"].mean()}
+
+
+def looks_at_all_rows_below(columns):
+    return {"centred": scale_to_z_score(columns["distance"] / columns["distance"].max())}
+
+
+def looks_at_the_row_before(columns):
+    return {"step": columns["distance"].shift(1)}
+
+
+def looks_around_in_python(columns):
+    return {"rank": columns["distance"].map_batches(lambda s: s - s.min(), return_dtype=pl.Int64)}
+
+
+def scales_text(columns):
+    return {"carrier": scale_to_z_score(columns["carrier"])}
+
+
+def counts_fractions(columns):
+    return {"hour": vocabulary(columns["hour"])}
+
+
+def misspells(columns):
+    return {"x": scale_to_z_score(columns["distanse"])}
+
+
+class Breaks(Analyzer[int]):
+    def accumulate(self, *values):
+        raise OSError("no such luck")
+
+
+def breaks(columns):
+    return {"broken": analyze(Breaks(), columns["hour"])}
+
+
+def differs_each_time(columns):
+    import random
+
+    return {"noise": columns["hour"] * random.random()}
+
+
+def names_no_column(columns):
+    return {"x": pl.col("elsewhere")}
+
+
+def changes_type(columns):
+    return {"sum": columns["carrier"] + 1}
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (fails_on_data, r"^feature 'code' cannot be computed: col\(\"carrier\"\)\S*cast\(Int64\): "),
+        (
+            fails_in_analysis,
+            r"^feature 'code': Moments of col\(\"carrier\"\)\S*cast\(Int64\): what it analyzes cannot be",
+        ),
+        (looks_at_all_rows, r"^feature 'centred' looks at several rows at once \(Agg\): .*\.mean\(\)"),
+        (looks_at_all_rows_below, r"^feature 'centred': Moments of .* looks at several rows at once \(Agg\)"),
+        (looks_at_the_row_before, r"^feature 'step' looks at several rows at once: .*shift"),
+        (looks_around_in_python, r"^feature 'rank' has other values when its rows come in two parts"),
+        (scales_text, r"^feature 'carrier': Moments of col\(\"carrier\"\): it analyzes numbers, not String"),
+        (counts_fractions, r"^feature 'hour': Terms.*: a vocabulary is of .*, not of Float64"),
+        (misspells, r"misspells, line \d+, `return .*`: .* no column 'distanse'; .* Did you mean 'distance'\?"),
+        (breaks, r"^feature 'broken': Breaks of col\(\"hour\"\) fails: OSError: no such luck"),
+        (changes_type, r"^feature 'sum' cannot be computed: "),
+        (names_no_column, r"^feature 'x' cannot be computed: col\(\"elsewhere\"\): .*column \"elsewhere\""),
+        (differs_each_time, r"^feature 'noise' reads back .*: differs_each_time must give the same each time"),
+    ],
+)
+def test_what_fails_is_named_with_its_expression(windows, function, said):
+    """A failure names the feature and shows the expression, before or while the rows are read."""
+    with pytest.raises(NodeFailed, match=said):
+        transform_window(windows.plan([windows.span(1)], function))
+
+
+def test_bad_files_and_windows_are_told(windows):
+    """Spans that disagree, damaged files and unknown runners are errors of their own kind."""
+    days = [windows.span(1)]
+    changed = windows.span(2, day(2).set_column(0, "distance", pa.array(["far"] * 40)))
+    cut = windows.span(3)
+    file = cut.split("train") / "part-00000.parquet"
+
+    with pytest.raises(ColumnsChanged, match="'distance' is int64 in span 1 and string in span 2"):
+        transform_window(windows.plan([*days, changed]))
+    with pytest.raises(ParameterError, match="Beam has none called 'Nowhere'"):
+        transform_window(windows.plan(days, runner="Nowhere"))
+    file.write_bytes(file.read_bytes()[:200])
+    with pytest.raises(UnreadableInput, match=r"part-00000\.parquet"):
+        transform_window(windows.plan([cut]))
+
+
+@pytest.mark.slow
+def test_several_processes_give_the_same_bytes(windows):
+    """A Beam runner with worker processes gives the graph and examples of the embedded one, to the byte."""
+    days = [windows.span(span) for span in (1, 2, 3)]
+    options = {"direct_running_mode": "multi_processing", "direct_num_workers": 2}
+    alone, together = windows.plan(days), windows.plan(days, runner_options=options)
+
+    transform_window(alone)
+    transform_window(together)
+
+    assert result(together) == result(alone)
+    assert contents(f"{together.cache}/states") == contents(f"{alone.cache}/states")

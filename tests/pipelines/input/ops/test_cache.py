@@ -1,0 +1,62 @@
+"""Elements kept in memory."""
+
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines import input as inputs
+from tests.pipelines.input.elements import all_of
+
+
+def test_what_does_not_fit_is_an_error_that_says_what_to_do():
+    """The limit is in bytes, and is not passed in silence."""
+    rows = inputs.from_arrow(pa.table({"fare": np.arange(100_000)}))
+
+    with pytest.raises(DatasetError, match=r"cache\(limit_bytes=100000\): .* use snapshot"):
+        list(rows.cache(limit_bytes=100_000).batch(10))
+
+
+def test_rows_are_read_once():
+    """The second pass comes from memory, whatever size its blocks have."""
+    calls = []
+
+    def counted(columns):
+        calls.append(len(columns["fare"]))
+        return columns
+
+    dataset = (
+        inputs.from_arrow(pa.table({"fare": np.arange(50)})).map(counted, vectorized=True, stateless=False).cache()
+    )
+    first, second = dataset.to_arrow(), dataset.options(block_rows=7).to_arrow()
+
+    assert first == second
+    assert sum(calls) == 50
+
+
+def test_a_copy_in_another_process_begins_empty():
+    """A pickled dataset takes no elements along."""
+    dataset = inputs.range(1000).cache()
+    list(dataset)
+
+    copy = pickle.loads(pickle.dumps(dataset))
+
+    assert copy.op.shelf.kept is None
+    assert list(copy) == list(dataset)
+
+
+def test_what_was_shuffled_below_keeps_its_order():
+    """The order of the pass that was kept is that of all later ones."""
+    dataset = inputs.range(20).shuffle(seed=1).cache()
+
+    assert all_of(dataset, 0) == all_of(dataset, 1)
+
+
+def test_a_projection_is_not_pushed_through():
+    """Others may want the columns that this one does not."""
+    kept = inputs.from_arrow(pa.table({"a": [1, 2], "b": [3, 4]})).cache()
+
+    assert kept.select("a").to_arrow().column_names == ["a"]
+    assert kept.select("b").to_arrow()["b"].to_pylist() == [3, 4]

@@ -1,0 +1,58 @@
+"""Which elements are left out."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spanwise.orchestrator.errors import DatasetError, FunctionFailed
+from spanwise.pipelines import input as inputs
+
+
+@pytest.fixture
+def rows():
+    return inputs.from_arrow(pa.table({"fare": [1.0, None, 3.0, 4.0], "zone": ["a", "b", "a", "b"]}))
+
+
+def test_a_row_for_which_a_condition_is_null_goes(rows):
+    """As in SQL, a comparison with nothing is not true."""
+    assert rows.filter(inputs.col("fare") < 4).to_arrow()["fare"].to_pylist() == [1.0, 3.0]
+
+
+def test_a_condition_a_mask_and_a_predicate_agree(rows):
+    """The three ways to say it leave the same rows."""
+    by_condition = rows.filter(inputs.col("zone") == "b").to_arrow()
+
+    assert rows.filter(lambda columns: columns["zone"] == "b", vectorized=True).to_arrow() == by_condition
+    assert rows.filter(lambda row: row["zone"] == "b").to_arrow() == by_condition
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        (inputs.col("fares") > 1, "The columns are fare, zone"),
+        (inputs.col("zone") > 1, "zone > 1"),
+        (inputs.col("fare") + 1, "must evaluate to bool"),
+    ],
+)
+def test_a_condition_that_does_not_fit_is_found_when_the_graph_is_built(rows, condition, message):
+    """Columns and types of a condition are checked before anything is read."""
+    with pytest.raises(DatasetError, match=message):
+        rows.filter(condition)
+
+
+def test_a_condition_needs_rows():
+    """Numbers have no columns."""
+    with pytest.raises(DatasetError, match="the elements are not rows"):
+        inputs.range(3).filter(inputs.col("fare") > 1)
+
+
+def test_a_predicate_that_fails_names_the_element():
+    """Its error says at which element."""
+    with pytest.raises(FunctionFailed, match=r"filter: .* at element 2"):
+        list(inputs.from_elements([1, 2, "three"]).filter(lambda value: value > 1))
+
+
+def test_a_mask_of_another_length_is_an_error(rows):
+    """A mask has a value for each row."""
+    with pytest.raises(FunctionFailed, match="rows 0 to 3"):
+        list(rows.filter(lambda columns: np.ones(2, bool), vectorized=True))

@@ -1,0 +1,48 @@
+"""Datasets made of elements, in turns."""
+
+import pyarrow as pa
+import pytest
+
+from spanwise.orchestrator.errors import DatasetError, FunctionFailed
+from spanwise.pipelines import input as inputs
+
+
+def test_a_function_that_makes_no_dataset_is_told():
+    """Its error names the element and says what came instead."""
+    with pytest.raises(FunctionFailed, match=r"flat_map: .* at element 0 .*wants a dataset back, not list"):
+        list(inputs.range(3).flat_map(lambda number: [number]))
+
+
+def test_rows_that_were_promised_must_be_rows():
+    """`spec=` is a promise about each dataset."""
+    schema = pa.schema([("fare", pa.float64())])
+
+    with pytest.raises(FunctionFailed, match="wants a dataset of rows back"):
+        list(inputs.range(3).flat_map(inputs.range, spec=schema))
+
+
+def test_files_can_be_read_in_turns(tmp_path):
+    """A dataset of paths becomes one of rows that travel in blocks."""
+    for number in range(3):
+        (tmp_path / f"{number}.csv").write_text("number\n" + f"{number}\n" * 4)
+    schema = pa.schema([("number", pa.int64())])
+    paths = inputs.from_elements(sorted(tmp_path.glob("*.csv")))
+
+    dataset = paths.interleave(inputs.from_csv, cycle_length=2, block_length=2, spec=schema)
+
+    assert dataset.to_arrow()["number"].to_pylist() == [0, 0, 1, 1, 0, 0, 1, 1, 2, 2, 2, 2]
+
+
+def test_an_error_of_one_dataset_does_not_end_the_others():
+    """The element that fails is used up, and the rest comes."""
+    dataset = inputs.range(3).flat_map(
+        lambda number: inputs.range(2).map(lambda at: 10 * number + 1 // (1 if number != 1 else at))
+    )
+
+    assert list(dataset.ignore_errors()) == [1, 1, 11, 21, 21]
+
+
+def test_a_cycle_of_none_is_refused():
+    """Bad arguments are told when the graph is built."""
+    with pytest.raises(DatasetError, match=r"interleave\(cycle_length=0\)|flat_map\(cycle_length=0\)"):
+        inputs.range(3).interleave(inputs.range, cycle_length=0)

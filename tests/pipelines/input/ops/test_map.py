@@ -1,0 +1,144 @@
+"""Functions of elements and of blocks of rows."""
+
+import traceback
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spanwise.orchestrator.errors import DatasetError, FunctionFailed
+from spanwise.pipelines import input as inputs
+
+
+@pytest.fixture
+def rows():
+    return inputs.from_arrow(
+        pa.table({"fare": [1.5, None, 3.0], "riders": pa.array([1, None, 3]), "zone": ["a", None, "c"]})
+    )
+
+
+def test_a_tuple_is_spread_over_the_arguments():
+    """The function of a zip takes one argument for each dataset."""
+    dataset = inputs.zip(inputs.range(3), inputs.range(10, 13)).map(lambda one, other: one + other)
+
+    assert list(dataset) == [10, 12, 14]
+
+
+def test_a_row_is_a_dict():
+    """A function that is not vectorized takes one row at a time."""
+    dataset = inputs.from_arrow(pa.table({"fare": [1.0, 2.0]})).map(lambda row: row["fare"] + 1)
+
+    assert list(dataset) == [2.0, 3.0]
+
+
+def test_blocks_come_as_arrays_or_as_the_annotation_asks(rows):
+    """Dicts of arrays unless the argument is annotated with RecordBatch, or `format` says otherwise."""
+    seen = []
+
+    def of_arrow(block: pa.RecordBatch):
+        seen.append(type(block))
+        return block
+
+    def of_arrays(block):
+        seen.append(type(block))
+        return block
+
+    for function, options in [(of_arrow, {}), (of_arrays, {}), (of_arrays, {"format": "arrow"})]:
+        assert rows.map(function, vectorized=True, **options).to_arrow() == rows.to_arrow()
+    assert seen == [pa.RecordBatch, dict, pa.RecordBatch]
+
+
+def test_nulls_outlive_the_journey_through_arrays(rows):
+    """A column that comes back as it was given is the column itself; a masked array makes nulls where it is masked."""
+    made = rows.map(lambda c: {"zone": c["zone"], "fare": c["fare"], "riders": c["riders"] + 1}, vectorized=True)
+
+    assert made.to_arrow().to_pydict() == {"zone": ["a", None, "c"], "fare": [1.5, None, 3.0], "riders": [2, None, 4]}
+
+
+def test_columns_that_are_written_are_added_to_the_others(rows):
+    """With `reads` and `writes` a function sees and gives some columns; the rest passes by."""
+    seen = []
+
+    def more(columns):
+        seen.append(sorted(columns))
+        return {"double": columns["fare"] * 2}
+
+    made = rows.map(more, vectorized=True, reads=["fare"], writes=["double"])
+
+    assert made.to_arrow().column_names == ["fare", "riders", "zone", "double"]
+    assert seen == [["fare"]]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda columns: {"fare": columns["fare"][:1]}, "wants as many rows back as it was given, 3, not 1"),
+        (lambda columns: {"fare": columns["fare"], "one": [1]}, "wants columns of one length back"),
+        (lambda columns: 3, "wants a RecordBatch, a Table or a dict of arrays back, not int"),
+    ],
+)
+def test_what_comes_back_must_be_as_many_rows(rows, function, message):
+    """A vectorized function gives a row for each row, or is told what it gave instead."""
+    with pytest.raises(FunctionFailed, match=message):
+        list(rows.map(function, vectorized=True))
+
+
+def test_a_declared_schema_is_kept(rows):
+    """With a schema the columns are cast to it, and others are refused."""
+    schema = pa.schema([("fare", pa.float32())])
+
+    assert rows.map(lambda c: {"fare": c["fare"]}, vectorized=True, spec=schema).to_arrow().schema == schema
+    with pytest.raises(FunctionFailed, match="wants the columns fare, and found zone"):
+        list(rows.map(lambda c: {"zone": c["zone"]}, vectorized=True, spec=schema))
+
+
+def failing(number):
+    return 1 // number
+
+
+def test_an_error_names_the_function_and_the_element_and_shows_its_traceback():
+    """What a user's function raises arrives with its own traceback and the position of the element."""
+    elements = iter(inputs.from_elements([2, 1, 0]).map(failing))
+    next(elements), next(elements)
+
+    with pytest.raises(FunctionFailed, match=r"map: failing raised ZeroDivisionError at element 2") as failure:
+        next(elements)
+
+    assert isinstance(failure.value.__cause__, ZeroDivisionError)
+    assert "return 1 // number" in "".join(traceback.format_exception(failure.value))
+
+
+def test_an_error_in_a_block_names_its_rows(rows):
+    """A vectorized function fails for the rows of a block."""
+    with pytest.raises(FunctionFailed, match=r"at rows 0 to 2"):
+        list(rows.map(lambda columns: columns["nothing"], vectorized=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vectorized": True}, "the elements are not rows"),
+        ({"reads": ["fare"]}, "only a vectorized map works on columns"),
+        ({"num_parallel": 0}, r"num_parallel=0\): wants a whole number of at least 1, or AUTOTUNE"),
+        ({"workers": "fibre"}, "wants 'auto', 'threads' or 'processes'"),
+        ({"format": "excel"}, "wants 'arrow'"),
+        ({"spec": 3}, "wants an ElementSpec, or a pyarrow.Schema"),
+    ],
+)
+def test_bad_arguments_are_found_when_the_graph_is_built(options, message):
+    """Nothing has to run for a wrong argument to be told."""
+    with pytest.raises(DatasetError, match=message):
+        inputs.range(3).map(failing, **options)
+
+
+def test_a_column_that_is_not_there_is_found_when_the_graph_is_built(rows):
+    """`reads` is checked against the columns that are known."""
+    with pytest.raises(DatasetError, match=r"reads='fares'\): there is no such column; there are fare, riders, zone"):
+        rows.map(failing, vectorized=True, reads=["fares"])
+
+
+def test_a_map_over_batches_is_given_arrays():
+    """The function of a batch of rows takes arrays as well."""
+    dataset = inputs.from_arrow(pa.table({"fare": np.arange(5.0)})).batch(2).map(lambda batch: batch["fare"].sum())
+
+    assert list(dataset) == [1.0, 5.0, 4.0]

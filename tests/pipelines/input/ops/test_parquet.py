@@ -1,0 +1,158 @@
+"""Rows of Parquet files."""
+
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spanwise.orchestrator.errors import ColumnsChanged, DatasetError, UnreadableInput
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.ops.parquet import Reader
+from tests.pipelines.input.elements import all_of
+
+
+@pytest.fixture
+def spans(tmp_path):
+    """Three spans of ten rows, in row groups of four."""
+    for span in range(3):
+        rows = pa.table({"span": np.full(10, span), "fare": np.arange(10.0) + 10 * span})
+        pq.write_table(rows, tmp_path / f"{span}.parquet", row_group_size=4)
+    return [tmp_path / f"{span}.parquet" for span in range(3)]
+
+
+@pytest.fixture
+def groups_read(monkeypatch):
+    """The row groups that were read, as (file, group)."""
+    read = []
+
+    def noted(reader, part):
+        batches = list(original(reader, part))
+        group = reader._op.groups[part]
+        read.extend([(group.path[-9], group.number)] if batches else [])
+        return iter(batches)
+
+    original = Reader.read
+    monkeypatch.setattr(Reader, "read", noted)
+    return read
+
+
+def fares(dataset):
+    return dataset.to_arrow()["fare"].to_pylist()
+
+
+def test_paths_are_read_in_their_order(spans):
+    """One path, a pattern, a list, or a list for each span."""
+    expected = [float(fare) for fare in range(30)]
+
+    assert fares(inputs.from_parquet(spans[0])) == expected[:10]
+    assert fares(inputs.from_parquet(str(spans[0].parent / "*.parquet"))) == expected
+    assert fares(inputs.from_parquet([spans[1], spans[0]])) == expected[10:20] + expected[:10]
+    assert fares(inputs.from_parquet([[spans[0], spans[1]], [spans[2]]])) == expected
+
+
+def test_the_number_of_rows_is_known_before_they_are_read(spans, groups_read):
+    """Footers are enough."""
+    assert inputs.from_parquet(spans).cardinality == 30
+    assert groups_read == []
+
+
+def test_a_condition_spares_row_groups(spans, groups_read):
+    """Only those in which it can hold by their statistics are read."""
+    dataset = inputs.from_parquet(spans).filter(inputs.col("fare") >= 17).filter(inputs.col("fare") < 21).select("fare")
+
+    assert fares(dataset) == [17, 18, 19, 20]
+    assert groups_read == [("1", 1), ("1", 2), ("2", 0)]
+    assert inputs.from_parquet(spans).filter(inputs.col("fare") < 0).to_arrow().num_rows == 0
+
+
+def test_only_columns_that_are_wanted_are_read(spans):
+    """A selection reaches the files, which read a condition's columns for themselves."""
+    plan = inputs.from_parquet(spans).filter(inputs.col("span") > 0).take(5).select("fare").explain()
+    source = plan.op
+    while source.inputs:
+        source = source.inputs[0]
+
+    assert source.columns == ("fare",)
+    assert [fired.rule for fired in plan.fired] == ["filter_pushdown", "projection_pushdown", "prefetch_insertion"]
+
+
+def test_a_span_that_lacks_a_column_gives_nulls(spans):
+    """A column that came later is null before, also for a condition on it."""
+    pq.write_table(pa.table({"fare": [90.0], "tip": [1.5]}), spans[1])
+    dataset = inputs.from_parquet(spans)
+
+    assert dataset.to_arrow()["tip"].to_pylist() == [None] * 10 + [1.5] + [None] * 10
+    assert fares(dataset.filter(inputs.col("tip") > 1)) == [90.0]
+
+
+def test_a_column_of_two_types_is_an_error(spans):
+    """The message names both files."""
+    pq.write_table(pa.table({"fare": ["much"]}), spans[1])
+
+    with pytest.raises(ColumnsChanged, match=r"'fare' is double in .*0.parquet and string in .*1.parquet"):
+        inputs.from_parquet(spans)
+
+
+def test_row_groups_can_come_in_another_order(spans):
+    """All rows come, group by group, in an order that follows from the seed and differs from pass to pass."""
+    dataset = inputs.from_parquet(spans, shuffle=True, seed=1)
+    first = [row["fare"] for row in dataset.iterator(epoch=0)]
+
+    assert sorted(first) == fares(inputs.from_parquet(spans)) != first
+    assert first != [row["fare"] for row in dataset.iterator(epoch=1)]
+    assert first == [row["fare"] for row in inputs.from_parquet(spans, shuffle=True, seed=1).iterator(epoch=0)]
+
+
+def test_a_state_names_the_row_group(spans, groups_read):
+    """A restored pass reads no row group that lies behind it."""
+    dataset = inputs.from_parquet(spans).options(optimize=False)
+    with iter(dataset.batch(3)) as batches:
+        list(itertools.islice(batches, 5))
+        state = batches.state()
+    groups_read.clear()
+
+    rest = list(dataset.batch(3).iterator().restore(state))
+
+    assert rest[0]["fare"].to_pylist() == [15, 16, 17]
+    assert groups_read[0] == ("1", 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"columns": ["fares"]}, r"columns='fares'\): there is no such column; there are span, fare"),
+        ({"columns": []}, "wants at least one column"),
+        ({"filter": inputs.col("tip") > 1}, "The columns are span, fare"),
+    ],
+)
+def test_bad_arguments_are_found_when_the_graph_is_built(spans, options, message):
+    """Nothing has to be read for a wrong column to be told."""
+    with pytest.raises(DatasetError, match=message):
+        inputs.from_parquet(spans, **options)
+
+
+def test_files_that_are_not_there_or_no_parquet_are_told(tmp_path):
+    """The message names the file or the pattern."""
+    (tmp_path / "text.parquet").write_text("fare\n1\n")
+
+    with pytest.raises(DatasetError, match=r"no file fits this pattern"):
+        inputs.from_parquet(tmp_path / "*.csv")
+    with pytest.raises(DatasetError, match="at least one file"):
+        inputs.from_parquet([])
+    with pytest.raises(UnreadableInput, match=r"nothing.parquet: cannot be read as Parquet"):
+        inputs.from_parquet(tmp_path / "nothing.parquet")
+    with pytest.raises(UnreadableInput, match=r"text.parquet: cannot be read as Parquet"):
+        inputs.from_parquet(tmp_path / "text.parquet")
+
+
+def test_damage_is_found_when_it_is_read(spans):
+    """A file that was cut or overwritten after the graph was built is told by its name."""
+    dataset = inputs.from_parquet(spans)
+    content = bytearray(spans[1].read_bytes())
+    content[4:200] = b"\xff" * 196
+    spans[1].write_bytes(content)
+
+    with pytest.raises(UnreadableInput, match=r"1.parquet: cannot be read"):
+        all_of(dataset)

@@ -1,0 +1,156 @@
+"""The journal: what was answered is there after a crash, whole, and quickly."""
+
+import resource
+import time
+
+import pytest
+
+from spanwise.orchestrator.errors import ServiceError
+from spanwise.pipelines.input.service.dispatcher import state as dispatch
+from spanwise.pipelines.input.service.dispatcher.journal import Journal, line_of, record_of
+from spanwise.pipelines.input.service.dispatcher.state import ProduceSplits
+from tests.pipelines.input.service.dispatcher.test_state import as_records, dataset, do, job, worker
+
+
+def begun(folder, splits=1000):
+    journal = Journal(folder)
+    records = do(journal.state, [dataset(splits=(splits,))])
+    records += do(journal.state, dispatch.arrive(journal.state, worker("w")))
+    records += do(journal.state, dispatch.join(journal.state, job()))
+    journal.sync(journal.write(records))
+    return journal
+
+
+def dealt(number, *, repetition=0):
+    return ProduceSplits(task=3, number=number, source=0, repetition=repetition, first=number, count=1)
+
+
+def test_a_record_is_a_line_that_says_when_it_is_damaged():
+    """Every kind comes back as it was; a line with one bit changed does not."""
+    line = line_of(dealt(5))
+
+    assert record_of(line) == dealt(5)
+    assert record_of(line.replace(b"5", b"6", 1) if b"5" in line[:8] else line[:-3] + b"7]\n") is None
+    assert record_of(line[:-1]) is None
+
+
+@pytest.mark.parametrize("cut", [1, 7, 30])
+def test_JR_05_a_torn_last_record_is_cut_off(tmp_path, cut):
+    """All whole records are there, the torn one is not, and what is written next stands on a line of its own."""
+    journal = begun(tmp_path)
+    before = as_records(journal.state)
+    journal.write([dealt(0)])
+    journal.close()
+    content = journal.path.read_bytes()
+    journal.path.write_bytes(content[:-cut])
+
+    again = Journal(tmp_path)
+    seen = as_records(again.state)
+    again.write([dealt(0)])
+    again.close()
+
+    assert seen == before
+    assert journal.path.read_bytes() == content
+
+
+def test_damage_before_the_end_is_refused(tmp_path):
+    """It says which line, and does not go on without it."""
+    journal = begun(tmp_path)
+    journal.close()
+    content = bytearray(journal.path.read_bytes())
+    content[20] ^= 1
+    journal.path.write_bytes(content)
+
+    with pytest.raises(ServiceError, match="line 1 is not what was written"):
+        Journal(tmp_path)
+
+
+def test_a_folder_has_one_dispatcher(tmp_path):
+    """A second one is refused while the first one holds it."""
+    journal = begun(tmp_path)
+
+    with pytest.raises(ServiceError, match="dispatcher that runs"):
+        Journal(tmp_path)
+    journal.close()
+    Journal(tmp_path).close()
+
+
+def test_JR_02_the_split_cursor_is_part_of_it(tmp_path):
+    """After k splits the next one is number k; behind the last one the next round begins at 0."""
+    journal = begun(tmp_path, splits=5)
+    journal.write([dealt(number) for number in range(3)])
+    journal.close()
+    middle = Journal(tmp_path)
+    third = dispatch.deal(middle.state, 3, 100, 0, 0)
+    middle.write([dealt(3), dealt(4)])
+    middle.close()
+    end = Journal(tmp_path)
+
+    assert third.first == 3
+    assert dispatch.deal(end.state, 3, 100, 0, 0) is None
+    assert dispatch.deal(end.state, 3, 100, 0, 1).first == 0
+    end.close()
+
+
+def test_JR_03_ids_go_on_after_replay(tmp_path):
+    """No id is given twice, not after the journal was made shorter either."""
+    journal = begun(tmp_path)
+    state = journal.state
+    journal.write(do(state, [dispatch.ReleaseClient(client=2), dispatch.CollectJob(job=1)]))
+    journal.compact(dispatch.records_of(state))
+    journal.close()
+    again = Journal(tmp_path)
+    again.close()
+
+    (made, client, task) = dispatch.join(again.state, job())
+    assert (made.job, client.client, task.task) == (4, 5, 6)
+
+
+def test_a_long_journal_is_made_shorter(tmp_path):
+    """The state is the same, and what is written afterwards is kept too."""
+    journal = begun(tmp_path)
+    do(journal.state, [dealt(number) for number in range(500)])
+    journal.write([dealt(number) for number in range(500)])
+    long = journal.path.stat().st_size
+    journal.compact(dispatch.records_of(journal.state))
+    short = journal.path.stat().st_size
+    journal.sync(journal.write(do(journal.state, [dealt(500)])))
+    journal.close()
+    again = Journal(tmp_path)
+    again.close()
+
+    assert short < long / 10
+    assert as_records(again.state) == as_records(journal.state)
+
+
+def test_a_hundred_thousand_splits_are_replayed_in_two_seconds(tmp_path):
+    """A restart does not make consumers wait."""
+    journal = begun(tmp_path, splits=100_000)
+    journal.write([dealt(number) for number in range(100_000)])
+    journal.close()
+
+    start = time.process_time()
+    again = Journal(tmp_path)
+    spent = time.process_time() - start
+    again.close()
+
+    assert again.state.jobs[1].sources[0].below == 1
+    assert spent < 2.0
+
+
+def test_a_full_disk_leaves_whole_records_only(tmp_path):
+    """What could not be written whole is not there, and what comes when there is room again is."""
+    journal = begun(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (journal.path.stat().st_size + 20, limits[1]))
+    try:
+        with pytest.raises(ServiceError, match="make room"):
+            journal.write([dealt(0)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    journal.write(do(journal.state, [dealt(0)]))
+    journal.close()
+    again = Journal(tmp_path)
+    again.close()
+
+    assert as_records(again.state) == as_records(journal.state)

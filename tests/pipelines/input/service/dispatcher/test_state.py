@@ -1,0 +1,159 @@
+"""The dispatcher's state: who gets which splits, which jobs there are, and that its shortest journal is itself."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spanwise.orchestrator.errors import DatasetError, ServiceError
+from spanwise.pipelines.input.service.dispatcher import state as dispatch
+from spanwise.pipelines.input.service.dispatcher.state import CreateJob, RegisterDataset, RegisterWorker, State
+from spanwise.pipelines.input.service.policy import ShardingPolicy, policy_of
+
+
+def dataset(name="d", splits=(10,), **more):
+    return RegisterDataset(dataset=name, structure="int64", splits=splits, **more)
+
+
+def worker(name, address=None, shard=None):
+    return RegisterWorker(worker=name, address=address or f"{name}:1", process="here:1", shard=shard)
+
+
+def job(mode=ShardingPolicy.DYNAMIC, name="j", *, of="d", epoch="0", shards=0):
+    return CreateJob(job=0, dataset=of, mode=mode, name=name, epoch=epoch, shards=shards)
+
+
+def do(state, records):
+    for record in records:
+        state.apply(record)
+    return records
+
+
+def started(*, workers=1, mode=ShardingPolicy.DYNAMIC, **more):
+    state = State([dataset(**more)])
+    for number in range(workers):
+        do(state, dispatch.arrive(state, worker(f"w{number}", shard=number)))
+    do(state, dispatch.join(state, job(mode, shards=workers if mode.is_static else 0)))
+    return state
+
+
+def as_records(state):
+    return [str(record) for record in dispatch.records_of(state)]
+
+
+def test_every_split_is_dealt_once():
+    """Two tasks that take turns get every split of the source, none of them twice."""
+    state = started(workers=2, splits=(1000,))
+    seen, number = [], 0
+    asking = sorted(state.tasks)
+    while asking:
+        for task in list(asking):
+            number += 1
+            dealt = dispatch.deal(state, task, number, 0, 0)
+            if dealt is None:
+                asking.remove(task)
+            else:
+                state.apply(dealt)
+                seen += range(dealt.first, dealt.first + dealt.count)
+
+    assert sorted(seen) == list(range(1000))
+
+
+def test_a_request_that_is_made_again_is_answered_as_before():
+    """Whose answer got lost asks again by the same number, and no split is lost with it."""
+    state = started()
+    task = next(iter(state.tasks))
+    (first,) = do(state, [dispatch.deal(state, task, 1, 0, 0)])
+
+    assert dispatch.deal(state, task, 1, 0, 0) == first
+    assert dispatch.deal(state, task, 2, 0, 0).first == first.first + first.count
+
+
+def test_a_worker_that_comes_back_takes_the_place_of_its_earlier_life():
+    """The tasks of the earlier life are gone, and the new one has one for each job that goes on."""
+    state = started()
+    before = set(state.tasks)
+
+    do(state, dispatch.arrive(state, worker("again", address="w0:1")))
+
+    assert list(state.workers) == ["again"]
+    assert not before & set(state.tasks)
+    assert [task.worker for task in state.tasks.values()] == ["again"]
+
+
+def test_leases_of_a_client_that_is_gone_are_given_to_another():
+    """What a client has not done with when it is released, the next one gets, before what nobody has had."""
+    state = started(mode=ShardingPolicy.EXACTLY_ONCE)
+    do(state, dispatch.join(state, job(ShardingPolicy.EXACTLY_ONCE)))
+    one, two = sorted(state.clients)
+    state.apply(dispatch.lease(state, one, [], 4))
+    state.apply(dispatch.lease(state, one, [1], 3))
+    state.apply(dispatch.ReleaseClient(client=one))
+    state.apply(dispatch.lease(state, two, [], 5))
+
+    assert dispatch.held_by(state, two) == [0, 2, 3, 4, 5]
+
+
+def test_a_leased_job_ends_when_every_split_is_done():
+    """Not when the last one is leased."""
+    state = started(mode=ShardingPolicy.AT_LEAST_ONCE, splits=(3,))
+    (client,) = state.clients
+    (number,) = state.jobs
+    state.apply(dispatch.lease(state, client, [], 3))
+    leased = dispatch.is_finished(state, number)
+    state.apply(dispatch.lease(state, client, [0, 1, 2], 3))
+
+    assert not leased
+    assert dispatch.is_finished(state, number)
+
+
+def test_jobs_of_one_name_are_shared_and_must_agree():
+    """A second consumer joins the job; one that wants another mode is refused."""
+    state = started()
+    do(state, dispatch.join(state, job()))
+
+    assert len(state.jobs) == 1
+    assert len(state.clients) == 2
+    with pytest.raises(ServiceError, match="existing job with different parameters"):
+        dispatch.join(state, job(ShardingPolicy.OFF))
+
+
+def test_old_names_of_modes_are_known_and_others_refused():
+    """`parallel_epochs` and `distributed_epoch` are what they are called today."""
+    assert policy_of("parallel_epochs") is ShardingPolicy.OFF
+    assert policy_of("distributed_epoch") is ShardingPolicy.DYNAMIC
+    with pytest.raises(DatasetError, match="there is no such mode"):
+        policy_of("sideways")
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["arrive", "lose", "join", "leave", "deal", "lease", "finish"]), st.integers(0, 5))
+)
+
+
+@given(STEPS, st.sampled_from([ShardingPolicy.DYNAMIC, ShardingPolicy.EXACTLY_ONCE, ShardingPolicy.OFF]))
+def test_the_shortest_journal_leads_to_the_same_state(steps, mode):
+    """Whatever has happened, `records_of` makes it again, and the next ids are the same."""
+    state = State([dataset(splits=(7, 3))])
+    for number, (step, choice) in enumerate(steps):
+        tasks, clients = sorted(state.tasks), sorted(state.clients)
+        if step == "arrive":
+            do(state, dispatch.arrive(state, worker(f"w{choice}-{number}", address=f"w{choice}")))
+        elif step == "lose" and state.workers:
+            state.apply(dispatch.RemoveWorker(worker=sorted(state.workers)[choice % len(state.workers)]))
+        elif step == "join":
+            do(state, dispatch.join(state, job(mode, name=f"j{choice % 2}")))
+        elif step == "leave" and clients:
+            state.apply(dispatch.ReleaseClient(client=clients[choice % len(clients)]))
+        elif step == "deal" and tasks:
+            dealt = dispatch.deal(state, tasks[choice % len(tasks)], number, choice % 2, choice // 3)
+            do(state, [dealt] if dealt else [])
+        elif step == "lease" and clients and mode.is_leased:
+            client = clients[choice % len(clients)]
+            state.apply(dispatch.lease(state, client, dispatch.held_by(state, client)[:choice], choice))
+        elif step == "finish" and tasks:
+            state.apply(dispatch.FinishTask(task=tasks[choice % len(tasks)]))
+
+    again = State(dispatch.records_of(state))
+
+    assert as_records(again) == as_records(state)
+    assert again.next_id == state.next_id

@@ -1,0 +1,57 @@
+"""Requests that wait for something new: not many at a time, and nobody loses by it."""
+
+import threading
+import time
+
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.service.wire import server
+from spanwise.pipelines.input.service.wire.connection import Connection, this_process
+from spanwise.pipelines.input.service.wire.security import Security
+from spanwise.pipelines.input.service.wire.server import Waiting
+from tests.pipelines.input.service.servers import Service
+
+
+def test_places_to_wait_are_few(monkeypatch):
+    """Who finds none is told so; a place that was left is free."""
+    monkeypatch.setattr(server, "MOST_WAITING", 1)
+    waiting = Waiting()
+    with waiting.place() as first, waiting.place() as second:
+        pass
+    with waiting.place() as third:
+        pass
+
+    assert (first, second, third) == (True, False, True)
+
+
+def test_who_cannot_wait_at_the_dispatcher_is_answered_at_once(monkeypatch):
+    """And asked to come again, the later the more consumers there are."""
+    monkeypatch.setattr(server, "MOST_WAITING", 0)
+    monkeypatch.setattr("spanwise.pipelines.input.service.dispatcher.dispatcher._LOOKS_PER_S", 0.5)
+    with Service(0) as service:
+        dataset = inputs.register_dataset(service.target, inputs.range(10))
+        connection = Connection(service.target, Security())
+        join = {"dataset": dataset, "mode": "off", "name": "", "epoch": "0"}
+        client = connection.call("join", join)[0]["client"]
+        look = {"client": client, "targets": "any", "process": this_process(), "tasks": []}
+        begun = time.monotonic()
+        answer, _ = connection.call("look", {**look, "waited_s": 0, "given": 0, "wait_s": 10})
+
+    assert time.monotonic() - begun < 9
+    assert answer["again_s"] == 10
+    assert not answer["finished"]
+
+
+def test_consumers_get_everything_though_none_may_wait(monkeypatch):
+    """Neither at the dispatcher nor at workers; together they are given each element once."""
+    monkeypatch.setattr(server, "MOST_WAITING", 0)
+    monkeypatch.setattr("spanwise.pipelines.input.service.worker.worker._AGAIN_S", 0.01)
+    found = []
+    with Service(2) as service:
+        dataset = inputs.range(100).map(lambda x: time.sleep(0.001) or x).distribute(service.target, "dynamic", "job")
+        threads = [threading.Thread(target=lambda: found.extend(dataset.iterator(epoch=0))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert sorted(found) == list(range(100))

@@ -1,0 +1,43 @@
+"""How datasets travel: what a worker needs to have."""
+
+import importlib.util
+import subprocess
+import sys
+
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.service.wire.shipped_graph import packed_graph
+
+PIPELINE = """
+LIMIT = 3
+
+
+def helped(number):
+    return number + LIMIT
+
+
+def function(number):
+    return helped(number)
+"""
+WORKER = """
+import sys
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.service.wire.shipped_graph import unpacked_graph
+
+print(list(inputs.Dataset(*unpacked_graph(sys.stdin.buffer.read(), "it"))), "loose" in sys.modules)
+"""
+
+
+def test_functions_of_a_pipeline_file_travel_with_their_code(tmp_path, monkeypatch):
+    """A worker has never seen the file, and cannot find it."""
+    file = tmp_path / "loose.py"
+    file.write_text(PIPELINE)
+    spec = importlib.util.spec_from_file_location("loose", file)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "loose", module)
+    spec.loader.exec_module(module)
+    dataset = inputs.range(3).map(module.function)
+
+    content = packed_graph(dataset.op, dataset.settings)
+
+    found = subprocess.run([sys.executable, "-c", WORKER], input=content, capture_output=True, check=True)
+    assert found.stdout == b"[3, 4, 5] False\n"

@@ -1,0 +1,120 @@
+"""What a task has ready: who gets which of it, how far it goes ahead, and what makes room."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spanwise.orchestrator.errors import FunctionFailed, ServiceError
+from spanwise.pipelines.input.service.wire.requests import Fetch
+from spanwise.pipelines.input.service.worker import buffers
+from spanwise.pipelines.input.service.worker.buffers import Lanes, Queue, Window
+from spanwise.pipelines.input.snapshot.encoding import ENCODINGS
+
+ELEMENTS, ROWS = ENCODINGS["elements"], ENCODINGS["rows"]
+SIZE = ELEMENTS.size_bytes(1)
+
+
+def asking(limit=1 << 20, **reader):
+    return Fetch(task=1, client=1, number=0, limit_bytes=limit, **reader)
+
+
+def taken(buffer, limit=1 << 20, **reader):
+    pieces, error = buffer.take(asking(limit, **reader))
+    return list(pieces) if error is None else error
+
+
+def fill(buffer, elements):
+    for element in elements:
+        buffer.put(element, ELEMENTS)
+
+
+def test_who_comes_first_gets_the_first():
+    """A queue has room until it holds its limit, and gives about as much as is asked for."""
+    queue = Queue(3 * SIZE)
+    fill(queue, range(2))
+    before = queue.has_room
+    fill(queue, [2])
+
+    assert (before, queue.has_room) == (True, False)
+    assert taken(queue, 2 * SIZE) == [0, 1]
+    assert queue.has_room
+    assert taken(queue) == [2]
+    assert queue.is_empty
+
+
+def test_an_error_is_given_in_its_turn():
+    """What lies before it goes first."""
+    queue = Queue(1_000)
+    error = FunctionFailed("no")
+    fill(queue, [0])
+    queue.fail(error)
+    fill(queue, [1])
+
+    assert [taken(queue), taken(queue), taken(queue)] == [[0], error, [1]]
+
+
+def test_each_consumer_has_every_nth_element():
+    """Blocks of rows are cut for it; an error counts as an element."""
+    lanes = Lanes(3, 1_000)
+    lanes.put(pa.record_batch({"n": list(range(4))}), ROWS)
+    error = FunctionFailed("no")
+    lanes.fail(error)
+    lanes.put(pa.record_batch({"n": list(range(5, 9))}), ROWS)
+
+    found = [[piece["n"][0].as_py() for piece in taken(lanes, index=index)] for index in (0, 2)]
+    first = taken(lanes, 1, index=1)
+
+    assert found == [[0, 3, 6], [2, 5, 8]]
+    assert [first[0]["n"][0].as_py(), taken(lanes, index=1)] == [1, error]
+
+
+def test_a_round_that_has_begun_is_made_whole(monkeypatch):
+    """There is room for the rest of it whatever the limit says, and only for so many rounds."""
+    monkeypatch.setattr(buffers, "MOST_ROUNDS", 2)
+    small, large = Lanes(3, 1), Lanes(3, 1 << 20)
+    fill(small, range(1))
+    begun = small.has_room
+    fill(small, range(1, 3))
+    fill(large, range(6))
+
+    assert (begun, small.has_room, large.has_room) == (True, False, False)
+
+
+def test_all_consumers_hear_of_the_end():
+    """Whether there was an error or the elements ran out, no round comes behind it."""
+    lanes = Lanes(2, 1_000)
+    lanes.end(None)
+
+    assert [str(taken(lanes, index=index)) for index in (0, 1)] == [
+        "distribute: the dataset came to an end, which coordinated reads do not allow."
+    ] * 2
+    with pytest.raises(ServiceError, match="2 is none of 2 consumers"):
+        lanes.take(asking(index=2))
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])  # on a machine that has other work
+@given(
+    st.lists(st.tuples(st.sampled_from(["make", "a", "b", "c"]), st.integers(1, 9)), max_size=60), st.integers(1, 12)
+)
+def test_a_window_gives_each_trainer_an_ascending_part_and_keeps_its_limit(steps, cache):
+    """No trainer gets an element twice or out of order; only what slid out is skipped; whoever leads, skips nothing."""
+    window = Window(cache * SIZE, 1 << 20)
+    end, lead = 0, 0
+    places = {"a": 0, "b": 0, "c": 0}
+    for step, count in steps:
+        if step == "make":
+            for _ in range(count):
+                if window.has_room:
+                    window.put(end, ELEMENTS)
+                    end += 1
+        else:
+            found = taken(window, count * SIZE, trainer=step)
+            if found:
+                assert found == list(range(found[0], found[0] + len(found)))
+                assert found[0] == places[step] or (places[step] < found[0] <= lead and found[0] >= end - cache)
+                places[step] = found[-1] + 1
+                lead = max(lead, places[step])
+            else:
+                assert places[step] == end
+        assert window._bytes <= (cache + 1) * SIZE

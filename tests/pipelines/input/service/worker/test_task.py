@@ -1,0 +1,42 @@
+"""A task on a worker: its answers, and how long they are kept."""
+
+import time
+
+import pytest
+
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.op import Options
+from spanwise.pipelines.input.service.wire.connection import UnknownTask
+from spanwise.pipelines.input.service.wire.load import Meter
+from spanwise.pipelines.input.service.wire.requests import Fetch
+from spanwise.pipelines.input.service.worker.buffers import Queue
+from spanwise.pipelines.input.service.worker.task import Task, Work
+
+
+@pytest.fixture
+def task():
+    task = Task(lambda: Work(inputs.range(9).op, Options()), Queue(1 << 20), Meter())
+    yield task
+    task.stop()
+
+
+def asking(number):
+    return Fetch(task=1, client=7, number=number, limit_bytes=1)
+
+
+def test_who_asks_again_is_answered_as_before(task):
+    """Whose answer got lost, loses no element."""
+    first = task.reply(asking(0))
+
+    assert task.reply(asking(0)) is first
+    assert (first.pieces, task.reply(asking(1)).pieces) == ([0], [1])
+
+
+def test_old_answers_are_dropped(task):
+    """What was held for a client that is gone is not held for ever; one that is only slow goes on."""
+    task.reply(asking(0))
+    task.drop_replies(time.monotonic())
+
+    with pytest.raises(UnknownTask, match="goes on with answers of another life"):
+        task.reply(asking(0))
+    assert task.reply(asking(1)).pieces == [1]

@@ -1,0 +1,126 @@
+"""What has come, when it is due, and what runs for it."""
+
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from spanwise.components import ExampleGen
+from spanwise.scheduler.daemon.arrival import Arrival, Ready, Settling, Start, decide, look, owed
+from spanwise.scheduler.ledger.ticks import Ending, Entry, Outcome
+from spanwise.scheduler.project.load import load
+from spanwise.scheduler.schedule.part import INGEST, TRAIN, WHOLE
+from spanwise.scheduler.schedule.schedule import Tick
+from tests.scheduler.backfill import conftest as lake
+from tests.scheduler.backfill.conftest import World
+
+world = lake.world
+NOW = datetime(2024, 5, 4, tzinfo=UTC)
+
+
+def came(*spans: int) -> list[Arrival]:
+    return [Arrival(span=span, name=f"{span}.v1", read=True) for span in spans]
+
+
+def ready(newest: int, *, divided: bool = True) -> Ready:
+    return Ready(newest=newest, divided=divided, arrivals=())
+
+
+def entry(part: str, outcome: Outcome | None, span: int | None = 5, number: int = 1) -> Entry:
+    tick = Tick(at=NOW, name=f"{part}{number}", wall=NOW, span=span, part=part)
+    ending = None if outcome is None else Ending(outcome=outcome, run=number)
+    return Entry(
+        pipeline="p:data", tick=tick, number=number, taken=NOW, after_run=0, holder=1, attempts=1, ending=ending
+    )
+
+
+INGESTED = entry(INGEST, Outcome.RAN, number=7)
+
+
+@pytest.mark.parametrize(
+    ("due", "found", "left", "wanted"),
+    [
+        ([], ready(6), None, None),
+        ([6], ready(6), None, Start(name="6.v1", part=WHOLE, span=6, from_scratch=False)),
+        ([5], ready(6), None, Start(name="5.v1", part=WHOLE, span=5, from_scratch=True)),
+        ([6, 4, 5], ready(6), None, Start(name="4.v1", part=INGEST, span=4, from_scratch=True)),
+        ([6, 4], ready(6, divided=False), None, Start(name="4.v1", part=WHOLE, span=4, from_scratch=True)),
+        ([6], ready(6), INGESTED, Start(name="6.v1", part=WHOLE, span=6, from_scratch=True)),
+        ([], ready(6), INGESTED, Start(name="train.7", part=TRAIN, span=None, from_scratch=True)),
+    ],
+)
+def test_what_runs_next(due: list[int], found: Ready, left: Entry | None, wanted: Start | None) -> None:
+    """One span is a run of the whole pipeline; of several, all but the newest are ingested, and one model trained."""
+    assert decide(came(*due), found, left) == wanted
+
+
+@pytest.mark.parametrize(
+    ("entries", "wanted"),
+    [
+        ([], None),
+        ([INGESTED], INGESTED),
+        ([entry(WHOLE, Outcome.RAN), INGESTED], None),
+        ([entry(TRAIN, Outcome.FAILED, None), INGESTED], None),
+        ([entry(WHOLE, None), INGESTED], None),
+        ([entry(WHOLE, Outcome.FAILED, 6), INGESTED], INGESTED),
+        ([entry(WHOLE, Outcome.FAILED, 5), INGESTED], None),
+        ([entry(INGEST, Outcome.FAILED, 6), INGESTED], INGESTED),
+    ],
+)
+def test_what_was_only_ingested_is_owed_its_training(entries: list[Entry], wanted: Entry | None) -> None:
+    """Until something was trained after it, or its training has failed; a run that failed before it trained is none."""
+    assert owed(entries, coming={6}) == wanted
+
+
+def test_what_changes_has_not_settled() -> None:
+    """A mark is settled when it was the same in every look for so long; one that comes back begins anew."""
+    settling = Settling()
+    first, second = came(5)[0], replace(came(5)[0], name="5.v1 other")
+
+    assert settling.settled([first], 60, 0) == []
+    assert settling.settled([second], 60, 59) == []
+    assert settling.settled([first], 60, 100) == []
+    assert settling.settled([first], 60, 160) == [first]
+
+
+def test_a_look_finds_what_is_not_ingested_and_which_of_it_a_window_reads(world: World) -> None:
+    """New spans and new versions; what lies ready is known in the words of JSON, too."""
+    world.lived(4)
+    world.arrive(1, version=2)
+    world.arrive(3, version=2)
+    world.arrive(5)
+    loaded = load("days.py")
+
+    with world.store() as store:
+        found = look(loaded.pipeline, loaded.calendar, store)
+
+    assert [(a.name.rpartition(".")[0], a.read) for a in found.arrivals] == [
+        ("2024-05-01.v2", False),
+        ("2024-05-03.v2", True),
+        ("2024-05-05.v1", True),
+    ]
+    assert found.newest == found.arrivals[-1].span
+    assert found.divided
+    assert Ready.read(found.described()) == found
+
+
+def test_the_mark_of_a_span_changes_with_its_files(tmp_path: Path) -> None:
+    """With their names, sizes and times; those of other spans do not matter."""
+    node = ExampleGen(pattern=f"{tmp_path}/{{SPAN}}/*.csv")
+    for span in (1, 2):
+        (tmp_path / str(span)).mkdir()
+        (tmp_path / str(span) / "a.csv").write_text("x\n1\n")
+    marks = [node.mark(1)]
+
+    (tmp_path / "1" / "b.csv").write_text("x\n2\n")
+    marks.append(node.mark(1))
+    (tmp_path / "1" / "b.csv").write_text("x\n22\n")
+    marks.append(node.mark(1))
+    os.utime(tmp_path / "1" / "a.csv", ns=(0, 0))
+    marks.append(node.mark(1))
+    assert len(set(marks)) == 4
+
+    (tmp_path / "2" / "a.csv").write_text("x\n3\n")
+    assert node.mark(1) == marks[-1]

@@ -1,0 +1,275 @@
+"""The loop, in this process: real files described by real children, a real database, a clock that the test moves."""
+
+import fcntl
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from spanwise.orchestrator.errors import LoadError
+from spanwise.orchestrator.lease import Clock
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.scheduler.alerts import alert
+from spanwise.scheduler.daemon import loop as cron
+from spanwise.scheduler.daemon.loop import Cron
+from spanwise.scheduler.daemon.pipeline_scheduler import Tools
+from spanwise.scheduler.ledger import heartbeat, ticks
+from spanwise.scheduler.project import settings
+from tests.scheduler.daemon.test_pipeline_scheduler import Child
+
+FILE = """
+from spanwise.orchestrator import Component, Output, Pipeline, Report
+from spanwise.scheduler import Schedule, days_before
+
+class Work(Component):
+    def run(self, report: Output[Report]) -> None: ...
+
+def {name}() -> Pipeline:
+    return Pipeline("{name}", [Work()])
+
+daily = Schedule({name}, cron="{cron}", span=days_before(1))
+"""
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+class Told(Tools):
+    """Notes the subjects of alerts, beside putting them into the outbox."""
+
+    told: ClassVar = []
+
+    def tell(self, alert):
+        self.told[-1].append(alert.subject)
+        return super().tell(alert)
+
+
+class Loop:
+    """A scheduler in a folder."""
+
+    def __init__(self, folder, monkeypatch):
+        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+        monkeypatch.chdir(folder)
+        self.folder = folder
+        self.now, self.monotonic = NOON, 1000.0
+        self.jobs = []
+        self.crons = []
+        self.told = []
+
+    def write(self, name, cron="0 * * * *"):
+        path = self.folder / f"{name}.py"
+        path.write_text(FILE.format(name=name, cron=cron))
+        return str(path)
+
+    def open(self, *files, **options):
+        known = settings.read(root=self.folder / "root")
+        clock = Clock(now=lambda: self.now, monotonic=lambda: self.monotonic)
+        tools = Told(root=known.root, config=None, site=alert.here(), start=self.start)
+        tools.told.append(self.told)
+        self.cron = Cron(files, known, clock=clock, tools=tools, **options)
+        self.crons.append(self.cron)
+        return self.cron
+
+    def start(self, job):
+        self.jobs.append((job.pipeline, job.tick))
+        return Child(job, self)
+
+    def turn(self, by=timedelta(0)):
+        """One turn, and as many more as the files take to be described."""
+        self.now += by
+        self.monotonic += by.total_seconds()
+        over = self.cron.turn()
+        while any(file.asking for file in self.cron.files):
+            time.sleep(0.01)
+            over = self.cron.turn()
+        return over
+
+
+@pytest.fixture
+def loop(tmp_path, monkeypatch):
+    made = Loop(tmp_path, monkeypatch)
+    yield made
+    for one in made.crons:
+        one.leave()
+
+
+def test_several_files_are_looked_after_in_one_loop(loop):
+    """Each pipeline at its time."""
+    loop.open(loop.write("first", "0 * * * *"), loop.write("second", "30 * * * *"))
+    loop.turn()
+
+    loop.turn(timedelta(minutes=30))
+    loop.turn(timedelta(minutes=30))
+
+    assert loop.jobs == [("second", "2026-03-01T12:30Z"), ("first", "2026-03-01T13:00Z")]
+
+
+def test_a_file_that_breaks_is_told_and_its_schedule_goes_on(loop):
+    """Its runs will tell, too; the other file's go on, and once it is mended, that is told."""
+    broken = loop.write("first")
+    loop.open(broken, loop.write("second"))
+    loop.turn()
+
+    Path(broken).write_text("import nothing_of_that_name")
+    loop.turn(timedelta(seconds=10))
+    loop.turn(timedelta(hours=1))
+    assert {name for name, _ in loop.jobs} == {"first", "second"}
+    assert loop.told == ["scheduler: first.py cannot be loaded"]
+
+    loop.write("first", "15 * * * *")
+    loop.turn(timedelta(seconds=10))
+
+    assert loop.told[1:] == ["scheduler is good again: it loads"]
+    assert loop.cron.watched["first"].due_at == NOON + timedelta(hours=1, minutes=15)
+
+
+def test_a_file_that_is_broken_from_the_start_goes_on_as_it_was_known(loop):
+    """A machine that boots does not lose the schedule of a file that somebody broke the day before."""
+    file = loop.write("first")
+    loop.open(file)
+    loop.turn()
+    loop.cron.leave()
+    Path(file).write_text("import nothing_of_that_name")
+
+    loop.open(file)
+    loop.turn()
+    loop.turn(timedelta(hours=1))
+
+    assert loop.jobs == [("first", "2026-03-01T13:00Z")]
+
+
+def test_where_no_file_can_be_loaded_there_is_nothing_to_start(loop):
+    """Somebody is at the terminal and sees why."""
+    loop.open(str(loop.folder / "nowhere.py"))
+
+    with pytest.raises(LoadError, match="There is no file"):
+        loop.turn()
+
+
+def test_a_pipeline_that_is_gone_from_its_file_takes_no_ticks(loop):
+    """What it has open comes to its end."""
+    file = loop.write("first")
+    loop.open(file)
+    loop.turn()
+    loop.write("second")
+    Path(file).write_text((loop.folder / "second.py").read_text())
+
+    loop.turn(timedelta(seconds=10))
+    loop.turn(timedelta(hours=1))
+
+    assert loop.jobs == [("second", "2026-03-01T13:00Z")]
+    assert list(loop.cron.watched) == ["second"]
+
+
+def test_while_the_metadata_are_locked_nothing_is_lost(loop, monkeypatch):
+    """That is told; the tick that came meanwhile is taken once they can be had."""
+    impatient(monkeypatch)
+    loop.open(loop.write("first"))
+    loop.turn()
+
+    with (loop.folder / "root" / "metadata.db.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        loop.turn(timedelta(hours=1))
+        loop.turn(timedelta(seconds=5))
+        assert loop.jobs == []
+        assert loop.told == ["scheduler: the metadata cannot be had"]
+    loop.turn(timedelta(minutes=1))
+
+    assert loop.jobs == [("first", "2026-03-01T13:00Z")]
+    assert loop.told[1:] == ["scheduler is good again: they can be had again"]
+
+
+def impatient(monkeypatch):
+    """Has a locked database be given up after a tenth of a second instead of half a minute."""
+    monkeypatch.setattr("spanwise.orchestrator.mlmd.open_store", lambda url: open_store(url, deadline_s=0.1))
+
+
+def test_a_pipeline_that_cannot_be_looked_after_stops_no_other(loop):
+    """It is told once, tried again ever more rarely, and told when it goes on."""
+    loop.open(loop.write("first"), loop.write("second"))
+    loop.turn()
+    start = loop.start
+
+    def no_space(job):
+        if job.pipeline == "first":
+            raise OSError(28, "No space left on device")
+        return start(job)
+
+    object.__setattr__(loop.cron._tools, "start", no_space)
+    for _ in range(3):
+        loop.turn(timedelta(hours=1 if not loop.jobs else 0, seconds=1))
+    assert loop.jobs == [("second", "2026-03-01T13:00Z")]
+    assert loop.told == ["scheduler: a pipeline cannot be looked after (first)"]
+
+    object.__setattr__(loop.cron._tools, "start", start)
+    loop.turn(timedelta(minutes=1))
+
+    assert loop.jobs[1:] == [("first", "2026-03-01T13:00Z")]
+
+
+def test_a_one_shot_does_what_is_due_and_ends(loop):
+    """The first one ever takes a tick that has just come; what comes while it works is left to the next."""
+    loop.now += timedelta(seconds=30)
+    loop.open(loop.write("first"), once=True)
+
+    assert not loop.turn()
+    assert loop.jobs == [("first", "2026-03-01T12:00Z")]
+    (one,) = loop.cron.watched["first"].open.values()
+    one.child.returncode = 1
+    assert loop.turn(timedelta(hours=1))
+
+    assert [e.ending.outcome.value for e in entries(loop)] == ["failed"]
+
+
+def test_a_scheduler_that_is_gone_is_noticed(loop):
+    """Of one on another machine only the heartbeat is known; its ticks are taken over when that stands still."""
+    loop.open(loop.write("first"))
+    loop.turn()
+    with_store(loop, elsewhere)
+    loop.turn(timedelta(hours=1))
+    assert loop.jobs == []
+
+    for _ in range(8):
+        loop.turn(timedelta(seconds=3))
+
+    assert loop.jobs == [("first", "2026-03-01T13:00Z")]
+
+
+def elsewhere(store):
+    """Another machine's scheduler takes the tick, and is not heard of again."""
+    other = heartbeat.enter(store, NOON)
+    claim = store.claimed("scheduler", f"#{other.number}")
+    claim.facts["machine"] = "elsewhere/0/0"
+    store.amend(claim)
+    known = ticks.schedule(store, "first")
+    tick = next(cron.schedule.ticks(cron.Timetable.read(known.timetable), NOON))
+    assert ticks.claim_tick(store, "first", tick, holder=other.number, now=NOON)
+
+
+def entries(loop):
+    return with_store(loop, lambda store: list(ticks.entries(store, "first")))
+
+
+def with_store(loop, act):
+    store = open_store(str(loop.folder / "root" / "metadata.db"))
+    try:
+        return act(store)
+    finally:
+        store.close()
+
+
+def test_a_clock_that_is_set_is_noticed(loop):
+    """Forward: what it passed over has been missed. Back: nothing runs again."""
+    loop.open(loop.write("first"))
+    loop.turn()
+
+    loop.now += timedelta(hours=5, minutes=30)
+    loop.turn(timedelta(seconds=1))
+    (one,) = loop.cron.watched["first"].open.values()
+    one.child.returncode = 1
+    loop.now -= timedelta(hours=4)
+    loop.turn(timedelta(seconds=1))
+    loop.turn(timedelta(hours=1))
+
+    assert loop.jobs == [("first", "2026-03-01T17:00Z")]
+    assert [e.ending.outcome.value for e in entries(loop)] == ["failed", *["missed"] * 4]

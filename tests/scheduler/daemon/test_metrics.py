@@ -1,0 +1,307 @@
+"""Metrics: what a scheduler counts and measures, read from its page as Prometheus does."""
+
+import json
+import re
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as families
+
+from spanwise.orchestrator import PushedModel, Run
+from spanwise.orchestrator.store import MemoryStore
+from spanwise.scheduler.alerts import alert, outbox
+from spanwise.scheduler.alerts.alert import Site
+from spanwise.scheduler.daemon.description import Described
+from spanwise.scheduler.daemon.metrics import LOOK_S, Metrics, span_end
+from spanwise.scheduler.daemon.pipeline_scheduler import Open, Tools, Watched
+from spanwise.scheduler.ledger.heartbeat import Watch
+from spanwise.scheduler.ledger.ticks import Ending, Entry, Outcome, Scheduled
+from spanwise.scheduler.schedule import schedule
+from spanwise.scheduler.schedule.schedule import Tick, Timetable, days_before
+from tests.scheduler.conftest import PROJECT, start
+from tests.scheduler.records import DAY, NOON, Clock, begun, ended, published
+
+TIMETABLE = Timetable(
+    "flights", cron="0 3 * * *", zone="America/New_York", span=days_before(1), freshness=timedelta(days=2)
+)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(Clock())
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    described = Described(timetable=TIMETABLE, source="/flights.py", calendar="day", pushes=("Pusher/pushed_model",))
+    known = Scheduled(
+        pipeline="flights",
+        timetable=schedule.described(TIMETABLE),
+        since=NOON,
+        calendar="day",
+        pushes=("Pusher/pushed_model",),
+    )
+    tools = Tools(root=tmp_path, config=None, site=Site(host="here", folder=tmp_path))
+    return Watched(described, known, tools, Watch())
+
+
+@pytest.fixture
+def metrics(tmp_path: Path, watched: Watched) -> Metrics:
+    """Of a scheduler that looks after one pipeline."""
+    found = Metrics(tmp_path, clock=lambda: NOON + timedelta(hours=1))
+    found.watch({"flights": watched})
+    return found
+
+
+def read(page: bytes) -> Mapping[str, float]:
+    """Every sample by its name and labels, those of the process left out."""
+    return {
+        f"{s.name}{{{','.join(f'{k}={v}' for k, v in sorted(s.labels.items()))}}}": s.value
+        for family in families(page.decode())
+        for s in family.samples
+        if s.name.startswith("spanwise_")
+    }
+
+
+def samples(metrics: Metrics) -> Mapping[str, float]:
+    return read(metrics.page("")[0])
+
+
+def tick(outcome: Outcome, run: Run | None = None) -> Entry:
+    return Entry(
+        pipeline="flights",
+        tick=Tick(at=NOON, name="2013-01-08T03:00", wall=NOON, span=DAY),
+        number=1,
+        taken=NOON,
+        after_run=0,
+        holder=1,
+        attempts=1,
+        ending=Ending(outcome=outcome, run=None if run is None else run.number),
+        ended=NOON,
+    )
+
+
+def pushing(store: MemoryStore) -> Run:
+    """A run of three minutes that has pushed its model."""
+    run = begun(store, span=DAY)
+    published(store, run, "Trainer")
+    pushed = PushedModel("/root/pushed", properties={"pushed": 1, "destination": "/srv"})
+    published(store, run, "Pusher", outputs={"pushed_model": pushed})
+    return ended(store, run)
+
+
+def test_ticks_are_counted_by_outcome(metrics: Metrics, store: MemoryStore) -> None:
+    """One counter for each pipeline and outcome."""
+    for outcome in (Outcome.SKIPPED, Outcome.SKIPPED, Outcome.MISSED):
+        metrics.tick_ended(store, tick(outcome))
+
+    found = samples(metrics)
+
+    assert found["spanwise_ticks_total{outcome=skipped,pipeline=flights}"] == 2
+    assert found["spanwise_ticks_total{outcome=missed,pipeline=flights}"] == 1
+
+
+def test_counters_begin_at_zero(metrics: Metrics, store: MemoryStore, watched: Watched) -> None:
+    """The first failure is a step from 0 to 1, which a rate sees; a counter that appears with 1 is none."""
+    metrics.look(store, watched, 0.0)
+
+    found = samples(metrics)
+
+    assert {found[f"spanwise_ticks_total{{outcome={o.value},pipeline=flights}}"] for o in Outcome} == {0.0}
+    assert found["spanwise_loop_errors_total{pipeline=flights}"] == 0
+    assert found["spanwise_loop_errors_total{pipeline=}"] == 0
+
+
+def test_durations_are_of_runs_and_nodes(metrics: Metrics, store: MemoryStore) -> None:
+    """By the stamps in the metadata, in seconds, by how they ended."""
+    run = pushing(store)
+    metrics.tick_ended(store, tick(Outcome.RAN, run))
+
+    found = samples(metrics)
+
+    assert found["spanwise_run_duration_seconds_sum{pipeline=flights,state=complete}"] == 180
+    assert found["spanwise_run_duration_seconds_bucket{le=60.0,pipeline=flights,state=complete}"] == 0
+    assert found["spanwise_run_duration_seconds_bucket{le=300.0,pipeline=flights,state=complete}"] == 1
+    assert found["spanwise_node_duration_seconds_count{node=Trainer,pipeline=flights,state=complete}"] == 1
+
+
+def test_the_lag_is_from_the_end_of_the_span_to_the_push(metrics: Metrics, store: MemoryStore) -> None:
+    """The day 2013-01-05 ends in New York at 05:00 UTC on the 6th; the model was pushed at noon on the 8th."""
+    metrics.tick_ended(store, tick(Outcome.RAN, pushing(store)))
+
+    assert samples(metrics)["spanwise_push_lag_seconds{pipeline=flights}"] == (2 * 24 + 7) * 3600
+
+
+def test_a_run_that_pushes_nothing_has_no_lag(metrics: Metrics, store: MemoryStore) -> None:
+    """Nothing is told that was not measured."""
+    run = begun(store, span=DAY)
+    published(store, run, "Pusher", outputs={"pushed_model": PushedModel("/root/kept", properties={"pushed": 0})})
+    metrics.tick_ended(store, tick(Outcome.RAN, ended(store, run)))
+
+    assert "spanwise_push_lag_seconds{pipeline=flights}" not in samples(metrics)
+
+
+def test_what_the_metadata_know_is_read_now_and_then(metrics: Metrics, store: MemoryStore, watched: Watched) -> None:
+    """The last success and push, of whomever; at once after a tick of ours, else once a minute."""
+    metrics.look(store, watched, 0.0)
+    before = samples(metrics)
+    pushing(store)
+    metrics.look(store, watched, LOOK_S - 1)
+    between = samples(metrics)
+    metrics.look(store, watched, LOOK_S)
+    after = samples(metrics)
+
+    assert "spanwise_last_push_timestamp_seconds{pipeline=flights}" not in before
+    assert between == before
+    assert after["spanwise_last_push_timestamp_seconds{pipeline=flights}"] == NOON.timestamp()
+    assert after["spanwise_last_success_timestamp_seconds{pipeline=flights}"] == NOON.timestamp() + 180
+    assert after["spanwise_model_age_seconds{pipeline=flights}"] == 3600
+    assert after["spanwise_model_age_limit_seconds{pipeline=flights}"] == 2 * 86400
+
+
+def test_what_goes_on_is_read_when_asked(metrics: Metrics, watched: Watched) -> None:
+    """Running runs, open ticks and the next tick are those of the moment."""
+    watched.due_at, entry = NOON, tick(Outcome.RAN)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+        watched.open = {"a": Open(entry, child=child), "b": Open(entry)}
+        during = samples(metrics)
+    watched.open = {}
+    after = samples(metrics)
+
+    assert during["spanwise_running_runs{pipeline=flights}"] == 1
+    assert during["spanwise_open_ticks{pipeline=flights}"] == 2
+    assert during["spanwise_next_tick_timestamp_seconds{pipeline=flights}"] == NOON.timestamp()
+    assert after["spanwise_running_runs{pipeline=flights}"] == 0
+
+
+def test_alerts_in_the_outbox_are_counted(metrics: Metrics, tmp_path: Path) -> None:
+    """Those that nobody has got yet."""
+    before = samples(metrics)["spanwise_alerts_waiting{}"]
+    site = Site(host="here", folder=tmp_path)
+    outbox.put(tmp_path, alert.trouble("the test", at=NOON, site=site, error="as asked for"))
+
+    assert (before, samples(metrics)["spanwise_alerts_waiting{}"]) == (0, 1)
+
+
+def test_failures_of_the_loop_are_counted(metrics: Metrics) -> None:
+    """Those of one pipeline, and those of all."""
+    metrics.failed("flights")
+    metrics.failed()
+    metrics.failed()
+
+    found = samples(metrics)
+
+    assert found["spanwise_loop_errors_total{pipeline=flights}"] == 1
+    assert found["spanwise_loop_errors_total{pipeline=}"] == 2
+
+
+def test_two_schedulers_in_a_process_do_not_mix(metrics: Metrics, tmp_path: Path) -> None:
+    """Each has a registry of its own."""
+    metrics.turned(1.0)
+
+    assert samples(Metrics(tmp_path))["spanwise_loop_duration_seconds_count{}"] == 0
+
+
+def test_names_follow_the_conventions(metrics: Metrics, store: MemoryStore, watched: Watched) -> None:
+    """Base units and suffixes as Prometheus wants them, a help text each."""
+    metrics.look(store, watched, 0.0)
+    metrics.tick_ended(store, tick(Outcome.RAN, pushing(store)))
+    ours = [f for f in families(metrics.page("")[0].decode()) if f.name.startswith("spanwise_")]
+
+    assert len(ours) > 10
+    for family in ours:
+        assert family.documentation.endswith("."), family.name
+        if family.type == "counter":
+            assert {s.name for s in family.samples} == {f"{family.name}_total"}
+        if family.type == "histogram":
+            assert family.name.endswith("_seconds")
+        assert not re.search(r"_(ms|minutes|hours|days|kb|mb)\b", family.name)
+
+
+def test_the_page_about_metrics_names_all_of_them(metrics: Metrics) -> None:
+    """What is documented is there, and what is there is documented."""
+    page = (PROJECT / "docs" / "how-to" / "monitor.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `(spanwise_\w+)`", page, re.MULTILINE))
+    ours = [f for f in families(metrics.page("")[0].decode()) if f.name.startswith("spanwise_")]
+    told = {f.name + ("_total" if f.type == "counter" else "") for f in ours}
+
+    assert listed == told
+    assert {re.sub("_bucket$", "", name) for name in re.findall(r"spanwise_[a-z]\w+", page)} == listed
+
+
+@pytest.mark.parametrize(
+    ("calendar", "span", "zone", "end"),
+    [
+        ("day", 20_520, "UTC", datetime(2026, 3, 9, tzinfo=UTC)),
+        ("day", 20_520, "America/New_York", datetime(2026, 3, 9, 4, tzinfo=UTC)),  # the day has 23 hours
+        ("day", 20_519, "America/New_York", datetime(2026, 3, 8, 5, tzinfo=UTC)),
+        ("day", -1, "UTC", datetime(1970, 1, 1, tzinfo=UTC)),
+        ("hour", 20_520 * 24 + 1, "America/New_York", datetime(2026, 3, 8, 7, tzinfo=UTC)),
+        ("number", 7, "UTC", None),
+        ("day", None, "UTC", None),
+    ],
+)
+def test_a_span_ends_by_the_clock_of_the_schedule(
+    calendar: str, span: int | None, zone: str, end: datetime | None
+) -> None:
+    """A day at its midnight there, an hour sixty minutes after it began; a number never."""
+    run = Run(pipeline="flights", calendar=calendar, span=span)
+
+    assert span_end(run, replace(TIMETABLE, zone=zone)) == end
+
+
+SCHEDULE = """
+from flow import flow
+from spanwise.scheduler import Schedule
+
+often = Schedule(flow, cron="* * * * * *")
+"""
+
+
+@pytest.fixture
+def scheduler(project: Path) -> Iterator[subprocess.Popen[str]]:
+    """A scheduler in a process of its own, with a tick each second."""
+    (project / "often.py").write_text(SCHEDULE)
+    child = start("schedule", "start", "often.py", "--listen", "0", "--json", cwd=project)
+    yield child
+    child.kill()
+    child.communicate()
+
+
+@pytest.mark.slow
+def test_a_scheduler_serves_what_it_does(scheduler: subprocess.Popen[str]) -> None:
+    """From a real scheduler with real runs, by HTTP, at the address that its log names."""
+    url = ""
+    assert scheduler.stderr is not None
+    for line in scheduler.stderr:
+        said = json.loads(line)
+        if said["event"] == "metrics-served":
+            url = said["url"]
+        if said["event"] == "tick-ended":
+            break
+    found: Mapping[str, float] = {}
+    deadline = time.monotonic() + 60
+    while not found.get("spanwise_ticks_total{outcome=ran,pipeline=flow}"):
+        assert time.monotonic() < deadline, found
+        with urllib.request.urlopen(url, timeout=10) as page:
+            found = read(page.read())
+        time.sleep(0.1)
+    with urllib.request.urlopen(url.replace("/metrics", "/healthz"), timeout=10) as page:
+        healthy = page.status
+    scheduler.send_signal(signal.SIGTERM)
+    scheduler.communicate(timeout=60)
+
+    assert healthy == 200
+    assert found["spanwise_run_duration_seconds_count{pipeline=flow,state=complete}"] >= 1
+    assert found["spanwise_node_duration_seconds_count{node=First,pipeline=flow,state=complete}"] >= 1
+    assert found["spanwise_next_tick_timestamp_seconds{pipeline=flow}"] > 0
+    assert found["spanwise_last_success_timestamp_seconds{pipeline=flow}"] > 0
+    assert found["spanwise_loop_duration_seconds_count{}"] > 1
+    assert found["spanwise_loop_errors_total{pipeline=}"] == 0

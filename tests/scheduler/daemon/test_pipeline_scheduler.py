@@ -1,0 +1,647 @@
+"""One pipeline on a clock that the test moves; its runs are records, ended by the test, in a real ledger."""
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+import pytest
+
+from spanwise.orchestrator import lease, process
+from spanwise.orchestrator.component import Retry
+from spanwise.orchestrator.lease import Lease
+from spanwise.orchestrator.process import Identity
+from spanwise.orchestrator.run import Run, State, Trigger
+from spanwise.orchestrator.store import AlreadyClaimed, MemoryStore
+from spanwise.scheduler.alerts import alert, outbox
+from spanwise.scheduler.daemon import scheduled_run
+from spanwise.scheduler.daemon.description import Described
+from spanwise.scheduler.daemon.pipeline_scheduler import Tools, Watched
+from spanwise.scheduler.ledger import heartbeat, ticks
+from spanwise.scheduler.ledger.heartbeat import Watch
+from spanwise.scheduler.ledger.ticks import Outcome, Scheduled
+from spanwise.scheduler.schedule.schedule import Catchup, DaysBefore, OverrunPolicy, Timetable
+
+MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+SITE = alert.here()
+
+
+@dataclass
+class Child:
+    """A process that makes a run; the test says how far it has come."""
+
+    job: scheduled_run.Job
+    world: "World"
+    returncode: int | None = None
+    terminated: bool = False
+    killed: bool = False
+    run: Run | None = None
+    lease: Lease | None = None
+    pid: int = field(default_factory=count(1000).__next__)
+
+    def poll(self):
+        return self.returncode
+
+    def terminate(self):
+        self.terminated = True
+
+    def kill(self):
+        self.killed, self.returncode = True, -9
+
+    def wait(self):
+        return self.returncode
+
+    def begin(self):
+        """Begins its run, as the runner does: under the lease, with the claim of the attempt."""
+        store = self.world.records
+        self.lease = lease.acquire(store, "p", "a run", clock=self.world.clock)
+        wanted = Run(
+            pipeline="p",
+            trigger=Trigger.SCHEDULE,
+            cause=self.job.tick,
+            span=self.job.span,
+            token=self.lease.token,
+            started=self.world.now,
+        )
+        try:
+            self.run = store.begin_run(wanted, ticks.attempt_claim("p", self.job.tick, self.job.attempt))
+        except AlreadyClaimed:
+            self.lease.release()
+            self.returncode = scheduled_run.TAKEN
+        return self
+
+    def finish(self, state=State.COMPLETE, error=None):
+        ended = replace(self.run, state=state, error=error, ended=self.world.now)
+        self.world.records.update_run(ended)
+        self.lease.release(closed=True)
+        self.returncode = 0 if state is State.COMPLETE else 1
+        self.run = ended
+        return self
+
+
+class World:
+    """A store, a clock, and a scheduler after another."""
+
+    def __init__(self, root, **terms):
+        self.root = root
+        self.now = MIDNIGHT + timedelta(minutes=30)
+        self.monotonic = 1000.0
+        self.records = MemoryStore(lambda: self.now)
+        self.store = self.records  #: what the scheduler sees of it
+        self.clock = lease.Clock(now=lambda: self.now, monotonic=lambda: self.monotonic, sleep=self.sleep)
+        self.children = []
+        self.terms = {"cron": "0 * * * *", "span": DaysBefore(1), **terms}
+        self.open()
+
+    def sleep(self, seconds):
+        self.monotonic += seconds
+
+    def open(self):
+        """A scheduler enters."""
+        self.me = heartbeat.enter(self.records, self.now)
+        described = Described(timetable=Timetable("p", **self.terms), source="/p.py:daily", calendar="day")
+        known = ticks.put_schedule(self.records, Scheduled(pipeline="p", timetable={}, since=self.now))
+        tools = Tools(root=self.root, config=None, site=SITE, start=self.start)
+        self.watched = Watched(described, known, tools, Watch())
+
+    def die(self):
+        """The scheduler is gone, and another comes."""
+        heartbeat.end(self.records, self.me)
+        self.store = self.records
+        self.open()
+
+    def start(self, job):
+        child = Child(job, self)
+        self.children.append(child)
+        return child
+
+    def step(self, by=timedelta(0), **options):
+        self.now += by
+        self.monotonic += by.total_seconds()
+        self.watched.step(self.store, self.me.number, self.now, self.monotonic, **{"until": self.now, **options})
+
+    def at(self, hour, minute=0, second=0):
+        """Steps at this time of the day, whatever lies between."""
+        self.step(MIDNIGHT + timedelta(hours=hour, minutes=minute, seconds=second) - self.now)
+
+    @property
+    def child(self):
+        return self.children[-1]
+
+    @property
+    def outcomes(self):
+        """What became of each tick, by the hour of its moment."""
+        found = list(ticks.entries(self.records, "p"))[::-1]
+        return {e.tick.at.hour: e.ending.outcome.value if e.ending else "open" for e in found}
+
+    @property
+    def told(self):
+        return [(letter.alert.kind, letter.alert.subject) for letter in outbox.waiting(self.root)]
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path)
+
+
+def test_a_tick_runs_at_its_moment_and_never_before(world):
+    """With the span that it means."""
+    world.step()
+    world.at(0, 59, 59)
+    assert world.children == []
+    assert world.watched.due_at == MIDNIGHT + HOUR
+
+    world.at(1)
+
+    assert [(c.job.tick, c.job.span, c.job.attempt) for c in world.children] == [("2026-03-01T01:00Z", 20512, 1)]
+
+
+def test_a_run_that_is_complete_ends_its_tick(world):
+    """And nobody is told, since nothing was wrong."""
+    world.at(1)
+    world.child.begin().finish()
+
+    world.at(1, 10)
+
+    assert world.outcomes == {1: "ran"}
+    assert world.told == []
+    assert not world.watched.busy
+
+
+def test_a_tick_that_overran_is_skipped(world):
+    """The run is let be; the owner is told what to recover."""
+    world.at(1)
+    world.child.begin()
+
+    world.at(2)
+    world.child.finish()
+    world.at(2, 30)
+
+    assert world.outcomes == {1: "ran", 2: "skipped"}
+    subject = "p overran: p/1 goes on after 1 h 00 min, so the tick 2026-03-01T02:00Z was skipped"
+    assert world.told == [("overrun", subject), ("recovery", "p is good again: p/1 is complete")]
+    assert len(world.children) == 1
+
+
+def test_a_run_that_was_started_by_hand_is_overrun_as_well(world):
+    """Whoever holds the pipeline."""
+    held = lease.acquire(world.records, "p", "a run", clock=world.clock)
+    world.records.begin_run(Run(pipeline="p", token=held.token, started=world.now))
+
+    world.at(1)
+
+    assert world.outcomes == {1: "skipped"}
+    assert world.children == []
+
+
+def test_a_run_is_ended_for_the_next_tick(tmp_path):
+    """The new attempt is told to end the old run first; the old tick was killed once its run has ended."""
+    world = World(tmp_path, overrun=OverrunPolicy.KILL_AND_RUN)
+    world.at(1)
+    old = world.child.begin()
+
+    world.at(2)
+    new = world.child
+    assert new.job.end_others
+    assert world.outcomes == {1: "open", 2: "open"}
+    ticks.overrun(world.records, "p", old.job.tick, by=new.job.tick)  # as the new child does
+    old.finish(State.CANCELED, "stopped by `spanwise stop`")
+    new.begin()
+    world.at(2, 1)
+    new.finish()
+    world.at(2, 2)
+
+    assert world.outcomes == {1: "killed", 2: "ran"}
+    assert [kind for kind, _ in world.told] == ["overrun", "recovery"]
+
+
+def test_a_run_that_was_complete_before_it_was_killed_ran(tmp_path):
+    """What counts is how it ended, not what was meant to be done to it."""
+    world = World(tmp_path, overrun=OverrunPolicy.KILL_AND_RUN)
+    world.at(1)
+    old = world.child.begin()
+    world.at(2)
+    ticks.overrun(world.records, "p", old.job.tick, by=world.child.job.tick)
+
+    old.finish()
+    world.at(2, 1)
+
+    assert world.outcomes == {1: "ran", 2: "open"}
+
+
+def test_a_tick_whose_run_has_not_begun_makes_way(tmp_path):
+    """No run of it can begin any more, and its process is ended."""
+    world = World(tmp_path, overrun=OverrunPolicy.KILL_AND_RUN)
+    world.at(1)
+    waiting = world.child
+
+    world.at(2)
+
+    assert world.outcomes == {1: "killed", 2: "open"}
+    assert waiting.killed
+    waiting.begin()
+    assert waiting.returncode == scheduled_run.TAKEN
+
+
+def test_a_clock_set_back_runs_nothing_again(world):
+    """Until it has passed the last tick; that is told once."""
+    world.at(5)
+    world.child.begin().finish()
+    world.at(5, 1)
+
+    for hour in (2, 3, 4, 5):
+        world.at(hour)
+    world.at(6)
+
+    assert [c.job.tick[11:13] for c in world.children] == ["05", "06"]
+    assert [kind for kind, _ in world.told if kind == "scheduler"] == ["scheduler"]
+
+
+def test_a_clock_set_forward_misses_what_it_passed_over(world):
+    """The latest runs; the others are recorded and told as missed."""
+    world.at(1)
+    world.child.begin().finish()
+
+    world.at(6, 30)
+
+    assert world.outcomes == {1: "ran", 2: "missed", 3: "missed", 4: "missed", 5: "missed", 6: "open"}
+    assert world.told == [("missed", "p: 4 ticks missed")]
+
+
+def test_missed_ticks_are_made_up_for_one_after_another(tmp_path):
+    """With `catchup=all`, and a tick that comes meanwhile waits its turn: it overran nothing."""
+    world = World(tmp_path, catchup=Catchup.ALL)
+    world.step()
+    world.at(3, 10)
+    for minute in (15, 55):
+        world.child.begin().finish()
+        world.at(3, minute)
+    assert world.outcomes == {1: "ran", 2: "ran", 3: "open"}
+    world.child.begin()
+
+    world.at(4, 1)
+
+    assert world.outcomes == {1: "ran", 2: "ran", 3: "open", 4: "skipped"}, "but the last of them can be overrun"
+
+
+def test_a_year_of_minutes_is_not_walked(tmp_path):
+    """A scheduler that was away for a year records what it missed in one go."""
+    world = World(tmp_path, cron="* * * * *")
+    world.step()
+
+    world.step(timedelta(days=365))
+
+    found = list(ticks.entries(world.records, "p"))
+    assert len(found) < 120
+    assert "about 530000 ticks" in found[-1].ending.why
+    assert len(world.children) == 1
+
+
+def test_a_failed_run_is_tried_again_where_it_stopped(tmp_path):
+    """After the wait; its end is told when the last attempt has failed."""
+    world = World(tmp_path, retry=Retry(times=1, backoff_s=60.0))
+    world.at(1)
+    world.child.begin().finish(State.FAILED, "Trainer failed")
+    world.at(1, 1)
+    assert len(world.children) == 1
+
+    world.at(1, 2)
+    again = world.child
+    again.begin().finish(State.FAILED, "Trainer failed")
+    world.at(1, 3)
+
+    assert (again.job.attempt, again.job.base) == (2, 1)
+    assert world.outcomes == {1: "failed"}
+    assert world.told == [("failure", "p failed on span 2026-02-28")]
+
+
+def test_a_run_that_somebody_stopped_is_not_tried_again(tmp_path):
+    """They had a reason."""
+    world = World(tmp_path, retry=Retry(times=3))
+    world.at(1)
+    world.child.begin().finish(State.CANCELED, "stopped by `spanwise stop`")
+
+    world.at(1, 1)
+
+    assert world.outcomes == {1: "failed"}
+
+
+def test_an_attempt_that_could_not_begin_counts(tmp_path):
+    """Its last words, from its log, say why."""
+    world = World(tmp_path, retry=Retry(times=1, backoff_s=1.0))
+    for minute in (0, 1):
+        world.at(1, minute)
+        log = scheduled_run.log_of(world.root, "p", world.child.job.tick, 1)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("waiting\n\nspanwise: there is no file p.py\n")
+        world.child.returncode = 2
+        world.at(1, minute, 30)
+
+    assert world.outcomes == {1: "failed"}
+    (entry,) = ticks.missed(world.records, "p")
+    assert entry.ending.why == "there is no file p.py (attempt 2 of 2)"
+    assert [c.job.attempt for c in world.children] == [1, 1]
+
+
+def test_what_waits_for_another_chance_makes_way_for_the_next_tick(tmp_path):
+    """It has failed; nothing runs, so nothing is overrun."""
+    world = World(tmp_path, retry=Retry(times=1, backoff_s=200 * 60.0, limit_s=1e6))
+    world.at(1)
+    world.child.begin().finish(State.FAILED, "Trainer failed")
+    world.at(1, 1)
+
+    world.at(2)
+
+    assert world.outcomes == {1: "failed", 2: "open"}
+
+
+def test_a_pipeline_that_another_took_first_is_waited_for(world):
+    """Somebody began a run between the decision and the start; the tick comes after it, and is not lost."""
+    world.at(1)
+    held = lease.acquire(world.records, "p", "a run", clock=world.clock)
+    world.child.returncode = scheduled_run.HELD
+    world.at(1, 1)
+    assert len(world.children) == 1
+
+    held.release(closed=True)
+    world.at(1, 2)
+
+    assert len(world.children) == 2
+    world.child.begin().finish()
+    world.at(1, 3)
+    assert world.outcomes == {1: "ran"}
+
+
+def test_ticks_in_a_pause_are_missed_and_nobody_is_told(world):
+    """Also those of a pause that has ended since."""
+    world.step()
+    ticks.pause(world.records, "p", who="ann", why="new disks", now=world.now, until=MIDNIGHT + 2.5 * HOUR)
+    world.at(1)
+
+    world.at(2, 45)
+    world.at(3)
+
+    assert world.outcomes == {1: "missed", 2: "missed", 3: "open"}
+    assert world.told == []
+    assert [e.ending.why for e in ticks.missed(world.records, "p")] == ["paused by ann: new disks"] * 2
+
+
+def test_a_run_that_stands_still_is_told_once(tmp_path):
+    """No execution and no output for `stall_after`."""
+    world = World(tmp_path, stall_after=timedelta(minutes=10))
+    world.at(1)
+    world.child.begin()
+
+    for minute in (1, 5, 12, 13, 30):
+        world.at(1, minute)
+
+    assert [kind for kind, _ in world.told] == ["stall"]
+
+
+def test_a_stopped_scheduler_ends_its_runs(world):
+    """Their ticks have failed for that reason, and can be made good."""
+    world.at(1)
+    world.child.begin()
+
+    world.watched.stop("the scheduler was stopped")
+    assert world.child.terminated
+    world.child.finish(State.CANCELED, "stopped by SIGTERM")
+    world.step(until=None)
+
+    (entry,) = ticks.missed(world.records, "p")
+    assert (entry.ending.outcome, entry.ending.why) == (Outcome.FAILED, "the scheduler was stopped")
+
+
+def test_a_run_that_will_not_stop_is_ended_by_a_process_of_its_own(world):
+    """Which proves that nothing of it is left; the scheduler waits for nobody."""
+    world.at(1)
+    stubborn = world.child.begin()
+    world.watched.stop("the scheduler was stopped")
+
+    world.watched.kill(world.records)
+    world.watched.kill(world.records)
+
+    assert [c.job.close for c in world.children] == [None, 1]
+    assert not stubborn.killed
+
+
+def test_what_had_not_begun_is_left_to_the_next_scheduler(world):
+    """Nothing was done, so nothing is lost."""
+    world.at(1)
+    world.watched.stop("the scheduler was stopped")
+    world.child.returncode = -15
+    world.step(until=None)
+
+    world.die()
+    world.at(1, 1)
+
+    assert world.outcomes == {1: "open"}
+    assert len(world.children) == 2
+
+
+def test_a_run_whose_scheduler_died_is_followed_to_its_end(world):
+    """It goes on meanwhile; whoever takes it over sees how it ends."""
+    world.at(1)
+    running = world.child.begin()
+    world.die()
+    world.at(1, 1)
+    assert len(world.children) == 1
+
+    running.finish()
+    world.at(1, 2)
+
+    assert world.outcomes == {1: "ran"}
+
+
+def test_an_end_that_a_dead_scheduler_could_not_tell_is_told(world):
+    """The alert comes from the next."""
+    world.at(1)
+    world.child.begin().finish(State.FAILED, "Trainer failed")
+    entry = ticks.entry(world.records, "p", "2026-03-01T01:00Z")
+    ending = ticks.Ending(outcome=Outcome.FAILED, why="Trainer failed", run=1)
+    ticks.conclude(world.records, entry, ending, now=world.now)
+
+    world.die()
+    world.at(1, 2)
+
+    assert [kind for kind, _ in world.told] == ["failure"]
+
+
+def test_an_end_that_the_outbox_could_not_keep_is_told_later(world, monkeypatch):
+    """The disk was full."""
+    world.at(1)
+    world.child.begin().finish(State.FAILED, "Trainer failed")
+    monkeypatch.setattr(outbox, "put", lambda root, told: False)
+    world.at(1, 2)
+    monkeypatch.undo()
+
+    world.at(1, 4)
+
+    assert [kind for kind, _ in world.told] == ["failure"]
+    assert ticks.unsettled(world.records, "p") == []
+
+
+def test_a_second_chance_ends_nobody_else(tmp_path):
+    """What began after the tick is waited for, also where the first attempt had ended what it overran."""
+    world = World(tmp_path, overrun=OverrunPolicy.KILL_AND_RUN, retry=Retry(times=1, backoff_s=60.0))
+    world.at(1)
+    world.child.begin()
+    world.at(2)
+    world.children[0].finish(State.CANCELED, "stopped by `spanwise stop`")
+    world.child.begin().finish(State.FAILED, "Trainer failed")
+    world.at(2, 1)
+    held = lease.acquire(world.records, "p", "a run", clock=world.clock)
+    world.at(2, 3)
+    assert len(world.children) == 2
+
+    held.release(closed=True)
+    world.at(2, 4)
+
+    assert not world.child.job.end_others
+
+
+def test_a_run_whose_controller_died_is_put_right(world, monkeypatch):
+    """A process of its own does it; then the tick has failed."""
+    world.at(1)
+    dead = world.child.begin()
+    dead.returncode = -9
+    monkeypatch.setattr(process, "alive", lambda who: False if who == dead.lease.who else None)
+
+    world.at(1, 1)
+    assert world.child.job.close == 1
+    ended = replace(dead.run, state=State.FAILED, error="abandoned: its controller died", ended=world.now)
+    world.records.update_run(ended)
+    world.child.returncode = 0
+    world.at(1, 2)
+
+    assert world.outcomes == {1: "failed"}
+    assert len(world.children) == 2
+
+
+class Died(BaseException):
+    """The scheduler was killed."""
+
+
+class Mortal:
+    """A store whose user is killed at the n-th write, before or after it has landed."""
+
+    def __init__(self, store, at, *, landed):
+        self.store, self.left, self.landed = store, at, landed
+
+    def __getattr__(self, name):
+        verb = getattr(self.store, name)
+        if name not in ("claim", "amend", "begin_run", "update_run"):
+            return verb
+
+        def mortal(*arguments):
+            self.left -= 1
+            if not self.left and not self.landed:
+                raise Died
+            result = verb(*arguments)
+            if not self.left:
+                raise Died
+            return result
+
+        return mortal
+
+
+@pytest.mark.parametrize("policy", OverrunPolicy)
+@pytest.mark.parametrize("landed", [False, True])
+def test_killed_at_any_write_it_leaves_each_tick_with_one_outcome(tmp_path, policy, landed):
+    """Between any two writes of three hours with a failure, an overrun and a missed tick."""
+    for at in range(1, 200):
+        world = World(tmp_path / str(at), overrun=policy, retry=Retry(times=1, backoff_s=60.0))
+        world.step()
+        world.store = Mortal(world.records, at, landed=landed)
+        try:
+            lived(world)
+        except Died:
+            world.die()
+        else:
+            assert at > 10, "it was hardly killed at all"
+            return
+        recovered(world)
+
+        assert "open" not in world.outcomes.values(), f"killed at write {at}"
+        ran = [r.cause for r in world.records.runs("p") if r.state is State.COMPLETE]
+        assert len(ran) == len(set(ran)), f"killed at write {at}"
+        assert {1, 2, 3} <= world.outcomes.keys(), f"killed at write {at}"
+        assert ticks.unsettled(world.records, "p") == [], f"killed at write {at}"
+    raise AssertionError("it never came to its end")
+
+
+def lived(world):
+    world.at(1)
+    world.child.begin().finish(State.FAILED, "Trainer failed")
+    world.at(1, 1)
+    world.at(1, 3)
+    world.child.begin()
+    world.at(2)
+    advance(world)
+    world.at(2, 5)
+    advance(world)
+    world.at(4, 10)
+    advance(world)
+    world.at(4, 20)
+
+
+def recovered(world):
+    """The next scheduler goes on, and what is left of the runs comes to its end."""
+    for minute in range(30, 58):
+        world.at(4, minute)
+        advance(world)
+
+
+def advance(world):
+    """What the processes that are left do: old ones end, the newest begins and ends."""
+    for child in world.children:
+        if child.run is not None and not child.run.state.ended:
+            later = any(c.job.end_others and c.returncode is None for c in world.children if c is not child)
+            if later:
+                child.finish(State.CANCELED, "stopped by `spanwise stop`")
+            else:
+                child.finish()
+    for child in world.children:
+        if child.run is None and child.returncode is None:
+            for other in world.records.runs("p"):
+                if child.job.end_others and other.cause != child.job.tick:
+                    ticks.overrun(world.records, "p", other.cause, by=child.job.tick)
+            child.begin()
+            if child.run is not None:
+                child.finish()
+
+
+def test_a_scheduler_elsewhere_that_lives_keeps_its_ticks(world):
+    """Until it is known to be dead nobody adopts them."""
+    world.at(1)
+    world.child.begin()
+    other = heartbeat.read(world.records, world.me.number)
+    world.records.amend(heartbeat._claim(replace(other, who=Identity("elsewhere/0/0", 1, 1))))
+    world.open()
+
+    world.at(1, 5)
+
+    assert world.watched.open == {}
+
+
+def test_runs_that_take_too_much_of_the_interval_are_told_once(world):
+    """Before they overrun; and once that they end in time again, also by a scheduler that came later."""
+    for hour in range(1, 13):
+        world.at(hour)
+        world.child.begin()
+        world.at(hour, 55)
+        world.child.finish()
+        world.at(hour, 56)
+        if hour == 10:
+            world.die()
+    told = world.told
+
+    world.terms["cron"] = "0 */12 * * *"
+    world.die()
+    world.at(24)
+    world.child.begin().finish()
+    world.at(24, 1)
+
+    assert [kind for kind, _ in told] == ["forecast"]
+    assert told[0][1].startswith("p will overrun: a run takes up to 55 min 00 s of the 1 h 00 min between two ticks")
+    assert world.told[-1] == ("recovery", "p is good again: runs end in time")

@@ -1,0 +1,185 @@
+"""The child that makes one attempt: real processes on a real database."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spanwise.orchestrator import State
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.run import Trigger
+from spanwise.orchestrator.store import Store
+from spanwise.scheduler.daemon import scheduled_run
+from spanwise.scheduler.daemon.scheduled_run import Job
+from spanwise.scheduler.ledger import ticks
+from spanwise.scheduler.ledger.ticks import Ending, Outcome
+from spanwise.scheduler.schedule.schedule import Tick
+from tests.scheduler.ledger.test_ticks import THREE
+
+FILE = """
+import time
+from pathlib import Path
+from spanwise.orchestrator import Component, Input, Output, Pipeline, Report
+from spanwise.scheduler import Schedule, days_before
+
+
+class Read(Component):
+    def run(self, report: Output[Report]) -> None:
+        (report.path / "a").write_text("x")
+
+    def available(self, spans=None):
+        return {span: None for span in spans if Path(f"span-{span}").exists()}
+
+
+class Work(Component):
+    cacheable = False
+
+    def run(self, report: Input[Report], made: Output[Report]) -> None:
+        while Path("slow").exists():
+            time.sleep(0.01)
+        if Path("fail").exists():
+            raise ValueError("as asked for")
+
+
+def steps() -> Pipeline:
+    read = Read()
+    return Pipeline("steps", [read, Work(report=read["report"])])
+
+
+daily = Schedule(steps, cron="@daily", span=days_before(1))
+"""
+
+TICK = Tick(at=THREE, name="2026-03-01", wall=THREE, span=5)
+MISSED = Ending(outcome=Outcome.MISSED, why="asked for")
+
+
+class Place:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.root = folder / "root"
+        self.root.mkdir()
+        (folder / "steps.py").write_text(FILE)
+        self.job = Job(
+            source=f"{folder / 'steps.py'}:daily", pipeline="steps", tick=TICK.name, span=5, attempt=1,
+            root=str(self.root),
+        )  # fmt: skip
+
+    @property
+    def store(self) -> Store:
+        return open_store(str(self.root / "metadata.db"))
+
+    def run(self, **changes: object) -> int:
+        """The exit code of a child with this job."""
+        child = scheduled_run.start(replace(self.job, **changes))
+        return child.wait(timeout=60)
+
+    def said(self, attempt: int = 1) -> str:
+        return scheduled_run.said(scheduled_run.log_of(self.root, "steps", TICK.name, attempt))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    monkeypatch.chdir(tmp_path)
+    made = Place(tmp_path)
+    store = made.store
+    assert ticks.claim_tick(store, "steps", TICK, holder=1, now=THREE)
+    store.close()
+    return made
+
+
+def test_an_attempt_is_a_run_of_its_tick(place: Place) -> None:
+    """With the span of the tick; a second process with the same job does nothing."""
+    assert place.run() == 0
+    assert place.run() == scheduled_run.TAKEN
+
+    (run,) = place.store.runs("steps")
+    assert (run.trigger, run.cause, run.span, run.state) == (Trigger.SCHEDULE, TICK.name, 5, State.COMPLETE)
+    entry = ticks.entry(place.store, "steps", TICK.name)
+    assert entry is not None
+    assert entry.attempts == 1
+
+
+def test_a_tick_that_has_ended_is_not_run(place: Place) -> None:
+    """By a process that was slow to start."""
+    entry = ticks.entry(place.store, "steps", TICK.name)
+    assert entry is not None
+    ticks.conclude(place.store, entry, MISSED, now=THREE)
+
+    assert place.run() == scheduled_run.TAKEN
+    assert list(place.store.runs("steps")) == []
+
+
+def test_the_next_attempt_takes_up_what_failed(place: Place) -> None:
+    """What was done is not done again."""
+    (place.folder / "fail").touch()
+    assert place.run() == 1
+    (place.folder / "fail").unlink()
+
+    assert place.run(attempt=2, base=1) == 0
+
+    again, failed = place.store.runs("steps")
+    assert (failed.nodes, again.nodes, again.base) == (("Read", "Work"), ("Work",), 1)
+    assert (again.trigger, again.cause, again.span) == (Trigger.SCHEDULE, TICK.name, 5)
+
+
+def test_a_run_that_is_in_the_way_is_ended_first(place: Place) -> None:
+    """And that it was ended for this tick is announced before."""
+    (place.folder / "slow").touch()
+    later = Tick(at=THREE.replace(day=2), name="2026-03-02", wall=THREE.replace(day=2), span=6)
+    old = scheduled_run.start(place.job)
+    while not any(True for _ in place.store.runs("steps")):
+        assert old.poll() is None
+    ticks.claim_tick(place.store, "steps", later, holder=1, now=THREE)
+
+    new = scheduled_run.start(replace(place.job, tick=later.name, span=6, end_others=True))
+    assert old.wait(timeout=60) == 1
+    (place.folder / "slow").unlink()
+    assert new.wait(timeout=60) == 0
+
+    ran, ended = place.store.runs("steps")
+    assert (ended.state, ran.state) == (State.CANCELED, State.COMPLETE)
+    assert ended.ended is not None
+    assert ran.started is not None
+    assert ended.ended <= ran.started
+    assert ticks.overrun_by(place.store, "steps", TICK.name) == later.name
+
+
+def test_a_run_that_is_not_to_be_ended_is_respected(place: Place) -> None:
+    """The scheduler decides anew."""
+    (place.folder / "slow").touch()
+    old = scheduled_run.start(place.job)
+    while not any(True for _ in place.store.runs("steps")):
+        assert old.poll() is None
+
+    assert place.run(attempt=2) == scheduled_run.HELD
+    (place.folder / "slow").unlink()
+    assert old.wait(timeout=60) == 0
+
+
+def test_the_input_is_waited_for(place: Place) -> None:
+    """Until it lies there."""
+    child = scheduled_run.start(replace(place.job, wait_until="2999-01-01T00:00:00+00:00", poll_s=0.05))
+    log = scheduled_run.log_of(place.root, "steps", TICK.name, 1)
+    while "waiting for span 5" not in (log.read_text() if log.exists() else ""):
+        assert child.poll() is None
+    (place.folder / "span-5").touch()
+
+    assert child.wait(timeout=60) == 0
+
+
+def test_input_that_does_not_come_in_time_is_a_failure(place: Place) -> None:
+    """Before any run has begun; what was said tells what to type."""
+    assert place.run(wait_until="2026-01-01T00:00:00+00:00") == 1
+
+    assert "Read found no span 5 up to" in place.said()
+    assert "spanwise backfill" in place.said()
+    assert list(place.store.runs("steps")) == []
+
+
+def test_a_file_that_does_not_import_says_so(place: Place) -> None:
+    """In the words that the alert will have."""
+    (place.folder / "steps.py").write_text("import nothing_of_that_name")
+
+    assert place.run() == 2
+    assert place.said().endswith("No module named 'nothing_of_that_name'")

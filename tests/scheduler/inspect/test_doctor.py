@@ -1,0 +1,125 @@
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spanwise.orchestrator import State
+from spanwise.scheduler.alerts import alert, channel, outbox
+from spanwise.scheduler.inspect import doctor
+from spanwise.scheduler.inspect.doctor import Check
+from spanwise.scheduler.project import root
+from spanwise.scheduler.project.settings import Alerts, Settings
+from tests.scheduler.records import NOON, begun, ended, examples, published
+
+
+def settings(folder: Path) -> Settings:
+    return Settings(root=folder / "root", metadata=str(folder / "root" / "metadata.db"))
+
+
+def found(folder: Path) -> dict[str, Check]:
+    return {check.name: check for check in doctor.checks(settings(folder))}
+
+
+def test_an_installation_without_a_run_is_sound(tmp_path: Path) -> None:
+    """Nothing fails, and looking makes nothing."""
+    checks = found(tmp_path)
+
+    assert {c.level for c in checks.values()} == {"ok"}
+    assert checks["metadata"].found.endswith("metadata.db (made by the first run)")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_library_that_is_missing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the command that installs it."""
+    monkeypatch.setattr(doctor, "LIBRARIES", ("no-such-library",))
+
+    assert found(tmp_path)["no-such-library"] == Check(
+        "no-such-library", "fail", "is not installed", "pip install no-such-library"
+    )
+
+
+def test_little_room_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a run fails for want of it."""
+    monkeypatch.setattr(doctor, "LEAST_FREE_BYTES", 10**18)
+
+    assert found(tmp_path)["free space"].level == "warn"
+
+
+def test_a_database_that_does_not_open_fails(tmp_path: Path) -> None:
+    """The rest is still looked at."""
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "metadata.db").write_text("something else, which is no database at all")
+
+    checks = found(tmp_path)
+
+    assert checks["metadata"].level == "fail"
+    assert "is no metadata database" in checks["metadata"].todo
+    assert checks["root"].level == "ok"
+
+
+def test_a_root_of_another_store_fails(tmp_path: Path) -> None:
+    """What every command would refuse, the doctor says too."""
+    with root.opened(settings(tmp_path)):
+        pass
+    (tmp_path / "root" / root.NOTE).write_text("another\n")
+
+    assert found(tmp_path)["root and metadata"].level == "fail"
+
+
+def test_what_dead_runs_left_is_a_warning(tmp_path: Path) -> None:
+    """An open run without a controller, and outputs that were never published; what was published is left alone."""
+    with root.opened(settings(tmp_path)) as store:
+        run = begun(store, pid=os.getpid())  # type: ignore[arg-type]
+        execution = published(store, run, "ExampleGen", outputs={"examples": examples(1)})  # type: ignore[arg-type]
+        ended(store, run)  # type: ignore[arg-type]
+        begun(store)  # type: ignore[arg-type]
+    kept, left = (tmp_path / "root" / "flights" / "ExampleGen" / "examples" / str(n) for n in (execution.id, 99))
+    kept.mkdir(parents=True)
+    left.mkdir()
+
+    checks = found(tmp_path)
+
+    assert execution.state is State.COMPLETE
+    assert checks["run flights/2"].todo == "spanwise stop flights/2"
+    assert "run flights/1" not in checks
+    assert checks["leftovers"].found.startswith("1 output folders")
+    assert str(left) in checks["leftovers"].todo
+
+
+def test_a_check_is_a_line_and_what_to_type() -> None:
+    """The second is below the first."""
+    assert doctor.told(Check("x", "warn", "is odd", "mend it")) == "warn  x: is odd\n      -> mend it"
+    assert doctor.told(Check("x", "ok", "is well")) == "ok    x: is well"
+
+
+def test_channels_for_alerts_are_looked_at(tmp_path: Path) -> None:
+    """One that Apprise cannot use fails before an alert does; where none is set, that is said."""
+    known = settings(tmp_path)
+    wrong = replace(known, alerts=Alerts(urls=("json://127.0.0.1/hook", "slak://hunter2")))
+
+    none = {check.name: check for check in doctor.checks(known)}
+    found = {check.name: check for check in doctor.checks(wrong)}
+
+    assert none["alerts"] == Check("alerts", "ok", "go nowhere: [alerts] in spanwise.toml has no urls")
+    assert found["alerts"].level == "fail"
+    assert found["alerts"].todo.startswith("alerts.urls[1] (slak): Apprise knows no such service.")
+
+
+def test_a_channel_is_tried_when_it_is_asked_for(tmp_path: Path) -> None:
+    """A message goes to each; what waits in the outbox is told with the reason."""
+    with socket.socket() as free:  # bound, and nobody listens
+        free.bind(("127.0.0.1", 0))
+        known = replace(settings(tmp_path), alerts=Alerts(urls=(f"json://127.0.0.1:{free.getsockname()[1]}/",)))
+        site = alert.Site(host="train-1", folder=tmp_path)
+        outbox.put(known.root, alert.failure("flights", at=NOON, site=site, error="as asked for"))
+        outbox.deliver(known.root, channel.routes(known.alerts), NOON)
+
+        checks = {check.name: check for check in doctor.checks(known, alert=True)}
+
+    name = "alerts.urls[0] (json)"
+    assert checks["alerts"] == Check("alerts", "ok", f"go to {name}")
+    assert checks["outbox"].found.startswith("1 could not be sent yet, the oldest since 2013-01-08")
+    assert checks["outbox"].found.endswith(f"; {name}: the connection was refused")
+    assert checks[f"message to {name}"] == Check(f"message to {name}", "fail", "the connection was refused")

@@ -1,0 +1,94 @@
+import pytest
+
+from spanwise.orchestrator import NotRecorded, UsageError
+from spanwise.orchestrator.store import MemoryStore
+from spanwise.scheduler.inspect import find
+from tests.scheduler.records import DAY, begun, ended, filled
+
+
+@pytest.mark.parametrize(
+    ("reference", "name"), [("flights/2", "flights/2"), ("flights", "flights/3"), ("taxi", "taxi/1")]
+)
+def test_a_run_is_found_by_name_or_as_the_newest_of_a_pipeline(reference: str, name: str) -> None:
+    """`flights` alone is its newest run."""
+    assert find.run(filled(), reference).name == name
+
+
+def test_a_number_is_enough_when_there_is_one_pipeline() -> None:
+    """Nobody types the name of the only pipeline."""
+    store = MemoryStore()
+    ended(store, begun(store))
+
+    assert find.run(store, "1").name == "flights/1"
+
+
+@pytest.mark.parametrize(
+    ("reference", "says"),
+    [
+        ("2", "flights/2, taxi/2"),
+        ("flight", "Did you mean flights?"),
+        ("flights/9", "runs are 1 to 3"),
+        ("zzz/1", "These have run here: flights, taxi"),
+    ],
+)
+def test_a_run_that_is_not_there_is_told_with_what_is_near(reference: str, says: str) -> None:
+    """The message holds what could have been meant."""
+    with pytest.raises(NotRecorded) as unknown:
+        find.run(filled(), reference)
+
+    assert says in str(unknown.value)
+
+
+def test_an_empty_store_says_how_to_begin() -> None:
+    """Before the first run there is nothing to find."""
+    with pytest.raises(NotRecorded, match="spanwise run FILE"):
+        find.run(MemoryStore(), "flights")
+
+
+def test_runs_of_all_pipelines_are_listed_up_to_a_limit() -> None:
+    """With a pipeline's name, only its own."""
+    store = filled()
+
+    assert {r.pipeline for r in find.runs(store, None, 10)} == {"flights", "taxi"}
+    assert [r.name for r in find.runs(store, "flights", 2)] == ["flights/3", "flights/2"]
+
+
+def test_published_artifacts_come_newest_first() -> None:
+    """Without a span, the newest runs are read."""
+    found, calendars = find.published(filled(), "flights", kind=None, span=None, limit=3)
+
+    assert [a.name for a in found] == [
+        "flights/Trainer/model/3",
+        f"flights/ExampleGen/examples/{DAY}/2",
+        "flights/Trainer/model/2",
+    ]
+    assert calendars["flights"].label(DAY) == "2013-01-05"
+
+
+@pytest.mark.parametrize("span", ["2013-01-05", str(DAY)])
+def test_artifacts_of_a_span_are_found_by_label_or_number(span: str) -> None:
+    """Every version of the span, and nothing else."""
+    found, _ = find.published(filled(), "flights", kind="Examples", span=span, limit=10)
+
+    assert [a.properties["version"] for a in found] == [2, 1]
+
+
+def test_a_span_that_is_none_is_refused() -> None:
+    """The calendar of the pipeline says how spans are typed."""
+    with pytest.raises(UsageError, match="is no span"):
+        find.published(filled(), "flights", kind=None, span="soon", limit=10)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("Modle", "No Modle was published here. Did you mean Model? There are: Examples, Model."),
+        ("example", "No example was published here. Did you mean Examples? There are: Examples, Model."),
+        ("Zebra", "No Zebra was published here. There are: Examples, Model."),
+        ("Model", "Nothing like that was published here."),
+        (None, "Nothing like that was published here."),
+    ],
+)
+def test_a_type_that_nothing_has_is_told_with_those_there_are(kind: str | None, said: str) -> None:
+    """Of a type that is there, nothing fitted the rest of what was asked."""
+    assert find.nothing(filled(), None, kind) == said

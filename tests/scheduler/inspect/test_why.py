@@ -1,0 +1,168 @@
+"""Why a node was done or reused, and what of its key had changed, in the words of who wrote the pipeline."""
+
+import pytest
+
+from spanwise.orchestrator import Execution, NotRecorded, State
+from spanwise.scheduler.inspect import why
+from tests.scheduler.past import Past
+from tests.scheduler.records import DAY
+
+PARTS = {"code": "a", "component": "b", "parameter at_least": "100", "parameter run_fn": "f", "input examples": "x",
+         "library numpy": "2.1"}  # fmt: skip
+PARAMETERS = {"at_least": 100, "run_fn": "flights:train"}
+
+
+@pytest.fixture
+def past(tmp_path):
+    return Past(tmp_path)
+
+
+@pytest.fixture
+def counted(past):
+    """Does `Count` in a run of its own, with parts and parameters that may differ from those of all others."""
+
+    def counted(examples, *, parameters=None, state=State.COMPLETE, reused=None, **parts):
+        run = past.begin(DAY)
+        past.do(
+            "Count", {"examples": examples}, state,
+            {**PARTS, **{name.replace("__", " "): value for name, value in parts.items()}},
+            {**PARAMETERS, **(parameters or {})}, reused,
+        )  # fmt: skip
+        return run
+
+    return counted
+
+
+def changes(past, run):
+    return [str(change) for change in why.why(past.store, run, "Count").changes]
+
+
+def test_a_parameter_is_told_with_both_values(past, counted):
+    """As it was and as it is."""
+    counted([])
+    run = counted([], parameters={"at_least": 120}, parameter__at_least="120")
+
+    assert changes(past, run) == ["parameter at_least: 100 -> 120"]
+
+
+def test_a_function_whose_code_changed_is_named(past, counted):
+    """Its parameter reads the same, and its digest does not."""
+    counted([])
+    run = counted([], parameter__run_fn="g")
+
+    assert changes(past, run) == ["code of train (parameter run_fn) changed"]
+
+
+def test_the_code_of_the_component_and_libraries_are_named(past, counted):
+    """Libraries with their versions."""
+    counted([])
+    run = counted([], code="other", library__numpy="2.2")
+
+    assert changes(past, run) == ["code of Count changed", "library numpy: 2.1 -> 2.2"]
+
+
+def test_inputs_are_told_by_span_and_version(past, counted):
+    """A corrected day is another version of it."""
+    old, new = past.ingest(DAY), past.ingest(DAY, version=2)
+    counted([old])
+    run = counted([new], input__examples="y")
+
+    assert changes(past, run) == [f"input examples: 2013-01-05 v1 ({old.name}) -> 2013-01-05 v2 ({new.name})"]
+
+
+def test_a_part_that_came_is_told(past, counted):
+    """There was no such parameter before."""
+    counted([])
+    run = counted([], parameters={"strict": True}, parameter__strict="true")
+
+    assert changes(past, run) == ["parameter strict: none -> true"]
+
+
+def test_it_is_compared_with_the_newest_run_that_finished_the_node(past, counted):
+    """A failed attempt in between is passed over."""
+    first = counted([])
+    counted([], state=State.FAILED, code="broken")
+    run = counted([], code="mended")
+
+    found = why.why(past.store, run, "Count")
+
+    assert found.before.run == first.number
+    assert "Since flights/1 (complete" in why.told(found)
+
+
+def test_where_none_has_finished_it_is_compared_with_the_newest_that_tried(past, counted):
+    """So that it can be seen whether the mending was in the code."""
+    counted([], state=State.FAILED, code="broken")
+    run = counted([], code="mended")
+
+    assert changes(past, run) == ["code of Count changed"]
+
+
+def test_a_reused_node_says_so(past, counted):
+    """With the reason that was recorded, and that nothing has changed."""
+    counted([])
+    run = counted([], reused=1)
+
+    text = why.told(why.why(past.store, run, "Count"))
+
+    assert text.startswith(f"Count of {run.name} was reused: same as before.")
+    assert "nothing of its key has changed" in text
+
+
+def test_the_first_time_has_nothing_to_be_compared_with(past, counted):
+    """And says that."""
+    found = why.why(past.store, counted([]), "Count")
+
+    assert found.changes == ()
+    assert "No earlier run has come to it." in why.told(found)
+
+
+def test_a_node_without_a_key_is_compared_by_what_was_recorded(past):
+    """A resolver chooses, and what it chose is its input."""
+    for days in (1, 2):
+        chosen = [past.ingest(DAY + n, version=days) for n in range(days)]
+        run = past.begin()
+        past.do("Window", {"examples": chosen}, State.CACHED, parameters={"size": 3}, examples=chosen)
+
+    found = why.why(past.store, run, "Window")
+
+    assert [c.kind for c in found.changes] == ["input"]
+    assert "only chooses" in why.told(found)
+
+
+def test_a_node_that_is_not_in_the_run_is_refused(past, counted):
+    """With the name that was meant, and those there are."""
+    with pytest.raises(NotRecorded, match=r"no node 'Cuont'\. Did you mean Count\? It has: Count"):
+        why.why(past.store, counted([]), "Cuont")
+
+
+def test_a_node_that_the_run_did_not_come_to_is_refused(past):
+    """It is one of the run's, and something before it failed."""
+    run = past.begin(nodes=("Count", "Trainer"))
+    past.do("Count")
+
+    with pytest.raises(NotRecorded, match="did not come to 'Trainer'"):
+        why.why(past.store, run, "Trainer")
+
+
+def test_values_that_were_cut_short_alike_are_told_whole():
+    """Two long lists that differ at their end."""
+    one, other = (
+        Execution(pipeline="f", run=1, node="N", parameters={"columns": f'["{"x" * 200}{end}"]'}, key_parts={"parameter columns": end})
+        for end in "ab"
+    )  # fmt: skip
+
+    (change,) = why.changes(one, other, why.Calendar.NUMBER)
+
+    assert change.before != change.after
+
+
+def test_the_document_has_the_parts(past, counted):
+    """For programs: kind, name and both values."""
+    counted([])
+    run = counted([], parameters={"at_least": 120}, parameter__at_least="120")
+
+    told = why.document(why.why(past.store, run, "Count"))
+
+    assert told["compared_with"] == "flights/1/Count/1"
+    assert told["changes"] == [{"kind": "parameter", "name": "at_least", "before": "100", "after": "120"}]

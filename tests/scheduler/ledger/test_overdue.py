@@ -1,0 +1,75 @@
+"""Guards, from records alone."""
+
+from datetime import UTC, datetime, timedelta
+
+from spanwise.orchestrator import lease
+from spanwise.orchestrator.lease import Clock
+from spanwise.orchestrator.store import MemoryStore
+from spanwise.scheduler.ledger import overdue as guard
+from spanwise.scheduler.ledger import ticks
+from spanwise.scheduler.ledger.overdue import Overdue
+from spanwise.scheduler.ledger.ticks import Scheduled
+from spanwise.scheduler.schedule import schedule
+from spanwise.scheduler.schedule.schedule import DaysBefore, Timetable
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+HOURLY = Timetable("p", cron="0 * * * *", span=DaysBefore(1))
+
+
+def hourly(store: MemoryStore) -> Scheduled:
+    """A schedule that counts since half past eleven."""
+    since = NOON - 30 * MINUTE
+    return ticks.put_schedule(store, Scheduled(pipeline="p", timetable=schedule.described(HOURLY), since=since))
+
+
+def held(store: MemoryStore, since: datetime) -> None:
+    """Somebody's run holds the pipeline."""
+    lease.acquire(store, "p", "a run", clock=Clock(now=lambda: since))
+
+
+def overdue(store: MemoryStore, known: Scheduled, minutes: int) -> Overdue | None:
+    """So many minutes after the first tick."""
+    return guard.overdue(store, known, NOON + minutes * MINUTE)
+
+
+def test_a_tick_is_overdue_when_nobody_has_taken_it_for_a_minute() -> None:
+    """Not before: a scheduler may be about to."""
+    store = MemoryStore()
+    known = hourly(store)
+
+    assert overdue(store, known, 1) is None
+    found = overdue(store, known, 2)
+
+    assert found is not None
+    assert (found.first.at, found.count) == (NOON, 1)
+
+
+def test_a_tick_that_waits_for_a_run_is_not_overdue() -> None:
+    """It came just before the run began, so that it has not been overrun by it, and is done after it."""
+    store = MemoryStore()
+    known = hourly(store)
+    held(store, NOON + timedelta(seconds=1))
+
+    assert overdue(store, known, 30) is None
+
+
+def test_a_tick_that_a_run_has_overrun_is_overdue_when_nobody_says_so() -> None:
+    """A scheduler would have skipped it, or ended the run, at once."""
+    store = MemoryStore()
+    known = hourly(store)
+    held(store, NOON - MINUTE)
+
+    assert overdue(store, known, 30) is not None
+
+
+def test_a_run_hides_no_dead_scheduler_for_longer_than_a_tick() -> None:
+    """The tick after the one that waits has come since, and nobody has skipped it."""
+    store = MemoryStore()
+    known = hourly(store)
+    held(store, NOON + timedelta(seconds=1))
+
+    found = overdue(store, known, 62)
+
+    assert found is not None
+    assert found.count == 2

@@ -1,0 +1,276 @@
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.store import AlreadyClaimed, MemoryStore, Store
+from spanwise.scheduler.ledger import ticks
+from spanwise.scheduler.ledger.ticks import Ending, Outcome, Scheduled
+from spanwise.scheduler.schedule.schedule import Tick
+
+THREE = datetime(2026, 3, 1, 3, tzinfo=UTC)
+DAY = timedelta(days=1)
+RAN = Ending(outcome=Outcome.RAN, run=1)
+MISSED = Ending(outcome=Outcome.MISSED, why="no scheduler ran")
+FAILED = Ending(outcome=Outcome.FAILED, why="Trainer failed", run=1)
+
+
+@pytest.fixture(params=["memory", "mlmd"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """The ledger is nothing but claims, so it has to hold on every store."""
+    opened = MemoryStore() if request.param == "memory" else open_store(str(tmp_path / "metadata.db"))
+    yield opened
+    opened.close()
+
+
+def tick(day: int, span: int | None = None) -> Tick:
+    at = THREE + day * DAY
+    return Tick(at=at, name=f"{at:%Y-%m-%dT%H:%M}", wall=at, span=day if span is None else span)
+
+
+def take(store: Store, day: int, holder: int = 1, ending: Ending | None = None) -> ticks.Entry:
+    entry = ticks.claim_tick(store, "p", tick(day), holder=holder, now=THREE + day * DAY, ending=ending)
+    assert entry is not None
+    return entry
+
+
+def test_a_tick_is_taken_once(store: Store) -> None:
+    """Whoever comes second is told that it is not theirs."""
+    first = ticks.claim_tick(store, "p", tick(1), holder=1, now=THREE)
+    second = ticks.claim_tick(store, "p", tick(1), holder=2, now=THREE)
+
+    assert first is not None
+    assert second is None
+    assert [e.holder for e in ticks.entries(store, "p")] == [1]
+
+
+def test_a_tick_before_the_newest_is_never_taken(store: Store) -> None:
+    """A clock that was set back brings no tick again, not even one that was passed over."""
+    take(store, 3)
+
+    assert ticks.claim_tick(store, "p", tick(2), holder=1, now=THREE) is None
+
+
+def test_a_second_tick_of_one_name_is_not_taken(store: Store) -> None:
+    """In the night in which 01:30 comes twice, its second coming is later and has the same name."""
+    first = take(store, 1)
+    again = Tick(at=first.tick.at + timedelta(hours=1), name=first.tick.name, wall=first.tick.wall, span=1)
+
+    assert ticks.claim_tick(store, "p", again, holder=1, now=THREE) is None
+
+
+def test_many_who_try_take_each_tick_once_and_in_order(tmp_path: Path) -> None:
+    """Numbers have no gap, and rise with the time of the ticks."""
+    path, taken = str(tmp_path / "metadata.db"), []
+    open_store(path).close()
+    barrier = threading.Barrier(4)
+
+    def race(holder: int) -> None:
+        store = open_store(path)
+        barrier.wait()
+        for day in range(1, 8):
+            entry = ticks.claim_tick(store, "p", tick(day), holder=holder, now=THREE)
+            taken.extend([entry] if entry else [])
+        store.close()
+
+    threads = [threading.Thread(target=race, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted((e.number, e.tick.name) for e in taken) == [(n, tick(n).name) for n in range(1, 8)]
+
+
+def test_a_tick_ends_once(store: Store) -> None:
+    """The first outcome stands."""
+    entry = take(store, 1)
+
+    assert ticks.conclude(store, entry, FAILED, now=THREE)
+    assert not ticks.conclude(store, entry, RAN, now=THREE)
+    assert ticks.entry(store, "p", entry.tick.name).ending == FAILED
+
+
+def test_no_run_of_a_tick_begins_after_its_end(store: Store) -> None:
+    """Ending it takes the place of the attempt that a straggler would begin with."""
+    entry = take(store, 1)
+    ticks.conclude(store, entry, MISSED, now=THREE)
+
+    with pytest.raises(AlreadyClaimed):
+        store.begin_run(Run(pipeline="p"), ticks.attempt_claim("p", entry.tick.name, 1))
+
+    assert list(store.runs("p")) == []
+    assert ticks.entry(store, "p", entry.tick.name).attempts == 0
+
+
+def test_a_tick_whose_run_has_just_begun_does_not_end(store: Store) -> None:
+    """Who had not seen that run yet is told to look again."""
+    entry = take(store, 1)
+    store.begin_run(Run(pipeline="p"), ticks.attempt_claim("p", entry.tick.name, 1))
+
+    assert not ticks.conclude(store, entry, MISSED, now=THREE)
+
+    again = ticks.entry(store, "p", entry.tick.name)
+    assert (again.ending, again.attempts, again.after_run) == (None, 1, 0)
+    assert ticks.conclude(store, again, RAN, now=THREE)
+
+
+def test_a_tick_taken_and_ended_at_once_is_never_open(store: Store) -> None:
+    """Nobody can find it half done."""
+    take(store, 1, ending=MISSED)
+
+    assert ticks.open_ticks(store, "p") == []
+    assert [e.ending for e in ticks.entries(store, "p")] == [MISSED]
+
+
+def test_entries_come_newest_first(store: Store) -> None:
+    """As many as asked for, or back to a moment."""
+    for day in range(1, 6):
+        take(store, day, ending=RAN)
+
+    assert [e.tick.span for e in ticks.entries(store, "p", limit=2)] == [5, 4]
+    assert [e.tick.span for e in ticks.entries(store, "p", since=THREE + 3 * DAY)] == [5, 4, 3]
+    assert ticks.newest(store, "p").tick == tick(5)
+
+
+def test_what_is_over_is_not_looked_at_again(store: Store) -> None:
+    """However long the history, the open ones are found in a few questions."""
+    for day in range(1, 30):
+        take(store, day, ending=RAN)
+    open_ones = [take(store, 30), take(store, 31, ending=RAN), take(store, 32)]
+    asked = counting(store)
+
+    found = ticks.open_ticks(store, "p")
+
+    assert [e.name for e in found] == [open_ones[0].name, open_ones[2].name]
+    assert len(asked) < 40
+
+
+def counting(store: Store) -> list[str]:
+    asked: list[str] = []
+    claimed = store.claimed
+
+    def counted(kind: str, name: str) -> object:
+        asked.append(f"{kind} {name}")
+        return claimed(kind, name)
+
+    store.claimed = counted
+    return asked
+
+
+def test_an_end_that_nobody_was_told_of_is_found(store: Store) -> None:
+    """Who recorded it may have died before the alert was in the outbox."""
+    entry = take(store, 1)
+    ticks.conclude(store, entry, FAILED, now=THREE)
+    take(store, 2, ending=RAN)
+
+    (found,) = ticks.unsettled(store, "p")
+    ticks.alerted(store, found)
+
+    assert found.ending == FAILED
+    assert ticks.unsettled(store, "p") == []
+    assert ticks.open_ticks(store, "p") == []
+
+
+def test_a_quiet_end_needs_no_alert(store: Store) -> None:
+    """A tick in a pause was meant not to run."""
+    take(store, 1, ending=Ending(outcome=Outcome.MISSED, why="paused", quiet=True))
+
+    assert ticks.unsettled(store, "p") == []
+    assert len(ticks.missed(store, "p")) == 1
+
+
+def test_an_open_tick_is_adopted_by_one(store: Store) -> None:
+    """Two who see its holder dead do not both look after it."""
+    entry = take(store, 1)
+
+    adopted = ticks.adopt(store, entry, holder=2)
+
+    assert adopted.holder == 2
+    assert ticks.adopt(store, entry, holder=3) is None
+    assert ticks.entry(store, "p", entry.tick.name).holder == 2
+    assert ticks.adopt(store, adopted, holder=4).holder == 4
+
+
+def test_missed_lists_what_nobody_has_made_good(store: Store) -> None:
+    """A later run of a span makes good all that was lost of it."""
+    for day, ending in [(1, MISSED), (2, RAN), (3, FAILED), (4, MISSED)]:
+        take(store, day, ending=ending)
+
+    recovered = ticks.recover(store, "p", span=3, run=9)
+
+    assert [(e.tick.span, e.recovered) for e in recovered] == [(3, 9)]
+    assert [e.tick.span for e in ticks.missed(store, "p")] == [1, 4]
+    assert ticks.recover(store, "p", span=3, run=10) == []
+
+
+def test_what_was_made_good_is_not_looked_at_again(store: Store) -> None:
+    """Years of failures that were recovered cost nothing."""
+    for day in range(1, 20):
+        take(store, day, ending=MISSED)
+        ticks.recover(store, "p", span=day, run=day)
+    take(store, 20, ending=MISSED)
+    asked = counting(store)
+
+    assert [e.tick.span for e in ticks.missed(store, "p")] == [20]
+    assert len(asked) < 30
+
+
+def test_the_end_of_a_run_that_is_ended_for_a_later_tick_is_announced(store: Store) -> None:
+    """So that whoever sees it end knows why, whoever that will be."""
+    take(store, 1)
+
+    ticks.overrun(store, "p", tick(1).name, by=tick(2).name)
+    ticks.overrun(store, "p", tick(1).name, by=tick(2).name)
+
+    assert ticks.overrun_by(store, "p", tick(1).name) == tick(2).name
+    assert ticks.overrun_by(store, "p", tick(2).name) is None
+
+
+def test_a_schedule_counts_since_it_was_first_known(store: Store) -> None:
+    """A file that is loaded again changes what is known, not since when."""
+    first = Scheduled(pipeline="p", timetable={"cron": "@daily"}, since=THREE, source="p.py", pushes=("Pusher/pushed",))
+    later = Scheduled(pipeline="p", timetable={"cron": "@hourly"}, since=THREE + DAY, source="p.py")
+
+    ticks.put_schedule(store, first)
+    known = ticks.put_schedule(store, later)
+    ticks.put_schedule(store, Scheduled(pipeline="q", timetable={}, since=THREE))
+
+    assert known.since == THREE
+    assert ticks.schedule(store, "p") == known
+    assert known.timetable == {"cron": "@hourly"}
+    assert ticks.scheduled(store) == ["p", "q"]
+    assert ticks.schedule(store, "nobody") is None
+
+
+def test_a_pause_holds_until_its_time_or_until_it_is_resumed(store: Store) -> None:
+    """Whichever comes first."""
+    ticks.pause(store, "p", who="ann", why="new disk", now=THREE, until=THREE + 2 * DAY)
+    assert ticks.paused(store, "p", THREE + DAY).why == "new disk"
+    assert ticks.paused(store, "p", THREE + 2 * DAY) is None
+
+    resumed = ticks.resume(store, "p", who="bob", now=THREE + DAY)
+
+    assert resumed.resumed_by == "bob"
+    assert ticks.paused(store, "p", THREE + DAY) is None
+    assert ticks.resume(store, "p", who="bob", now=THREE + DAY) is None
+
+
+def test_pauses_of_the_past_are_known(store: Store) -> None:
+    """A scheduler that was down while a pause began and ended knows which ticks fell into it."""
+    at: Callable[[int], datetime] = lambda day: THREE + day * DAY  # noqa: E731
+    ticks.pause(store, "p", who="ann", why="first", now=at(0), until=at(1))
+    ticks.pause(store, "p", who="ann", why="second", now=at(2))
+    ticks.pause(store, "p", who="ann", why="takes its place", now=at(4), until=at(5))
+
+    found = ticks.pauses(store, "p", since=at(3))
+
+    assert [p.why for p in found] == ["second", "takes its place"]
+    assert [[p.holds(at(day)) for day in (1, 2, 3, 4, 5)] for p in found] == [
+        [False, True, True, False, False],
+        [False, False, False, True, False],
+    ]

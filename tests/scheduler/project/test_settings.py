@@ -1,0 +1,174 @@
+from pathlib import Path
+
+import pytest
+
+from spanwise.orchestrator.errors import SettingsError
+from spanwise.scheduler.project import settings
+
+
+def test_nothing_has_to_be_set(folder: Path) -> None:
+    """Without a file and variables, all is in `.spanwise` in the current folder."""
+    read = settings.read()
+
+    assert read.root == folder / ".spanwise"
+    assert read.metadata == str(folder / ".spanwise" / "metadata.db")
+    assert (read.jobs, read.grace_s, dict(read.params), read.file) == (None, 10.0, {}, None)
+
+
+def test_the_file_is_found_upward_and_its_paths_count_from_it(folder: Path) -> None:
+    """A command typed in a folder below the project uses the project's settings."""
+    (folder / "spanwise.toml").write_text('root = "store"\njobs = 3\ngrace_s = 2\n[params.flow]\nwindow = 7\n')
+    below = folder / "a" / "b"
+    below.mkdir(parents=True)
+
+    read = settings.read(folder=below)
+
+    assert read.root == folder / "store"
+    assert read.metadata == str(folder / "store" / "metadata.db")
+    assert (read.jobs, read.grace_s, read.params) == (3, 2.0, {"flow": {"window": 7}})
+
+
+def test_a_variable_wins_over_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`SPANWISE_JOBS` replaces `jobs`; what no variable names is the file's."""
+    (folder / "spanwise.toml").write_text("jobs = 3\ngrace_s = 2\n")
+    monkeypatch.setenv("SPANWISE_JOBS", "5")
+    monkeypatch.setenv("SPANWISE_PARAMS", '{"flow": {"window": 9}}')
+
+    read = settings.read()
+
+    assert (read.jobs, read.grace_s, read.params) == (5, 2.0, {"flow": {"window": 9}})
+
+
+def test_the_command_line_wins_over_a_variable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--root` replaces `SPANWISE_ROOT`, and the metadata goes with it."""
+    monkeypatch.setenv("SPANWISE_ROOT", "elsewhere")
+
+    read = settings.read(root=Path("here"))
+
+    assert (read.root, read.metadata) == (folder / "here", str(folder / "here" / "metadata.db"))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('metadat = "x.db"', "'metadat' is no setting. Did you mean 'metadata'?"),
+        ("jobs = 0", "jobs: input should be greater than or equal to 1"),
+        ('jobs = "many"', "jobs: input should be a valid integer"),
+        ("grace_s = -1", "grace_s: "),
+        ("jobs = ", "is not TOML"),
+        ("[params]\nflow = 3", "params.flow: "),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_name(folder: Path, text: str, says: str) -> None:
+    """The message names the file, the setting, and what is wrong with it."""
+    (folder / "spanwise.toml").write_text(text)
+
+    with pytest.raises(SettingsError) as refused:
+        settings.read()
+
+    assert says in str(refused.value)
+    assert str(folder / "spanwise.toml") in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("SPANWISE_JOBS", "many", "SPANWISE_JOBS: input should be a valid integer"),
+        ("SPANWISE_METADTA", "x.db", "SPANWISE_METADTA is no setting. Did you mean 'metadata'?"),
+        ("SPANWISE_PARAMS", "{", "SPANWISE_PARAMS is not JSON"),
+        ("SPANWISE_ALERTS", "{", "SPANWISE_ALERTS is not JSON"),
+    ],
+)
+def test_a_wrong_variable_is_refused_by_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, says: str
+) -> None:
+    """A mistyped variable is not passed over in silence."""
+    monkeypatch.setenv(variable, value)
+
+    with pytest.raises(SettingsError, match="SPANWISE_") as refused:
+        settings.read()
+
+    assert says in str(refused.value)
+
+
+def test_alerts_of_a_pipeline_are_those_of_all_unless_it_has_its_own(folder: Path) -> None:
+    """What a table `[alerts.pipelines.<name>]` leaves out is as in `[alerts]`."""
+    (folder / "spanwise.toml").write_text(
+        '[alerts]\nurls = ["json://all"]\nfrom = "night watch"\n'
+        '[alerts.pipelines.taxi]\nurls = ["json://${TAXI}"]\non = ["failure"]\ngroup_s = 60\n'
+    )
+
+    alerts = settings.read().alerts
+
+    assert (alerts.urls, alerts.on, alerts.group_s) == (("json://all",), None, 3600.0)
+    assert alerts.pipelines["taxi"] == settings.Alerts(
+        urls=("json://${TAXI}",), on=("failure",), group_s=60.0, from_name="night watch"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('urls = ["hunter2"]', "alerts.urls.0: a channel is scheme://…"),
+        ('urls = "json://hunter2"', "alerts.urls: input should be a valid list"),
+        ('url = ["json://hunter2"]', "alerts.url: is no setting"),
+        ('on = ["failures"]', "alerts.on.0: input should be 'failure', 'overrun'"),
+        ("group_s = -1", "alerts.group_s: input should be greater than or equal to 0"),
+        ('pipelines.taxi.urls = ["hunter2"]', "alerts.pipelines.taxi.urls.0: a channel is"),
+    ],
+)
+def test_wrong_alerts_are_refused_without_what_may_be_secret(folder: Path, text: str, says: str) -> None:
+    """Which setting, and what is wanted; never what was found."""
+    (folder / "spanwise.toml").write_text(f"[alerts]\n{text}\n")
+
+    with pytest.raises(SettingsError) as refused:
+        settings.read()
+
+    assert says in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_channels_can_be_a_variable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As JSON, which replaces the file's; what may be secret is not in the settings' own text."""
+    (folder / "spanwise.toml").write_text('[alerts]\nurls = ["json://file"]\ngroup_s = 60\n')
+    monkeypatch.setenv("SPANWISE_ALERTS", '{"urls": ["json://hunter2"]}')
+
+    read = settings.read()
+
+    assert (read.alerts.urls, read.alerts.group_s) == (("json://hunter2",), 60.0)
+    assert "hunter2" not in repr(read)
+
+
+def test_a_variable_of_something_else_is_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others may use the prefix for names that are not like ours."""
+    monkeypatch.setenv("SPANWISE_TEST_MYSQL", "mysql://…")
+
+    assert settings.read().root == folder / ".spanwise"
+
+
+def test_a_named_file_must_be_there(folder: Path) -> None:
+    """`--config` names one file, and none other is looked for."""
+    with pytest.raises(SettingsError, match=r"no settings file other\.toml"):
+        settings.read(config=Path("other.toml"))
+
+
+def test_the_password_is_never_shown(folder: Path) -> None:
+    """Neither the settings' own text nor the place of the metadata holds it."""
+    (folder / "spanwise.toml").write_text('metadata = "mysql://me:hidden@db.example:3306/spanwise"')
+
+    read = settings.read()
+
+    assert "hidden" in read.metadata
+    assert read.shown_metadata == "mysql://me@db.example:3306/spanwise"
+    assert "hidden" not in repr(read)
+
+
+def test_the_password_is_not_in_a_refusal(folder: Path) -> None:
+    """A file with a password and a mistake is refused without showing the former."""
+    (folder / "spanwise.toml").write_text('metadata = ["mysql://me:hidden@db.example/spanwise"]')
+
+    with pytest.raises(SettingsError) as refused:
+        settings.read()
+
+    assert "metadata: " in str(refused.value)
+    assert "hidden" not in str(refused.value)

@@ -1,0 +1,83 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spanwise.orchestrator import Execution, Run, State, UsageError
+from spanwise.orchestrator.run import Trigger
+from spanwise.orchestrator.store import MemoryStore
+from spanwise.scheduler.project.settings import Settings
+from spanwise.scheduler.run import resume
+from tests.scheduler.branches import pipeline
+from tests.scheduler.records import DAY, NOON
+
+RUN = Run(
+    pipeline="p", number=42, nodes=("A", "B", "C", "D"), state=State.FAILED, span=DAY, calendar="day", started=NOON,
+    ended=NOON, from_scratch=True, typed=("x=1",), source="/gone/p.py",
+)  # fmt: skip
+
+
+def executions(*done: str, failed: tuple[str, ...] = ()) -> list[Execution]:
+    states = {**dict.fromkeys(done, State.COMPLETE), **dict.fromkeys(failed, State.FAILED)}
+    return [Execution(pipeline="p", run=42, node=n, state=s) for n, s in states.items()]
+
+
+@pytest.mark.parametrize(
+    ("run", "done", "left"),
+    [
+        (RUN, executions("A", "C", failed=("B",)), ("B", "D")),
+        (RUN, executions("A", failed=("B", "C")), ("B", "C", "D")),
+        (RUN, executions(failed=("A",)), ("A", "B", "C", "D")),
+        (RUN, [], ("A", "B", "C", "D")),
+        (replace(RUN, nodes=("A", "B")), executions("A"), ("B",)),
+        (replace(RUN, nodes=("B", "C")), executions("A", "B", failed=("C",)), ("C",)),
+    ],
+)
+def test_what_is_left_is_what_was_not_done_and_what_comes_after(
+    run: Run, done: list[Execution], left: tuple[str, ...]
+) -> None:
+    """Of the nodes that the run had, and no others."""
+    assert resume.left(run, done, pipeline()).run == left
+
+
+def test_a_run_is_resumed_as_it_was_asked_for() -> None:
+    """Its span, its arguments and its training from scratch hold; its own outputs stand in."""
+    request = resume.resuming(RUN, executions("A", "C", failed=("B",)), pipeline())
+
+    assert (request.trigger, request.cause, request.base) == (Trigger.RESUME, "p/42", 42)
+    assert (request.span, request.typed, request.from_scratch) == (DAY, ("x=1",), True)
+
+
+def test_a_run_that_did_nothing_is_run_whole() -> None:
+    """Nothing stands in, so no base is asked for what it lacks."""
+    assert resume.resuming(RUN, [], pipeline()).base is None
+
+
+def test_a_run_that_died_after_its_last_node_is_not_run_again() -> None:
+    """Nothing is left of it; to act outside a second time is nobody's wish."""
+    with pytest.raises(UsageError, match="so nothing is left of it to resume"):
+        resume.resuming(RUN, executions("A", "B", "C", "D"), pipeline())
+
+
+def test_a_pipeline_that_lost_a_node_of_the_run_is_refused() -> None:
+    """What was meant to be done cannot be done any more."""
+    with pytest.raises(UsageError, match="had nodes that 'p' has no longer: E"):
+        resume.resuming(replace(RUN, nodes=("A", "E")), [], pipeline())
+
+
+@pytest.mark.parametrize(
+    ("source", "says"), [("", "was not started from a file"), ("/gone/p.py", "is gone: /gone/p.py. Put it back")]
+)
+def test_a_run_whose_pipeline_cannot_be_found_says_so(source: str, says: str, tmp_path: Path) -> None:
+    """Without its file nothing is known of its nodes."""
+    settings = Settings(root=tmp_path, metadata=str(tmp_path / "m.db"))
+    with pytest.raises(UsageError, match=says):
+        resume.loaded_again(replace(RUN, source=source), settings)
+
+
+def test_nothing_is_left_of_a_complete_run() -> None:
+    """The message has the command that runs its pipeline again."""
+    store = MemoryStore()
+    done = store.begin_run(replace(RUN, state=State.COMPLETE))
+    with pytest.raises(UsageError, match=r"Run p/1 is complete, so nothing is left.*spanwise run /gone/p.py"):
+        resume._refuse_complete(done)

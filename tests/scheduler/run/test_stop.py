@@ -1,0 +1,82 @@
+"""Stopping where no real process is needed; tests of real ones are with the commands (test_cli)."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spanwise.orchestrator import RunError, State, lease, process
+from spanwise.orchestrator.process import Identity
+from spanwise.orchestrator.store import Claim, MemoryStore
+from spanwise.scheduler.run import stop as stopping
+from tests.scheduler.records import Clock, begun, ended
+
+
+def held(store: MemoryStore, monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
+    """The pipeline's lease, in the hands of a process of that machine."""
+    monkeypatch.setattr(process, "identity", lambda: Identity(machine, 1 << 22, 1))
+    lease.acquire(store, "flights", "run 1")
+    monkeypatch.undo()
+
+
+def test_a_run_that_is_over_is_left_alone(tmp_path: Path) -> None:
+    """Its state is told."""
+    store = MemoryStore()
+    run = ended(store, begun(store))
+
+    stopped = stopping.stop(store, run, tmp_path, grace_s=0)
+
+    assert (stopped.how, stopped.run) == ("was over", run)
+    assert store.claimed("stop", run.name) is None
+    assert "was over already: complete" in str(stopped)
+
+
+def test_a_run_that_has_died_is_put_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its record is closed, and the pipeline is free."""
+    store = MemoryStore()
+    held(store, monkeypatch, process.machine())
+    run = begun(store, token=1)
+
+    stopped = stopping.stop(store, run, tmp_path, grace_s=0)
+
+    assert (stopped.how, stopped.run.state) == ("closed", State.FAILED)
+    holder = lease.current(store, "flights")
+    assert holder is not None
+    assert holder.released
+
+
+def test_a_run_elsewhere_is_asked_and_then_given_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be killed on another machine; the message says what to type there."""
+    store = MemoryStore()
+    held(store, monkeypatch, "elsewhere/boot/namespace")
+    run = begun(store, token=1)
+    monkeypatch.setattr(stopping, "SLACK_S", 0.01)
+
+    with pytest.raises(RunError, match="End it there:  kill -KILL 4194304"):
+        stopping.stop(store, run, tmp_path, grace_s=0)
+
+    assert store.claimed("stop", run.name) is not None
+
+
+def test_a_run_elsewhere_that_ends_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It hears the request from the store, ends, and gives its lease back."""
+    store = MemoryStore(Clock())
+    held(store, monkeypatch, "elsewhere/boot/namespace")
+    run = begun(store, token=1)
+    claim = store.claim
+
+    def heard(*claims: Claim) -> None:
+        monkeypatch.setattr(store, "claim", claim)
+        claim(*claims)
+        ended(store, run, State.CANCELED)
+        holder = lease.read(store, "flights", 1)
+        assert holder is not None
+        given = store.claimed("lease", holder.name)
+        assert given is not None
+        store.amend(replace(given, facts={**given.facts, "released": True}))
+
+    monkeypatch.setattr(store, "claim", heard)
+
+    stopped = stopping.stop(store, run, tmp_path, grace_s=0)
+
+    assert (stopped.how, stopped.run.state, stopped.pid) == ("ended", State.CANCELED, None)

@@ -1,0 +1,211 @@
+import random
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from spanwise.orchestrator import Execution, Run, State
+from spanwise.orchestrator.store import MemoryStore
+from spanwise.scheduler.schedule import forecast as forecasts
+from spanwise.scheduler.schedule.forecast import Course, Ran, course, forecast, ran, recent, shortest_interval
+from spanwise.scheduler.schedule.schedule import Timetable
+
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+NOW = datetime(2026, 5, 1, tzinfo=UTC)
+HOURLY = Timetable("flights", cron="0 * * * *")
+
+
+def history(
+    growth_s: float = 0.0, *, days: int = 60, noise_s: float = 60.0, base_s: float = 1800.0, seed: int = 1
+) -> list[Ran]:
+    """A run a day up to now, the newest first, of which the last takes `base_s` and the trainer two thirds of each."""
+    dice = random.Random(seed)
+    took = [(NOW - day * DAY, base_s - growth_s * day + dice.gauss(0, noise_s)) for day in range(1, days + 1)]
+    return [Ran(started=at, took_s=s, nodes_s={"Trainer": s * 2 / 3, "Transform": 60.0}) for at, s in took]
+
+
+def test_the_median_and_the_95th_percentile_are_those_of_the_runs() -> None:
+    """Between the two runs around it, as NumPy has it."""
+    found = course([(NOW - day * DAY, float(day)) for day in range(1, 8)], NOW)
+
+    assert (found.count, found.median_s) == (7, 4.0)
+    assert found.p95_s == pytest.approx(6.7)
+    assert course([(NOW, 5.0)], NOW) == Course(count=1, median_s=5.0, p95_s=5.0, now_s=5.0, high_s=5.0)
+
+
+def test_growth_is_found_and_odd_runs_do_not_move_it() -> None:
+    """Twenty seconds a day, though every tenth run took three times as long."""
+    runs = history(20.0)
+    odd = [replace(each, took_s=each.took_s * 3) if n % 10 == 3 else each for n, each in enumerate(runs)]
+
+    for given in (runs, odd):
+        found = forecast(HOURLY, given, NOW).run
+        assert found is not None
+        assert found.growth_s == pytest.approx(20, abs=3)
+        assert found.now_s == pytest.approx(1800, abs=100)
+        assert found.median_s < found.now_s
+
+
+def test_runs_that_do_not_grow_are_seldom_taken_to() -> None:
+    """One history in a hundred, by chance."""
+    grown = sum(bool(course([(r.started, r.took_s) for r in history(seed=n)], NOW).growth_s) for n in range(200))
+
+    assert grown <= 8
+
+
+def test_of_a_few_runs_no_growth_is_said() -> None:
+    """Three that happen to be longer each time are no trend."""
+    found = forecast(HOURLY, history(60.0, days=7, noise_s=0.0), NOW).run
+
+    assert found is not None
+    assert found.growth_s == 0.0
+
+
+def test_the_first_overrun_is_when_one_run_in_twenty_takes_longer_than_the_interval() -> None:
+    """Half an hour is left, of which the runs take a minute more each day."""
+    found = forecast(HOURLY, history(60.0, noise_s=1.0), NOW)
+
+    assert found.first_overrun is not None
+    assert abs(found.first_overrun - (NOW + 29 * DAY)) < 2 * DAY
+    assert found.overran == 0
+    assert found.load == pytest.approx(0.52, abs=0.02)
+
+
+def test_runs_that_do_not_grow_never_overrun_until_they_take_too_long() -> None:
+    """Then at any tick."""
+    steady = forecast(HOURLY, history(), NOW)
+    long = forecast(HOURLY, history(base_s=3700.0), NOW)
+    shrinking = forecast(HOURLY, history(-10.0), NOW)
+
+    assert steady.first_overrun is None
+    assert shrinking.first_overrun is None
+    assert long.first_overrun == NOW
+    assert long.overran > 30
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        (history(), ""),
+        (history(base_s=3000.0), "a run takes up to 51 min"),
+        (history(2.0), ""),
+        (history(60.0, noise_s=1.0), "if it goes on like this, overruns begin about 2026-05-"),
+        (history(base_s=5000.0), "an overrun is to be expected at any tick"),
+        ([], ""),
+    ],
+)
+def test_it_is_told_when_runs_come_close_to_the_interval_or_soon_will(runs: list[Ran], said: str) -> None:
+    """Above four fifths of the time between two ticks, or when the first overrun is less than a month away."""
+    found = forecast(HOURLY, runs, NOW).alarming()
+
+    assert said in found
+    assert bool(found) == bool(said)
+
+
+def test_the_threshold_can_be_set() -> None:
+    """For who wants to know earlier."""
+    assert forecast(HOURLY, history(), NOW).alarming(load=0.5)
+    assert not forecast(HOURLY, history(60.0, noise_s=1.0), NOW).alarming(horizon=10 * DAY)
+
+
+def test_each_node_has_a_course_of_its_own() -> None:
+    """So that one can see which of them grows."""
+    found = forecast(HOURLY, history(30.0), NOW)
+
+    assert found.nodes["Trainer"].growth_s == pytest.approx(20, abs=4)
+    assert found.nodes["Transform"].growth_s == 0.0
+
+
+def test_a_forecast_for_people_is_a_few_facts() -> None:
+    """The run against the interval, where that leads, and the nodes that take longest."""
+    facts = forecasts.facts(forecast(HOURLY, history(60.0, noise_s=0.0), NOW))
+
+    assert facts == {
+        "a run takes": "30 min 00 s (95 %: 30 min 00 s), grows by 1 min 00 s a day; going by 60 runs",
+        "of the interval": "50% of 1 h 00 min",
+        "first overrun": "if it goes on like this, overruns begin about 2026-05-31",
+        "slowest nodes": "Trainer 20 min 00 s (95 %: 20 min 00 s), grows by 40.0 s a day; "
+        "Transform 1 min 00 s (95 %: 1 min 00 s)",
+    }
+    long = forecasts.facts(forecast(HOURLY, history(base_s=5000.0), NOW))
+    assert long["of the interval"].endswith("of 1 h 00 min; 60 of those runs took longer")
+    assert long["first overrun"] == "an overrun is to be expected at any tick"
+
+
+def test_of_a_few_runs_nobody_is_told() -> None:
+    """A percentile of them is none; that they overran has been told."""
+    assert not forecast(HOURLY, history(base_s=5000.0, days=7), NOW).alarming()
+    assert forecast(HOURLY, history(base_s=5000.0, days=8), NOW).alarming()
+
+
+def test_the_interval_is_the_shortest_between_coming_ticks_without_jitter() -> None:
+    """A schedule of working hours has the hour, not the night; one that has ended has none."""
+    office = Timetable("flights", cron="0 9-17 * * *", jitter_s=600)
+
+    assert shortest_interval(office, NOW) == timedelta(minutes=50)
+    assert shortest_interval(replace(office, end=NOW), NOW) is None
+
+
+def test_without_runs_nothing_is_forecast() -> None:
+    """And it says why."""
+    found = forecast(HOURLY, [], NOW)
+
+    assert (found.run, found.load, found.first_overrun) == (None, None, None)
+    assert forecasts.facts(found) == {"a run takes": "not known, since none of the whole pipeline is complete"}
+    assert forecasts.document(found)["run"] is None
+
+
+def test_a_forecast_for_programs_has_the_figures() -> None:
+    """In seconds, and the first overrun in UTC."""
+    document = forecasts.document(forecast(HOURLY, history(60.0, noise_s=1.0), NOW))
+
+    assert document["interval_s"] == 3600.0
+    assert str(document["first_overrun"]).startswith("2026-05-")
+    assert document["alarming"]
+    assert list(document["nodes"]) == ["Trainer", "Transform"]  # type: ignore[arg-type]
+
+
+# --- from the records
+
+
+def run(store: MemoryStore, day: int, state: State = State.COMPLETE, **facts: object) -> Run:
+    """A run of two nodes that began so many days ago and took an hour, the second node half of it in two attempts."""
+    started = NOW - day * DAY
+    begun = store.begin_run(Run(pipeline="flights", nodes=("Ingest", "Train"), started=started, **facts))  # type: ignore[arg-type]
+    for node, attempt, minutes, ends in (
+        ("Ingest", 1, (0, 30), State.CACHED),
+        ("Train", 1, (30, 40), State.FAILED),
+        ("Train", 2, (40, 60), State.COMPLETE),
+    ):
+        at, over = (started + timedelta(minutes=m) for m in minutes)
+        execution = store.begin(Execution(pipeline="flights", run=begun.number, node=node, attempt=attempt, started=at))
+        store.publish(replace(execution, state=ends, ended=over))
+    ended = replace(begun, state=state, ended=started + HOUR)
+    store.update_run(ended)
+    return ended
+
+
+def test_recent_runs_are_the_complete_ones_of_the_whole_pipeline() -> None:
+    """Not those that failed, were partial or go on, nor those before a node was added; newest first, up to a limit."""
+    store = MemoryStore()
+    store.update_run(replace(run(store, 9), nodes=("Ingest",)))
+    for day in (8, 7, 6):
+        run(store, day)
+    run(store, 5, State.FAILED)
+    run(store, 4, State.CANCELED)
+    run(store, 3, base=2)
+    store.begin_run(Run(pipeline="flights", nodes=("Ingest", "Train"), started=NOW))
+
+    found = recent(store, "flights")
+
+    assert [each.started for each in found] == [NOW - day * DAY for day in (6, 7, 8)]
+    assert len(recent(store, "flights", limit=2)) == 2
+
+
+def test_a_node_took_what_all_its_attempts_took_and_nothing_when_it_was_reused() -> None:
+    """What came from the cache says nothing of how long the work takes."""
+    store = MemoryStore()
+
+    found = ran(run(store, 1), store.executions(store.run("flights", 1)))
+
+    assert found == Ran(started=NOW - DAY, took_s=3600.0, nodes_s={"Train": 1800.0})

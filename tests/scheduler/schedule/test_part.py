@@ -1,0 +1,285 @@
+"""Parts: a pipeline that ingests and trains by clocks of their own; real pipelines, real children, a clock we move."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from spanwise.orchestrator import State
+from spanwise.orchestrator.errors import ScheduleError
+from spanwise.orchestrator.lease import Clock
+from spanwise.orchestrator.run import Run
+from spanwise.scheduler.alerts import alert
+from spanwise.scheduler.daemon import scheduled_run
+from spanwise.scheduler.daemon.loop import Cron
+from spanwise.scheduler.daemon.metrics import Metrics
+from spanwise.scheduler.daemon.pipeline_scheduler import Tools
+from spanwise.scheduler.ledger import ticks as ledger
+from spanwise.scheduler.ledger.ticks import Entry, Outcome, Scheduled
+from spanwise.scheduler.project import settings
+from spanwise.scheduler.project.load import load
+from spanwise.scheduler.schedule import part, schedule
+from spanwise.scheduler.schedule.schedule import Schedule, Timetable, days_before, hours_before, rule_of, timetables_of
+from tests.scheduler.backfill import conftest as lake
+from tests.scheduler.backfill.conftest import World
+
+world = lake.world
+
+MORNING = datetime(2024, 5, 4, 2, 30, tzinfo=UTC)
+BOTH = {"ingest": "0 * * * *", "train": "0 3 * * *"}
+SCHEDULE = """
+from spanwise.scheduler import Schedule, days_before
+
+apart = Schedule(days, parts={"ingest": "0 2 * * *", "train": "0 3 * * *"}, span=days_before(1))
+"""
+
+
+class Clocked:
+    """A scheduler in this process, whose clock stands until the test moves it; the runs are real."""
+
+    def __init__(self, world: World) -> None:
+        self.now, self.monotonic = MORNING - timedelta(hours=1), 1000.0
+        self.jobs: list[scheduled_run.Job] = []
+        known = settings.read(root=world.folder / ".spanwise")
+        clock = Clock(now=lambda: self.now, monotonic=lambda: self.monotonic)
+        tools = Tools(root=known.root, config=None, site=alert.here(), start=self._start)
+        self.metrics = Metrics(known.root)
+        files = [str(world.folder / "days.py")]
+        self.cron = Cron(files, known, clock=clock, tools=tools, metrics=self.metrics)
+
+    def _start(self, job: scheduled_run.Job) -> subprocess.Popen[bytes]:
+        self.jobs.append(job)
+        return scheduled_run.start(job)
+
+    def turn(self, by: timedelta = timedelta(0)) -> None:
+        self.now += by
+        self.monotonic += by.total_seconds()
+        self.cron.turn()
+
+    def settle(self) -> None:
+        """Turns until nothing is left to do."""
+        for _ in range(2000):
+            self.turn(timedelta(milliseconds=20))
+            if not any(f.asking or f.answer for f in self.cron.files) and not any(
+                one.busy or not one.looked_at for one in self.cron.watched.values()
+            ):
+                return
+            time.sleep(0.02)
+        raise AssertionError("it never came to rest")
+
+
+@pytest.fixture
+def clocked(world: World) -> Iterator[Clocked]:
+    with (world.folder / "days.py").open("a") as file:
+        file.write(SCHEDULE)
+    world.rewrite('since="2024-05-01"', 'since="2024-05-03"')
+    made = Clocked(world)
+    yield made
+    made.cron.leave()
+
+
+def ticks(world: World, line: str) -> list[Entry]:
+    with world.store() as store:
+        return list(ledger.entries(store, line))[::-1]
+
+
+def outcomes(world: World, line: str) -> list[Outcome | None]:
+    return [None if entry.ending is None else entry.ending.outcome for entry in ticks(world, line)]
+
+
+def nodes(run: Run) -> list[str]:
+    return list(run.nodes)
+
+
+@pytest.mark.slow
+def test_each_part_runs_by_its_own_clock(world: World, clocked: Clocked) -> None:
+    """What ingests, for the span of its tick; what trains, on what was published; each with one outcome."""
+    world.arrive(3)
+    clocked.settle()
+
+    clocked.turn(timedelta(hours=1))
+    clocked.settle()
+    clocked.turn(timedelta(hours=1))
+    clocked.settle()
+
+    ingest, train = world.runs()
+    assert (nodes(ingest), ingest.cause, ingest.state) == (
+        ["Ingest", "Check"],
+        "ingest 2024-05-04T02:00",
+        State.COMPLETE,
+    )
+    assert nodes(train) == ["RollingWindow", "Train", "Push"]
+    assert (train.span, train.base) == (None, ingest.number)
+    assert "2024-05-03 v1" in world.serving
+    assert outcomes(world, "days:ingest") == outcomes(world, "days:train") == [Outcome.RAN]
+    page = clocked.metrics.page("text/plain")[0].decode()
+    for line in ("days:ingest", "days:train"):
+        assert f'spanwise_ticks_total{{outcome="ran",pipeline="{line}"}} 1.0' in page
+
+
+@pytest.mark.slow
+def test_a_tick_waits_for_the_run_of_the_other_part(world: World, clocked: Clocked) -> None:
+    """It is no overrun: once the other has ended, it runs."""
+    world.rewrite("work_s: float = 0.0", "work_s: float = 1.5")
+    world.arrive(3)
+    clocked.settle()
+
+    clocked.turn(timedelta(hours=1))
+    while not (world.folder / ".spanwise" / "days" / "1").is_dir() and not world.runs():
+        time.sleep(0.02)
+    clocked.turn(timedelta(hours=1))
+    assert outcomes(world, "days:train") == [None]
+    clocked.settle()
+
+    assert outcomes(world, "days:ingest") == outcomes(world, "days:train") == [Outcome.RAN]
+    assert [nodes(run)[0] for run in world.runs()] == ["Ingest", "RollingWindow"]
+
+
+@pytest.mark.slow
+def test_a_tick_overruns_a_run_of_its_own_part(world: World, clocked: Clocked) -> None:
+    """As its policy says: the next day's is skipped, while the other part's waits."""
+    world.rewrite("work_s: float = 0.0", "work_s: float = 2.0")
+    world.arrive(3)
+    clocked.settle()
+
+    clocked.turn(timedelta(hours=1))
+    while not world.runs():
+        time.sleep(0.02)
+    clocked.turn(timedelta(days=1))
+    clocked.settle()
+
+    assert outcomes(world, "days:ingest") == [Outcome.RAN, Outcome.SKIPPED]
+    assert Outcome.SKIPPED not in outcomes(world, "days:train")
+
+
+@pytest.mark.slow
+def test_a_pause_holds_for_both(world: World, clocked: Clocked) -> None:
+    """It is one of the pipeline."""
+    clocked.settle()
+    with world.store() as store:
+        ledger.pause(store, "days", who="ann", why="new disks", now=clocked.now)
+
+    clocked.turn(timedelta(hours=2))
+    clocked.settle()
+
+    assert outcomes(world, "days:ingest") == outcomes(world, "days:train") == [Outcome.MISSED]
+    assert world.runs() == []
+
+
+@pytest.mark.slow
+def test_what_a_part_has_missed_is_made_good_by_a_run_that_reaches_its_end(world: World, clocked: Clocked) -> None:
+    """A whole run of the span does for both."""
+    clocked.settle()
+    clocked.turn(timedelta(hours=1))
+    clocked.settle()
+    assert outcomes(world, "days:ingest") == [Outcome.FAILED]
+    code, out, _ = world("schedule", "missed", "days")
+    assert code == 1
+    assert "days:ingest: 1 tick to make good" in out
+
+    world.arrive(3)
+    assert world("backfill", "days.py", "--missed")[0] == 0
+
+    assert world("schedule", "missed", "days")[0] == 0
+
+
+def test_commands_name_the_part(world: World, clocked: Clocked) -> None:
+    """Whether they read the file or the metadata."""
+    clocked.settle()
+
+    assert "days:ingest\n" in world("schedule", "next", "days.py")[1]
+    assert [line.partition(": ")[0] for line in world("schedule", "check", "days")[1].splitlines()] == [
+        "days:ingest",
+        "days:train",
+    ]
+    status = world("schedule", "status", "days")[1]
+    assert status.index("days:ingest") < status.index("days:train")
+    assert "days:ingest" in world("schedule", "ticks", "days")[1]
+    simulated = world(
+        "schedule", "simulate", "days.py", "--from", "2024-05-01", "--to", "2024-05-03", "--duration", "1h"
+    )[1]
+    assert "days:train: '0 3 * * *' in UTC" in simulated
+
+
+def test_a_schedule_by_parts_takes_the_place_of_one_for_the_whole(world: World, clocked: Clocked) -> None:
+    """Else the ticks that no longer come would be overdue for ever."""
+    since = MORNING - timedelta(days=2)
+    table = schedule.described(Timetable("days", cron="0 5 * * *"))
+    (world.folder / ".spanwise").mkdir()
+    with world.store() as store:
+        ledger.put_schedule(store, Scheduled(pipeline="days", timetable=table, since=since))
+
+    clocked.settle()
+
+    with world.store() as store:
+        assert ledger.scheduled(store) == ["days:ingest", "days:train"]
+        back = ledger.put_schedule(store, Scheduled(pipeline="days", timetable=table, since=MORNING))
+        assert back.since == MORNING
+        assert ledger.scheduled(store) == ["days"]
+
+
+def test_a_span_rule_is_that_of_what_is_ingested() -> None:
+    """What trains learns from the newest, unless a rule of its own says otherwise."""
+    one = Schedule(parts=BOTH, span=hours_before(1), freshness=timedelta(days=2))
+    each = Schedule(parts=BOTH, span={"ingest": hours_before(1), "train": days_before(1)})
+
+    ingest, train = timetables_of(one, "flights")
+
+    assert (ingest.pipeline, ingest.cron, ingest.span) == ("flights:ingest", "0 * * * *", hours_before(1))
+    assert (train.pipeline, train.cron, train.span) == ("flights:train", "0 3 * * *", None)
+    assert ingest.freshness is None
+    assert not train.doubts
+    assert rule_of(each, "train") == days_before(1)
+
+
+@pytest.mark.parametrize(
+    ("terms", "said"),
+    [
+        ({"parts": {"ingest": "@hourly", "trian": "@daily"}}, "parts= takes ingest and train, not 'trian'"),
+        ({"parts": {"ingest": "@hourly"}}, "no cron for 'train'"),
+        ({"parts": BOTH, "cron": "@daily"}, "has no place beside parts="),
+        ({"parts": BOTH, "span": {"whole": days_before(1)}}, "span= takes ingest and train, not 'whole'"),
+        ({"cron": "@daily", "span": {"ingest": days_before(1)}}, "is for a schedule with parts="),
+        ({"parts": {"ingest": "@hourly", "train": "61 * * * *"}}, "the minute is '61'"),
+    ],
+)
+def test_parts_that_cannot_mean_anything_are_refused_when_the_schedule_is_made(
+    terms: dict[str, object], said: str
+) -> None:
+    """With what would do."""
+    with pytest.raises(ScheduleError, match=said.replace("'", ".")):
+        Schedule(**terms)  # type: ignore[arg-type]
+
+
+def test_a_pipeline_in_one_piece_has_no_parts(world: World) -> None:
+    """The file is refused when it is loaded, and told what it lacks."""
+    (world.folder / "one.py").write_text(
+        "from spanwise.orchestrator import Component, Output, Pipeline, Report\n"
+        "from spanwise.scheduler import Schedule\n"
+        "class Work(Component):\n"
+        "    def run(self, report: Output[Report]) -> None: ...\n"
+        "def one() -> Pipeline:\n"
+        "    return Pipeline('one', [Work()])\n"
+        "both = Schedule(one, parts={'ingest': '@hourly', 'train': '@daily'})\n"
+    )
+
+    code, _, err = world("schedule", "next", "one.py")
+
+    assert code == 2
+    assert "parts= needs a pipeline in two parts" in err
+
+
+def test_a_run_covers_the_parts_whose_ends_it_has_reached(world: World) -> None:
+    """One that ends before the end of a part covers nothing of it."""
+    pipeline = load(str(Path("days.py"))).pipeline
+    first, second = (part.selection(pipeline, each) for each in (part.INGEST, part.TRAIN))
+    assert first is not None
+    assert second is not None
+
+    assert part.covered(pipeline, first.run) == {"ingest"}
+    assert part.covered(pipeline, second.run) == {"", "train"}
+    assert part.covered(pipeline, pipeline.order) == {"", "ingest", "train"}
+    assert part.covered(pipeline, ["Ingest", "Train"]) == frozenset()
