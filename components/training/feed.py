@@ -18,7 +18,8 @@ from spanwise.pipelines.input.element import Spec
 from spanwise.pipelines.input.graph.fingerprint import of_graph
 from spanwise.pipelines.input.op import Count, Element, Op, Opening, Stream, Through
 from spanwise.pipelines.input.ops.parquet import Parquet
-from spanwise.pipelines.input.snapshot.source import Loaded, load
+from spanwise.pipelines.input.snapshot.load import load
+from spanwise.pipelines.input.snapshot.source import Loaded
 from spanwise.pipelines.input.snapshot.use import SnapshotUse
 
 EXPIRY_S = 3600.0

@@ -1,8 +1,7 @@
-"""The words in which a dataset is written: each wraps the op before it in another one. It holds no data."""
+"""Datasets: the verbs with which users describe a flow of elements. Each wraps the op before it in another one."""
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -12,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input import sinks
 from spanwise.pipelines.input.call import Format
-from spanwise.pipelines.input.element import UNKNOWN, ElementSpec, Spec, Table
+from spanwise.pipelines.input.element import UNKNOWN, ElementSpec, Table
 from spanwise.pipelines.input.execution.trial import Workers
-from spanwise.pipelines.input.graph.fingerprint import FilesBy, WithFingerprint, of_graph
+from spanwise.pipelines.input.flow import Flow
+from spanwise.pipelines.input.graph.fingerprint import FilesBy, WithFingerprint
 from spanwise.pipelines.input.graph.rewrite import RULES, Plan, optimized
-from spanwise.pipelines.input.iterator import DatasetIterator
-from spanwise.pipelines.input.op import AUTOTUNE, Count, Op, Options, whole
+from spanwise.pipelines.input.op import AUTOTUNE, Op, Options, whole
 from spanwise.pipelines.input.ops.as_numpy import AsNumpy
 from spanwise.pipelines.input.ops.as_rows import AsRows
 from spanwise.pipelines.input.ops.batch import Batch
@@ -45,7 +44,6 @@ from spanwise.pipelines.input.service.policy import CrossTrainerCache, ShardingP
 from spanwise.pipelines.input.snapshot import op as snapshots
 from spanwise.pipelines.input.snapshot.op import Compression
 from spanwise.pipelines.input.snapshot.state import Mode
-from spanwise.pipelines.input.tuning.autotune import Found
 
 if TYPE_CHECKING:
     import polars as pl
@@ -56,56 +54,8 @@ if TYPE_CHECKING:
     from spanwise.pipelines.input.tuning.profile import Profile
 
 
-class Dataset:
+class Dataset(Flow):
     """A description of a flow of elements; nothing happens until it is iterated over."""
-
-    def __init__(self, op: Op, settings: Options | None = None) -> None:
-        self.op = op
-        self.settings = settings or Options()
-        self._passes = 0  # begun so far
-        self._found = Found()  # by autotune, in these
-
-    def __fingerprint__(self) -> str:
-        """What a function that uses it depends on: the graph, and not how often or with which options it was run."""
-        return of_graph(self.op)
-
-    def __repr__(self) -> str:
-        return f"<Dataset {self.op.name}: {self.spec}>"
-
-    @property
-    def spec(self) -> Spec:
-        """What an element is, as far as it is known before one was made."""
-        return self.op.spec
-
-    @property
-    def cardinality(self) -> Count:
-        """How many elements one pass gives; `math.inf` if it never ends, None if only reading them could tell."""
-        return self.op.cardinality
-
-    # One pass
-
-    def __iter__(self) -> DatasetIterator:
-        return self.iterator()
-
-    def iterator(self, *, epoch: int | None = None) -> DatasetIterator:
-        """One pass, an element at a time. Passes are numbered, so that shuffles differ; `epoch` names one."""
-        return self._pass(epoch, blocks=False)
-
-    def blocks(self, *, epoch: int | None = None) -> DatasetIterator:
-        """One pass over rows, a RecordBatch of many at a time; how many is not promised."""
-        if not isinstance(self.spec, Table):
-            raise DatasetError("blocks: the elements are not rows, so they do not travel in blocks.")
-        return self._pass(epoch, blocks=True)
-
-    def _pass(self, epoch: int | None, *, blocks: bool) -> DatasetIterator:
-        if epoch is None:
-            epoch, self._passes = self._passes, self._passes + 1
-        return DatasetIterator(self.op, self.settings, epoch, blocks=blocks, dataset=Dataset, found=self._found)
-
-    def reduce(self, initial: Any, function: Callable[[Any, Any], Any]) -> Any:
-        """What is left when `function` of what was carried and an element has been called for each of them."""
-        with self.iterator() as elements:
-            return functools.reduce(function, elements, initial)
 
     # One element of another
 

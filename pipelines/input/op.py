@@ -104,6 +104,12 @@ class Opening:
         stream = op.open(self)
         return stream if self.observe is None else self.observe(op, stream)
 
+    def nested(self, op: Op) -> Any:
+        """A nested dataset in the form that users' functions know."""
+        if self.dataset is None:
+            raise DatasetError(f"{op.name}: this opening makes no nested datasets.")
+        return self.dataset(op)
+
     def round(self, number: int) -> Opening:
         """For one of the rounds of a `repeat`: ops that shuffle do it differently in each."""
         return replace(self, epoch=(*self.epoch, number))

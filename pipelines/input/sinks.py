@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.arrays import as_arrays
 from spanwise.pipelines.input.element import Batch, Ragged, Sparse, Table, each_leaf
+from spanwise.pipelines.input.flow import Flow, extend
+from spanwise.pipelines.input.ops.shard import Shard
 from spanwise.pipelines.input.rows import joined
 from spanwise.pipelines.input.stacking import stack
 
@@ -15,10 +17,8 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-    from spanwise.pipelines.input.dataset import Dataset
 
-
-def to_arrow(dataset: Dataset) -> pa.Table:
+def to_arrow(dataset: Flow) -> pa.Table:
     import pyarrow as pa
 
     spec = dataset.spec
@@ -44,7 +44,7 @@ def to_polars(table: pa.Table) -> pl.DataFrame:
     return frame
 
 
-def to_numpy(dataset: Dataset) -> Any:
+def to_numpy(dataset: Flow) -> Any:
     import pyarrow as pa
 
     if isinstance(dataset.spec, Table | Batch):
@@ -65,7 +65,7 @@ def arrays(element: Any) -> Any:
     return each_leaf(lambda leaf: leaf.dense() if isinstance(leaf, Sparse) else leaf, element)
 
 
-def to_torch(dataset: Dataset) -> Any:
+def to_torch(dataset: Flow) -> Any:
     try:
         import torch
         from torch.utils.data import IterableDataset, get_worker_info
@@ -91,8 +91,10 @@ def to_torch(dataset: Dataset) -> Any:
         def __iter__(self) -> Iterator[Any]:
             epoch, self._epoch = self._epoch, self._epoch + 1
             worker = get_worker_info()
-            chosen = dataset if worker is None else dataset.shard(worker.num_workers, worker.id)
-            with chosen.iterator(epoch=epoch) as elements:
+            share = dataset
+            if worker is not None:
+                share = extend(dataset, Shard(input=dataset.op, shards=worker.num_workers, index=worker.id))
+            with share.iterator(epoch=epoch) as elements:
                 for element in elements:
                     yield each_leaf(tensor, arrays(element))
 
@@ -102,7 +104,7 @@ def to_torch(dataset: Dataset) -> Any:
 class JaxArrays:
     """An iterable of elements whose leaves are JAX arrays."""
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Flow) -> None:
         self._dataset = dataset
 
     def __iter__(self) -> Iterator[Any]:
@@ -118,11 +120,11 @@ class JaxArrays:
                 yield each_leaf(array, arrays(element))
 
 
-def to_jax(dataset: Dataset) -> JaxArrays:
+def to_jax(dataset: Flow) -> JaxArrays:
     return JaxArrays(dataset)
 
 
-def to_tf(dataset: Dataset) -> Any:
+def to_tf(dataset: Flow) -> Any:
     """The types are those of the first element, which is made for that and made again."""
     import numpy as np
 

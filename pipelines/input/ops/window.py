@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import DatasetSpec, Spec
 from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, whole
 from spanwise.pipelines.input.ops.arrow import Arrow
@@ -51,11 +50,9 @@ class Window(Op):
         return max(0, (below - self.reach) // self.step + 1) if self.drop_remainder else -(-below // self.step)
 
     def open(self, opening: Opening) -> Stream:
-        if opening.dataset is None:
-            raise DatasetError("window: this opening makes no nested datasets.")
         source = opening.open(self.input)
         pieces = RowPieces(source) if in_rows(self.input) else Pieces(source)
-        return WindowStream(source, self, pieces, opening.dataset)
+        return WindowStream(source, self, pieces, opening.nested)
 
 
 class Pieces:

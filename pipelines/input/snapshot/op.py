@@ -7,11 +7,12 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Final, Literal, TypeAlias, get_args
 
 from spanwise.orchestrator.errors import DatasetError, SnapshotDamaged, SnapshotNotFound, StateMismatch
 from spanwise.orchestrator.fingerprint import digest, versions
 from spanwise.pipelines.input.element import DatasetSpec, ElementSpec, Spec, Unknown
+from spanwise.pipelines.input.flow import AnyFlow, extend
 from spanwise.pipelines.input.graph.fingerprint import FILES_BY, FilesBy, of_graph
 from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream, mixed, ops_of, seeded
 from spanwise.pipelines.input.snapshot.encoding import Piece, encoding_of
@@ -32,21 +33,18 @@ _TRIES: Final = 20
 
 _log = logging.getLogger(__name__)
 
-if TYPE_CHECKING:
-    from spanwise.pipelines.input.dataset import Dataset
-
 
 def taken(
-    dataset: Dataset,
+    dataset: AnyFlow,
     *,
     path: str,
     compression: str,
-    reader_fn: Callable[[Dataset], Dataset] | None,
-    writer_fn: Callable[[Dataset], Dataset | Sequence[Dataset]] | None,
+    reader_fn: Callable[[AnyFlow], AnyFlow] | None,
+    writer_fn: Callable[[AnyFlow], AnyFlow | Sequence[AnyFlow]] | None,
     expiry_s: float,
     mode: Mode,
     files_by: FilesBy,
-) -> Dataset:
+) -> AnyFlow:
     """The dataset with a snapshot behind it: what `Dataset.snapshot` does.
 
     Raises:
@@ -65,8 +63,8 @@ def taken(
         reader_fn=reader_fn,
         writer_fn=writer_fn,
     )
-    op.rehearse(lambda each: type(dataset)(each, dataset.settings))
-    return type(dataset)(op, dataset.settings)
+    op.rehearse(lambda each: extend(dataset, each))
+    return extend(dataset, op)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -173,7 +171,7 @@ class Splits(Op):
 class SplitsStream(Stream):
     def __init__(self, parts: Sequence[Split], opening: Opening) -> None:
         self._parts = parts
-        self._dataset = _dataset(opening)
+        self._dataset = opening.nested
         self._at = 0
 
     def __next__(self) -> Element:
@@ -187,14 +185,6 @@ class SplitsStream(Stream):
 
     def restore(self, state: State) -> None:
         self._at = state["at"]
-
-
-def _dataset(opening: Opening) -> Callable[[Op], Any]:
-    if opening.dataset is not None:
-        return opening.dataset
-    from spanwise.pipelines.input.dataset import Dataset
-
-    return Dataset
 
 
 class Passing(Stream):
@@ -324,7 +314,7 @@ class SnapshotStream(Stream):
         parts = tuple(
             Split(of=spec, folder=folder, run=run, number=number, use=self.use) for number in range(run.splits)
         )
-        joined = self._op.joined(Splits(parts=parts), _dataset(opening))
+        joined = self._op.joined(Splits(parts=parts), opening.nested)
         return opening.open(seeded(joined, mixed(opening.seed, 2)))
 
     def _writing(self, attempt: Attempt, kept: Kept) -> Stream:
@@ -334,7 +324,7 @@ class SnapshotStream(Stream):
         if self._op.writer_fn is None:
             return self._sequence(attempt, kept, kept.origin or self._origin(), 0)
         feed = Feed(self._op.input.spec, self._op.input.cardinality)
-        splits = self._op.split(feed, _dataset(self._opening))
+        splits = self._op.split(feed, self._opening.nested)
         streams = [
             (self._opening.open(seeded(split, mixed(self._opening.seed, 3, number))), encoding_of(split.spec))
             for number, split in enumerate(splits)

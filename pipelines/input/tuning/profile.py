@@ -7,16 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from spanwise.pipelines.input.flow import Flow
 from spanwise.pipelines.input.iterator import DatasetIterator
 from spanwise.pipelines.input.op import Op
 from spanwise.pipelines.input.ops.map import Map
 from spanwise.pipelines.input.rows import in_rows
 from spanwise.pipelines.input.tuning.stats import Reading, Span, Stats, Trace, overhead_s
-
-if TYPE_CHECKING:
-    from spanwise.pipelines.input.dataset import Dataset
 
 KEEPS_UP = 0.1  #: a consumer that waits for less than this share of its time has an input that keeps up
 QUICK_S = 1e-4  #: a call that takes less is not worth a thread
@@ -112,7 +110,7 @@ class Profile:
         Path(path).write_text(self.html(), encoding="utf-8")
 
 
-def profiled(dataset: Dataset, step: Callable[[Any], object] | None, *, limit_s: float) -> Profile:
+def profiled(dataset: Flow, step: Callable[[Any], object] | None, *, limit_s: float) -> Profile:
     """Runs one pass over a dataset, or `limit_s` seconds of it, and tells what it took; after a first element."""
     with _a_pass(dataset) as warm_up:  # without it, what the first element makes Python import would be counted
         next(warm_up, None)
@@ -151,7 +149,7 @@ def profiled(dataset: Dataset, step: Callable[[Any], object] | None, *, limit_s:
     )
 
 
-def _a_pass(dataset: Dataset, trace: Trace | None = None) -> DatasetIterator:
+def _a_pass(dataset: Flow, trace: Trace | None = None) -> DatasetIterator:
     """One that is not numbered, so that later passes are what they would have been."""
     return DatasetIterator(dataset.op, dataset.settings, 0, blocks=False, dataset=type(dataset), trace=trace)
 

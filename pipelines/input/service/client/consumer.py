@@ -1,24 +1,21 @@
-"""The consumer's side: the op that reads what the workers of a service make, and how a dataset gets there."""
+"""The consumer's side: the op that reads what the workers of a service make."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from spanwise.orchestrator.errors import DatasetError, StateMismatch
 from spanwise.pipelines.input.element import Spec
+from spanwise.pipelines.input.flow import AnyFlow, extend
 from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, whole
 from spanwise.pipelines.input.service.client.coordinated import CoordinatedReader
 from spanwise.pipelines.input.service.client.reader import Reader
 from spanwise.pipelines.input.service.policy import CrossTrainerCache, ShardingPolicy, policy_of
-from spanwise.pipelines.input.service.wire.connection import Connection
 from spanwise.pipelines.input.service.wire.security import Security
-from spanwise.pipelines.input.service.wire.shipped_graph import Given, registered, unpacked_graph
-
-if TYPE_CHECKING:
-    from spanwise.pipelines.input.dataset import Dataset
+from spanwise.pipelines.input.service.wire.shipped_graph import Given
 
 Compression: TypeAlias = Literal["auto", "lz4", "zstd"]
 """`auto` compresses what goes to another machine."""
@@ -117,7 +114,7 @@ class Distribute(Op):
 
 
 def distributed(
-    dataset: Dataset,
+    dataset: AnyFlow,
     *,
     is_registered: bool = False,
     service: str,
@@ -131,10 +128,8 @@ def distributed(
     num_consumers: int | None,
     cross_trainer_cache: CrossTrainerCache | None,
     security: Security | None,
-) -> Dataset:
+) -> AnyFlow:
     """What `Dataset.distribute` gives; `is_registered` says that the service knows the dataset by its id already."""
-    from spanwise.pipelines.input.dataset import Dataset
-
     op = Distribute(
         service=service,
         mode=policy_of(processing_mode),
@@ -151,66 +146,7 @@ def distributed(
         cross_trainer_cache=cross_trainer_cache,
         security=security,
     )
-    return Dataset(op, dataset.settings)
-
-
-def register_dataset(
-    service: str, dataset: Dataset, *, dataset_id: str | None = None, security: Security | None = None
-) -> str:
-    """Makes a dataset known to a service, and gives the id by which `from_dataset_id` finds it.
-
-    Raises:
-        ServiceError: the id stands for a dataset with other elements, or the service cannot be reached.
-    """
-    connection = Connection(service, security or Security.from_environment())
-    try:
-        return registered(connection, Given(dataset.op, dataset.settings), dataset_id)
-    finally:
-        connection.close()
-
-
-def from_dataset_id(
-    processing_mode: ShardingPolicy | str,
-    service: str,
-    dataset_id: str,
-    job_name: str | None = None,
-    *,
-    max_outstanding_requests: int | None = None,
-    compression: Compression | None = "auto",
-    target_workers: str | Sequence[str] = "any",
-    consumer_index: int | None = None,
-    num_consumers: int | None = None,
-    cross_trainer_cache: CrossTrainerCache | None = None,
-    security: Security | None = None,
-) -> Dataset:
-    """The elements of a registered dataset, as `Dataset.distribute` gives them.
-
-    Raises:
-        ServiceError: no dataset has this id.
-    """
-    from spanwise.pipelines.input.dataset import Dataset
-
-    connection = Connection(service, security or Security.from_environment())
-    try:
-        _, content = connection.call("get_dataset", {"dataset": dataset_id})
-    finally:
-        connection.close()
-    op, options = unpacked_graph(content, f"dataset {dataset_id!r}")
-    return distributed(
-        Dataset(op, options),
-        is_registered=True,
-        service=service,
-        processing_mode=processing_mode,
-        job_name=job_name,
-        dataset_id=dataset_id,
-        max_outstanding_requests=max_outstanding_requests,
-        compression=compression,
-        target_workers=target_workers,
-        consumer_index=consumer_index,
-        num_consumers=num_consumers,
-        cross_trainer_cache=cross_trainer_cache,
-        security=security,
-    )
+    return extend(dataset, op)
 
 
 class DistributeStream(Stream):

@@ -1,0 +1,75 @@
+"""Flows: a graph of ops with its options, and the passes over it. What a snapshot or a service needs of a dataset.
+
+It knows no verbs: `Dataset` adds them, and may import every op for that.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.element import Spec, Table
+from spanwise.pipelines.input.graph.fingerprint import of_graph
+from spanwise.pipelines.input.iterator import DatasetIterator
+from spanwise.pipelines.input.op import Count, Op, Options
+from spanwise.pipelines.input.tuning.autotune import Found
+
+
+class Flow:
+    """A description of a flow of elements; nothing happens until it is iterated over."""
+
+    def __init__(self, op: Op, settings: Options | None = None) -> None:
+        self.op = op
+        self.settings = settings or Options()
+        self._passes = 0  # begun so far
+        self._found = Found()  # by autotune, in these
+
+    def __fingerprint__(self) -> str:
+        """What a function that uses it depends on: the graph, and not how often or with which options it was run."""
+        return of_graph(self.op)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.op.name}: {self.spec}>"
+
+    @property
+    def spec(self) -> Spec:
+        """What an element is, as far as it is known before one was made."""
+        return self.op.spec
+
+    @property
+    def cardinality(self) -> Count:
+        """How many elements one pass gives; `math.inf` if it never ends, None if only reading them could tell."""
+        return self.op.cardinality
+
+    def __iter__(self) -> DatasetIterator:
+        return self.iterator()
+
+    def iterator(self, *, epoch: int | None = None) -> DatasetIterator:
+        """One pass, an element at a time. Passes are numbered, so that shuffles differ; `epoch` names one."""
+        return self._pass(epoch, blocks=False)
+
+    def blocks(self, *, epoch: int | None = None) -> DatasetIterator:
+        """One pass over rows, a RecordBatch of many at a time; how many is not promised."""
+        if not isinstance(self.spec, Table):
+            raise DatasetError("blocks: the elements are not rows, so they do not travel in blocks.")
+        return self._pass(epoch, blocks=True)
+
+    def _pass(self, epoch: int | None, *, blocks: bool) -> DatasetIterator:
+        if epoch is None:
+            epoch, self._passes = self._passes, self._passes + 1
+        return DatasetIterator(self.op, self.settings, epoch, blocks=blocks, dataset=type(self), found=self._found)
+
+    def reduce(self, initial: Any, function: Callable[[Any, Any], Any]) -> Any:
+        """What is left when `function` of what was carried and an element has been called for each of them."""
+        with self.iterator() as elements:
+            return functools.reduce(function, elements, initial)
+
+
+AnyFlow = TypeVar("AnyFlow", bound=Flow)
+
+
+def extend(flow: AnyFlow, op: Op) -> AnyFlow:
+    """A flow that ends with `op`, of the same class and with the same options."""
+    return type(flow)(op, flow.settings)

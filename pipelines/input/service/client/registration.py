@@ -1,0 +1,69 @@
+"""Registered datasets: how a service comes to know one, and how others read it by its id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spanwise.pipelines.input.dataset import Dataset
+from spanwise.pipelines.input.service.client.consumer import Compression, distributed
+from spanwise.pipelines.input.service.policy import CrossTrainerCache, ShardingPolicy
+from spanwise.pipelines.input.service.wire.connection import Connection
+from spanwise.pipelines.input.service.wire.security import Security
+from spanwise.pipelines.input.service.wire.shipped_graph import Given, registered, unpacked_graph
+
+
+def register_dataset(
+    service: str, dataset: Dataset, *, dataset_id: str | None = None, security: Security | None = None
+) -> str:
+    """Makes a dataset known to a service, and gives the id by which `from_dataset_id` finds it.
+
+    Raises:
+        ServiceError: the id stands for a dataset with other elements, or the service cannot be reached.
+    """
+    connection = Connection(service, security or Security.from_environment())
+    try:
+        return registered(connection, Given(dataset.op, dataset.settings), dataset_id)
+    finally:
+        connection.close()
+
+
+def from_dataset_id(
+    processing_mode: ShardingPolicy | str,
+    service: str,
+    dataset_id: str,
+    job_name: str | None = None,
+    *,
+    max_outstanding_requests: int | None = None,
+    compression: Compression | None = "auto",
+    target_workers: str | Sequence[str] = "any",
+    consumer_index: int | None = None,
+    num_consumers: int | None = None,
+    cross_trainer_cache: CrossTrainerCache | None = None,
+    security: Security | None = None,
+) -> Dataset:
+    """The elements of a registered dataset, as `Dataset.distribute` gives them.
+
+    Raises:
+        ServiceError: no dataset has this id.
+    """
+    connection = Connection(service, security or Security.from_environment())
+    try:
+        _, content = connection.call("get_dataset", {"dataset": dataset_id})
+    finally:
+        connection.close()
+    op, options = unpacked_graph(content, f"dataset {dataset_id!r}")
+    return distributed(
+        Dataset(op, options),
+        is_registered=True,
+        service=service,
+        processing_mode=processing_mode,
+        job_name=job_name,
+        dataset_id=dataset_id,
+        max_outstanding_requests=max_outstanding_requests,
+        compression=compression,
+        target_workers=target_workers,
+        consumer_index=consumer_index,
+        num_consumers=num_consumers,
+        cross_trainer_cache=cross_trainer_cache,
+        security=security,
+    )
