@@ -10,7 +10,6 @@ import tomllib
 import venv
 import zipfile
 from collections.abc import Callable
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
@@ -20,7 +19,8 @@ import spanwise
 
 PROJECT = Path(__file__).parents[1]
 FOLDERS = ["components", "orchestrator", "pipelines", "resolvers", "scheduler"]
-WHERE = f"import {', '.join(FOLDERS)}; print(*[m.__file__ for m in ({', '.join(FOLDERS)})], sep='\\n')"
+PACKAGES = [f"spanwise.{folder}" for folder in FOLDERS]
+WHERE = f"import {', '.join(PACKAGES)}; print(*[m.__file__ for m in ({', '.join(PACKAGES)})], sep='\\n')"
 
 
 def build(source: Path, target: str, into: Path) -> Path:
@@ -69,11 +69,6 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
     return make
 
 
-@pytest.fixture(scope="module")
-def installed(environment: Callable[..., Path], wheel: Path) -> Path:
-    return environment(str(wheel))
-
-
 @pytest.fixture
 def decoys(tmp_path: Path) -> Path:
     """A folder such as a user works in: it has `components/` and the others too, each of which fails to import."""
@@ -83,24 +78,21 @@ def decoys(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_wheel_keeps_the_five_folders_under_one_of_its_own(wheel: Path) -> None:
-    """At the top of site-packages the wheel puts one folder, one line in a `.pth` file, and its metadata."""
+def test_the_wheel_holds_one_package(wheel: Path) -> None:
+    """At the top of site-packages the wheel puts `spanwise/` and its metadata: no bare name, no `.pth` file."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-        pth = archive.read("spanwise.pth").decode()
 
-    version = spanwise.__version__
-    assert {name.split("/")[0] for name in names} == {"spanwise", "spanwise.pth", f"spanwise-{version}.dist-info"}
-    assert {name.split("/")[1] for name in names if name.startswith("spanwise/")} == set(FOLDERS)
-    assert pth == "spanwise\n"
+    assert {name.split("/")[0] for name in names} == {"spanwise", f"spanwise-{spanwise.__version__}.dist-info"}
 
 
-def test_the_wheel_holds_every_file_of_the_five_folders(wheel: Path) -> None:
+def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     """Templates, `py.typed` and whatever else stands beside the modules is in the wheel; caches are not."""
+    roots = {"spanwise": PROJECT / "src" / "spanwise", **{f"spanwise/{name}": PROJECT / name for name in FOLDERS}}
     here = {
-        f"spanwise/{path.relative_to(PROJECT)}"
-        for folder in FOLDERS
-        for path in (PROJECT / folder).rglob("*")
+        f"{target}/{path.relative_to(root)}"
+        for target, root in roots.items()
+        for path in root.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
 
@@ -108,7 +100,7 @@ def test_the_wheel_holds_every_file_of_the_five_folders(wheel: Path) -> None:
         there = {name for name in archive.namelist() if name.startswith("spanwise/")}
 
     assert there == here
-    assert {f"spanwise/{folder}/py.typed" for folder in FOLDERS} <= there
+    assert "spanwise/py.typed" in there
 
 
 def test_the_sdist_builds_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path) -> None:
@@ -143,52 +135,166 @@ def test_constraints_are_names_and_versions_of_all_that_is_declared() -> None:
     assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.]+( ; [^:/]+)?", line)] == []
 
 
-def test_an_installed_wheel_answers_with_its_own_folders(installed: Path, decoys: Path) -> None:
-    """A program elsewhere on disk gets the installed folders, although its working folder holds namesakes."""
-    (decoys / "bin").mkdir()
-    (decoys / "bin" / "program.py").write_text(WHERE)
-
-    where = call([str(installed), "bin/program.py"], cwd=decoys).splitlines()
-
-    home = next(installed.parents[1].glob("lib/python*/site-packages")) / "spanwise"
-    assert where == [str(home / folder / "__init__.py") for folder in FOLDERS]
+@pytest.fixture(scope="module", params=["wheel", "editable"])
+def python(request: pytest.FixtureRequest, environment: Callable[..., Path]) -> Path:
+    """The interpreter of an environment into which the wheel, or the checkout itself, was installed."""
+    if request.param == "editable":
+        return environment("--editable", str(PROJECT))
+    return environment(str(request.getfixturevalue("wheel")))
 
 
-@pytest.mark.skipif(find_spec("spanwise.scheduler.main") is None, reason="there is no command line yet")
-def test_the_command_is_not_misled_by_the_folder_it_is_typed_in(installed: Path, decoys: Path) -> None:
-    """`spanwise --version` answers in a folder that has `components/`, `scheduler/`, ... of its own."""
-    said = call([str(installed.with_name("spanwise")), "--version"], cwd=decoys)
+def program(folder: Path, text: str) -> str:
+    (folder / "program.py").write_text(text)
+    return "program.py"
 
-    assert spanwise.__version__ in said
+
+def home(python: Path) -> Path:
+    """The folder that `spanwise` is imported from there: in an editable install, the checkout."""
+    (installed,) = python.parents[1].glob("lib/python*/site-packages")
+    return installed / "spanwise" if (installed / "spanwise").exists() else PROJECT / "src" / "spanwise"
+
+
+def test_a_script_beside_namesakes_gets_ours(python: Path, decoys: Path) -> None:
+    """`python program.py` in a folder with a `components/` of its own imports `spanwise.components` all the same."""
+    where = call([str(python), program(decoys, WHERE)], cwd=decoys).splitlines()
+
+    assert where == [str(home(python) / folder / "__init__.py") for folder in FOLDERS]
+
+
+def test_no_bare_name_can_be_imported(python: Path, tmp_path: Path) -> None:
+    """Where no namesake is, `import components` finds nothing: the folders exist only inside `spanwise`."""
+    text = f"from importlib.util import find_spec; print([name for name in {FOLDERS} if find_spec(name)])"
+
+    assert call([str(python), program(tmp_path, text)], cwd=tmp_path).strip() == "[]"
+
+
+def test_the_command_is_not_misled_by_the_folder_it_is_typed_in(python: Path, decoys: Path) -> None:
+    """`spanwise --version`, and `python -m spanwise`, answer in a folder that has `components/`, ... of its own."""
+    for command in ([str(python.with_name("spanwise"))], [str(python), "-m", "spanwise"]):
+        assert spanwise.__version__ in call([*command, "--version"], cwd=decoys)
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_child_processes_find_the_folders(installed: Path, decoys: Path, method: str) -> None:
-    """A child that starts from nothing, in a folder with namesakes, imports the installed folders too."""
-    (decoys / "bin").mkdir()
-    (decoys / "bin" / "program.py").write_text(f"""
+def test_child_processes_find_the_package(python: Path, decoys: Path, method: str) -> None:
+    """A child that starts from nothing, in a folder with namesakes, imports the installed package too."""
+    text = f"""
 import multiprocessing
 
 def where():
     import spanwise.components
-    return components.__file__
+    return spanwise.components.__file__
 
 if __name__ == "__main__":
     with multiprocessing.get_context("{method}").Pool(1) as pool:
         print(pool.apply(where))
-""")
+"""
 
-    where = call([str(installed), "bin/program.py"], cwd=decoys)
+    where = call([str(python), program(decoys, text)], cwd=decoys)
 
-    assert Path(where.strip()).is_relative_to(installed.parents[1])
+    assert Path(where.strip()) == home(python) / "components" / "__init__.py"
 
 
-def test_an_editable_install_answers_with_the_checkout(environment: Callable[..., Path], decoys: Path) -> None:
-    """After `pip install --editable` an edit in the checkout is what runs next, wherever the program stands."""
-    python = environment("--editable", str(PROJECT))
-    (decoys / "bin").mkdir()
-    (decoys / "bin" / "program.py").write_text(WHERE)
+PIPELINE = """
+from spanwise import ExampleGen, Pipeline, RollingWindow, component, Examples, Input, Output, Report
+from components.mine import greeting  # the project's own
 
-    where = call([str(python), "bin/program.py"], cwd=decoys).splitlines()
+@component
+def Count(examples: Input[list[Examples]], report: Output[Report]) -> None:
+    report.path.mkdir(parents=True, exist_ok=True)
+    (report.path / "report.txt").write_text(greeting())
 
-    assert where == [str(PROJECT / folder / "__init__.py") for folder in FOLDERS]
+def rides(data: str = "data") -> Pipeline:
+    ingest = ExampleGen(pattern=f"{data}/{{SPAN}}/*.csv")
+    window = RollingWindow(ingest["examples"], size=1)
+    return Pipeline("rides", [ingest, window, Count(examples=window["examples"])])
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A user's project with folders called as ours, one of which its pipeline imports; and one span of data."""
+    for name in FOLDERS:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    (tmp_path / "components" / "mine.py").write_text("def greeting() -> str:\n    return 'hello'\n")
+    (tmp_path / "rides.py").write_text(PIPELINE)
+    (tmp_path / "data" / "1").mkdir(parents=True)
+    (tmp_path / "data" / "1" / "rides.csv").write_text("a,b\n1,2\n3,4\n")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_a_pipeline_uses_the_projects_own_components(python: Path, project: Path) -> None:
+    """`from components.mine import …` beside the pipeline file is the project's, in the command and in Beam's process."""
+    call([str(python.with_name("spanwise")), "run", "rides.py", "--span", "1"], cwd=project)
+
+    (report,) = project.glob(".spanwise/rides/Count/report/*/report.txt")
+    assert report.read_text() == "hello"
+
+
+def test_no_module_is_loaded_under_two_names(python: Path, project: Path) -> None:
+    """After a pipeline was loaded, by path or by import, each file of ours belongs to exactly one module."""
+    text = """
+import os, sys
+from collections import Counter
+import spanwise.pipelines.flights
+from spanwise.scheduler.project.load import load
+load("rides.py")
+load(os.path.realpath(spanwise.pipelines.flights.__file__), typed=["data=d", "serving=s"])
+files = Counter(os.path.realpath(m.__file__) for m in list(sys.modules.values()) if getattr(m, "__file__", None))
+print([file for file, count in files.items() if count > 1 and "spanwise" in file])
+"""
+
+    assert call([str(python), program(project, text)], cwd=project).strip() == "[]"
+
+
+def test_pickles_name_the_package(python: Path, decoys: Path) -> None:
+    """What is pickled is found again by its name under `spanwise`, in another process with namesakes around."""
+    dump = "import pickle, sys; from spanwise import Run, Threshold; sys.stdout.write(pickle.dumps([Run, Threshold]).hex())"
+    pickled = call([str(python), "-c", dump], cwd=decoys.parent)
+    load = f"import pickle; print(*[c.__module__ for c in pickle.loads(bytes.fromhex('{pickled}'))])"
+
+    modules = call([str(python), program(decoys, load)], cwd=decoys).split()
+
+    assert [module.partition(".")[0] for module in modules] == ["spanwise", "spanwise"]
+
+
+TYPED = """
+from spanwise import ExampleGen, Pipeline, RollingWindow, Schedule, Trainer, TrainerTask, days_before
+from spanwise.input import Dataset, from_parquet
+
+
+def train(task: TrainerTask) -> None:
+    rows: int = len(task.table("train"))
+    print(rows)
+
+
+def rides(data: str = "data") -> Pipeline:
+    ingest = ExampleGen(pattern=f"{data}/{{YYYY}}-{{MM}}-{{DD}}/*.csv")
+    window = RollingWindow(ingest["examples"], size=3)
+    return Pipeline("rides", [ingest, window, Trainer(examples=window["examples"], run_fn=train)])
+
+
+daily = Schedule(rides, cron="0 3 * * *", zone="UTC", span=days_before(1))
+ds: Dataset = from_parquet("a.parquet").shuffle(10).batch(2)
+"""
+MISTYPED = "from spanwise import Schedule\n\nwrong: int = Schedule\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checker", ["mypy", "basedpyright"])
+def test_type_checkers_see_through_the_package(python: Path, decoys: Path, checker: str) -> None:
+    """Mypy and pyright accept a typed pipeline file and refuse a wrong one: names are typed, not Unknown."""
+    command = {
+        "mypy": ["-m", "mypy", "--strict", "--python-executable", str(python), "--cache-dir", str(decoys / "cache")],
+        "basedpyright": ["-m", "basedpyright", "--level", "error", "--pythonpath", str(python)],
+    }[checker]
+    (decoys / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')
+
+    call([sys.executable, *command, program(decoys, TYPED)], cwd=decoys)
+    refused = subprocess.run(
+        [sys.executable, *command, program(decoys, MISTYPED)], cwd=decoys, capture_output=True, text=True, check=False
+    )
+
+    assert refused.returncode == 1
+    assert "Schedule" in refused.stdout
