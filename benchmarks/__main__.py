@@ -16,7 +16,7 @@ from pathlib import Path
 import benchmarks
 
 TABLE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
-NOT_BENCHMARKS = {"__main__", "chain", "days", "figures", "input_peers", "service_flight", "service_peers"}
+PARTS = {"__main__", "chain", "days", "elastic_loop", "figures", "input_peers", "service_flight", "service_peers"}
 BESIDE_PEERS = {"input", "service"}  # also measure what else there is, with an interpreter that has it
 
 HEAD = """# Benchmarks
@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--tf", metavar="PYTHON", help="an interpreter that has TensorFlow and Grain")
     parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run; the rows of others stay")
     options = parser.parse_args()
-    there = sorted({m.name for m in pkgutil.iter_modules(benchmarks.__path__)} - NOT_BENCHMARKS)
+    there = sorted({m.name for m in pkgutil.iter_modules(benchmarks.__path__)} - PARTS)
     if unknown := set(options.names) - set(there):
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(there)}.")
     rows, failed = _rows(), 0

@@ -72,12 +72,12 @@ def test_every_section_is_a_command() -> None:
 
 
 def test_the_options_of_all_commands_are_documented() -> None:
-    """Those of the program itself, and those that every command has; data services and benchmarks have no root."""
+    """Those of the program itself, and those that every command has; data services have no root."""
     common = documented(section("What holds for all"))
 
     assert options(None) <= common
     assert common - options(None) == {"--root", "--config", "--json", "--help", "-h"}
-    assert all("--root" in options(command) for command in COMMANDS if not command.startswith(("service ", "bench ")))
+    assert all("--root" in options(command) for command in COMMANDS if not command.startswith("service "))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

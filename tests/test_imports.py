@@ -27,12 +27,6 @@ MAY_IMPORT = {
     "spanwise.scheduler.cli.snapshot": ["spanwise.orchestrator", "spanwise.scheduler", "spanwise.pipelines.input"],
     "spanwise.scheduler.data_service": ["spanwise.orchestrator", "spanwise.scheduler", "spanwise.pipelines.input"],
     "spanwise.scheduler.cli.service": ["spanwise.orchestrator", "spanwise.scheduler", "spanwise.pipelines.input"],
-    # docs/decisions/0061-elastic-training.md
-    "spanwise.scheduler.cli.bench": [
-        "spanwise.orchestrator",
-        "spanwise.scheduler",
-        "spanwise.components.training.elastic",
-    ],
     "spanwise.components": ["spanwise.orchestrator", "spanwise.pipelines.input", "spanwise.input"],
     "spanwise.pipelines": ["spanwise"],
     "spanwise.pipelines.input": ["spanwise.orchestrator.errors", "spanwise.orchestrator.fingerprint"],

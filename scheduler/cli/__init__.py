@@ -16,13 +16,11 @@ from spanwise.scheduler.cli import gc
 from spanwise.scheduler.cli import maintenance
 from spanwise.scheduler.cli import snapshot
 from spanwise.scheduler.cli import service
-from spanwise.scheduler.cli import bench
 
 __all__ = [
     "EXIT_CODES",
     "app",
     "backfill",
-    "bench",
     "gc",
     "inspect",
     "lineage",

@@ -1,0 +1,505 @@
+"""The loop of an elastic worker, in the form that ElasticDL's design has measured and with each change to it.
+
+The loop reads records, makes a batch of them, computes a gradient, and talks to a parameter server in another process.
+Before anything is compared, sizes are searched for that give the first form the document's shares of time on this
+machine. All of the work is really done: nothing sleeps.
+
+https://github.com/sql-machine-learning/elasticdl/blob/develop/docs/designs/worker_optimization_design.md
+"""
+
+from __future__ import annotations
+
+import secrets
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spanwise.components.training.elastic import requests
+from spanwise.components.training.elastic.arrays import Arrays, packed, unpacked
+from spanwise.components.training.elastic.parameters import Contribution, Parameters
+from spanwise.components.training.elastic.phases import Phase, Phases
+from spanwise.pipelines.input.dataset import Dataset
+from spanwise.pipelines.input.service.wire.connection import Connection
+from spanwise.pipelines.input.service.wire.requests import Request
+from spanwise.pipelines.input.service.wire.security import Security
+from spanwise.pipelines.input.service.wire.server import Server
+from spanwise.pipelines.input.sources import from_generator
+
+Batch: TypeAlias = tuple[NDArray[np.float32], NDArray[np.int32]]  # features and labels
+Gradient: TypeAlias = Callable[[Arrays, Batch], Arrays]
+
+DOCUMENT_S: Final[Mapping[Phase, float]] = {
+    Phase.GET_BATCH: 6.7,
+    Phase.INPUT_FN: 17.9,
+    Phase.COMPUTE: 14.8,
+    Phase.GET_MODEL: 5.0,
+    Phase.REPORT: 5.0,
+}
+"""The document's seconds; 51.0 with what stands between them."""
+
+BATCH: Final = 128
+PIXELS: Final = 32 * 32 * 3
+CLASSES: Final = 10
+BLOCKS: Final = 8  #: batches in the file, which is read again and again
+MEAN: Final = (0.4914, 0.4822, 0.4465)
+STD: Final = (0.2470, 0.2435, 0.2616)
+DECAY: Final = 1e-4
+RATE: Final = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopSizes:
+    """The amount of work in each phase."""
+
+    tail_bytes: int = 4_000  #: of each record behind its pixels: read and checked, and not used
+    hidden: int = 24  #: units of the model's hidden layer
+    table: int = 10_000  #: numbers more in the model, which only decay
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopTimes:
+    """One form of the loop, as measured."""
+
+    name: str
+    change: str  #: which of the document's changes: "", "dataset", "overlap", "compiled step", "all"
+    step_s: float  #: from one step to the next
+    seconds: Mapping[Phase, float]  #: of the median step
+
+
+def measure(run_s: float) -> tuple[float, Sequence[LoopTimes]]:
+    """Runs every form twice for `run_s`; returns the share of a core that computing had, and the forms.
+
+    The first form is the loop unchanged, the last has all changes.
+    """
+    with tempfile.TemporaryDirectory() as folder, parameter_server() as server:
+        sizes, core_share = _calibrate(Path(folder), server)
+        data = LoopData.create(sizes, Path(folder), server)
+        forms = tuple(loop_forms(data))
+        rounds = [[run(form, data, run_s) for form in forms] for _ in range(2)]  # in turns: noise meets all of them
+        return core_share, [min(tries, key=lambda times: times.step_s) for tries in zip(*rounds, strict=True)]
+
+
+def shares(seconds: Mapping[Phase, float]) -> dict[Phase, float]:
+    """The part of each phase in the whole, from 0 to 1."""
+    return {phase: spent / sum(seconds.values()) for phase, spent in seconds.items()}
+
+
+def distance(seconds: Mapping[Phase, float]) -> float:
+    """By how much the share of a phase differs most from the document's."""
+    document = shares(DOCUMENT_S)
+    return max(abs(share - document[phase]) for phase, share in shares(seconds).items())
+
+
+# The records
+
+
+def _write_records(path: Path, sizes: LoopSizes) -> None:
+    """Records as CIFAR-10 has them, a label and 3 x 32 x 32 pixels, with a tail and a checksum behind each."""
+    random = np.random.default_rng(0)
+    with path.open("wb") as file:
+        for _ in range(BLOCKS * BATCH):
+            body = bytes([int(random.integers(CLASSES))]) + random.bytes(PIXELS) + random.bytes(sizes.tail_bytes)
+            file.write(body + struct.pack("<I", zlib.crc32(body)))
+
+
+def read_records(path: Path, record_bytes: int) -> Iterator[bytes]:
+    """Yields each record, checked and without its tail; starts again after the last."""
+    with path.open("rb") as file:
+        while True:
+            while record := file.read(record_bytes):
+                body = memoryview(record)[:-4]
+                if zlib.crc32(body) != struct.unpack_from("<I", record, record_bytes - 4)[0]:
+                    raise ValueError(f"{path} is damaged")
+                yield record[: 1 + PIXELS]
+            file.seek(0)
+
+
+def take_batch(records: Iterator[bytes]) -> list[bytes]:
+    """The document's `get_batch`."""
+    return [next(records) for _ in range(BATCH)]
+
+
+def _record_batches(path: Path, record_bytes: int) -> Iterator[list[bytes]]:
+    records = read_records(path, record_bytes)
+    while True:
+        yield take_batch(records)
+
+
+def input_fn(records: list[bytes]) -> Batch:
+    """The document's function of the same name: decodes and normalises one record after the other."""
+    mean, std = np.asarray(MEAN, np.float32), np.asarray(STD, np.float32)
+    images, labels = [], []
+    for record in records:
+        label = np.int64(record[0])
+        pixels = np.frombuffer(record, np.uint8, PIXELS, 1).reshape(3, 32, 32).transpose(1, 2, 0)
+        image = pixels.astype(np.float32)
+        image /= np.float32(255)
+        image = (image - mean) / std
+        images.append(image)
+        labels.append(label.astype(np.int32))
+    features: NDArray[np.float32] = np.reshape(np.concatenate(images, axis=0), (len(images), PIXELS))
+    return features, np.array(labels)
+
+
+def read_blocks(path: Path, record_bytes: int) -> Iterator[NDArray[np.uint8]]:
+    """Yields batches of records as rows of bytes, checked and without their tails; mapped rather than read."""
+    rows = np.memmap(path, np.uint8, mode="r").reshape(-1, record_bytes)
+    sums = [zlib.crc32(rows[at : at + BATCH].data) for at in range(0, len(rows), BATCH)]
+    while True:
+        for at, sum_ in zip(range(0, len(rows), BATCH), sums, strict=True):
+            block = rows[at : at + BATCH]
+            if zlib.crc32(block.data) != sum_:
+                raise ValueError(f"{path} is damaged")
+            yield block[:, : 1 + PIXELS]
+
+
+def preprocess(block: NDArray[np.uint8]) -> Batch:
+    """What `input_fn` does, for all records of a batch at once."""
+    pixels = block[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    scale = (1 / (255 * np.asarray(STD, np.float64))).astype(np.float32)
+    features = pixels * scale
+    features -= (np.asarray(MEAN, np.float64) / STD).astype(np.float32)
+    return features.reshape(-1, PIXELS), block[:, 0].astype(np.int32)
+
+
+# The model
+
+
+def _model(sizes: LoopSizes) -> Arrays:
+    random = np.random.default_rng(1)
+    values = {
+        "hidden": random.normal(0, 0.01, (PIXELS, sizes.hidden)),
+        "hidden_bias": np.zeros(sizes.hidden),
+        "classes": random.normal(0, 0.1, (sizes.hidden, CLASSES)),
+        "classes_bias": np.zeros(CLASSES),
+        "table": random.normal(0, 1, sizes.table),
+    }
+    return {name: value.astype(np.float32) for name, value in values.items()}
+
+
+def eager(parameters: Arrays, batch: Batch) -> Arrays:
+    """The gradient, layer by layer: each operation allocates an array of 64 bits, NumPy's default."""
+    features, labels = batch
+    w = {name: value.astype(np.float64) for name, value in parameters.items()}
+    before = features @ w["hidden"] + w["hidden_bias"]
+    hidden = np.maximum(before, 0)
+    scores = hidden @ w["classes"] + w["classes_bias"]
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    chances = powers / powers.sum(axis=1, keepdims=True)
+    wrong = (chances - np.eye(CLASSES)[labels]) / len(labels)
+    back = (wrong @ w["classes"].T) * (before > 0)
+    gradient = {
+        "hidden": features.T @ back,
+        "hidden_bias": back.sum(axis=0),
+        "classes": hidden.T @ wrong,
+        "classes_bias": wrong.sum(axis=0),
+        "table": np.zeros_like(w["table"]),
+    }
+    return {name: (value + DECAY * w[name]).astype(np.float32) for name, value in gradient.items()}
+
+
+class CompiledStep:
+    """The same gradient in preallocated memory: BLAS of 32 bits. No compiler; it is what one makes of such a step."""
+
+    def __init__(self, parameters: Arrays) -> None:
+        units = parameters["hidden"].shape[1]
+        self._gradient = {name: np.empty_like(value) for name, value in parameters.items()}
+        self._hidden = np.empty((BATCH, units), np.float32)
+        self._back = np.empty((BATCH, units), np.float32)
+        self._scores = np.empty((BATCH, CLASSES), np.float32)
+        self._rows = np.arange(BATCH)
+
+    def __call__(self, parameters: Arrays, batch: Batch) -> Arrays:
+        features, labels = batch
+        gradient, hidden, back, scores = self._gradient, self._hidden, self._back, self._scores
+        np.matmul(features, parameters["hidden"], out=hidden)
+        hidden += parameters["hidden_bias"]
+        np.maximum(hidden, 0, out=hidden)
+        np.matmul(hidden, parameters["classes"], out=scores)
+        scores += parameters["classes_bias"]
+        scores -= scores.max(axis=1, keepdims=True)
+        np.exp(scores, out=scores)
+        scores /= scores.sum(axis=1, keepdims=True)
+        scores[self._rows, labels] -= 1
+        scores /= BATCH
+        np.matmul(scores, parameters["classes"].T, out=back)
+        back *= hidden > 0
+        np.matmul(features.T, back, out=gradient["hidden"])
+        np.matmul(hidden.T, scores, out=gradient["classes"])
+        np.sum(back, axis=0, out=gradient["hidden_bias"])
+        np.sum(scores, axis=0, out=gradient["classes_bias"])
+        gradient["table"].fill(0)
+        for name, value in gradient.items():
+            np.add(value, np.float32(DECAY) * parameters[name], out=value)
+        return gradient
+
+
+# The parameter server
+
+
+@contextmanager
+def parameter_server() -> Iterator[Connection]:
+    """Starts a parameter server in a process of its own and connects to it."""
+    token = secrets.token_urlsafe(16)
+    program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(token + "\n")
+        target = process.stdout.readline().strip()
+        if not target:
+            raise RuntimeError(f"the parameter server ended with exit code {process.wait()}; see its errors above")
+        connection = Connection(target, Security(token=token))
+        yield connection
+        connection.close()
+    finally:
+        process.stdin.close()  # the server stops at the end of its input
+        process.wait()
+        process.stdout.close()
+
+
+def serve() -> None:
+    """The parameter server's program: serves until its standard input is closed."""
+
+    class SendArrays(Request):
+        """The arrays follow as bytes."""
+
+        layout: requests.Layout
+
+    class GetCurrentModel(Request):
+        """Asks for the parameters."""
+
+    model: list[Parameters] = []
+
+    def descend(values: Arrays, gradient: Arrays) -> Arrays:
+        return {name: value - RATE * gradient[name] for name, value in values.items()}
+
+    def set_model(request: SendArrays, content: bytes) -> tuple[dict[str, Any], bytes]:
+        model[:] = [Parameters(unpacked(request.layout, content), descend)]
+        return {}, b""
+
+    def get_model(_: GetCurrentModel, __: bytes) -> tuple[dict[str, Any], bytes]:
+        layout, content = packed(model[0].values)
+        return {"layout": layout}, content
+
+    def report_gradient(request: SendArrays, content: bytes) -> tuple[dict[str, Any], bytes]:
+        gradient = unpacked(request.layout, content)
+        model[0].offer(Contribution(worker="one", rows=BATCH, gradient=gradient), model[0].version)
+        model[0].settle(frozenset())
+        return {"version": model[0].version}, b""
+
+    server = Server(
+        "127.0.0.1",
+        0,
+        Security(token=sys.stdin.readline().strip()),
+        actions={
+            "set_model": (SendArrays, set_model),
+            "get_model": (GetCurrentModel, get_model),
+            "report_gradient": (SendArrays, report_gradient),
+        },
+        limit_bytes=1 << 30,
+    )
+    sys.stdout.write(server.target + "\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+    server.shutdown()
+
+
+# The loop
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopForm:
+    """One way to run the loop."""
+
+    name: str
+    change: str
+    gradient: Gradient
+    dataset: Dataset | None = None  #: the input; None makes each batch in the loop itself
+    switch_s: float | None = None  #: the interpreter's switch interval; None keeps the default
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopData:
+    """The records and the model of a loop."""
+
+    path: Path
+    record_bytes: int
+    model: Arrays = field(repr=False)
+    server: Connection
+
+    @classmethod
+    def create(cls, sizes: LoopSizes, folder: Path, server: Connection) -> LoopData:
+        """Writes the records and sends the model to the server."""
+        path = folder / f"{sizes.tail_bytes}.records"
+        if not path.exists():
+            _write_records(path, sizes)
+        model = _model(sizes)
+        layout, content = packed(model)
+        server.call("set_model", {"layout": layout}, content)
+        return cls(path=path, record_bytes=1 + PIXELS + sizes.tail_bytes + 4, model=model, server=server)
+
+
+def loop_forms(data: LoopData) -> Iterator[LoopForm]:
+    """The loop unchanged, then with each change, then with all of them."""
+    compiled = CompiledStep(data.model)
+    records = from_generator(_record_batches, data.path, data.record_bytes).options(optimize=False)
+    blocks = from_generator(read_blocks, data.path, data.record_bytes).options(optimize=False)
+    yield LoopForm(name="as it was", change="", gradient=eager)
+    yield LoopForm(name="one dataset, vectorised", change="dataset", gradient=eager, dataset=blocks.map(preprocess))
+
+    def mapped(num_parallel: int, workers: Literal["threads", "processes"]) -> Dataset:
+        return records.map(input_fn, num_parallel=num_parallel, workers=workers, stateless=True).prefetch(2)
+
+    prefetched = records.map(input_fn).prefetch(2)
+    for name, dataset, switch_s in (
+        ("a prefetch thread", prefetched, None),
+        ("the same, lock handed on after 0.5 ms", prefetched, 5e-4),
+        ("two map threads", mapped(2, "threads"), None),
+        ("a map process", mapped(1, "processes"), None),
+        ("two map processes", mapped(2, "processes"), None),
+    ):
+        yield LoopForm(name=name, change="overlap", gradient=eager, dataset=dataset, switch_s=switch_s)
+    yield LoopForm(name="the compiled step", change="compiled step", gradient=compiled)
+    both = blocks.map(preprocess, num_parallel=1, stateless=True).prefetch(2)
+    yield LoopForm(name="all together", change="all", gradient=compiled, dataset=both)
+
+
+def run(form: LoopForm, data: LoopData, run_s: float, *, warm_up: int = 8) -> LoopTimes:
+    """Runs the loop in one form and measures its steps."""
+    steps: list[Phases] = []
+    default_s = sys.getswitchinterval()
+    sys.setswitchinterval(form.switch_s or default_s)
+    try:
+        with _open_input(form, data) as take:
+            for _ in range(warm_up):
+                _step(take, form.gradient, data.server)
+            start = time.perf_counter()
+            while not steps or time.perf_counter() < start + run_s:
+                steps.append(_step(take, form.gradient, data.server))
+            step_s = (time.perf_counter() - start) / len(steps)
+    finally:
+        sys.setswitchinterval(default_s)
+    seconds = {phase: statistics.median(step.seconds[phase] for step in steps) for phase in Phase}
+    return LoopTimes(name=form.name, change=form.change, step_s=step_s, seconds=seconds)
+
+
+@contextmanager
+def _open_input(form: LoopForm, data: LoopData) -> Iterator[Callable[[Phases], Batch]]:
+    """Opens the input; what it yields returns the next batch and adds its time to the phases."""
+    records = read_records(data.path, data.record_bytes)
+
+    def from_records(phases: Phases) -> Batch:
+        with phases.during(Phase.GET_BATCH):
+            batch = take_batch(records)
+        with phases.during(Phase.INPUT_FN):
+            return input_fn(batch)
+
+    with form.dataset.iterator() if form.dataset is not None else nullcontext() as batches:
+
+        def from_dataset(phases: Phases) -> Batch:
+            assert batches is not None
+            with phases.during(Phase.GET_BATCH):
+                batch: Batch = next(batches)
+            return batch
+
+        yield from_records if batches is None else from_dataset
+
+
+def _step(take: Callable[[Phases], Batch], gradient: Gradient, server: Connection) -> Phases:
+    """One turn of the document's loop."""
+    phases = Phases(batches=1)
+    batch = take(phases)
+    with phases.during(Phase.GET_MODEL):
+        answer, content = server.call("get_model", {})
+        parameters = unpacked(answer["layout"], content)
+    with phases.during(Phase.COMPUTE):
+        values = gradient(parameters, batch)
+    with phases.during(Phase.REPORT):
+        layout, content = packed(values)
+        server.call("report_gradient", {"layout": layout}, content)
+    return phases
+
+
+# Sizes
+
+
+KNOBS: Final = {"tail_bytes": Phase.GET_BATCH, "hidden": Phase.COMPUTE, "table": Phase.GET_MODEL}
+"""The phase whose time grows with each size."""
+
+LEAST: Final = LoopSizes(tail_bytes=0, hidden=2, table=1)
+MOST: Final = LoopSizes(tail_bytes=60_000, hidden=512, table=4_000_000)
+
+
+def _calibrate(folder: Path, server: Connection, *, times: int = 4, steps: int = 24) -> tuple[LoopSizes, float]:
+    """Sizes that give the first form the document's shares, and the share of a core that computing had.
+
+    The input takes the time it takes; the other phases are made long enough to match it. A phase's time is a line over
+    its size, fitted to two points; then the sizes are corrected by what is still missing.
+    """
+    small = LoopSizes()
+    large = replace(small, tail_bytes=3 * small.tail_bytes, hidden=3 * small.hidden, table=20 * small.table)
+    seconds, _ = _time_phases(small, folder, server, steps)
+    second, core_share = _time_phases(large, folder, server, steps)
+    slopes = {
+        name: max(1e-12, second[phase] - seconds[phase]) / (getattr(large, name) - getattr(small, name))
+        for name, phase in KNOBS.items()
+    }
+    sizes = best = small
+    least = float("inf")
+    for _ in range(times):
+        sizes = correct_sizes(sizes, seconds, slopes)
+        seconds, core_share = _time_phases(sizes, folder, server, steps)
+        if distance(seconds) < least:
+            best, least = sizes, distance(seconds)
+    return best, core_share
+
+
+def correct_sizes(sizes: LoopSizes, seconds: Mapping[Phase, float], slopes: Mapping[str, float]) -> LoopSizes:
+    """Sizes that give each phase its length in the document beside `input_fn`, if one unit more costs its slope."""
+    scale = seconds[Phase.INPUT_FN] / DOCUMENT_S[Phase.INPUT_FN]
+    missing_s = {phase: scale * wanted_s - seconds[phase] for phase, wanted_s in DOCUMENT_S.items()}
+    # the server's two phases share one size
+    missing_s[Phase.GET_MODEL] = (missing_s[Phase.GET_MODEL] + missing_s[Phase.REPORT]) / 2
+    return LoopSizes(
+        **{
+            name: min(
+                getattr(MOST, name),
+                max(getattr(LEAST, name), round(getattr(sizes, name) + missing_s[phase] / slopes[name])),
+            )
+            for name, phase in KNOBS.items()
+        }
+    )
+
+
+def _time_phases(sizes: LoopSizes, folder: Path, server: Connection, steps: int) -> tuple[Mapping[Phase, float], float]:
+    """The least time of each phase with those sizes, and the share of a core that computing had."""
+    data = LoopData.create(sizes, folder, server)
+    form = LoopForm(name="", change="", gradient=eager)
+    cpu_s = elapsed_s = 0.0
+
+    def timed(parameters: Arrays, batch: Batch) -> Arrays:
+        nonlocal cpu_s, elapsed_s
+        cpu, start = time.thread_time(), time.perf_counter()
+        gradient = eager(parameters, batch)
+        cpu_s, elapsed_s = cpu_s + time.thread_time() - cpu, elapsed_s + time.perf_counter() - start
+        return gradient
+
+    with _open_input(form, data) as take:
+        phases = [_step(take, timed, server) for _ in range(steps + 2)][2:]
+    return {phase: min(step.seconds[phase] for step in phases) for phase in Phase}, cpu_s / elapsed_s
