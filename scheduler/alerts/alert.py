@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from spanwise.orchestrator.run import Execution, Run
-from spanwise.scheduler.inspect import formatting
+from spanwise.scheduler.formatting import (
+    elapsed_s,
+    format_duration,
+    format_span,
+    format_time,
+    run_calendar,
+    strip_control,
+)
 from spanwise.scheduler.schedule.part import pipeline_of
 
 Kind: TypeAlias = Literal[
@@ -91,8 +98,8 @@ def failure(
             tick=tick,
             span=span,
             run=run.name if run else "",
-            started=formatting.at(run.started, at.tzinfo) if run and run.started else "",
-            took=formatting.took(formatting.seconds(run, at)) if run and run.started else "",
+            started=format_time(run.started, at.tzinfo) if run and run.started else "",
+            took=format_duration(elapsed_s(run, at)) if run and run.started else "",
             attempts=str(attempts) if attempts > 1 else "",
             log=str(log or ""),
             host=_host(run, site),
@@ -114,7 +121,7 @@ def overrun(
 
     `span` is the tick's, `lost` the span that is not trained for now, of the killed run or of the tick.
     """
-    went = formatting.took(formatting.seconds(running, at))
+    went = format_duration(elapsed_s(running, at))
     subject = (
         f"{pipeline} overran: {running.name} was killed after {went} for the tick {tick}"
         if killed
@@ -129,7 +136,7 @@ def overrun(
             tick=tick,
             **{"span of the tick": span, "span not trained": lost},
             run=running.name,
-            started=formatting.at(running.started, at.tzinfo),
+            started=format_time(running.started, at.tzinfo),
             host=_host(running, site),
         ),
         commands=_facts(
@@ -169,18 +176,18 @@ def missed(
 
 def stall(run: Run, *, at: datetime, site: Site, quiet: timedelta, tick: str = "", log: Path | None = None) -> Alert:
     """A run goes on, but for `quiet` no node began or ended and nothing was printed."""
-    span = formatting.label(run.span, formatting.calendar_of(run)) if run.span is not None else ""
+    span = format_span(run.span, run_calendar(run)) if run.span is not None else ""
     return Alert(
         kind="stall",
         pipeline=run.pipeline,
         cause=f"stall {run.pipeline}",
         subject=f"{run.pipeline} stands still: {run.name} has shown nothing for "
-        f"{formatting.took(quiet.total_seconds())}",
+        f"{format_duration(quiet.total_seconds())}",
         facts=_facts(
             tick=tick,
             span=span,
             run=run.name,
-            started=formatting.at(run.started, at.tzinfo),
+            started=format_time(run.started, at.tzinfo),
             log=str(log or ""),
             host=_host(run, site),
         ),
@@ -198,7 +205,7 @@ def freshness(pipeline: str, *, at: datetime, site: Site, pushed: datetime | Non
     age = (
         "no model was ever pushed"
         if pushed is None
-        else f"the model in service is {formatting.took(_s(at - pushed))} old"
+        else f"the model in service is {format_duration(_s(at - pushed))} old"
     )
     return Alert(
         kind="freshness",
@@ -206,8 +213,8 @@ def freshness(pipeline: str, *, at: datetime, site: Site, pushed: datetime | Non
         cause=f"freshness {pipeline}",
         subject=f"{pipeline} is stale: {age}",
         facts=_facts(
-            **{"last push": formatting.at(pushed, at.tzinfo) if pushed else "none"},
-            allowed=formatting.took(_s(allowed)),
+            **{"last push": format_time(pushed, at.tzinfo) if pushed else "none"},
+            allowed=format_duration(_s(allowed)),
             host=site.host,
         ),
         commands={
@@ -263,8 +270,8 @@ def recovery(pipeline: str, *, at: datetime, site: Site, cause: str, words: str,
 
 def recovered(run: Run, *, at: datetime, site: Site, tick: str = "") -> Iterator[Alert]:
     """What a scheduled run that came to its end puts right; of these, the outbox tells what was complained of."""
-    span = formatting.label(run.span, formatting.calendar_of(run)) if run.span is not None else ""
-    facts = _facts(tick=tick, span=span, run=run.name, took=formatting.took(formatting.seconds(run, at)))
+    span = format_span(run.span, run_calendar(run)) if run.span is not None else ""
+    facts = _facts(tick=tick, span=span, run=run.name, took=format_duration(elapsed_s(run, at)))
     for kind in ("failure", "overrun", "missed", "overdue", "stall"):
         cause = f"{kind} {run.pipeline}"
         yield recovery(run.pipeline, at=at, site=site, cause=cause, words=f"{run.name} is complete", facts=facts)
@@ -278,7 +285,7 @@ def trial(*, at: datetime, site: Site) -> Alert:
         cause="test",
         subject=f"test: alerts of spanwise on {site.host} reach you",
         text="Nothing is wrong. Somebody has asked for this message.",
-        facts={"sent": formatting.at(at, at.tzinfo), "host": site.host, "folder": str(site.folder)},
+        facts={"sent": format_time(at, at.tzinfo), "host": site.host, "folder": str(site.folder)},
         at=at,
     )
 
@@ -296,12 +303,12 @@ def body(alert: Alert, *, count: int = 1, since: datetime | None = None, complai
 
     `since` is when the first of `count` came; `complaint` is what a recovery puts an end to.
     """
-    times = f"{count} since {formatting.at(since, alert.at.tzinfo)}" if since and count > 1 else ""
+    times = f"{count} since {format_time(since, alert.at.tzinfo)}" if since and count > 1 else ""
     facts = _facts(
         **{"what was wrong": complaint},
         **alert.facts,
         **{"alerts" if alert.kind == "recovery" else "times, of which this is the last": times},
-        at=formatting.at(alert.at, alert.at.tzinfo),
+        at=format_time(alert.at, alert.at.tzinfo),
     )
     parts = [
         alert.text,
@@ -325,7 +332,7 @@ def _folder(site: Site) -> Facts:
 
 
 def _first_lines(text: str) -> str:
-    lines = [line.rstrip() for line in formatting.uncontrolled(text).splitlines() if line.strip()]
+    lines = [line.rstrip() for line in strip_control(text).splitlines() if line.strip()]
     first = "\n".join([*lines[:_MOST_LINES], *(["…"] if len(lines) > _MOST_LINES else [])])
     return first if len(first) <= _MOST_LETTERS else f"{first[: _MOST_LETTERS - 1]}…"
 

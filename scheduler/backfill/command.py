@@ -20,7 +20,7 @@ from spanwise.scheduler.backfill.inventory import ingesting, inventory
 from spanwise.scheduler.backfill.plan import Plan, Wish, planned, refuse_overlap, took_s
 from spanwise.scheduler.backfill.plan import split as divided
 from spanwise.scheduler.backfill.record import Backfill, Stage, enter, find, record
-from spanwise.scheduler.inspect import formatting as show
+from spanwise.scheduler.formatting import format_json
 from spanwise.scheduler.ledger import ticks
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.load import Loaded, load, load_again
@@ -199,7 +199,7 @@ def work(backfill: Backfill, loaded: Loaded, typed: Typed, settings: Settings, a
             f"{error}\nGo on with what is left:  {formatting.again(backfill, typed.elsewhere)}"
         ) from error
     if json:
-        sys.stdout.write(show.json_text(formatting.result_document(result, passed)) + "\n")
+        sys.stdout.write(format_json(formatting.result_document(result, passed)) + "\n")
     else:
         sys.stdout.write(formatting.told(result, passed, typed.elsewhere) + "\n")
     return _exit_code(result)

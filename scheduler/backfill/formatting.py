@@ -15,7 +15,15 @@ from spanwise.scheduler.backfill.execution import Happened, Result
 from spanwise.scheduler.backfill.inventory import listed
 from spanwise.scheduler.backfill.plan import Plan, Window
 from spanwise.scheduler.backfill.record import TRAIN, Backfill
-from spanwise.scheduler.inspect import formatting
+from spanwise.scheduler.formatting import (
+    Document,
+    format_duration,
+    format_table,
+    run_calendar,
+    span_document,
+    strip_control,
+)
+from spanwise.scheduler.inspect import records
 from spanwise.scheduler.ledger.ticks import Outcome as TickOutcome
 
 _ABNORMAL = {outcome.value for outcome in TickOutcome if outcome.abnormal}
@@ -36,7 +44,7 @@ def planned(plan: Plan) -> str:
             for t in plan.targets
         ]
         headers = ("SPAN", "VERSION", "INSTEAD OF", "" if plan.train else "LEARNS FROM")
-        lines += [f"  {line}" for line in formatting.table(headers, rows).splitlines()]
+        lines += [f"  {line}" for line in format_table(headers, rows).splitlines()]
     if plan.train and plan.targets:
         lines.append(f"Once for each span: {', '.join(plan.ingest)}" + _side_by_side(plan))
         lines.append(f"Once, at the end: {', '.join(plan.train)}")
@@ -48,7 +56,7 @@ def planned(plan: Plan) -> str:
     if plan.absent:
         lines.append(f"Left out, since they have no input: {listed(plan.absent, calendar)}")
     if plan.estimate_s is not None and plan.targets:
-        lines.append(f"It takes about {formatting.took(plan.estimate_s)}, going by the last runs.")
+        lines.append(f"It takes about {format_duration(plan.estimate_s)}, going by the last runs.")
     return "\n".join(lines)
 
 
@@ -76,22 +84,22 @@ def _window(window: Window, calendar: Calendar) -> str:
     return f"{text}; a run would fail there" if window.refusal else text
 
 
-def plan_document(plan: Plan) -> formatting.Document:
+def plan_document(plan: Plan) -> Document:
     """A plan for programs."""
     calendar = plan.calendar
     return {
         "pipeline": plan.pipeline,
         "targets": [
             {
-                **formatting.span_document(t.span, calendar),
+                **span_document(t.span, calendar),
                 "versions": dict(t.versions),
                 "replaces": dict(t.replaces),
                 "windows": [_window_document(w, calendar) for w in t.windows],
             }
             for t in plan.targets
         ],
-        "outside": [formatting.span_document(s, calendar) for s in plan.outside],
-        "absent": [formatting.span_document(s, calendar) for s in plan.absent],
+        "outside": [span_document(s, calendar) for s in plan.outside],
+        "absent": [span_document(s, calendar) for s in plan.absent],
         "ingest": list(plan.ingest),
         "train": list(plan.train),
         "windows": [_window_document(w, calendar) for w in plan.windows],
@@ -101,11 +109,11 @@ def plan_document(plan: Plan) -> formatting.Document:
     }
 
 
-def _window_document(window: Window, calendar: Calendar) -> formatting.Document:
+def _window_document(window: Window, calendar: Calendar) -> Document:
     return {
         "node": window.node,
-        "spans": [{**formatting.span_document(s, calendar), "version": v} for s, v in window.spans],
-        "absent": [formatting.span_document(s, calendar) for s in window.absent],
+        "spans": [{**span_document(s, calendar), "version": v} for s, v in window.spans],
+        "absent": [span_document(s, calendar) for s in window.absent],
         "refusal": window.refusal or None,
     }
 
@@ -129,9 +137,9 @@ def happened(event: Happened, backfill: Backfill) -> str:
 
 
 def _ran(outcome: Outcome) -> str:
-    lines = [formatting.ended(outcome.run, outcome.executions, outcome.skipped)]
+    lines = [records.summarize_run(outcome.run, outcome.executions, outcome.skipped)]
     for node in outcome.failed:
-        first = formatting.uncontrolled(outcome.executions[node].error or "").strip().partition("\n")[0]
+        first = strip_control(outcome.executions[node].error or "").strip().partition("\n")[0]
         lines.append(f"  {node} failed: {first}")
     return "\n".join(lines)
 
@@ -161,7 +169,7 @@ def bar(
 
         def observe(event: Event) -> None:
             if event.what == "node-started":
-                calendar = formatting.calendar_of(event.run)
+                calendar = run_calendar(event.run)
                 span = "training" if event.run.span is None else calendar.label(event.run.span)
                 progress.update(task, description=f"{span}: {event.node}")
 
@@ -247,7 +255,7 @@ def _words(*words: str, elsewhere: Sequence[str]) -> str:
     return shlex.join(["spanwise", *(as_typed(w) if w.startswith("/") else w for w in words), *elsewhere])
 
 
-def result_document(result: Result, passed: Sequence[Passed] = ()) -> formatting.Document:
+def result_document(result: Result, passed: Sequence[Passed] = ()) -> Document:
     """The result for programs."""
     backfill = result.backfill
     calendar = Calendar.called(backfill.calendar)
@@ -255,10 +263,10 @@ def result_document(result: Result, passed: Sequence[Passed] = ()) -> formatting
         "backfill": backfill.name,
         "pipeline": backfill.pipeline,
         "stage": backfill.stage.value,
-        "done": [formatting.span_document(s, calendar) for s in result.done],
-        "failed": [formatting.span_document(s, calendar) for s in result.failed],
-        "left": [formatting.span_document(s, calendar) for s in result.left],
-        "runs": [formatting.run_document(run) for run in sorted(result.runs.values(), key=lambda r: r.number)],
+        "done": [span_document(s, calendar) for s in result.done],
+        "failed": [span_document(s, calendar) for s in result.failed],
+        "left": [span_document(s, calendar) for s in result.left],
+        "runs": [records.run_document(run) for run in sorted(result.runs.values(), key=lambda r: r.number)],
         "interrupted": result.interrupted or None,
         "paused": result.paused or None,
         "ticks": [{"tick": p.tick, "outcome": p.outcome} for p in passed],

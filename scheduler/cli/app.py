@@ -96,9 +96,9 @@ def reading_store(root: Path | None, config: Path | None, act: Callable[[Store],
 
 
 def print_document(document: object) -> None:
-    from spanwise.scheduler.inspect.formatting import json_text
+    from spanwise.scheduler.formatting import format_json
 
-    sys.stdout.write(json_text(document) + "\n")
+    sys.stdout.write(format_json(document) + "\n")
 
 
 def now() -> datetime:

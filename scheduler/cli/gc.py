@@ -91,7 +91,8 @@ def pin(
 
     Example: spanwise pin flights/Trainer/model/42 --why "the one in the paper"
     """
-    from spanwise.scheduler.inspect import find, formatting
+    from spanwise.scheduler.formatting import format_size
+    from spanwise.scheduler.inspect import find
     from spanwise.scheduler.project import root as home
     from spanwise.scheduler.storage import pins as pinning
 
@@ -102,9 +103,7 @@ def pin(
     if json:
         print_document({"artifact": found.name, "pinned": True, "why": why})
     else:
-        typer.echo(
-            f"{found.name} stays, {formatting.size(found.size_bytes)}. To let it go: spanwise unpin {found.name}"
-        )
+        typer.echo(f"{found.name} stays, {format_size(found.size_bytes)}. To let it go: spanwise unpin {found.name}")
 
 
 @app.command()

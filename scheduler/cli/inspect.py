@@ -32,15 +32,14 @@ def runs(
 
     Example: spanwise runs flights --limit 5
     """
-    from spanwise.scheduler.inspect import find
-    from spanwise.scheduler.inspect import formatting as show
+    from spanwise.scheduler.inspect import find, records
 
     def listed(store: Store) -> None:
         found = find.runs(store, pipeline, limit) if pipeline or store.pipelines() else []
         if json:
-            print_document([show.run_document(r) for r in found])
+            print_document([records.run_document(r) for r in found])
         else:
-            typer.echo(show.runs(found, now=now()) if found else "Nothing has run here yet.")
+            typer.echo(records.format_runs(found, now=now()) if found else "Nothing has run here yet.")
 
     reading_store(root, config, listed)
 
@@ -53,18 +52,18 @@ def show(run: Run, whole: All = False, root: Root = None, config: Config = None,
 
     Example: spanwise show flights/42
     """
-    from spanwise.scheduler.inspect import find
-    from spanwise.scheduler.inspect import formatting as rendering
+    from spanwise.scheduler.formatting import run_calendar
+    from spanwise.scheduler.inspect import find, records
 
     def shown(store: Store) -> None:
         found = find.run(store, run)
         executions = store.executions(found)
         if json:
-            calendar = rendering.calendar_of(found)
-            nodes = [rendering.execution_document(e, calendar) for e in executions]
-            print_document({**rendering.run_document(found), "executions": nodes})
+            calendar = run_calendar(found)
+            nodes = [records.execution_document(e, calendar) for e in executions]
+            print_document({**records.run_document(found), "executions": nodes})
         else:
-            typer.echo(rendering.run(found, executions, now=now(), whole=whole))
+            typer.echo(records.format_run(found, executions, now=now(), whole=whole))
 
     reading_store(root, config, shown)
 
@@ -116,14 +115,13 @@ def artifacts(
 
     Example: spanwise artifacts flights --type Examples --span 2013-01-08
     """
-    from spanwise.scheduler.inspect import find
-    from spanwise.scheduler.inspect import formatting as rendering
+    from spanwise.scheduler.inspect import find, records
 
     def listed(store: Store) -> None:
         found, calendars = find.published(store, pipeline, kind=type, span=span, limit=limit)
         if json:
-            print_document([rendering.artifact_document(a, calendars[a.name.partition("/")[0]]) for a in found])
+            print_document([records.artifact_document(a, calendars[a.name.partition("/")[0]]) for a in found])
         else:
-            typer.echo(rendering.artifacts(found, calendars) if found else find.nothing(store, pipeline, type))
+            typer.echo(records.format_artifacts(found, calendars) if found else find.nothing(store, pipeline, type))
 
     reading_store(root, config, listed)

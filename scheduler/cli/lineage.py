@@ -82,7 +82,8 @@ def tainted(
 
     Example: spanwise tainted flights --span 2013-01-05
     """
-    from spanwise.scheduler.inspect import find, formatting
+    from spanwise.scheduler.formatting import run_calendar
+    from spanwise.scheduler.inspect import find
     from spanwise.scheduler.inspect import taint as tracing
     from spanwise.scheduler.run.launch import span_typed
 
@@ -92,7 +93,7 @@ def tainted(
         name, source = find.pipeline_or_file(store, pipeline, settings.params)
         newest = find.latest(store, name)
         assert newest is not None, "it was found among those that have run"
-        wrong = span_typed(span, formatting.calendar_of(newest))
+        wrong = span_typed(span, run_calendar(newest))
         found = tracing.taint(store, name, wrong, version=version, source=source)
         if json:
             print_document(tracing.document(found))

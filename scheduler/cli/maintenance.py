@@ -26,8 +26,7 @@ def stop(
 
     Example: spanwise stop flights
     """
-    from spanwise.scheduler.inspect import find
-    from spanwise.scheduler.inspect import formatting as rendering
+    from spanwise.scheduler.inspect import find, records
     from spanwise.scheduler.project import root as home
     from spanwise.scheduler.run import stop as stopping
 
@@ -37,7 +36,7 @@ def stop(
         stopped = stopping.stop(store, find.run(store, run), settings.root, grace_s=grace_s)
     if json:
         facts = {"how": stopped.how, "stopping_took_s": stopped.took_s}
-        print_document({**rendering.run_document(stopped.run), **facts})
+        print_document({**records.run_document(stopped.run), **facts})
     else:
         typer.echo(str(stopped))
 

@@ -151,14 +151,14 @@ def validate(
 
     Example: spanwise validate flights.py
     """
-    from spanwise.scheduler.inspect import formatting
+    from spanwise.scheduler.inspect import records
     from spanwise.scheduler.project import load
 
     loaded = load.load(file, typed=param, settings=settings_of(root, config).params)
     if json:
-        print_document(formatting.pipeline_document(loaded.pipeline, loaded.parameters))
+        print_document(records.pipeline_document(loaded.pipeline, loaded.parameters))
     else:
-        typer.echo(formatting.pipeline(loaded.pipeline, loaded.parameters, whole=whole))
+        typer.echo(records.format_pipeline(loaded.pipeline, loaded.parameters, whole=whole))
 
 
 @app.command()

@@ -288,7 +288,7 @@ def pause(
     Example: spanwise schedule pause flights --why "new disks" --until 2026-03-02T06:00
     """
     from spanwise.orchestrator.errors import UsageError
-    from spanwise.scheduler.inspect import formatting
+    from spanwise.scheduler.formatting import format_time
     from spanwise.scheduler.ledger import schedule_status
     from spanwise.scheduler.ledger import ticks as ledger
     from spanwise.scheduler.run.launch import moment
@@ -302,7 +302,7 @@ def pause(
     if json:
         print_document(schedule_status.pause_document(pipeline, made))
     else:
-        goes_on = f"until {formatting.at(made.until)}" if made.until else f"until:  spanwise schedule resume {pipeline}"
+        goes_on = f"until {format_time(made.until)}" if made.until else f"until:  spanwise schedule resume {pipeline}"
         typer.echo(f"The schedule of {pipeline} is paused {goes_on}")
 
 

@@ -138,10 +138,10 @@ def worker(
             raise UsageError("--address is where one worker is reached, and with --on there are several; leave it out.")
         if metrics is not None:
             raise UsageError("--metrics-port shows one worker, and with --on there are several; ask the dispatcher's.")
-        from spanwise.scheduler.inspect.formatting import counted
+        from spanwise.scheduler.formatting import format_count
 
         there = engines.start(on, cluster, config, workers or 1, own_address=host is None)
-        typer.echo(f"{counted(workers or 1, 'worker')} on {on.title()}")
+        typer.echo(f"{format_count(workers or 1, 'worker')} on {on.title()}")
         _until_told(there.join, there.stop)
 
 
@@ -165,9 +165,9 @@ def top(
         if json:
             print_document(found)
         else:
-            typer.echo(service_status.table(found))
+            typer.echo(service_status.format_status(found))
     else:
-        service_status.watch(lambda: connection.call("status", {})[0])
+        service_status.watch_status(lambda: connection.call("status", {})[0])
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Run, Trigger, as_typed
 from spanwise.orchestrator.runner import Request
 from spanwise.orchestrator.store import AlreadyClaimed, Store
-from spanwise.scheduler.inspect import formatting
+from spanwise.scheduler.formatting import format_time
 from spanwise.scheduler.ledger import ticks
 from spanwise.scheduler.project import child_process, load, root, settings
 from spanwise.scheduler.project.load import Loaded
@@ -234,11 +234,11 @@ def wait_for(loaded: Loaded, span: int, job: Job, known: Settings) -> None:
         label = loaded.calendar.label(span)
         if datetime.now(UTC) >= until:
             raise SpanNotFound(
-                f"{', '.join(absent)} found no span {label} up to {formatting.at(until)}, the end of `wait_for_input`. "
+                f"{', '.join(absent)} found no span {label} up to {format_time(until)}, the end of `wait_for_input`. "
                 f"Once it is there:  spanwise backfill {as_typed(job.source)} --span {label}"
             )
         if not told:
-            sys.stdout.write(f"{', '.join(absent)}: waiting for span {label}, until {formatting.at(until)}.\n")
+            sys.stdout.write(f"{', '.join(absent)}: waiting for span {label}, until {format_time(until)}.\n")
             sys.stdout.flush()
             told = True
         with root.read(known) as store:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from spanwise.scheduler.inspect.formatting import Document, at, counted, iso, size, table
+from spanwise.scheduler.formatting import Document, format_count, format_size, format_table, format_time, iso_time
 
 if TYPE_CHECKING:
     from spanwise.pipelines.input.snapshot.inventory import Garbage, Listing, Verdict
@@ -27,13 +27,13 @@ def listings(found: Sequence[Listing]) -> str:
             listing.fingerprint[:_SHORT],
             listing.state,
             f"{listing.final.elements:,}" if listing.final is not None else "-",
-            size(listing.size_bytes),
+            format_size(listing.size_bytes),
             str(len(listing.runs)),
-            at(listing.started),
+            format_time(listing.started),
         ]
         for listing in found
     ]
-    return table(["fingerprint", "state", "elements", "size", "runs", "started"], rows)
+    return format_table(["fingerprint", "state", "elements", "size", "runs", "started"], rows)
 
 
 def listing(found: Listing) -> str:
@@ -42,7 +42,7 @@ def listing(found: Listing) -> str:
     lines = [f"snapshot {found.fingerprint}: {found.state}"]
     if metadata is not None:
         made_by = ", ".join(f"{name} {version}" for name, version in metadata.versions.items() if version)
-        lines += [f"  started  {at(found.started)}, with {made_by}", f"  elements are  {metadata.spec}"]
+        lines += [f"  started  {format_time(found.started)}, with {made_by}", f"  elements are  {metadata.spec}"]
     if found.state == "failed" and found.failed is not None:
         lines.append(f"  the save job failed to write it: {found.failed.error}")
     runs = [
@@ -50,17 +50,17 @@ def listing(found: Listing) -> str:
             run.run_id,
             "read" if run.is_snapshot else "being written" if run.is_pending else "left over",
             str(run.files),
-            size(run.size_bytes),
+            format_size(run.size_bytes),
         ]
         for run in found.runs
     ]
-    lines += ["", table(["run", "", "files", "size"], runs)]
+    lines += ["", format_table(["run", "", "files", "size"], runs)]
     if found.final is not None and found.final.chunks:
         chunks = [
-            [chunk.file, f"{chunk.first:,}", f"{chunk.elements:,}", size(chunk.size_bytes), chunk.checksum]
+            [chunk.file, f"{chunk.first:,}", f"{chunk.elements:,}", format_size(chunk.size_bytes), chunk.checksum]
             for chunk in found.final.chunks
         ]
-        lines += ["", table(["chunk", "from", "elements", "size", "checksum"], chunks)]
+        lines += ["", format_table(["chunk", "from", "elements", "size", "checksum"], chunks)]
     return "\n".join(lines)
 
 
@@ -71,7 +71,7 @@ def listing_document(found: Listing, *, whole: bool = False) -> Document:
         "state": found.state,
         "elements": found.final.elements if found.final is not None else None,
         "size_bytes": found.size_bytes,
-        "started": iso(found.started),
+        "started": iso_time(found.started),
         "error": found.failed.error if found.failed is not None else None,
         "runs": [dict(asdict(run)) for run in found.runs],
     }
@@ -85,8 +85,10 @@ def verdicts(found: Sequence[Verdict]) -> str:
     damaged = [verdict for verdict in found if verdict.problem]
     lines = [verdict.problem for verdict in damaged]
     whole = len({verdict.fingerprint for verdict in found} - {verdict.fingerprint for verdict in damaged})
-    read = size(sum(verdict.chunk.size_bytes for verdict in found))
-    lines.append(f"{counted(whole, 'snapshot')} whole, {counted(len(damaged), 'chunk')} damaged, {read} read.")
+    read = format_size(sum(verdict.chunk.size_bytes for verdict in found))
+    lines.append(
+        f"{format_count(whole, 'snapshot')} whole, {format_count(len(damaged), 'chunk')} damaged, {read} read."
+    )
     if damaged:
         lines.append("The next pass over a damaged snapshot writes it anew.")
     return "\n".join(lines)
@@ -99,9 +101,9 @@ def verdict_document(verdict: Verdict) -> Document:
 def garbage(found: Sequence[Garbage], *, dry_run: bool) -> str:
     if not found:
         return "Nothing can go."
-    rows = [[each.name, each.why, size(each.size_bytes)] for each in found]
-    total = size(sum(each.size_bytes for each in found))
-    return f"{table(['', 'why', 'size'], rows)}\n{total} {'would go' if dry_run else 'removed'}."
+    rows = [[each.name, each.why, format_size(each.size_bytes)] for each in found]
+    total = format_size(sum(each.size_bytes for each in found))
+    return f"{format_table(['', 'why', 'size'], rows)}\n{total} {'would go' if dry_run else 'removed'}."
 
 
 def garbage_document(each: Garbage) -> Document:

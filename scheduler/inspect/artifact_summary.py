@@ -1,6 +1,6 @@
-"""What artifacts tell: the properties that people look for, in words. Pure; it goes by the names of the properties.
+"""Summaries of artifacts: the properties that people look for, as short phrases. Pure.
 
-So a kind of a user's own is told like ours, when it calls a verdict `blessed` and why `reasons`.
+It goes by the names of properties, so a user's own type with `blessed` and `reasons` is summarized like ours.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 from spanwise.orchestrator.artifact import Artifact, Value
 from spanwise.orchestrator.run import Execution, Run
-from spanwise.orchestrator.span import Calendar, ranges
+from spanwise.orchestrator.span import Calendar
+from spanwise.scheduler.formatting import format_number, format_size, format_spans
 
 Properties: TypeAlias = Mapping[str, Value]
 
@@ -20,36 +21,42 @@ _ELSEWHERE = frozenset({
     "split_names", "fingerprint", "columns", "model", "base",
     "current_model", "current_model_id", "baseline_model", "baseline_model_id",
 })  # fmt: skip
-_TOLD = frozenset({
+_SUMMARIZED = frozenset({
     "blessed", "reasons", "pushed", "reason", "pushed_destination", "pushed_version", "found", "severity",
     "metrics", "baseline_metrics", "rows", "spans", "snapshots",
 })  # fmt: skip
 _SNAPSHOTS = ("hits", "misses", "written", "bytes_read", "bytes_written")
 
 
-def told(artifact: Artifact, calendar: Calendar) -> list[str]:
-    """What an artifact has to say, a part for each thing; nothing when it only is."""
+def summarize_artifact(artifact: Artifact, calendar: Calendar) -> list[str]:
+    """The phrases that describe an artifact, most important first; none when its properties say nothing of interest."""
     of = artifact.properties
     parts = [*_blessed(of), *_pushed(of), *_found(of), *_metrics(of), *_rows(of)]
     if isinstance(spans := of.get("spans"), list):
-        parts.append(f"learned from {ranges(((s, None) for s in spans if isinstance(s, int)), calendar)}")
+        parts.append(f"learned from {format_spans((s for s in spans if isinstance(s, int)), calendar)}")
     parts += _snapshots(of)
-    others = ((n, v) for n, v in sorted(of.items()) if n not in _ELSEWHERE | _TOLD)
-    return [*parts, *(f"{name} {_number(value)}" for name, value in others if isinstance(value, int | float | str))]
+    others = ((n, v) for n, v in sorted(of.items()) if n not in _ELSEWHERE | _SUMMARIZED)
+    return [
+        *parts,
+        *(f"{name} {format_number(value)}" for name, value in others if isinstance(value, int | float | str)),
+    ]
 
 
-def verdict(run: Run, executions: Iterable[Execution]) -> str:
-    """What became of what a run has made: whether it was blessed and pushed, and why not; empty when nobody says."""
-    made = [
+def describe_verdict(run: Run, executions: Iterable[Execution]) -> str:
+    """Whether the outputs of a run were blessed and pushed, and why not; empty when no output says."""
+    published = [
         artifact.properties
         for execution in sorted((e for e in executions if e.node in run.nodes), key=lambda e: run.nodes.index(e.node))
         if not execution.chosen
         for artifact in itertools.chain(*execution.outputs.values())
     ]
-    blessings = [part for of in made for part in _blessed(of)]
+    blessings = [part for of in published for part in _blessed(of)]
     refused = [part for part in blessings if part.startswith("not ")]
     pushes = [
-        "not pushed" if refused and not of["pushed"] else part for of in made if "pushed" in of for part in _pushed(of)
+        "not pushed" if refused and not of["pushed"] else part
+        for of in published
+        if "pushed" in of
+        for part in _pushed(of)
     ]
     return "; ".join(dict.fromkeys([*(refused or blessings), *pushes]))
 
@@ -87,7 +94,7 @@ def _metrics(of: Properties) -> list[str]:
         return []
     baseline = before if isinstance(before, dict) else {}
     return [
-        f"{name} {_number(value)}" + (f" (baseline {_number(baseline[name])})" if name in baseline else "")
+        f"{name} {format_number(value)}" + (f" (baseline {format_number(baseline[name])})" if name in baseline else "")
         for name, value in metrics.items()
     ]
 
@@ -95,8 +102,8 @@ def _metrics(of: Properties) -> list[str]:
 def _rows(of: Properties) -> list[str]:
     rows = of.get("rows")
     if isinstance(rows, dict):
-        return [f"{name} {_number(count)} rows" for name, count in rows.items()]
-    return [] if rows is None else [f"{_number(rows)} rows"]
+        return [f"{name} {format_number(count)} rows" for name, count in rows.items()]
+    return [] if rows is None else [f"{format_number(rows)} rows"]
 
 
 def _snapshots(of: Properties) -> list[str]:
@@ -105,13 +112,7 @@ def _snapshots(of: Properties) -> list[str]:
         return []
     found = [count for name in _SNAPSHOTS if isinstance(count := counts.get(name), int)]
     if len(found) < len(_SNAPSHOTS):
-        return []  # what a kind of a user's own calls so is another thing
-    from spanwise.scheduler.inspect.formatting import size  # which tells in our words
-
+        return []  # a user's own type may use the name for something else
     hits, misses, written, bytes_read, bytes_written = found
-    wrote = [f"wrote {written} ({size(bytes_written)})"] if written else []
-    return [f"found {hits} of {hits + misses} snapshots ({size(bytes_read)} read)", *wrote]
-
-
-def _number(value: Value) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    wrote = [f"wrote {written} ({format_size(bytes_written)})"] if written else []
+    return [f"found {hits} of {hits + misses} snapshots ({format_size(bytes_read)} read)", *wrote]

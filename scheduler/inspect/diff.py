@@ -19,7 +19,8 @@ from spanwise.orchestrator.artifact import Artifact, Evaluation, Schema, Statist
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.inspect import formatting
+from spanwise.scheduler.formatting import Document, elapsed_s, format_duration, format_span, format_table, run_calendar
+from spanwise.scheduler.inspect import records
 from spanwise.scheduler.inspect.why import changes
 
 _SHIFTED = 0.1  # of a standard deviation: a mean that moved by less has not moved
@@ -44,7 +45,7 @@ def differences(store: Store, before: Run, after: Run) -> list[Difference]:
     """Everything that differs between two runs, by topic; of each node the last attempt counts."""
     one, other = ({e.node: e for e in store.executions(run)} for run in (before, after))
     both = [(one[node], other[node]) for node in one if node in other]
-    calendar = formatting.calendar_of(after)
+    calendar = run_calendar(after)
     return [
         *_of_runs(before, after),
         *_of_nodes(one, other),
@@ -57,10 +58,7 @@ def differences(store: Store, before: Run, after: Run) -> list[Difference]:
 
 
 def _of_runs(before: Run, after: Run) -> Iterator[Difference]:
-    told = [
-        {**formatting.run_document(run), "span": formatting.label(run.span, formatting.calendar_of(run))}
-        for run in (before, after)
-    ]
+    told = [{**records.run_document(run), "span": format_span(run.span, run_calendar(run))} for run in (before, after)]
     for name in ("span", "trigger", "as_of", "base", "nodes", "source"):
         texts = [_text(facts[name]) for facts in told]
         if texts[0] != texts[1]:
@@ -252,12 +250,12 @@ def _metrics(execution: Execution) -> dict[str, float]:
 
 
 def _of_time(before: Execution, after: Execution) -> Iterator[Difference]:
-    lengths = [formatting.seconds(e) for e in (before, after) if e.state is State.COMPLETE]
+    lengths = [elapsed_s(e) for e in (before, after) if e.state is State.COMPLETE]
     if len(lengths) < 2 or None in lengths:  # noqa: PLR2004  both did the work
         return
     was, now = sorted(length for length in lengths if length is not None)
     if now > was * _LONGER and now - was > _LONGER_S:
-        texts = [formatting.took(length) for length in lengths]
+        texts = [format_duration(length) for length in lengths]
         yield Difference(topic="time", where=after.node, what="took", before=texts[0], after=texts[1])
 
 
@@ -266,14 +264,14 @@ def told(before: Run, after: Run, found: Sequence[Difference]) -> str:
     if not found:
         return f"{before.name} and {after.name} do not differ."
     rows = ((d.topic, d.where, d.what, _shown(d.before), _shown(d.after), d.note) for d in found)
-    return formatting.table(("TOPIC", "NODE", "WHAT", before.name, after.name, ""), rows)
+    return format_table(("TOPIC", "NODE", "WHAT", before.name, after.name, ""), rows)
 
 
 def _shown(text: str | None) -> str:
     return "-" if text is None else text
 
 
-def document(before: Run, after: Run, found: Sequence[Difference]) -> formatting.Document:
+def document(before: Run, after: Run, found: Sequence[Difference]) -> Document:
     """The differences for programs."""
     return {
         "runs": [before.name, after.name],

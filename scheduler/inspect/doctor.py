@@ -21,7 +21,7 @@ from spanwise.orchestrator.runner import room
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import alert as words
 from spanwise.scheduler.alerts import channel, outbox
-from spanwise.scheduler.inspect import formatting
+from spanwise.scheduler.formatting import Document, format_size, format_time
 from spanwise.scheduler.project.root import claim_root
 from spanwise.scheduler.project.settings import Settings
 
@@ -68,7 +68,7 @@ def told(check: Check) -> str:
     return f"{line}\n      -> {check.todo}" if check.todo else line
 
 
-def document(check: Check) -> formatting.Document:
+def document(check: Check) -> Document:
     """A check for programs."""
     return {"name": check.name, "level": check.level, "found": check.found, "todo": check.todo or None}
 
@@ -101,11 +101,9 @@ def _root(root: Path) -> Iterator[Check]:
     yield Check("root", "ok", str(root) if there == root else f"{root} (made by the first run)")
     free = shutil.disk_usage(there).free
     if free < LEAST_FREE_BYTES:
-        yield Check(
-            "free space", "warn", f"{formatting.size(free)} left", f"Make room: df -h {there}; du -sh {there}/*"
-        )
+        yield Check("free space", "warn", f"{format_size(free)} left", f"Make room: df -h {there}; du -sh {there}/*")
     else:
-        yield Check("free space", "ok", f"{formatting.size(free)} left")
+        yield Check("free space", "ok", f"{format_size(free)} left")
 
 
 def _metadata(settings: Settings, *, migrate: bool) -> Iterator[Check]:
@@ -149,7 +147,7 @@ def _alerts(settings: Settings, *, alert: bool) -> Iterator[Check]:
     yield Check("alerts", "ok", f"go to {', '.join(c.name for c in routes.channels)}")
     if left := [letter for letter in outbox.waiting(settings.root) if letter.todo]:
         tried = [f"{name}: {a.error}" for letter in left for name, a in letter.todo.items() if a.error]
-        since = f"{len(left)} could not be sent yet, the oldest since {formatting.at(left[0].since)}"
+        since = f"{len(left)} could not be sent yet, the oldest since {format_time(left[0].since)}"
         yield Check("outbox", "warn", "; ".join(dict.fromkeys([since, *tried])), "spanwise doctor --alert")
     if alert:
         trial = words.trial(at=datetime.now(UTC), site=words.here())
@@ -170,14 +168,14 @@ def _lease(store: Store, pipeline: str) -> Check:
     name = f"lease of {pipeline}"
     if holder is None or holder.released:
         return Check(name, "ok", "free")
-    who = f"{holder.doing} (pid {holder.who.pid} on {holder.who.host}, since {formatting.at(holder.began)})"
+    who = f"{holder.doing} (pid {holder.who.pid} on {holder.who.host}, since {format_time(holder.began)})"
     alive = process.alive(holder.who)
     if alive is False:
         return Check(
             name, "warn", f"left by {who}, which is dead", f"spanwise stop {pipeline}  (the next run does it too)"
         )
     if alive is None:
-        return Check(name, "ok", f"held by {who}; it last answered {formatting.at(holder.beaten)}")
+        return Check(name, "ok", f"held by {who}; it last answered {format_time(holder.beaten)}")
     return Check(name, "ok", f"held by {who}")
 
 

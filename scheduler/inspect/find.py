@@ -16,7 +16,7 @@ from spanwise.orchestrator.errors import NotRecorded
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Address, Store
-from spanwise.scheduler.inspect.formatting import calendar_of
+from spanwise.scheduler.formatting import run_calendar
 from spanwise.scheduler.project.load import load
 
 LOOK_BACK = 20
@@ -96,7 +96,7 @@ def published(
     """
     there = store.pipelines()
     names = there if pipeline is None else [_known(there, pipeline)]
-    calendars = {name: calendar_of(run) for name in names if (run := latest(store, name)) is not None}
+    calendars = {name: run_calendar(run) for name in names if (run := latest(store, name)) is not None}
     if span is not None:
         found = [a for name in names for a in _of_span(store, name, calendars[name].parse(span), kind)]
     else:

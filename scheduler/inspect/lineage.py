@@ -9,7 +9,8 @@ from spanwise.orchestrator.artifact import Artifact, Value
 from spanwise.orchestrator.lineage import Direction, Lineage, Step
 from spanwise.orchestrator.span import Calendar, ranges
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.inspect import artifact_summary, find, formatting
+from spanwise.scheduler.formatting import Document, format_count, iso_time, run_calendar, single_line
+from spanwise.scheduler.inspect import artifact_summary, find, records
 
 _MANY_PARTS = 2  # of what an artifact tells
 
@@ -17,7 +18,7 @@ _MANY_PARTS = 2  # of what an artifact tells
 def calendars(store: Store, artifacts: Iterable[Artifact]) -> dict[str, Calendar]:
     """How each pipeline that they come from shows its spans, as its newest run says."""
     newest = {name: find.latest(store, name) for name in {_pipeline(a) for a in artifacts}}
-    return {name: formatting.calendar_of(run) for name, run in newest.items() if run is not None}
+    return {name: run_calendar(run) for name, run in newest.items() if run is not None}
 
 
 def text(found: Lineage, calendars: Mapping[str, Calendar]) -> str:
@@ -25,8 +26,8 @@ def text(found: Lineage, calendars: Mapping[str, Calendar]) -> str:
 
     What many share is shown once, where it is first met; `…` is where the depth ended.
     """
-    artifacts = formatting.counted(len(found.artifacts) - 1, "artifact")
-    counted = f"{artifacts}, {formatting.counted(len(found.steps), 'execution')}"
+    artifacts = format_count(len(found.artifacts) - 1, "artifact")
+    counted = f"{artifacts}, {format_count(len(found.steps), 'execution')}"
     way = "It was made of" if found.direction is Direction.UP else "Made of it:"
     return "\n".join([*_tree(found, calendars), f"{way} {counted}."])
 
@@ -45,7 +46,7 @@ def mermaid(found: Lineage, calendars: Mapping[str, Calendar]) -> str:
     return "\n".join(lines)
 
 
-def document(found: Lineage, calendars: Mapping[str, Calendar]) -> formatting.Document:
+def document(found: Lineage, calendars: Mapping[str, Calendar]) -> Document:
     """The graph for programs: the artifacts, and the executions with the ids of what went in and what came out."""
     (start,) = found.start
     steps: list[Value] = [
@@ -54,7 +55,7 @@ def document(found: Lineage, calendars: Mapping[str, Calendar]) -> formatting.Do
             "name": step.execution.name,
             "component": step.execution.component,
             "state": step.execution.state.value,
-            "ended": formatting.iso(step.execution.ended),
+            "ended": iso_time(step.execution.ended),
             "inputs": list(step.inputs),
             "outputs": list(step.outputs),
         }
@@ -63,7 +64,7 @@ def document(found: Lineage, calendars: Mapping[str, Calendar]) -> formatting.Do
     return {
         "artifact": found.artifacts[start].name,
         "direction": found.direction.value,
-        "artifacts": [formatting.artifact_document(a, _calendar(a, calendars)) for a in found.artifacts.values()],
+        "artifacts": [records.artifact_document(a, _calendar(a, calendars)) for a in found.artifacts.values()],
         "executions": steps,
         "cut": list[Value](sorted(found.cut)),
     }
@@ -97,9 +98,9 @@ def _beyond(found: Lineage, artifact: int) -> tuple[int, tuple[int, ...]]:
 def _line(found: Lineage, artifact: int, calendars: Mapping[str, Calendar]) -> str:
     one = found.artifacts[artifact]
     step = found.made_by(artifact)
-    parts = ", ".join(["", *artifact_summary.told(one, _calendar(one, calendars))[:_MANY_PARTS]])
+    parts = ", ".join(["", *artifact_summary.summarize_artifact(one, _calendar(one, calendars))[:_MANY_PARTS]])
     maker = "" if step is None else f"  <- {_who(step)}"
-    return formatting.plain(f"{one.name}  {one.kind}{_edition(one, calendars)}{parts}{maker}")
+    return single_line(f"{one.name}  {one.kind}{_edition(one, calendars)}{parts}{maker}")
 
 
 def _who(step: Step) -> str:

@@ -34,8 +34,16 @@ from spanwise.orchestrator.lineage import Direction, Lineage, Step, walk
 from spanwise.orchestrator.run import as_typed
 from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Address, Store, number_of
-from spanwise.scheduler.inspect import find, formatting
-from spanwise.scheduler.inspect.formatting import label
+from spanwise.scheduler.formatting import (
+    Document,
+    format_count,
+    format_size,
+    format_span,
+    format_table,
+    run_calendar,
+    span_document,
+)
+from spanwise.scheduler.inspect import find, records
 
 _JUDGEMENTS = frozenset(
     kind.kind for kind in (Anomalies, Blessing, Evaluation, InfraBlessing, PushedModel, Rejects, Report, Schema)
@@ -100,7 +108,7 @@ def taint(store: Store, pipeline: str, span: int, *, version: int | None = None,
         NotRecorded: nothing was published for the span, it has no such version, or nothing superseded it.
     """
     newest = next(store.runs(pipeline))
-    calendar = formatting.calendar_of(newest)
+    calendar = run_calendar(newest)
     channels = _sources(store, pipeline)
     editions = {address: found for address in channels if (found := store.of_span(address, span))}
     if not editions:
@@ -109,7 +117,7 @@ def taint(store: Store, pipeline: str, span: int, *, version: int | None = None,
     superseded = [a for found in editions.values() for a in _superseded(found)]
     wrong = superseded if version is None else [a for a in published if _number(a) == version]
     if not wrong:
-        raise NotRecorded(_nothing_wrong(published, label(span, calendar), version))
+        raise NotRecorded(_nothing_wrong(published, format_span(span, calendar), version))
     lineage = walk(store, wrong, Direction.DOWN, carries=teaches)
     models = tuple(_models(store, lineage))
     mine = {a.id for a in wrong} | {tainted.model.id for tainted in models}
@@ -127,7 +135,7 @@ def taint(store: Store, pipeline: str, span: int, *, version: int | None = None,
         corrected={a.id for a in wrong} <= {a.id for a in superseded},
         reached=reached,
         outlived=not models or next(store.newest(_address(models[-1].model))).id != models[-1].model.id,
-        backfill=shlex.join(["spanwise", "backfill", file, "--span", label(target, calendar)]),
+        backfill=shlex.join(["spanwise", "backfill", file, "--span", format_span(target, calendar)]),
     )
 
 
@@ -174,8 +182,8 @@ def _number(artifact: Artifact) -> int:
 
 def _no_such_span(store: Store, pipeline: str, channels: Sequence[Address], span: int, calendar: Calendar) -> str:
     there = sorted({s for address in channels for s in store.spans(address)}, key=lambda s: abs(s - span))
-    near = ", ".join(label(s, calendar) for s in sorted(there[:_NEAREST]))
-    return f"{pipeline!r} has published nothing for span {label(span, calendar)}. " + (
+    near = ", ".join(format_span(s, calendar) for s in sorted(there[:_NEAREST]))
+    return f"{pipeline!r} has published nothing for span {format_span(span, calendar)}. " + (
         f"Nearest: {near}." if near else f"None of its last {find.LOOK_BACK} runs has published any span."
     )
 
@@ -281,33 +289,33 @@ def _reached(store: Store, editions: dict[Address, list[Artifact]], span: int, m
 
 def told(found: Taint, *, whole: bool = False) -> str:
     """The answer as text; `whole` also lists what else was made of the wrong data."""
-    span = label(found.span, found.calendar)
+    span = format_span(found.span, found.calendar)
     wrong = ", ".join(dict.fromkeys(_edition(a) for a in found.wrong))
     lines = [f"Span {span} of {found.pipeline!r} was published as {_editions(found)}."]
     if not found.models:
         lines.append(f"No model learned from {wrong}.")
     else:
-        lines += [f"{formatting.counted(len(found.models), 'model')} learned from {wrong}:", "", _table(found)]
+        lines += [f"{format_count(len(found.models), 'model')} learned from {wrong}:", "", _table(found)]
     if whole and found.others:
-        rows = ((a.name, a.kind, formatting.size(a.size_bytes), a.uri) for a in found.others)
-        lines += ["", "Also made of it:", "", formatting.table(("ARTIFACT", "TYPE", "SIZE", "WHERE"), rows)]
+        rows = ((a.name, a.kind, format_size(a.size_bytes), a.uri) for a in found.others)
+        lines += ["", "Also made of it:", "", format_table(("ARTIFACT", "TYPE", "SIZE", "WHERE"), rows)]
     elif found.others:
-        lines += ["", f"{formatting.counted(len(found.others), 'other artifact')} made of it: --all lists them."]
+        lines += ["", f"{format_count(len(found.others), 'other artifact')} made of it: --all lists them."]
     return "\n".join([*lines, "", *_remedy(found, span)]) if found.models else "\n".join(lines)
 
 
-def document(found: Taint) -> formatting.Document:
+def document(found: Taint) -> Document:
     """The answer for programs."""
     wrong = {a.id for a in found.wrong}
     return {
         "pipeline": found.pipeline,
-        **formatting.span_document(found.span, found.calendar),
+        **span_document(found.span, found.calendar),
         "published": [
-            {**formatting.artifact_document(a, found.calendar), "asked_about": a.id in wrong} for a in found.published
+            {**records.artifact_document(a, found.calendar), "asked_about": a.id in wrong} for a in found.published
         ],
         "models": [
             {
-                **formatting.artifact_document(tainted.model, found.calendar),
+                **records.artifact_document(tainted.model, found.calendar),
                 "run": tainted.run,
                 "directly": tainted.directly,
                 "bases": list(tainted.bases),
@@ -321,7 +329,7 @@ def document(found: Taint) -> formatting.Document:
             for tainted in found.models
         ],
         "serving": [tainted.model.name for tainted in found.serving],
-        "others": [formatting.artifact_document(a, found.calendar) for a in found.others],
+        "others": [records.artifact_document(a, found.calendar) for a in found.others],
         "corrected": found.corrected,
         "in_newest_window": found.reached,
         "outlived": found.outlived,
@@ -350,7 +358,7 @@ def _table(found: Taint) -> str:
         )
         for tainted in found.models
     )
-    return formatting.table(("MODEL", "RUN", "LEARNED", "PUSHED TO", "SERVES NOW"), rows)
+    return format_table(("MODEL", "RUN", "LEARNED", "PUSHED TO", "SERVES NOW"), rows)
 
 
 def _remedy(found: Taint, span: str) -> Iterator[str]:

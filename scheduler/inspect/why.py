@@ -12,7 +12,8 @@ from spanwise.orchestrator.fingerprint import CacheKey
 from spanwise.orchestrator.run import Execution, Run
 from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.inspect import find, formatting
+from spanwise.scheduler.formatting import Document, format_time, run_calendar, single_line
+from spanwise.scheduler.inspect import find, records
 
 LOOK_BACK = 200
 """How many earlier runs are looked through for one that has done the node."""
@@ -58,9 +59,9 @@ def why(store: Store, run: Run, node: str) -> Why:
     earlier = _before(store, run, node)
     return Why(
         execution=execution,
-        calendar=formatting.calendar_of(run),
+        calendar=run_calendar(run),
         before=earlier,
-        changes=() if earlier is None else tuple(changes(earlier, execution, formatting.calendar_of(run))),
+        changes=() if earlier is None else tuple(changes(earlier, execution, run_calendar(run))),
     )
 
 
@@ -113,7 +114,7 @@ def _change(part: str, before: Execution, after: Execution, calendar: Calendar) 
 
 def _parameter(name: str, before: str | None, after: str | None, calendar: Calendar) -> Change:
     if before != after:
-        texts = [None if text is None else formatting.recorded_text(name, text, calendar) for text in (before, after)]
+        texts = [None if text is None else records.describe_parameter(name, text, calendar) for text in (before, after)]
         if texts[0] == texts[1]:  # both were cut short before they differ
             texts = [before, after]
         return Change(kind="parameter", name=name, before=texts[0], after=texts[1])
@@ -125,7 +126,7 @@ def _parameter(name: str, before: str | None, after: str | None, calendar: Calen
 
 def _input(name: str, before: Sequence[Artifact], after: Sequence[Artifact], calendar: Calendar) -> Change:
     for texts in (
-        [formatting.artifacts_label(found, calendar) for found in (before, after)],
+        [records.describe_artifacts(found, calendar) for found in (before, after)],
         [", ".join(a.name for a in found) for found in (before, after)],
     ):
         if texts[0] != texts[1]:
@@ -139,13 +140,13 @@ def told(found: Why) -> str:
     state = "was reused" if execution.reused is not None else f"is {execution.state.value}"
     if execution.chosen:
         state = "only chooses"
-    reason = formatting.plain(execution.reason or "-")
+    reason = single_line(execution.reason or "-")
     lines = [f"{execution.node} of {execution.pipeline}/{execution.run} {state}: {reason}."]
     if found.before is None:
         lines.append("No earlier run has come to it.")
         return "\n".join(lines)
     ended = (
-        f"{found.before.pipeline}/{found.before.run} ({found.before.state.value}, {formatting.at(found.before.ended)})"
+        f"{found.before.pipeline}/{found.before.run} ({found.before.state.value}, {format_time(found.before.ended)})"
     )
     if found.changes:
         lines.append(f"Since {ended}:")
@@ -157,7 +158,7 @@ def told(found: Why) -> str:
     return "\n".join(lines)
 
 
-def document(found: Why) -> formatting.Document:
+def document(found: Why) -> Document:
     """The answer for programs."""
     execution, before = found.execution, found.before
     return {

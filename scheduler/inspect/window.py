@@ -15,7 +15,8 @@ from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.inspect import formatting
+from spanwise.scheduler.formatting import Document, format_table, format_time, span_document
+from spanwise.scheduler.inspect import records
 from spanwise.scheduler.project.load import Loaded
 
 
@@ -105,15 +106,14 @@ def told(window: Window, calendar: Calendar) -> str:
             wanted.label,
             "missing" if wanted.chosen is None else "read",
             "-" if wanted.chosen is None else _edition(wanted.chosen),
-            "-" if wanted.chosen is None else formatting.at(wanted.chosen.created),
+            "-" if wanted.chosen is None else format_time(wanted.chosen.created),
             _why(wanted),
         )
         for wanted in window.spans
     ]
     if rows:
         lines += [
-            f"  {line}"
-            for line in formatting.table(("SPAN", "STATE", "VERSION", "PUBLISHED", "WHY"), rows).splitlines()
+            f"  {line}" for line in format_table(("SPAN", "STATE", "VERSION", "PUBLISHED", "WHY"), rows).splitlines()
         ]
     chosen = [w for w in window.spans if w.chosen is not None]
     if window.spans:
@@ -124,7 +124,7 @@ def told(window: Window, calendar: Calendar) -> str:
     return "\n".join(lines)
 
 
-def document(window: Window, calendar: Calendar) -> formatting.Document:
+def document(window: Window, calendar: Calendar) -> Document:
     """A window for programs."""
     return {
         "node": window.node,
@@ -132,10 +132,10 @@ def document(window: Window, calendar: Calendar) -> formatting.Document:
         "refusal": window.refusal or None,
         "spans": [
             {
-                **formatting.span_document(wanted.span, calendar),
+                **span_document(wanted.span, calendar),
                 "state": "missing" if wanted.chosen is None else "read",
-                "chosen": None if wanted.chosen is None else formatting.artifact_document(wanted.chosen, calendar),
-                "superseded": [formatting.artifact_document(a, calendar) for a in wanted.superseded],
+                "chosen": None if wanted.chosen is None else records.artifact_document(wanted.chosen, calendar),
+                "superseded": [records.artifact_document(a, calendar) for a in wanted.superseded],
                 "why": _why(wanted),
             }
             for wanted in window.spans

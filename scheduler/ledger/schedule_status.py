@@ -16,7 +16,17 @@ from spanwise.orchestrator.run import Run, as_typed
 from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.daemon import scheduled_run
-from spanwise.scheduler.inspect import formatting
+from spanwise.scheduler.formatting import (
+    Document,
+    elapsed_s,
+    format_count,
+    format_duration,
+    format_span,
+    format_table,
+    format_time,
+    iso_time,
+    span_document,
+)
 from spanwise.scheduler.ledger import heartbeat
 from spanwise.scheduler.ledger import overdue as guard
 from spanwise.scheduler.ledger import ticks as ledger
@@ -128,7 +138,7 @@ def _explained(
     elif tick.at <= scheduled_.since:
         outcome, why = (
             "not taken",
-            f"the schedule was first loaded {formatting.at(scheduled_.since, timetable.clock)}, and counts from then",
+            f"the schedule was first loaded {format_time(scheduled_.since, timetable.clock)}, and counts from then",
         )
     elif newest is not None and tick.at < newest:
         outcome, why = "not taken", "the schedule, as it was then, had no such tick"
@@ -137,7 +147,7 @@ def _explained(
     elif now < starts(timetable, tick):
         outcome, why = (
             "waiting",
-            f"its jitter has its run begin {formatting.at(starts(timetable, tick), timetable.clock)}",
+            f"its jitter has its run begin {format_time(starts(timetable, tick), timetable.clock)}",
         )
     else:
         outcome, why = "waiting", "no scheduler has looked since, or the run before it goes on"
@@ -146,7 +156,7 @@ def _explained(
 
 def _of_entry(store: Store, entry: Entry) -> Explained:
     late_s = (entry.taken - entry.tick.at).total_seconds()
-    late = f"taken {formatting.took(late_s)} late" if late_s > 1 else ""
+    late = f"taken {format_duration(late_s)} late" if late_s > 1 else ""
     if entry.ending is None:
         holder = heartbeat.read(store, entry.holder)
         who = "" if holder is None else f"scheduler {entry.holder} on {holder.who.host}, pid {holder.who.pid}"
@@ -213,15 +223,19 @@ def ticks_told(found: Sequence[Explained], of: Timetable, calendar: Calendar) ->
     for (outcome, why, taken), group in itertools.groupby(found, lambda e: (e.outcome, e.why, e.entry is not None)):
         same = list(group)
         if not taken and len(same) > _FEW:
-            first, last = (formatting.label(each.tick.span, calendar) for each in (same[0], same[-1]))
+            first, last = (format_span(each.tick.span, calendar) for each in (same[0], same[-1]))
             span = first if first == last else f"{first}..{last}"
             names = f"{len(same)} ticks"
-            rows.append((names, f"{formatting.at(same[0].tick.at, of.clock)} and after", span, outcome, _cut(why)))
+            rows.append((names, f"{format_time(same[0].tick.at, of.clock)} and after", span, outcome, _cut(why)))
             continue
         for each in same:
-            row = (each.tick.name, formatting.at(each.tick.at, of.clock), formatting.label(each.tick.span, calendar))
+            row = (
+                each.tick.name,
+                format_time(each.tick.at, of.clock),
+                format_span(each.tick.span, calendar),
+            )
             rows.append((*row, outcome, _cut(_joined(why, each.tick.note))))
-    return formatting.table(("TICK", "CAME", "SPAN", "OUTCOME", "WHY"), rows)
+    return format_table(("TICK", "CAME", "SPAN", "OUTCOME", "WHY"), rows)
 
 
 def missed_told(store: Store, pipelines: Sequence[str], elsewhere: Sequence[str]) -> str:
@@ -233,10 +247,10 @@ def missed_told(store: Store, pipelines: Sequence[str], elsewhere: Sequence[str]
         if not entries:
             continue
         calendar = Calendar.called(of.calendar)
-        rows = [(e.tick.name, formatting.label(e.tick.span, calendar), _outcome(e), _cut(_why(e))) for e in entries]
+        rows = [(e.tick.name, format_span(e.tick.span, calendar), _outcome(e), _cut(_why(e))) for e in entries]
         commands = list(dict.fromkeys(command for e in entries if (command := recovering(e, of, elsewhere))))
-        lines = [f"{pipeline}: {formatting.counted(len(entries), 'tick')} to make good"]
-        lines.append(formatting.table(("TICK", "SPAN", "OUTCOME", "WHY"), rows))
+        lines = [f"{pipeline}: {format_count(len(entries), 'tick')} to make good"]
+        lines.append(format_table(("TICK", "SPAN", "OUTCOME", "WHY"), rows))
         lines += ["Make them good:", *(f"  {command}" for command in commands)] if commands else []
         parts.append("\n".join(lines))
     return "\n\n".join(parts) or "Nothing is missing."
@@ -256,15 +270,13 @@ def status_told(found: Status, ahead: Forecast, now: datetime) -> str:
     }
     if found.paused is not None:
         until = (
-            "until it is resumed" if found.paused.until is None else f"until {formatting.at(found.paused.until, zone)}"
+            "until it is resumed" if found.paused.until is None else f"until {format_time(found.paused.until, zone)}"
         )
         facts["paused"] = f"by {found.paused.who}, {until}: {found.paused.why}"
     if found.missed:
-        facts["to make good"] = (
-            f"{formatting.counted(found.missed, 'tick')}: spanwise schedule missed {found.known.pipeline}"
-        )
+        facts["to make good"] = f"{format_count(found.missed, 'tick')}: spanwise schedule missed {found.known.pipeline}"
     if found.known.pushes:
-        facts["last push"] = formatting.at(found.pushed, zone) if found.pushed else "none"
+        facts["last push"] = format_time(found.pushed, zone) if found.pushed else "none"
     facts |= forecast.facts(ahead)
     if not found.good:
         facts["wrong"] = "; ".join(problems(found))
@@ -274,18 +286,18 @@ def status_told(found: Status, ahead: Forecast, now: datetime) -> str:
 
 
 def _next_told(tick: Tick, timetable: Timetable, calendar: Calendar, now: datetime) -> str:
-    wait = formatting.took((tick.at - now).total_seconds())
-    span = f", span {formatting.label(tick.span, calendar)}" if tick.span is not None else ""
-    return f"{formatting.at(tick.at, timetable.clock)}, in {wait}{span}{f' ({tick.note})' if tick.note else ''}"
+    wait = format_duration((tick.at - now).total_seconds())
+    span = f", span {format_span(tick.span, calendar)}" if tick.span is not None else ""
+    return f"{format_time(tick.at, timetable.clock)}, in {wait}{span}{f' ({tick.note})' if tick.note else ''}"
 
 
 def _newest_told(entry: Entry, calendar: Calendar) -> str:
-    span = f", span {formatting.label(entry.tick.span, calendar)}" if entry.tick.span is not None else ""
+    span = f", span {format_span(entry.tick.span, calendar)}" if entry.tick.span is not None else ""
     return f"{entry.tick.name}{span}: {_outcome(entry)}{f' ({why})' if (why := _cut(_why(entry))) else ''}"
 
 
 def _running_told(run: Run, now: datetime) -> str:
-    return f"{run.name}, for {formatting.took(formatting.seconds(run, now))}"
+    return f"{run.name}, for {format_duration(elapsed_s(run, now))}"
 
 
 def problems(found: Status) -> list[str]:
@@ -298,8 +310,8 @@ def problems(found: Status) -> list[str]:
         said.append(f"the tick {late.first.name} {what}{more}")
     if found.stale is not None:
         pushed = found.stale.pushed
-        age = "no model was ever pushed" if pushed is None else f"no model was pushed since {formatting.at(pushed)}"
-        said.append(f"{age}; {formatting.took(found.stale.allowed.total_seconds())} are allowed")
+        age = "no model was ever pushed" if pushed is None else f"no model was pushed since {format_time(pushed)}"
+        said.append(f"{age}; {format_duration(found.stale.allowed.total_seconds())} are allowed")
     return said
 
 
@@ -308,19 +320,15 @@ def schedulers_told(found: Sequence[Present], now: datetime) -> str:
     if not found:
         return "No scheduler runs."
     return "\n".join(
-        f"Scheduler {one.number} on {one.who.host}, pid {one.who.pid}: since {formatting.at(one.began)}, "
-        f"last heard of {formatting.took(max(0.0, (now - one.beaten).total_seconds()))} ago"
+        f"Scheduler {one.number} on {one.who.host}, pid {one.who.pid}: since {format_time(one.began)}, "
+        f"last heard of {format_duration(max(0.0, (now - one.beaten).total_seconds()))} ago"
         for one in found
     )
 
 
 def ended_told(entry: Entry, of: Scheduled) -> str:
     """What became of one tick, in a line."""
-    span = (
-        f", span {formatting.label(entry.tick.span, Calendar.called(of.calendar))}"
-        if entry.tick.span is not None
-        else ""
-    )
+    span = f", span {format_span(entry.tick.span, Calendar.called(of.calendar))}" if entry.tick.span is not None else ""
     number = None if entry.ending is None else entry.ending.run
     run = "" if number is None else f", {pipeline_of(entry.pipeline)}/{number}"
     why = f": {text}" if (text := _why(entry)) else ""
@@ -348,39 +356,39 @@ def _cut(text: str) -> str:
 # --- for programs
 
 
-def entry_document(entry: Entry, of: Scheduled, elsewhere: Sequence[str] = ()) -> formatting.Document:
+def entry_document(entry: Entry, of: Scheduled, elsewhere: Sequence[str] = ()) -> Document:
     """A tick that was taken."""
     calendar = Calendar.called(of.calendar)
     ending = entry.ending
     return {
         "pipeline": entry.pipeline,
         "tick": entry.tick.name,
-        "at": formatting.iso(entry.tick.at),
-        **formatting.span_document(entry.tick.span, calendar),
+        "at": iso_time(entry.tick.at),
+        **span_document(entry.tick.span, calendar),
         "outcome": _outcome(entry),
         "why": "" if ending is None else ending.why,
         "run": None if ending is None or ending.run is None else f"{pipeline_of(entry.pipeline)}/{ending.run}",
         "attempts": entry.attempts,
-        "taken": formatting.iso(entry.taken),
-        "ended": formatting.iso(entry.ended),
+        "taken": iso_time(entry.taken),
+        "ended": iso_time(entry.ended),
         "recovered_by": None if entry.recovered is None else f"{pipeline_of(entry.pipeline)}/{entry.recovered}",
         "recover": recovering(entry, of, elsewhere) if ending is not None and ending.outcome.abnormal else "",
     }
 
 
-def explained_document(each: Explained, calendar: Calendar) -> formatting.Document:
+def explained_document(each: Explained, calendar: Calendar) -> Document:
     """A tick of the past."""
     return {
         "tick": each.tick.name,
-        "at": formatting.iso(each.tick.at),
-        **formatting.span_document(each.tick.span, calendar),
+        "at": iso_time(each.tick.at),
+        **span_document(each.tick.span, calendar),
         "outcome": each.outcome,
         "why": each.why,
         "note": each.tick.note,
     }
 
 
-def status_document(found: Status, ahead: formatting.Document | None = None) -> formatting.Document:
+def status_document(found: Status, ahead: Document | None = None) -> Document:
     """How a schedule stands."""
     calendar = Calendar.called(found.known.calendar)
     paused = found.paused
@@ -392,40 +400,40 @@ def status_document(found: Status, ahead: formatting.Document | None = None) -> 
         if found.next is None
         else {
             "tick": found.next.name,
-            "at": formatting.iso(found.next.at),
-            **formatting.span_document(found.next.span, calendar),
+            "at": iso_time(found.next.at),
+            **span_document(found.next.span, calendar),
             "note": found.next.note,
         },
         "last": None if found.newest is None else entry_document(found.newest, found.known),
         "running": None if found.running is None else found.running.name,
         "paused": None if paused is None else pause_document(found.known.pipeline, paused),
         "to_make_good": found.missed,
-        "pushed": formatting.iso(found.pushed),
+        "pushed": iso_time(found.pushed),
         "problems": [*problems(found)],
         **({} if ahead is None else {"forecast": ahead}),
     }
 
 
-def scheduler_document(one: Present) -> formatting.Document:
+def scheduler_document(one: Present) -> Document:
     """A scheduler that has not ended."""
     return {
         "scheduler": one.number,
         "host": one.who.host,
         "pid": one.who.pid,
-        "began": formatting.iso(one.began),
-        "beaten": formatting.iso(one.beaten),
+        "began": iso_time(one.began),
+        "beaten": iso_time(one.beaten),
     }
 
 
-def pause_document(pipeline: str, pause: Pause) -> formatting.Document:
+def pause_document(pipeline: str, pause: Pause) -> Document:
     """A pause."""
     return {
         "pipeline": pipeline,
         "who": pause.who,
         "why": pause.why,
-        "since": formatting.iso(pause.since),
-        "until": formatting.iso(pause.until),
-        "resumed": formatting.iso(pause.resumed),
+        "since": iso_time(pause.since),
+        "until": iso_time(pause.until),
+        "resumed": iso_time(pause.resumed),
         "resumed_by": pause.resumed_by or None,
     }
 

@@ -19,15 +19,16 @@ from spanwise.orchestrator.runner import Outcome, Request
 from spanwise.orchestrator.runner import run as run_pipeline
 from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.inspect import artifact_summary, find, formatting
+from spanwise.scheduler.formatting import run_calendar, strip_control
+from spanwise.scheduler.inspect import artifact_summary, find, records
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.load import Loaded, load
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.run.openlineage import emitting
-from spanwise.scheduler.run.progress import Display, Lines, Live, shown
+from spanwise.scheduler.run.progress import Display, Lines, Live, show_progress
 
 if TYPE_CHECKING:
-    from spanwise.scheduler.inspect.formatting import Document
+    from spanwise.scheduler.formatting import Document
 
 
 log = logging.getLogger("spanwise.launch")
@@ -88,8 +89,8 @@ def carried_out(
     try:
         with (
             root.opened(settings) as store,
-            shown(_display(json=json)) as display,
-            emitting(settings, store, display) as observe,
+            show_progress(_display(json=json)) as observe_progress,
+            emitting(settings, store, observe_progress) as observe,
         ):
             outcome = run_pipeline(
                 loaded.pipeline,
@@ -217,12 +218,12 @@ def told(outcome: Outcome, elsewhere: Sequence[str] = ()) -> str:
 
     `elsewhere` is --root and --config as they were typed.
     """
-    verdict = artifact_summary.verdict(outcome.run, outcome.executions.values())
+    verdict = artifact_summary.describe_verdict(outcome.run, outcome.executions.values())
     parts = [f"{verdict[0].upper()}{verdict[1:]}."] if verdict else []
-    parts.append(formatting.ended(outcome.run, outcome.executions, outcome.skipped))
+    parts.append(records.summarize_run(outcome.run, outcome.executions, outcome.skipped))
     for node in outcome.failed:
         failed = outcome.executions[node]
-        parts.append(f"\n{node} failed: {formatting.uncontrolled(failed.error or '').strip()}")
+        parts.append(f"\n{node} failed: {strip_control(failed.error or '').strip()}")
         if failed.log and Path(failed.log).is_file():
             parts.append(f"Its log:  {failed.log}")
     if not outcome.succeeded:
@@ -233,10 +234,10 @@ def told(outcome: Outcome, elsewhere: Sequence[str] = ()) -> str:
 
 def document(outcome: Outcome) -> Document:
     """The outcome for programs."""
-    calendar = formatting.calendar_of(outcome.run)
+    calendar = run_calendar(outcome.run)
     return {
-        **formatting.run_document(outcome.run),
-        "executions": [formatting.execution_document(e, calendar) for e in outcome.executions.values()],
+        **records.run_document(outcome.run),
+        "executions": [records.execution_document(e, calendar) for e in outcome.executions.values()],
         "failed": list(outcome.failed),
         "not_reached": list(outcome.skipped),
     }

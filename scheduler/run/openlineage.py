@@ -26,7 +26,7 @@ from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.runner import Event, Observer
 from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.inspect import formatting
+from spanwise.scheduler.formatting import format_count, run_calendar
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.settings import Settings
 
@@ -135,7 +135,7 @@ class _Sender:
         self._thread.join(LINGER_S)
         left = max(0, self._waiting.qsize() - 1) + self._unsent
         if self._thread.is_alive() or left:
-            log.warning("openlineage-unsent", extra={"reason": f"{formatting.counted(max(1, left), 'event')} not sent"})
+            log.warning("openlineage-unsent", extra={"reason": f"{format_count(max(1, left), 'event')} not sent"})
 
     def _send_all(self) -> None:
         while (event := self._waiting.get()) is not None:
@@ -333,7 +333,7 @@ def _channels(side: Mapping[str, Iterable[Artifact]], run: Run) -> list[_Channel
     found: dict[str, dict[int, Artifact]] = {}
     for artifact in itertools.chain(*side.values()):
         found.setdefault("/".join(artifact.name.split("/")[:3]), {})[artifact.id] = artifact
-    calendar = formatting.calendar_of(run)
+    calendar = run_calendar(run)
     return [_Channel(name=n, artifacts=tuple(those.values()), calendar=calendar) for n, those in found.items()]
 
 
@@ -348,7 +348,7 @@ def _uri(artifact: Artifact) -> str:
 
 
 def _span(run: Run) -> dict[str, str]:
-    return {} if run.span is None else {"span": formatting.calendar_of(run).label(run.span)}
+    return {} if run.span is None else {"span": run_calendar(run).label(run.span)}
 
 
 def _parameters(values: Mapping[str, str]) -> Facets:
@@ -372,7 +372,7 @@ def _nominal(run: Run) -> Facets:
     from openlineage.client import facet_v2 as facets
 
     lengths = {Calendar.DAY: timedelta(days=1), Calendar.HOUR: timedelta(hours=1)}
-    length = lengths.get(formatting.calendar_of(run))
+    length = lengths.get(run_calendar(run))
     if length is None or run.span is None:
         return {}
     try:

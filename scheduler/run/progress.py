@@ -1,7 +1,7 @@
-"""Progress: what a run is doing, shown while it does it: a live table on a terminal, plain lines elsewhere.
+"""Progress of a run while it runs: a live table on a terminal, plain lines elsewhere.
 
-What nodes print goes to a file each; those of running nodes are followed here, and each line is shown under the
-name of its node.
+Each node prints to a log file of its own. The logs of running nodes are followed here, and each line is shown with
+the name of its node.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from spanwise.orchestrator.run import Execution
 from spanwise.orchestrator.runner import Event
-from spanwise.scheduler.inspect.formatting import plain, seconds, took, uncontrolled
+from spanwise.scheduler.formatting import create_table, elapsed_s, format_duration, single_line, strip_control
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 TICK_S = 0.1
-"""How often logs are looked at and the display is drawn."""
+"""How often logs are read and the display is drawn."""
 
-_MOST_BYTES = 1 << 20  # of one log at one look; what a node prints must not hold up what shows it
+_MOST_BYTES = 1 << 20  # of one log at a time, so that a node that prints much does not hold up the display
 
 
 class Display(Protocol):
@@ -34,29 +34,29 @@ class Display(Protocol):
     def line(self, text: str) -> None:
         """One line of text, which stays."""
 
-    def changed(self, event: Event) -> None:
-        """A node has another state."""
+    def show_event(self, event: Event) -> None:
+        """The run, or a node of it, has changed its state."""
 
-    def printed(self, node: str, text: str) -> None:
+    def show_output(self, node: str, text: str) -> None:
         """A node has printed a line."""
 
     def tick(self) -> None:
-        """Some time has passed."""
+        """`TICK_S` has passed."""
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """The run is over."""
 
 
 @contextlib.contextmanager
-def shown(display: Display) -> Iterator[Callable[[Event], None]]:
-    """Gives the observer of a run, and follows its nodes' logs until the run is over."""
+def show_progress(display: Display) -> Iterator[Callable[[Event], None]]:
+    """Yields an observer of a run that shows its events and its nodes' output on the display."""
     follower = Follower(display)
-    warnings = _Warnings(display)
+    warnings = _WarningHandler(display)
     logger = logging.getLogger("spanwise")
     propagate, logger.propagate = logger.propagate, False
     logger.addHandler(warnings)
     ended = threading.Event()
-    thread = threading.Thread(target=_live, args=(follower, ended), name="progress", daemon=True)
+    thread = threading.Thread(target=_follow, args=(follower, ended), name="progress", daemon=True)
     thread.start()
     try:
         yield follower.observe
@@ -68,13 +68,13 @@ def shown(display: Display) -> Iterator[Callable[[Event], None]]:
         logger.propagate = propagate
 
 
-def _live(follower: Follower, ended: threading.Event) -> None:
+def _follow(follower: Follower, ended: threading.Event) -> None:
     while not ended.wait(TICK_S):
-        follower.look()
+        follower.poll()
 
 
 class Follower:
-    """Passes events and printed lines on in the order in which they belong: a node's last words before its end."""
+    """Passes events and output on in order: the last lines of a node come before its end."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
@@ -82,16 +82,16 @@ class Follower:
         self._lock = threading.Lock()
 
     def observe(self, event: Event) -> None:
-        """Takes an event of the run."""
+        """Passes an event on, after the rest of its node's output."""
         with self._lock:
             if event.what == "node-started" and event.execution is not None:
                 self._logs[event.node] = Tail(Path(event.execution.log))
             elif event.node in self._logs:
                 self._show(event.node, self._logs.pop(event.node).rest())
-            self._display.changed(event)
+            self._display.show_event(event)
 
-    def look(self) -> None:
-        """Shows what running nodes have printed meanwhile."""
+    def poll(self) -> None:
+        """Shows what running nodes have printed since the last time."""
         with self._lock:
             for node, tail in self._logs.items():
                 self._show(node, tail.lines())
@@ -99,7 +99,7 @@ class Follower:
 
     def _show(self, node: str, lines: list[str]) -> None:
         for text in lines:
-            self._display.printed(node, text)
+            self._display.show_output(node, text)
 
 
 @dataclass
@@ -108,10 +108,10 @@ class Tail:
 
     file: Path
     _read_bytes: int = 0
-    _begun: bytes = field(default=b"", repr=False)  # a line whose end has not come
+    _partial: bytes = field(default=b"", repr=False)  # a line without its end
 
     def lines(self) -> list[str]:
-        """The lines that were completed since the last look, without control characters."""
+        """The lines completed since the last call, without control characters."""
         try:
             with self.file.open("rb") as log:
                 log.seek(self._read_bytes)
@@ -119,22 +119,22 @@ class Tail:
         except FileNotFoundError:
             return []
         self._read_bytes += len(new)
-        *whole, self._begun = (self._begun + new).split(b"\n")
-        return [uncontrolled(line.decode("utf-8", "replace")) for line in whole]
+        *whole, self._partial = (self._partial + new).split(b"\n")
+        return [strip_control(line.decode("utf-8", "replace")) for line in whole]
 
     def rest(self) -> list[str]:
-        """All that is left, also a last line without an end."""
-        found = []
+        """All remaining lines, including a last one without its end."""
+        remaining = []
         while lines := self.lines():
-            found += lines
-        if self._begun:
-            found.append(uncontrolled(self._begun.decode("utf-8", "replace")))
-            self._begun = b""
-        return found
+            remaining += lines
+        if self._partial:
+            remaining.append(strip_control(self._partial.decode("utf-8", "replace")))
+            self._partial = b""
+        return remaining
 
 
 class Lines:
-    """Each event and each printed line as a line of text. When nobody reads them any more, the run goes on unseen."""
+    """Each event and each line of output as a line of text. The run continues when nobody reads them any more."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream: TextIO | None = stream
@@ -145,15 +145,14 @@ class Lines:
         try:
             self._stream.write(f"{text}\n")
             self._stream.flush()
-        except OSError:  # the reader has gone, or the disk behind it is full; the logs and the record have it all
+        except OSError:  # the reader is gone or the disk is full; the logs and the record are complete
             self._stream = None
 
-    def changed(self, event: Event) -> None:
-        text = told(event)
-        if text:
+    def show_event(self, event: Event) -> None:
+        if text := format_event(event):
             self.line(text)
 
-    def printed(self, node: str, text: str) -> None:
+    def show_output(self, node: str, text: str) -> None:
         self.line(f"{node} | {text}")
 
     def tick(self) -> None:
@@ -163,24 +162,24 @@ class Lines:
         return
 
 
-def told(event: Event) -> str:
-    """An event in words; empty for one that needs none."""
+def format_event(event: Event) -> str:
+    """An event as a line; empty for one that is not shown."""
     node, execution = event.node, event.execution
-    length = took(seconds(execution)) if execution is not None else ""
-    reason = plain(event.message.partition("\n")[0])  # the lines below it come with the summary
-    words = {
+    duration = format_duration(elapsed_s(execution)) if execution is not None else ""
+    reason = single_line(event.message.partition("\n")[0])  # the rest is in the summary at the end
+    lines = {
         "run-started": f"Run {event.run.name} started: {', '.join(event.run.nodes)}",
-        "abandoned-run-closed": f"Run {event.message} was abandoned; it is closed now",
+        "abandoned-run-closed": f"Run {event.message} was abandoned and is now closed",
         "node-started": f"{node} started{_attempt(execution)}",
         "node-reused": f"{node} {'reused: ' * (not _chosen(execution))}{_reason(execution)}",
-        "node-completed": f"{node} complete in {length}",
-        "node-failed": f"{node} failed after {length}: {reason}",
-        "node-retrying": f"{node} failed after {length}, and is tried again: {reason}",
-        "node-canceled": f"{node} canceled after {length}",
-        "node-skipped": f"{node} not reached: what it reads from was not made",
-        "run-stopping": f"Stopping, because of {event.message}",
+        "node-completed": f"{node} complete in {duration}",
+        "node-failed": f"{node} failed after {duration}: {reason}",
+        "node-retrying": f"{node} failed after {duration} and is retried: {reason}",
+        "node-canceled": f"{node} canceled after {duration}",
+        "node-skipped": f"{node} not reached: an input was not produced",
+        "run-stopping": f"Stopping: {event.message}",
     }
-    return words.get(event.what, "")
+    return lines.get(event.what, "")
 
 
 def _chosen(execution: Execution | None) -> bool:
@@ -192,27 +191,27 @@ def _attempt(execution: Execution | None) -> str:
 
 
 def _reason(execution: Execution | None) -> str:
-    return plain(execution.reason or "") if execution is not None else ""
+    return single_line(execution.reason or "") if execution is not None else ""
 
 
 @dataclass
-class _Row:
+class _NodeState:
     state: str = "waiting"
     since: float | None = None  #: monotonic, while it runs
     took_s: float | None = None
-    said: str = ""  #: why it was reused, how it failed, or the last line it printed
+    note: str = ""  #: why it was reused, how it failed, or the last line it printed
 
 
 class Live:
-    """A table of the nodes that is drawn anew, and above it what the nodes print."""
+    """A live table of the nodes below their output."""
 
     def __init__(self) -> None:
         from rich.console import Console
         from rich.live import Live as Area
 
         self._console = Console(highlight=False)
-        self._rows: dict[str, _Row] = {}
-        self._area = Area(console=self._console, auto_refresh=False, transient=False, get_renderable=self._drawn)
+        self._nodes: dict[str, _NodeState] = {}
+        self._area = Area(console=self._console, auto_refresh=False, transient=False, get_renderable=self._draw)
         self._area.start()
 
     def line(self, text: str) -> None:
@@ -220,19 +219,19 @@ class Live:
 
         self._console.print(Text(text), soft_wrap=True)
 
-    def changed(self, event: Event) -> None:
+    def show_event(self, event: Event) -> None:
         if event.what == "run-started":
-            self._rows = {node: _Row() for node in event.run.nodes}
+            self._nodes = {node: _NodeState() for node in event.run.nodes}
         if event.node:
-            self._rows[event.node] = _row(event, time.monotonic())
+            self._nodes[event.node] = _node_state(event, time.monotonic())
         elif event.what != "run-ended":
-            self.line(told(event))
+            self.line(format_event(event))
         self._area.refresh()
 
-    def printed(self, node: str, text: str) -> None:
+    def show_output(self, node: str, text: str) -> None:
         self.line(f"{node} | {text}")
-        if node in self._rows:
-            self._rows[node].said = text
+        if node in self._nodes:
+            self._nodes[node].note = text
 
     def tick(self) -> None:
         self._area.refresh()
@@ -240,8 +239,8 @@ class Live:
     def close(self) -> None:
         self._area.stop()
 
-    def _drawn(self) -> Table:
-        return drawn(self._rows, time.monotonic())
+    def _draw(self) -> Table:
+        return draw_nodes(self._nodes, time.monotonic())
 
 
 _STYLE = {
@@ -257,41 +256,42 @@ _STATE_WIDTH, _TOOK_WIDTH = len("not reached"), len("59 min 59 s")
 _SPIN = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
-def drawn(rows: dict[str, _Row], now: float) -> Table:
+def draw_nodes(nodes: dict[str, _NodeState], now: float) -> Table:
     """The table at a moment of the monotonic clock."""
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=True)
-    for name, width in (("NODE", max(map(len, rows), default=0)), ("STATE", _STATE_WIDTH), ("TOOK", _TOOK_WIDTH)):
-        table.add_column(name, no_wrap=True, min_width=width)
-    table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)  # gets what the others leave
-    for node, row in rows.items():
-        spin = f"{_SPIN[int(now / TICK_S) % len(_SPIN)]} " if row.since is not None else ""
-        took_s = now - row.since if row.since is not None else row.took_s
-        said = plain(row.said)
-        table.add_row(Text(node), Text(spin + row.state, _STYLE.get(row.state, "")), took(took_s), Text(said, "dim"))
+    widths = {"NODE": max(map(len, nodes), default=0), "STATE": _STATE_WIDTH, "TOOK": _TOOK_WIDTH}
+    table = create_table(("NODE", "STATE", "TOOK", ""), widths=widths)
+    table.expand = True
+    table.columns[-1].ratio = 1  # takes the width that the others leave
+    for name, node in nodes.items():
+        spin = f"{_SPIN[int(now / TICK_S) % len(_SPIN)]} " if node.since is not None else ""
+        took = format_duration(now - node.since if node.since is not None else node.took_s)
+        state = Text(spin + node.state, _STYLE.get(node.state, ""))
+        table.add_row(Text(name), state, took, Text(single_line(node.note), "dim"))
     return table
 
 
-def _row(event: Event, now: float) -> _Row:
-    took_s = seconds(event.execution) if event.execution is not None else None
+def _node_state(event: Event, now: float) -> _NodeState:
+    took_s = elapsed_s(event.execution) if event.execution is not None else None
     state = event.what.removeprefix("node-")
     match state:
         case "started":
-            return _Row("running", since=now)
+            return _NodeState("running", since=now)
         case "reused":
-            return _Row("chosen" if _chosen(event.execution) else state, took_s=took_s, said=_reason(event.execution))
+            return _NodeState(
+                "chosen" if _chosen(event.execution) else state, took_s=took_s, note=_reason(event.execution)
+            )
         case "completed":
-            return _Row("complete", took_s=took_s)
+            return _NodeState("complete", took_s=took_s)
         case "skipped":
-            return _Row("not reached")
+            return _NodeState("not reached")
         case _:
-            return _Row(state, took_s=took_s, said=event.message.partition("\n")[0])
+            return _NodeState(state, took_s=took_s, note=event.message.partition("\n")[0])
 
 
-class _Warnings(logging.Handler):
-    """Shows the program's own warnings among the other lines."""
+class _WarningHandler(logging.Handler):
+    """Shows the warnings of this program among the other lines."""
 
     def __init__(self, display: Display) -> None:
         super().__init__(logging.WARNING)
@@ -300,4 +300,4 @@ class _Warnings(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         facts = [str(getattr(record, name, "")) for name in ("run", "node", "reason")]
         about = ": ".join(filter(None, facts))
-        self._display.line(f"warning: {record.getMessage()}" + (f" ({plain(about)})" if about else ""))
+        self._display.line(f"warning: {record.getMessage()}" + (f" ({single_line(about)})" if about else ""))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from spanwise.orchestrator.errors import UsageError
-from spanwise.scheduler.inspect import formatting
+from spanwise.scheduler.formatting import format_duration
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)")
@@ -77,11 +77,11 @@ class Duration:
 
     def __str__(self) -> str:
         if self.kind == "constant":
-            return formatting.took(self.values_s[0])
+            return format_duration(self.values_s[0])
         if self.kind == "history":
             return f"as long as one of the last {len(self.values_s)} runs"
         low, high = self.values_s
-        return f"{self.kind}({formatting.took(low)}, {formatting.took(high)})"
+        return f"{self.kind}({format_duration(low)}, {format_duration(high)})"
 
     def draw(self, dice: random.Random) -> timedelta:
         """One duration, at least a second."""

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.inspect import formatting
+from spanwise.scheduler.formatting import Document, elapsed_s, format_count, format_duration, iso_time
 from spanwise.scheduler.project.settings import FORECAST_LOAD
 from spanwise.scheduler.schedule.part import PARTS, line_of, part_of, pipeline_of
 from spanwise.scheduler.schedule.schedule import Timetable, ticks
@@ -99,7 +99,7 @@ class Forecast:
         if self.load < load and (first is None or first > self.now + horizon):
             return ""
         interval_s = self.interval.total_seconds()
-        most, between = formatting.took(self.run.high_s), formatting.took(interval_s)
+        most, between = format_duration(self.run.high_s), format_duration(interval_s)
         takes = f"a run takes up to {most} of the {between} between two ticks"
         if first is None:
             return takes
@@ -121,15 +121,15 @@ def recent(store: Store, pipeline: str, limit: int = HISTORY, *, nodes: bool = T
 
 def _counts(run: Run, line: str) -> bool:
     whole = line_of(run.pipeline, run.cause)[0] == line if part_of(line) in PARTS else run.base is None
-    return run.state is State.COMPLETE and whole and formatting.seconds(run) is not None
+    return run.state is State.COMPLETE and whole and elapsed_s(run) is not None
 
 
 def ran(run: Run, executions: Sequence[Execution]) -> Ran:
     """What a complete run took."""
     assert run.started is not None, "a run is recorded with its start"
     worked = [execution for execution in executions if execution.state is not State.CACHED]
-    nodes = {e.node: sum(formatting.seconds(other) or 0.0 for other in worked if other.node == e.node) for e in worked}
-    return Ran(started=run.started, took_s=formatting.seconds(run) or 0.0, nodes_s=nodes)
+    nodes = {e.node: sum(elapsed_s(other) or 0.0 for other in worked if other.node == e.node) for e in worked}
+    return Ran(started=run.started, took_s=elapsed_s(run) or 0.0, nodes_s=nodes)
 
 
 def forecast(timetable: Timetable, runs: Sequence[Ran], now: datetime) -> Forecast:
@@ -209,10 +209,10 @@ def facts(found: Forecast) -> Mapping[str, str]:
     """A forecast for people, by what each fact is called."""
     if found.run is None:
         return {"a run takes": "not known, since none of the whole pipeline is complete"}
-    said = {"a run takes": f"{_takes(found.run)}; going by {formatting.counted(found.run.count, 'run')}"}
+    said = {"a run takes": f"{_takes(found.run)}; going by {format_count(found.run.count, 'run')}"}
     if found.interval is not None and found.load is not None:
         overran = f"; {found.overran} of those runs took longer" if found.overran else ""
-        said["of the interval"] = f"{found.load:.0%} of {formatting.took(found.interval.total_seconds())}{overran}"
+        said["of the interval"] = f"{found.load:.0%} of {format_duration(found.interval.total_seconds())}{overran}"
         first = found.first_overrun
         said["first overrun"] = "none in sight" if first is None else _when(first, found.now)
     slowest = sorted(found.nodes.items(), key=lambda item: -item[1].now_s)[:_SHOWN]
@@ -221,20 +221,20 @@ def facts(found: Forecast) -> Mapping[str, str]:
     return said
 
 
-def document(found: Forecast, load: float = FORECAST_LOAD) -> formatting.Document:
+def document(found: Forecast, load: float = FORECAST_LOAD) -> Document:
     """A forecast for programs."""
     return {
         "interval_s": None if found.interval is None else found.interval.total_seconds(),
         "load": found.load,
         "overran": found.overran,
-        "first_overrun": formatting.iso(found.first_overrun),
+        "first_overrun": iso_time(found.first_overrun),
         "alarming": found.alarming(load),
         "run": None if found.run is None else _course_document(found.run),
         "nodes": {name: _course_document(c) for name, c in found.nodes.items()},
     }
 
 
-def _course_document(found: Course) -> formatting.Document:
+def _course_document(found: Course) -> Document:
     return {
         "count": found.count,
         "median_s": found.median_s,
@@ -246,8 +246,8 @@ def _course_document(found: Course) -> formatting.Document:
 
 
 def _takes(course: Course) -> str:
-    trend = f", {'grows' if course.growth_s > 0 else 'shrinks'} by {formatting.took(abs(course.growth_s))} a day"
-    return f"{formatting.took(course.now_s)} (95 %: {formatting.took(course.high_s)}){trend if course.growth_s else ''}"
+    trend = f", {'grows' if course.growth_s > 0 else 'shrinks'} by {format_duration(abs(course.growth_s))} a day"
+    return f"{format_duration(course.now_s)} (95 %: {format_duration(course.high_s)}){trend if course.growth_s else ''}"
 
 
 def _when(first: datetime, now: datetime) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from spanwise.orchestrator.span import Calendar
-from spanwise.scheduler.inspect import formatting
+from spanwise.scheduler.formatting import Document, format_span, format_table, format_time, iso_time, span_document
 from spanwise.scheduler.schedule.schedule import SpanRule, Tick, Timetable, span_of, starts, ticks
 
 
@@ -24,8 +24,8 @@ def told(timetable: Timetable, found: Sequence[Tick], calendar: Calendar) -> str
     rows = [
         (
             tick.name,
-            formatting.at(tick.at, zone),
-            *([formatting.at(starts(timetable, tick), zone)] if shaken else []),
+            format_time(tick.at, zone),
+            *([format_time(starts(timetable, tick), zone)] if shaken else []),
             span_label(timetable, tick, calendar),
             tick.note,
         )
@@ -33,11 +33,11 @@ def told(timetable: Timetable, found: Sequence[Tick], calendar: Calendar) -> str
     ]
     if not rows:
         return f"{timetable.pipeline} has no tick any more: its schedule has ended."
-    table = formatting.table(("TICK", "COMES", *(["STARTS"] if shaken else []), "SPAN", "NOTE"), rows)
+    table = format_table(("TICK", "COMES", *(["STARTS"] if shaken else []), "SPAN", "NOTE"), rows)
     return "\n".join([table, *timetable.doubts])
 
 
-def document(timetable: Timetable, found: Sequence[Tick], calendar: Calendar) -> formatting.Document:
+def document(timetable: Timetable, found: Sequence[Tick], calendar: Calendar) -> Document:
     """Ticks for programs."""
     return {
         "pipeline": timetable.pipeline,
@@ -48,17 +48,17 @@ def document(timetable: Timetable, found: Sequence[Tick], calendar: Calendar) ->
     }
 
 
-def tick_document(timetable: Timetable, tick: Tick, calendar: Calendar) -> formatting.Document:
+def tick_document(timetable: Timetable, tick: Tick, calendar: Calendar) -> Document:
     """A tick for programs."""
     return {
         "tick": tick.name,
-        "at": formatting.iso(tick.at),
-        "starts": formatting.iso(starts(timetable, tick)),
-        **formatting.span_document(tick.span, calendar),
+        "at": iso_time(tick.at),
+        "starts": iso_time(starts(timetable, tick)),
+        **span_document(tick.span, calendar),
         "note": tick.note,
     }
 
 
 def span_label(timetable: Timetable, tick: Tick, calendar: Calendar) -> str:
     """A tick's span as people write it; `newest` where the schedule names none."""
-    return "newest" if timetable.span is None else formatting.label(tick.span, calendar)
+    return "newest" if timetable.span is None else format_span(tick.span, calendar)

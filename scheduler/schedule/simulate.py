@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.span import Calendar, ranges
-from spanwise.scheduler.inspect import formatting
+from spanwise.scheduler.formatting import Document, format_duration, format_table, format_time, iso_time, span_document
 from spanwise.scheduler.ledger.ticks import Outcome
 from spanwise.scheduler.schedule import preview
 from spanwise.scheduler.schedule.due import Due, due, waits
@@ -139,10 +139,10 @@ def told(simulation: Simulation, calendar: Calendar, *, whole: bool = False) -> 
     rows = [
         (
             play.tick.name,
-            formatting.at(play.tick.at, zone),
+            format_time(play.tick.at, zone),
             preview.span_label(table, play.tick, calendar),
             play.outcome.value,
-            formatting.took(
+            format_duration(
                 None if play.began is None or play.ended is None else (play.ended - play.began).total_seconds()
             ),
             "; ".join(part for part in (play.why, play.tick.note) if part),
@@ -151,7 +151,7 @@ def told(simulation: Simulation, calendar: Calendar, *, whole: bool = False) -> 
     ]
     terms = f"{table.cron!r} in {table.zone}, {table.overrun.value}, catchup={table.catchup.value}"
     lines = [f"{table.pipeline}: {terms}; a run takes {simulation.duration} (seed {simulation.seed})."]
-    lines += [formatting.table(("TICK", "COMES", "SPAN", "OUTCOME", "TOOK", "WHY"), rows)] if rows else []
+    lines += [format_table(("TICK", "COMES", "SPAN", "OUTCOME", "TOOK", "WHY"), rows)] if rows else []
     if not whole and len(simulation.plays) > _MANY:
         more = f", and {len(notable) - _MANY} more like them" if len(notable) > _MANY else ""
         lines.append(f"(Ordinary ticks are left out{more}.)")
@@ -168,25 +168,25 @@ def _summary(simulation: Simulation, calendar: Calendar) -> list[str]:
     return lines
 
 
-def document(simulation: Simulation, calendar: Calendar) -> formatting.Document:
+def document(simulation: Simulation, calendar: Calendar) -> Document:
     """What would happen, for programs."""
     return {
         "pipeline": simulation.timetable.pipeline,
-        "start": formatting.iso(simulation.start),
-        "end": formatting.iso(simulation.end),
+        "start": iso_time(simulation.start),
+        "end": iso_time(simulation.end),
         "duration": str(simulation.duration),
         "seed": simulation.seed,
         "totals": {outcome.value: count for outcome, count in simulation.totals.items()},
         "older": simulation.older,
         "busy": simulation.busy,
-        "lost": [formatting.span_document(span, calendar) for span in simulation.lost],
+        "lost": [span_document(span, calendar) for span in simulation.lost],
         "ticks": [
             {
                 **preview.tick_document(simulation.timetable, play.tick, calendar),
                 "outcome": play.outcome.value,
                 "why": play.why,
-                "began": formatting.iso(play.began),
-                "ended": formatting.iso(play.ended),
+                "began": iso_time(play.began),
+                "ended": iso_time(play.ended),
             }
             for play in simulation.plays
         ],

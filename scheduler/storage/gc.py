@@ -34,7 +34,8 @@ from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, marked
 from spanwise.scheduler.backfill import record
 from spanwise.scheduler.backfill.record import Stage
-from spanwise.scheduler.inspect import formatting
+from spanwise.scheduler.formatting import Document, format_count, format_size, format_table, run_calendar
+from spanwise.scheduler.inspect import records
 from spanwise.scheduler.inspect.window import Explains
 from spanwise.scheduler.ledger import schedule_status
 from spanwise.scheduler.project.load import Loaded
@@ -133,7 +134,7 @@ def plan(means: Means, pipeline: str, loaded: Loaded | None = None) -> Plan:
     held = holder is not None and not holder.released and not lease.dead(means.store, holder, means.clock)
     return Plan(
         pipeline=pipeline,
-        calendar=formatting.calendar_of(newest),
+        calendar=run_calendar(newest),
         holdings=found,
         fates=tuple(_fates(means, found.artifacts, uses(means.store, pipeline, loaded))),
         newest=(newest.number, newest.state),
@@ -390,9 +391,10 @@ def told(planned: Plan, done: Done | None, *, whole: bool = False) -> str:
     """A plan or, with `done`, what came of it, as text; `whole` also lists what stays, and why."""
     gone, leftovers = _going(planned, done)
     parts = [
-        formatting.artifacts(gone, {planned.pipeline: planned.calendar}) if gone else "",
+        records.format_artifacts(gone, {planned.pipeline: planned.calendar}) if gone else "",
         _table(
-            ("LEFT OVER", "SIZE", "WHY"), ((str(le.path), formatting.size(le.size_bytes), le.why) for le in leftovers)
+            ("LEFT OVER", "SIZE", "WHY"),
+            ((str(le.path), format_size(le.size_bytes), le.why) for le in leftovers),
         ),
         _table(
             ("STAYS", "SIZE", "WHY"),
@@ -405,14 +407,14 @@ def told(planned: Plan, done: Done | None, *, whole: bool = False) -> str:
     return "\n\n".join([*filter(None, parts), _sum(planned, done, whole=whole)])
 
 
-def document(planned: Plan, done: Done | None) -> formatting.Document:
+def document(planned: Plan, done: Done | None) -> Document:
     """The same for programs, with what stays."""
     gone, leftovers = _going(planned, done)
     return {
         "pipeline": planned.pipeline,
         "held": planned.held if done is None else done.held,
         "size_bytes": _total(gone, leftovers),
-        "artifacts": [formatting.artifact_document(artifact, planned.calendar) for artifact in gone],
+        "artifacts": [records.artifact_document(artifact, planned.calendar) for artifact in gone],
         "leftovers": [{"path": str(le.path), "why": le.why, "size_bytes": le.size_bytes} for le in leftovers],
         "stays": [
             {"artifact": f.artifact.name, "why": list(f.stays), "size_bytes": f.artifact.size_bytes}
@@ -432,7 +434,7 @@ def _going(planned: Plan, done: Done | None) -> tuple[Sequence[Artifact], Sequen
 def _table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table; empty when it has no rows."""
     found = list(rows)
-    return formatting.table(headers, found) if found else ""
+    return format_table(headers, found) if found else ""
 
 
 def _staying(planned: Plan) -> list[Fate]:
@@ -445,7 +447,7 @@ def _why(reasons: Sequence[str]) -> str:
 
 
 def _size(artifact: Artifact) -> str:
-    return formatting.size(artifact.size_bytes)
+    return format_size(artifact.size_bytes)
 
 
 def _total(artifacts: Iterable[Artifact], leftovers: Iterable[Leftover]) -> int:
@@ -455,9 +457,9 @@ def _total(artifacts: Iterable[Artifact], leftovers: Iterable[Leftover]) -> int:
 def _sum(planned: Plan, done: Done | None, *, whole: bool) -> str:
     gone, leftovers = _going(planned, done)
     stay = len(_staying(planned))
-    what = f"{formatting.counted(len(gone), 'artifact')} and {formatting.counted(len(leftovers), 'leftover')}"
-    rest = f"{formatting.counted(stay, 'artifact')} {'stays' if stay == 1 else 'stay'}"
-    size = formatting.size(_total(gone, leftovers))
+    what = f"{format_count(len(gone), 'artifact')} and {format_count(len(leftovers), 'leftover')}"
+    rest = f"{format_count(stay, 'artifact')} {'stays' if stay == 1 else 'stay'}"
+    size = format_size(_total(gone, leftovers))
     more = "" if whole or not stay else " See why: --dry-run --all"
     lines = [f"{planned.pipeline}: {what} {'would go' if done is None else 'went'}, {size}; {rest}.{more}"]
     held = planned.held if done is None else done.held

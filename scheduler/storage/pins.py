@@ -10,7 +10,7 @@ from spanwise.orchestrator.collection import COLLECTED, PINNED
 from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.lease import Clock
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
-from spanwise.scheduler.inspect import formatting
+from spanwise.scheduler.formatting import format_time
 from spanwise.scheduler.ledger import schedule_status
 
 
@@ -25,7 +25,7 @@ def pin(store: Store, artifact: Artifact, *, why: str, now: datetime, clock: Clo
     lease.settled(store, artifact.name.partition("/")[0], clock or Clock())
     collected = store.claimed(COLLECTED, artifact.name)
     if collected is not None:
-        when = formatting.at(datetime.fromisoformat(str(collected.facts["at"])))
+        when = format_time(datetime.fromisoformat(str(collected.facts["at"])))
         raise UsageError(
             f"{artifact.name} was collected by {collected.facts['who']}, {when}: its files are gone, and a pin does "
             "not bring them back. See what there is: spanwise artifacts"

@@ -30,24 +30,24 @@ def test_jobs_are_listed_with_those_who_read_them():
     assert [job["name"] for job in document["jobs"]] == ["training"]
 
 
-def test_hungry_consumers_are_told_of():
+def test_the_table_says_what_helps_consumers_that_wait():
     """Where they wait for most of their time, the table says what would help."""
     job = {"name": "j", "job": 1, "mode": "off", "consumers": 1, "tasks": 1, "tasks_finished": 0, "rate": 10.0}
     worker = {"address": "there", "tasks": 1, "busy": 0.9, **Lately(Load(buffered_bytes=2048), 0.0).facts()}
     status = {"target": "here", "workers": [worker], "datasets": 1}
 
     def shown(starved, wanted, *, finished=False):
-        return service_status.table(
+        return service_status.format_status(
             {**status, "wanted": wanted, "jobs": [{**job, "starved": starved, "finished": finished}]}
         )
 
-    assert "4 workers would be right, 1 are there" in shown(0.9, 4)
-    assert "workers have time" in shown(0.9, 1)
-    assert "0 of 1 would do" in shown(0.0, 0)
+    assert "run 4 workers instead of 1" in shown(0.9, 4)
+    assert "although workers are idle" in shown(0.9, 1)
+    assert "0 of 1 are enough" in shown(0.0, 0)
     assert "wait" not in shown(0.1, 1)
-    assert "right" not in shown(0.9, 4, finished=True)
-    assert "2.0 KiB" in shown(0.1, 1)
-    assert "no job" in service_status.table({**status, "wanted": 1, "jobs": []})
+    assert "run 4 workers" not in shown(0.9, 4, finished=True)
+    assert "2.0 kB" in shown(0.1, 1)
+    assert "no job" in service_status.format_status({**status, "wanted": 1, "jobs": []})
 
 
 def test_a_service_that_is_not_there_is_an_error():

@@ -66,7 +66,7 @@ FED = {"hits": 29, "misses": 1, "written": 1, "bytes_read": 1_200_000_000, "byte
 )
 def test_an_artifact_tells_what_people_look_for(artifact: Artifact, parts: list[str]) -> None:
     """By its properties: verdicts with reasons, metrics beside the baseline's, rows; not digests and columns."""
-    assert artifact_summary.told(artifact, Calendar.DAY) == parts
+    assert artifact_summary.summarize_artifact(artifact, Calendar.DAY) == parts
 
 
 RUN = Run(pipeline="p", number=2, nodes=("Trainer", "Latest", "Evaluator", "Pusher"))
@@ -88,4 +88,4 @@ def done(node: str, *made: Artifact, state: State = State.COMPLETE, reused: int 
 )
 def test_the_verdict_of_a_run_is_whether_its_model_was_taken(executions: list[Execution], said: str) -> None:
     """In the order of the nodes; of what it made or found made, not of what it chose from the past or left out."""
-    assert artifact_summary.verdict(RUN, executions) == said
+    assert artifact_summary.describe_verdict(RUN, executions) == said

@@ -37,14 +37,14 @@ def event(what: Happening, node: str = "", message: str = "", **facts: object) -
         (event("node-completed", "First"), "First complete in 2.0 s"),
         (event("node-reused", "First", reason="chose x/1", state=State.CACHED), "First chose x/1"),
         (event("node-failed", "First", "E: bad\n  File x"), "First failed after 2.0 s: E: bad"),
-        (event("node-skipped", "Second"), "Second not reached: what it reads from was not made"),
-        (event("run-stopping", message="SIGINT"), "Stopping, because of SIGINT"),
+        (event("node-skipped", "Second"), "Second not reached: an input was not produced"),
+        (event("run-stopping", message="SIGINT"), "Stopping: SIGINT"),
         (event("run-ended"), ""),
     ],
 )
 def test_an_event_is_one_line(happened: Event, line: str) -> None:
     """The end of a run has none: its summary follows."""
-    assert progress.told(happened) == line
+    assert progress.format_event(happened) == line
 
 
 def test_a_log_is_read_in_whole_lines(tmp_path: Path) -> None:
@@ -76,11 +76,11 @@ def test_what_a_node_printed_is_shown_before_its_end(tmp_path: Path) -> None:
 
     follower.observe(event("node-started", "First", log=str(log)))
     log.write_text("hello\n")
-    follower.look()
+    follower.poll()
     with log.open("a") as more:
         more.write("last words")
     follower.observe(event("node-completed", "First"))
-    follower.look()
+    follower.poll()
 
     assert stream.getvalue().splitlines() == [
         "First started",
@@ -95,7 +95,7 @@ def test_warnings_of_the_program_are_among_the_lines() -> None:
     stream = io.StringIO()
     logger = logging.getLogger("spanwise.driver")
 
-    with progress.shown(Lines(stream)):
+    with progress.show_progress(Lines(stream)):
         logger.warning("node-not-cacheable", extra={"node": "First", "reason": "a lambda"})
 
     assert stream.getvalue() == "warning: node-not-cacheable (First: a lambda)\n"
@@ -105,13 +105,13 @@ def test_warnings_of_the_program_are_among_the_lines() -> None:
 
 def test_the_table_shows_state_time_and_reason() -> None:
     """A running node has a spinner and its seconds so far; what a node says may hold brackets."""
-    rows = {
-        "First": progress._row(event("node-reused", "First", reason="same [bold]inputs", reused=3), now=0.0),
-        "Second": progress._row(event("node-started", "Second"), now=0.0),
+    nodes = {
+        "First": progress._node_state(event("node-reused", "First", reason="same [bold]inputs", reused=3), now=0.0),
+        "Second": progress._node_state(event("node-started", "Second"), now=0.0),
     }
     console = Console(file=io.StringIO(), width=80)
 
-    console.print(progress.drawn(rows, now=3.0))
+    console.print(progress.draw_nodes(nodes, now=3.0))
 
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert lines[0].split() == ["NODE", "STATE", "TOOK"]
@@ -122,7 +122,7 @@ def test_the_table_shows_state_time_and_reason() -> None:
 def test_every_event_has_a_row_or_a_line() -> None:
     """Whatever happens to a node, the table has a state for it."""
     states = {
-        what: progress._row(event(what, "First", reused=3), now=0.0).state
+        what: progress._node_state(event(what, "First", reused=3), now=0.0).state
         for what in ("node-started", "node-reused", "node-completed", "node-failed", "node-canceled", "node-skipped")
     }
 

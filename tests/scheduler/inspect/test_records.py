@@ -16,60 +16,17 @@ from spanwise.orchestrator import (
     State,
     component,
 )
-from spanwise.scheduler.inspect import formatting
+from spanwise.scheduler.inspect import records
 from tests.scheduler.records import DAY, NOON, examples, filled, model
 
 EST = timezone(timedelta(hours=-5), "EST")
-
-
-def test_columns_are_as_wide_as_their_widest_cell() -> None:
-    """What is in a row stays in its column; no line ends in blanks."""
-    assert formatting.table(("A", "LONG"), [("xyz", ""), ("x", "y")]) == "A    LONG\nxyz\nx    y"
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("\x1b[31mred\x1b[0m", "red"),
-        ("a\x00b\x7f", "ab"),
-        ("\x1b]0;title\x07x", "x"),
-        ("1%\r50%\r100%\r\nnext", "100%\nnext"),
-        ("tab\tstays", "tab\tstays"),
-    ],
-)
-def test_what_a_program_printed_for_a_terminal_is_made_text(text: str, shown: str) -> None:
-    """Colours and control characters go; of a line that was drawn over, the last drawing stays."""
-    assert formatting.uncontrolled(text) == shown
-
-
-def test_a_moment_is_shown_with_its_zone() -> None:
-    """People get their own zone, programs UTC."""
-    assert formatting.at(NOON, EST) == "2013-01-08 07:00:00 EST"
-    assert formatting.iso(NOON.astimezone(EST)) == "2013-01-08T12:00:00+00:00"
-    assert formatting.at(None) == "-"
-
-
-@pytest.mark.parametrize(
-    ("length_s", "shown"), [(None, "-"), (0.04, "0.0 s"), (59.94, "59.9 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")]
-)
-def test_a_length_of_time_has_two_units_at_most(length_s: float | None, shown: str) -> None:
-    """Seconds with a tenth, then minutes, then hours."""
-    assert formatting.took(length_s) == shown
-
-
-@pytest.mark.parametrize(
-    ("size_bytes", "shown"), [(0, "0 B"), (999, "999 B"), (3400, "3.4 kB"), (1_250_000_000, "1.2 GB")]
-)
-def test_a_size_has_a_unit(size_bytes: int, shown: str) -> None:
-    """In thousands, as disks are sold."""
-    assert formatting.size(size_bytes) == shown
 
 
 def test_runs_are_a_table_with_dated_spans() -> None:
     """A span is shown in the calendar of its run; a run that is still going takes until now."""
     going = Run(pipeline="flights", number=4, span=DAY, calendar="day", started=NOON)
 
-    lines = formatting.runs([going], now=NOON + timedelta(seconds=90), zone=UTC).splitlines()
+    lines = records.format_runs([going], now=NOON + timedelta(seconds=90), zone=UTC).splitlines()
 
     assert lines[0].split() == ["RUN", "SPAN", "TRIGGER", "STATE", "STARTED", "TOOK", "ERROR"]
     assert lines[1] == "flights/4  2013-01-05  manual   running  2013-01-08 12:00:00 UTC  1 min 30 s"
@@ -79,7 +36,7 @@ def test_an_error_in_a_table_is_one_short_line() -> None:
     """The whole of it is in `show`."""
     failed = Run(pipeline="flights", number=4, error="x" * 80 + "\nmore", started=NOON, ended=NOON)
 
-    assert formatting.runs([failed], now=NOON).splitlines()[1].endswith("x" * 59 + "…")
+    assert records.format_runs([failed], now=NOON).splitlines()[1].endswith("x" * 59 + "…")
 
 
 def test_a_run_is_shown_with_spans_versions_and_reasons() -> None:
@@ -87,7 +44,7 @@ def test_a_run_is_shown_with_spans_versions_and_reasons() -> None:
     store = filled()
     run = store.run("flights", 3)
 
-    text = formatting.run(run, store.executions(run), now=NOON, zone=UTC)
+    text = records.format_run(run, store.executions(run), now=NOON, zone=UTC)
 
     assert "state       failed: Pusher failed" in text
     assert "\nExampleGen: complete" in text
@@ -97,18 +54,11 @@ def test_a_run_is_shown_with_spans_versions_and_reasons() -> None:
 
 def test_a_document_has_spans_as_number_and_label() -> None:
     """A program needs no calendar of its own."""
-    document = formatting.run_document(filled().run("flights", 1))
+    document = records.run_document(filled().run("flights", 1))
 
     assert (document["span"], document["span_label"]) == (DAY, "2013-01-05")
     assert document["started"] == "2013-01-08T12:00:00+00:00"
     assert json.loads(json.dumps(document)) == document
-
-
-def test_a_number_that_json_cannot_say_is_null() -> None:
-    """A metric may be NaN; a document with it can still be read by every program."""
-    document = {"metrics": {"auc": float("nan"), "mae": 1.5}, "list": [float("inf"), "ü"]}
-
-    assert json.loads(formatting.json_text(document)) == {"metrics": {"auc": None, "mae": 1.5}, "list": [None, "ü"]}
 
 
 def test_an_execution_document_holds_its_artifacts() -> None:
@@ -116,7 +66,7 @@ def test_an_execution_document_holds_its_artifacts() -> None:
     store = filled()
     (execution, _) = store.executions(store.run("flights", 1))
 
-    document = formatting.execution_document(execution, Calendar.DAY)
+    document = records.execution_document(execution, Calendar.DAY)
 
     assert json.loads(json.dumps(document)) == document
     made = document["outputs"]["examples"][0]  # type: ignore[index,call-overload]
@@ -125,7 +75,7 @@ def test_an_execution_document_holds_its_artifacts() -> None:
 
 def test_artifacts_are_a_table() -> None:
     """Kinds without spans have a dash there."""
-    lines = formatting.artifacts([examples(DAY, 2), model()], {}, zone=UTC).splitlines()
+    lines = records.format_artifacts([examples(DAY, 2), model()], {}, zone=UTC).splitlines()
 
     assert lines[1].split()[0:5] == ["Examples", "2013-01-05", "2", "3.4", "kB"]
     assert lines[2].split()[0:5] == ["Model", "-", "-", "12", "B"]
@@ -146,14 +96,14 @@ def test_the_end_of_a_run_is_one_line(states: list[State], skipped: tuple[str, .
         for i, s in enumerate(states)
     }
 
-    text = formatting.ended(replace(run, ended=NOON + timedelta(seconds=2)), executions, skipped)
+    text = records.summarize_run(replace(run, ended=NOON + timedelta(seconds=2)), executions, skipped)
 
     assert text == f"Run flights/7 of span 2013-01-05: complete in 2.0 s; {says}"
 
 
 def test_a_pipeline_without_nodes_is_shown() -> None:
     """Nothing is a pipeline too."""
-    assert formatting.pipeline(Pipeline("empty", []), {}) == "empty: 0 nodes"
+    assert records.format_pipeline(Pipeline("empty", []), {}) == "empty: 0 nodes"
 
 
 def executed(**facts: object) -> Execution:
@@ -170,7 +120,7 @@ def test_what_was_left_at_its_default_is_not_shown() -> None:
     }
     record = executed(parameters=parameters, defaults=("rate",))
 
-    lines = formatting.execution(record, Calendar.DAY, now=NOON).splitlines()
+    lines = records.format_execution(record, Calendar.DAY, now=NOON).splitlines()
 
     assert lines[1:3] == ["  parameter   span = 2013-01-05", '  parameter   limits = {"auc": {"drop": 0.1}}']
     assert lines[3].endswith("x…")
@@ -181,7 +131,7 @@ def test_everything_is_shown_when_asked_for() -> None:
     """Defaults, nulls, inputs that were not given, and long values."""
     record = executed(parameters={"rate": "0.5", "limits": '{"low": null}'}, defaults=("rate",), inputs={"base": ()})
 
-    lines = formatting.execution(record, Calendar.DAY, now=NOON, whole=True).splitlines()
+    lines = records.format_execution(record, Calendar.DAY, now=NOON, whole=True).splitlines()
 
     assert lines[1:] == [
         "  parameter   rate = 0.5",
@@ -195,15 +145,15 @@ def test_what_a_resolver_chose_is_its_line() -> None:
     record = executed(inputs={"examples": (examples(DAY),)}, outputs={"examples": (examples(DAY),)})
     record = replace(record, state=State.CACHED, reason="chose 2013-01-05 v1")
 
-    assert formatting.execution(record, Calendar.DAY, now=NOON).splitlines()[0] == "Work chose 2013-01-05 v1"
+    assert records.format_execution(record, Calendar.DAY, now=NOON).splitlines()[0] == "Work chose 2013-01-05 v1"
 
 
 def test_what_was_reused_is_called_so() -> None:
     """In the word that a run uses; the record's state stays."""
     record = replace(executed(), state=State.CACHED, reused=3, reason="same inputs")
 
-    assert formatting.execution(record, Calendar.DAY, now=NOON).splitlines()[0] == "Work: reused, -"
-    assert formatting.execution_document(record, Calendar.DAY)["state"] == "cached"
+    assert records.format_execution(record, Calendar.DAY, now=NOON).splitlines()[0] == "Work: reused, -"
+    assert records.execution_document(record, Calendar.DAY)["state"] == "cached"
 
 
 def test_an_output_is_shown_with_what_it_tells() -> None:
@@ -211,7 +161,7 @@ def test_an_output_is_shown_with_what_it_tells() -> None:
     record = executed(outputs={"blessing": (Blessing("/b", properties={"blessed": 0, "reasons": ["too bad"]}),)})
     run = Run(pipeline="flights", number=1, nodes=("Work",))
 
-    lines = formatting.run(run, [record], now=NOON, zone=UTC).splitlines()
+    lines = records.format_run(run, [record], now=NOON, zone=UTC).splitlines()
 
     assert lines[2] == "verdict     not blessed: too bad"
     assert lines[-1].strip() == "not blessed: too bad"
@@ -221,7 +171,7 @@ def test_many_inputs_are_shown_by_their_spans() -> None:
     """Neighbours of one version are summed up."""
     found = [examples(DAY, 2), examples(DAY + 1), examples(DAY + 2)]
 
-    assert formatting.artifacts_label(found, Calendar.NUMBER) == "2013-01-05 v2, 2013-01-06 to 2013-01-07 v1"
+    assert records.describe_artifacts(found, Calendar.NUMBER) == "2013-01-05 v2, 2013-01-06 to 2013-01-07 v1"
 
 
 @dataclass(frozen=True)
@@ -238,8 +188,8 @@ def test_a_pipeline_shows_what_its_author_said() -> None:
     """Not the defaults, of nodes and of records within; all of it when asked for."""
     made = Pipeline("p", [limited(limits={"auc": Limit(low=0.5)})])
 
-    assert formatting.pipeline(made, {}).splitlines()[-1].strip() == "takes  limits = {'auc': Limit(low=0.5)}"
-    assert formatting.pipeline(made, {}, whole=True).splitlines()[-2:] == [
+    assert records.format_pipeline(made, {}).splitlines()[-1].strip() == "takes  limits = {'auc': Limit(low=0.5)}"
+    assert records.format_pipeline(made, {}, whole=True).splitlines()[-2:] == [
         "       takes  limits = {'auc': Limit(low=0.5, high=None)}",
         "       takes  size = 3",
     ]
@@ -249,4 +199,4 @@ def test_properties_of_a_document_are_in_the_order_of_their_names() -> None:
     """Whatever order the store gives them in, so that two documents can be compared."""
     made = Artifact("/x", properties={"z": 1, "a": 2})
 
-    assert list(formatting.artifact_document(made, Calendar.NUMBER)["properties"]) == ["a", "z"]  # type: ignore[arg-type]
+    assert list(records.artifact_document(made, Calendar.NUMBER)["properties"]) == ["a", "z"]  # type: ignore[arg-type]

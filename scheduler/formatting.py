@@ -1,0 +1,197 @@
+"""Numbers, sizes, times, durations, spans and tables as text for people, and records as JSON documents for programs.
+
+Every other room uses it, and it imports none of them. Text has times in a zone, documents have them in UTC.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, tzinfo
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from spanwise.orchestrator.artifact import Value
+from spanwise.orchestrator.run import Execution, Run
+from spanwise.orchestrator.span import Calendar, ranges
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+Document: TypeAlias = dict[str, Value]
+
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.|[\x00-\x08\x0b-\x1f\x7f]")
+_MINUTE_S, _HOUR_S = 60, 3600
+_KILO = 1000
+_ANY_WIDTH = 1_000_000  # columns; a table is as wide as its cells
+
+
+# Text
+
+
+def single_line(text: str) -> str:
+    """The text in one line, without colours, cursor movements and other control characters."""
+    return _CONTROL.sub("", text.replace("\t", "    ")).replace("\n", " ").strip()
+
+
+def strip_control(text: str) -> str:
+    """The text without control characters; of a line that overwrote itself, the last state."""
+    lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return "\n".join(_CONTROL.sub("", line) for line in lines)
+
+
+def shorten(text: str, width: int) -> str:
+    """The text cut to `width` characters, an ellipsis included."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+# Numbers
+
+
+def format_number(value: Value) -> str:
+    """A number with at most six significant digits; anything else as it is."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def format_count(count: int, noun: str) -> str:
+    """`1 model`, `3 models`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def format_size(size_bytes: float) -> str:
+    """A size in decimal units: `12 B`, `3.4 kB`, `1.2 GB`."""
+    amount, unit = float(size_bytes), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if amount < _KILO:
+            break
+        amount, unit = amount / _KILO, larger
+    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+# Times
+
+
+def format_time(moment: datetime | None, zone: tzinfo | None = None) -> str:
+    """A moment with its zone; `zone` None is the reader's."""
+    return "-" if moment is None else f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def iso_time(moment: datetime | None) -> str | None:
+    """A moment for programs: ISO 8601, UTC."""
+    return None if moment is None else moment.astimezone(UTC).isoformat()
+
+
+def format_duration(duration_s: float | None) -> str:
+    """A length of time: `0.4 s`, `3 min 20 s`, `2 h 05 min`."""
+    if duration_s is None:
+        return "-"
+    if duration_s < _MINUTE_S:
+        return f"{duration_s:.1f} s"
+    whole = round(duration_s)
+    if whole < _HOUR_S:
+        return f"{whole // _MINUTE_S} min {whole % _MINUTE_S:02} s"
+    return f"{whole // _HOUR_S} h {whole % _HOUR_S // _MINUTE_S:02} min"
+
+
+def elapsed_s(record: Run | Execution, now: datetime | None = None) -> float | None:
+    """How long it took, or has taken until `now`; None when that is not known."""
+    end = record.ended or now
+    return None if record.started is None or end is None else max(0.0, (end - record.started).total_seconds())
+
+
+# Spans
+
+
+def run_calendar(run: Run) -> Calendar:
+    """The calendar that writes the spans of a run."""
+    return Calendar.called(run.calendar)
+
+
+def format_span(span: object, calendar: Calendar) -> str:
+    """A span as people write it; `-` for none."""
+    return calendar.label(span) if isinstance(span, int) else "-"
+
+
+def format_spans(spans: Iterable[int], calendar: Calendar) -> str:
+    """Spans as people write them, neighbours as ranges."""
+    return ranges(((span, None) for span in sorted(spans)), calendar)
+
+
+# Tables
+
+
+def create_table(
+    headers: Sequence[str], *, right: Collection[str] = (), widths: Mapping[str, int] | None = None
+) -> Table:
+    """An empty table without borders; columns in `right` are aligned to the right, `widths` are the least widths."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for header in headers:
+        width = max(len(header), (widths or {}).get(header, 0))
+        table.add_column(
+            header, no_wrap=True, overflow="ellipsis", justify="right" if header in right else "left", min_width=width
+        )
+    return table
+
+
+def format_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns side by side, each as wide as its longest cell, whatever the width of the terminal."""
+    table = create_table(headers)
+    for row in rows:
+        table.add_row(*map(single_line, row))
+    return render(table, _ANY_WIDTH)
+
+
+def render(content: RenderableType, width: int) -> str:
+    """What rich draws, as plain text."""
+    from rich.console import Console
+
+    console = Console(width=width, no_color=True, markup=False, emoji=False, highlight=False, force_terminal=False)
+    with console.capture() as capture:
+        console.print(content)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+# Documents
+
+
+def as_document(record: object, *names: str) -> Document:
+    """The fields of a dataclass, or the entries of a mapping, as JSON has them; all of them, or those of these names.
+
+    Enumerations become their values, times ISO 8601 in UTC, paths text, and records in it documents.
+    """
+    if isinstance(record, Mapping):
+        facts = record
+    else:
+        facts = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}  # type: ignore[arg-type]
+    return {str(name): _as_json(facts[name]) for name in names or facts}
+
+
+def span_document(span: int | None, calendar: Calendar) -> Document:
+    """A span for programs: as the number it is, and as people write it."""
+    return {"span": span, "span_label": None if span is None else calendar.label(span)}
+
+
+def format_json(document: object) -> str:
+    """A document as JSON, in ASCII so that it passes any terminal. NaN and infinities, which JSON lacks, are null."""
+    return json.dumps(_as_json(document), indent=2, allow_nan=False)
+
+
+def _as_json(value: object) -> Value:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_as_json(part) for part in value]
+    if isinstance(value, Enum):
+        return _as_json(value.value)
+    if isinstance(value, datetime):
+        return iso_time(value)
+    return str(value) if isinstance(value, Path) else as_document(value)
