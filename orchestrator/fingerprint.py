@@ -35,6 +35,7 @@ from pathlib import Path, PurePath
 from typing import Self, TypeAlias, TypeGuard
 
 from spanwise import __version__
+from spanwise.orchestrator import durable
 from spanwise.orchestrator.errors import Unfingerprintable
 
 Scalar: TypeAlias = "None | bool | int | float | complex | str | bytes"
@@ -213,7 +214,7 @@ def _walk(root: Path, contents: Callable[[str], bytes], *, sync: bool) -> Iterat
                     f"{full} is a socket, a pipe or a device; only files and folders have a fingerprint. Remove it."
                 )
         if sync:
-            _sync_folder(here)
+            durable.sync_folder(here)
 
 
 def _raise(error: OSError) -> None:
@@ -242,14 +243,6 @@ def _read(file: str, buffer: bytearray, *, sync: bool) -> tuple[bytes, int]:
         if sync:
             os.fsync(stream.fileno())
     return _frame(b"D", state.digest()), size_bytes
-
-
-def _sync_folder(folder: str) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @dataclass(frozen=True, kw_only=True)

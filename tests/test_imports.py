@@ -29,7 +29,9 @@ MAY_IMPORT = {
     "spanwise.scheduler.cli.service": ["spanwise.orchestrator", "spanwise.scheduler", "spanwise.pipelines.input"],
     "spanwise.components": ["spanwise.orchestrator", "spanwise.pipelines.input", "spanwise.input"],
     "spanwise.pipelines": ["spanwise"],
-    "spanwise.pipelines.input": ["spanwise.orchestrator.errors", "spanwise.orchestrator.fingerprint"],
+    "spanwise.pipelines.input": [
+        f"spanwise.orchestrator.{name}" for name in ("durable", "errors", "fingerprint", "process", "user_code")
+    ],
 }
 
 #: The only modules that may import a library that speaks to the outside, or that is dear to import.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("spanwise.infra_validator")
 
-_PROBE = Path(__file__).parent / "serving_probe.py"
+_PROBE = Path(__file__).parent / "probe.py"
 _TAIL_LINES = 12  # of a traceback, in the report
 
 

@@ -34,7 +34,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
 
-from spanwise.orchestrator import fingerprint
+from spanwise.orchestrator import durable, fingerprint
 from spanwise.orchestrator.artifact import Blessing, InfraBlessing, Model, PushedModel
 from spanwise.orchestrator.component import Attempt, Component, Input, Output
 from spanwise.orchestrator.errors import Fenced, NodeFailed, ParameterError
@@ -203,7 +203,7 @@ def push(
                 version = next_version((v.version for v in present), time.time())
                 target = top / str(version)
                 draft.rename(target)  # the commit
-                _sync(top)
+                durable.sync_folder(top)
                 new = Pushed(version=version, path=target, record=mine)
                 _remove(top, removable([*present, new], keep_versions))
                 return new, None
@@ -238,8 +238,8 @@ def _fill(draft: Path, model: Model, record: Push) -> None:
             f"{model.name} was not pushed: its files in {model.path} are not those that were published "
             f"(digest {digest}, not {model.content}). Train it again: --from its Trainer, with --no-cache."
         )
-    _write_through(draft / RECORD, record)
-    _sync(draft)
+    durable.write(draft / RECORD, [_json(record)])
+    durable.sync_folder(draft)
 
 
 class _CopyFailed(Exception):
@@ -269,10 +269,7 @@ def _raise_fence(top: Path, attempt: Attempt, home: str) -> None:
             f"has pushed since. If the metadata was begun anew and counts from 1 again, remove {fences}."
         )
     if token > seen:
-        draft = fences.with_suffix(".draft")
-        _write_through(draft, {**tokens, home: token})
-        draft.replace(fences)
-        _sync(fences.parent)
+        durable.put(fences, [_json({**tokens, home: token})])
 
 
 def _remove(top: Path, surplus: Iterable[Pushed]) -> None:
@@ -341,19 +338,8 @@ def _locked(top: Path) -> Iterator[None]:
         yield  # closing the file gives the lock back
 
 
-def _write_through(path: Path, value: object) -> None:
-    with path.open("w") as file:
-        json.dump(value, file, default=asdict, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _json(value: object) -> bytes:
+    return json.dumps(value, default=asdict, indent=2).encode()
 
 
 def _told(error: BaseException | None) -> str:

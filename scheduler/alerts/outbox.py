@@ -18,7 +18,6 @@ import fcntl
 import hashlib
 import json
 import logging
-import os
 import random
 import sys
 import uuid
@@ -28,6 +27,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
 
+from spanwise.orchestrator import durable
 from spanwise.scheduler.alerts import alert as words
 from spanwise.scheduler.alerts.alert import Alert
 from spanwise.scheduler.alerts.channel import Channel, Message, Route, Routes, Sender
@@ -391,25 +391,7 @@ def _logged(what: str, name: str) -> Iterator[None]:
 def _write(file: Path, document: Mapping[str, object]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_name(f".{file.name}.{uuid.uuid4().hex[:8]}")
-    try:
-        with draft.open("x", encoding="ascii") as stream:
-            json.dump(document, stream, default=_text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        draft.replace(file)  # readers see the old file or the new one, never half of it
-        _sync(file.parent)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
-        raise
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    durable.put(file, [json.dumps(document, default=_text).encode()], draft=draft)
 
 
 def _text(value: object) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spanwise.components.training.elastic.arrays import Arrays, packed, unpacked
-from spanwise.pipelines.input import durable
+from spanwise.orchestrator import durable
 
 
 def write(path: Path, facts: Mapping[str, Any], arrays: Arrays) -> None:

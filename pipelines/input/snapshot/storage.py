@@ -17,8 +17,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from spanwise.orchestrator import durable
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.durable import sync_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,35 +117,23 @@ class LocalFiles(Files):
             return file.read_buffer()
 
     def replace(self, name: str, parts: Parts) -> None:
-        draft = self._draft(name, parts)
-        draft.replace(self._root / name)  # readers see the old file or the new one, never half of it
-        sync_folder(draft.parent)
+        durable.put(self._root / name, parts, draft=self._draft(name))
 
     def create(self, name: str, parts: Parts) -> bool:
-        draft = self._draft(name, parts)
+        draft = self._draft(name)
         try:
+            durable.write(draft, parts)
             (self._root / name).hardlink_to(draft)  # refused if the name is taken, and whole if it is not
         except FileExistsError:
             return False
         finally:
-            draft.unlink()
-        sync_folder(draft.parent)
+            draft.unlink(missing_ok=True)
+        durable.sync_folder(draft.parent)
         return True
 
-    def _draft(self, name: str, parts: Parts) -> Path:
+    def _draft(self, name: str) -> Path:
         path = self._root / name
-        draft = path.with_name(f"{_DRAFT}{secrets.token_hex(4)}-{path.name}")
-        try:
-            with draft.open("xb", buffering=0) as file:
-                for part in parts:
-                    rest = memoryview(part)
-                    while rest:
-                        rest = rest[file.write(rest) :]
-                os.fsync(file.fileno())
-        except OSError:
-            draft.unlink(missing_ok=True)
-            raise
-        return draft
+        return path.with_name(f"{_DRAFT}{secrets.token_hex(4)}-{path.name}")
 
     def share(self, old: str, new: str) -> None:
         (self._root / new).hardlink_to(self._root / old)
@@ -153,7 +141,7 @@ class LocalFiles(Files):
     def make_folder(self, name: str) -> None:
         path = self._root / name
         path.mkdir(parents=True, exist_ok=True)
-        sync_folder(path.parent)
+        durable.sync_folder(path.parent)
 
     def remove(self, name: str) -> None:
         path = self._root / name

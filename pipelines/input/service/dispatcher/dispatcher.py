@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from spanwise.orchestrator import durable
 from spanwise.orchestrator.errors import ServiceError
-from spanwise.pipelines.input import durable
 from spanwise.pipelines.input.service.dispatcher import rounds
 from spanwise.pipelines.input.service.dispatcher import state as dispatch
 from spanwise.pipelines.input.service.dispatcher.journal import Journal

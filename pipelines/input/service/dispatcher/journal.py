@@ -16,8 +16,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, get_args
 
+from spanwise.orchestrator import durable
 from spanwise.orchestrator.errors import ServiceError
-from spanwise.pipelines.input import durable
 from spanwise.pipelines.input.service.dispatcher import state
 from spanwise.pipelines.input.service.dispatcher.state import Record, State
 from spanwise.pipelines.input.service.policy import ShardingPolicy

@@ -1,0 +1,45 @@
+"""Durable files: a file is on the disk and whole under its name, or not there at all, whoever is killed meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+def put(path: Path, parts: Iterable[ReadableBuffer], *, draft: Path | None = None) -> None:
+    """Writes a file and replaces the one of that name in a single step.
+
+    The file is written as `draft` first, by default a fixed name beside it, which only one process at a time may use.
+    """
+    draft = draft or path.with_suffix(".draft")
+    try:
+        write(draft, parts)
+        draft.replace(path)  # readers see the old file or the new one, never half of it
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def write(path: Path, parts: Iterable[ReadableBuffer]) -> None:
+    """Writes a file through to the disk; its name is on the disk only after `sync_folder`."""
+    with path.open("wb") as file:
+        file.writelines(parts)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: str | os.PathLike[str]) -> None:
+    """Writes the names in a folder through to the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
