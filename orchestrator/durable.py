@@ -6,13 +6,9 @@ import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 
-def put(path: Path, parts: Iterable[ReadableBuffer], *, draft: Path | None = None) -> None:
+def put(path: Path, parts: Iterable[bytes | memoryview], *, draft: Path | None = None) -> None:
     """Writes a file and replaces the one of that name in a single step.
 
     The file is written as `draft` first, by default a fixed name beside it, which only one process at a time may use.
@@ -28,7 +24,7 @@ def put(path: Path, parts: Iterable[ReadableBuffer], *, draft: Path | None = Non
     sync_folder(path.parent)
 
 
-def write(path: Path, parts: Iterable[ReadableBuffer]) -> None:
+def write(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """Writes a file through to the disk; its name is on the disk only after `sync_folder`."""
     with path.open("wb") as file:
         file.writelines(parts)
