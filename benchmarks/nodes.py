@@ -17,7 +17,8 @@ from benchmarks.figures import Figure, at_most, median_s, show
 from spanwise.orchestrator import Artifact, Execution, Pipeline, Run, State
 from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.mlmd import open_store
-from spanwise.orchestrator.runner import Request, run
+from spanwise.orchestrator.run_request import RunRequest
+from spanwise.orchestrator.runner import run
 from spanwise.orchestrator.store import Store
 
 NODES = 20
@@ -48,7 +49,7 @@ def measured() -> Iterator[Figure]:
 
 def _per_node_ms(pipeline: Pipeline, executor: Executor, store: Store, root: Path) -> float:
     def once() -> None:
-        outcome = run(pipeline, executor=executor, store=store, root=root, request=Request(cache=False))
+        outcome = run(pipeline, executor=executor, store=store, root=root, request=RunRequest(cache=False))
         assert outcome.succeeded
 
     return median_s(once, times=7) / len(pipeline.order) * 1000

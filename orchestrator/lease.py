@@ -1,11 +1,11 @@
-"""Leases: one run of a pipeline at a time, and nothing written by one that has lost its turn (laws 1 and 6).
+"""Leases: one run of a pipeline at a time, and no writes from a holder that has lost its lease (laws 1 and 6).
 
 A lease is a claim `pipeline#n`; n counts up and is the fencing token. Its holder writes with `write`, which adds the
-next place of the lease's journal to the transaction. Who takes the lease over claims that place first: from then on
-nothing of the old holder can land, whether it was killed, frozen or cut off, and whatever it believes.
+next place of the lease's journal to the transaction. A successor claims that place first: from then on no write of the
+old holder can land, whether it was killed, frozen or cut off, and whatever it believes.
 
-A holder is known to be dead when its process is gone (same machine), or when its heartbeat has not moved for a time
-on the watcher's own clock (another machine, or a frozen process); nobody's wall clock is trusted for that.
+A holder is dead when its process is gone (same machine), or when its heartbeat has not moved for `ttl_s` on the
+watcher's own clock (another machine, or a frozen process). Wall clocks of others are not trusted for that.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from spanwise.orchestrator import process
+from spanwise.orchestrator.claim_record import facts_of, record_of
 from spanwise.orchestrator.errors import Fenced, Held, StoreError, StoreUnavailable
 from spanwise.orchestrator.process import Identity
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, last
@@ -28,22 +29,22 @@ log = logging.getLogger("spanwise.lease")
 T = TypeVar("T")
 
 TTL_S = 15.0
-"""Without a heartbeat for so long, a holder counts as dead."""
+"""A holder without a heartbeat for this long counts as dead."""
 
 COLLECTING = "a garbage collection"
-"""What a lease is held for by who gives it back within a second or so: others wait for that."""
+"""The purpose of a lease that is released within about a second: others wait for that instead of giving up."""
 
-_MOMENT_S = 0.05
+_POLL_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """Where the time comes from, and how much of it is long; tests pass their own."""
+    """Where the time comes from, and how long a heartbeat may be absent; tests pass their own."""
 
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    ttl_s: float = TTL_S  #: the same for all who may want one lease
+    ttl_s: float = TTL_S  #: must be the same for all who compete for one lease
 
     @property
     def beat_s(self) -> float:
@@ -58,13 +59,13 @@ class Holder:
     pipeline: str
     token: int
     who: Identity
-    doing: str  #: what for, in words: "run 42", "backfill 7"
+    purpose: str  #: "run 42", "backfill 7"
     beat: int  #: counts up while the holder lives
-    beaten: datetime  #: the holder's own clock at the last beat
-    began: datetime
-    mark: int = 0  #: of the processes that work for it, to end them when it is dead
-    released: bool = False  #: the next run may have it
-    closed: bool = False  #: the records of this holder, and of all before it, are as they should be
+    last_beat: datetime  #: by the holder's own clock
+    acquired: datetime
+    mark: int = 0  #: of its worker processes, so that they can be ended when it is dead
+    released: bool = False  #: free for the next run
+    closed: bool = False  #: no record of this holder, or of any before it, is left open
 
     @property
     def name(self) -> str:
@@ -94,17 +95,17 @@ class Lease:
 
     @property
     def mark(self) -> int:
-        """The mark of its workers; 0 until it is kept."""
+        """The mark of its worker processes; 0 until the heartbeat starts."""
         return self._holder.mark
 
     @property
     def ttl_s(self) -> float:
-        """Without a heartbeat for so long, its holder counts as dead."""
+        """Its holder counts as dead after this long without a heartbeat."""
         return self._clock.ttl_s
 
     @property
     def lost(self) -> bool:
-        """Whether it is known to be gone, without asking the store."""
+        """Whether it is known to be lost, without asking the store."""
         return self._fenced
 
     def now(self) -> datetime:
@@ -112,7 +113,7 @@ class Lease:
         return self._clock.now()
 
     def write(self, verb: Callable[[Claim], T]) -> T:
-        """Calls `verb` with the claim that its transaction must carry.
+        """Calls `verb` with the claim that its transaction must insert.
 
         Raises:
             Fenced: another holds the lease now; nothing was written.
@@ -127,14 +128,14 @@ class Lease:
             self.check()
             if taken is not None:
                 raise StoreError(
-                    f"{self._holder.doing} of {self.pipeline!r} cannot tell which of its writes have landed: the store "
-                    f"reported a failure of one that it had done. Run again; the next run puts the records right."
+                    f"{self._holder.purpose} of {self.pipeline!r} cannot tell which of its writes have landed: the "
+                    f"store reported a failure of a write that it had made. Run again; the next run repairs them."
                 ) from None
             raise
         except StoreUnavailable:
             raise
         except StoreError:
-            self.check()  # whoever took over has ended our executions, which the store tells before the journal does
+            self.check()  # a successor has ended our executions, and the store checks those before the journal
             raise
         self._place += 1
         return result
@@ -149,22 +150,22 @@ class Lease:
             self._fenced = True
         if self._fenced:
             raise Fenced(
-                f"{self._holder.doing} of {self.pipeline!r} has lost its lease (token {self.token}): another run has "
+                f"{self._holder.purpose} of {self.pipeline!r} has lost its lease (token {self.token}): another run has "
                 f"taken over, so this one publishes and pushes nothing more. See it: spanwise runs {self.pipeline}"
             )
 
-    def keep(self, mark: int, on_lost: Callable[[], None]) -> None:
-        """Starts the heartbeat. Workers carry `mark`; `on_lost` is called, once, when the lease is gone."""
+    def start_heartbeat(self, mark: int, on_lost: Callable[[], None]) -> None:
+        """Starts the heartbeat. Worker processes carry `mark`; `on_lost` is called, once, when the lease is lost."""
         self._amend(mark=mark)
-        self._heart = threading.Thread(target=self._live, args=(on_lost,), name="heartbeat", daemon=True)
+        self._heart = threading.Thread(target=self._beat, args=(on_lost,), name="heartbeat", daemon=True)
         self._heart.start()
 
-    def tell(self, doing: str) -> None:
-        """Has whoever finds the pipeline held be told this."""
-        self._amend(doing=doing)
+    def describe(self, purpose: str) -> None:
+        """Replaces the purpose that Held shows to others."""
+        self._amend(purpose=purpose)
 
     def release(self, *, closed: bool = False) -> None:
-        """Gives the lease back; the next run finds it free.
+        """Releases the lease for the next run.
 
         `closed` says that no record is left open, neither this holder's nor an earlier one's; without it the next run
         looks for such records.
@@ -174,12 +175,12 @@ class Lease:
             self._amend(released=True, closed=closed)
 
     def abandon(self) -> None:
-        """Ends the heartbeat without giving the lease back: who comes next has to end what is left of us."""
+        """Ends the heartbeat without releasing the lease: the next holder has to end the processes left behind."""
         self._ended.set()
         if self._heart is not None:
             self._heart.join()
 
-    def _live(self, on_lost: Callable[[], None]) -> None:
+    def _beat(self, on_lost: Callable[[], None]) -> None:
         while not self._ended.wait(self._clock.beat_s):
             try:
                 self.check()
@@ -192,60 +193,60 @@ class Lease:
 
     def _amend(self, **changes: str | int | bool) -> None:
         with self._lock:
-            beaten = replace(self._holder, beat=self._holder.beat + 1, beaten=self._clock.now())
-            self._holder = replace(beaten, **changes)  # type: ignore[arg-type]  # the callers above name the fields
+            renewed = replace(self._holder, beat=self._holder.beat + 1, last_beat=self._clock.now())
+            self._holder = replace(renewed, **changes)  # type: ignore[arg-type]  # the callers above name the fields
             self._store.amend(_claim(self._holder))
 
 
-def acquire(store: Store, pipeline: str, doing: str, *, clock: Clock | None = None) -> Lease:
-    """Takes the pipeline's lease, from a dead holder if need be; waits for one who has it for a moment only.
+def acquire(store: Store, pipeline: str, purpose: str, *, clock: Clock | None = None) -> Lease:
+    """Takes the pipeline's lease, from a dead holder if need be; waits for a garbage collection.
 
-    A holder whose heartbeat is old by its own clock, and whose process cannot be seen to be dead, is watched for
-    `ttl_s` first. What a dead holder left is not yet put right: see `left_open`.
+    A holder whose last beat is old by its own clock, and whose process cannot be looked up, is watched for `ttl_s`
+    first. The records of a dead holder are not yet closed: see `unclosed_leases`.
 
     Raises:
         Held: another run has it; the message says which, and what to type.
     """
     clock = clock or Clock()
-    holder = settled(store, pipeline, clock)
-    if holder is not None and not holder.released and not dead(store, holder, clock):
+    holder = current_after_collection(store, pipeline, clock)
+    if holder is not None and not holder.released and not is_dead(store, holder, clock):
         raise Held(held_message(holder))
     now = clock.now()
     mine = Holder(
         pipeline=pipeline,
         token=1 if holder is None else holder.token + 1,
         who=process.identity(),
-        doing=doing,
+        purpose=purpose,
         beat=0,
-        beaten=now,
-        began=now,
+        last_beat=now,
+        acquired=now,
     )
     try:
         store.claim(_claim(mine))
     except AlreadyClaimed:
         winner = read(store, pipeline, mine.token)
-        if winner is not None and winner.doing == COLLECTING:
-            return acquire(store, pipeline, doing, clock=clock)
+        if winner is not None and winner.purpose == COLLECTING:
+            return acquire(store, pipeline, purpose, clock=clock)
         raise Held(held_message(winner or mine)) from None
     return Lease(store, mine, clock)
 
 
-def left_open(store: Store, lease: Lease) -> list[Holder]:
-    """Earlier holders that may have left records open, oldest first, after their journals were sealed.
+def unclosed_leases(store: Store, lease: Lease) -> list[Holder]:
+    """Seals the journals of earlier holders that may have left records open, and returns them, oldest first.
 
-    From here on they can write nothing, and their processes are gone, those on this machine. Whoever asked puts their
-    records right, then calls `close` for each, in this order: a closed one ends the search.
+    From here on they can write nothing, and their processes on this machine are gone. The caller closes their records,
+    then calls `mark_closed` for each, in this order: a closed one ends the search.
 
     Raises:
-        Held: processes of a dead holder live on and would not die; the message names them.
+        Held: processes of a dead holder would not die; the message names them.
     """
     found = []
     token = lease.token - 1
     while token and (holder := read(store, lease.pipeline, token)) is not None and not holder.closed:
         _seal(store, holder)
-        if not holder.released and _ours_to_end(holder, lease) and (left := process.end(holder.mark)):
+        if not holder.released and _may_end(holder, lease) and (left := process.end(holder.mark)):
             raise Held(
-                f"{holder.doing} of {holder.pipeline!r} is dead, but processes of it are left that would not die, so "
+                f"{holder.purpose} of {holder.pipeline!r} is dead, but some of its processes would not die, so "
                 f"nothing was started: {process.named(left)}\nOnce they are gone, start again."
             )
         found.append(holder)
@@ -253,57 +254,42 @@ def left_open(store: Store, lease: Lease) -> list[Holder]:
     return found[::-1]
 
 
-def _ours_to_end(holder: Holder, lease: Lease) -> bool:
-    """Whether a dead holder's processes are on this machine, and not those that now work for us."""
+def _may_end(holder: Holder, lease: Lease) -> bool:
+    """Whether a dead holder's worker processes are on this machine, and do not now work for this lease."""
     return holder.mark not in (0, lease.mark) and holder.who.machine == process.machine()
 
 
-def close(store: Store, holder: Holder) -> None:
-    """Notes that nothing of this holder is left open."""
-    facts = {**_claim(holder).facts, "closed": True}
-    store.amend(Claim("lease", holder.name, facts))
+def mark_closed(store: Store, holder: Holder) -> None:
+    """Notes that no record of this holder is left open."""
+    store.amend(_claim(replace(holder, closed=True)))
 
 
 def current(store: Store, pipeline: str) -> Holder | None:
-    """The newest lease of a pipeline, held or given back."""
+    """The newest lease of a pipeline, held or released."""
     newest = last(lambda n: store.claimed("lease", f"{pipeline}#{n}") is not None)
     return read(store, pipeline, newest) if newest else None
 
 
-def settled(store: Store, pipeline: str, clock: Clock) -> Holder | None:
-    """The newest lease, once nobody living has it for a moment only."""
-    while (holder := current(store, pipeline)) is not None and holder.doing == COLLECTING and not holder.released:
-        if dead(store, holder, clock):
+def current_after_collection(store: Store, pipeline: str, clock: Clock) -> Holder | None:
+    """The newest lease, after a garbage collection that holds it has ended or died."""
+    while (holder := current(store, pipeline)) is not None and holder.purpose == COLLECTING and not holder.released:
+        if is_dead(store, holder, clock):
             break
-        clock.sleep(_MOMENT_S)
+        clock.sleep(_POLL_S)
     return holder
 
 
 def read(store: Store, pipeline: str, token: int) -> Holder | None:
     """One lease as the store has it."""
     claim = store.claimed("lease", f"{pipeline}#{token}")
-    if claim is None:
-        return None
-    facts = claim.facts
-    return Holder(
-        pipeline=pipeline,
-        token=token,
-        who=Identity(str(facts["machine"]), claim.whole("pid"), claim.whole("started")),
-        doing=str(facts["doing"]),
-        beat=claim.whole("beat"),
-        beaten=datetime.fromisoformat(str(facts["beaten"])),
-        began=datetime.fromisoformat(str(facts["began"])),
-        mark=claim.whole("mark") if "mark" in facts else 0,
-        released=bool(facts["released"]),
-        closed=bool(facts["closed"]),
-    )
+    return None if claim is None else record_of(Holder, claim)
 
 
-def dead(store: Store, holder: Holder, clock: Clock) -> bool:
+def is_dead(store: Store, holder: Holder, clock: Clock) -> bool:
     """Whether a holder can no longer be working; may watch its heartbeat for `clock.ttl_s`."""
     if process.alive(holder.who) is False:
         return True
-    if abs(clock.now() - holder.beaten) < timedelta(seconds=clock.ttl_s):
+    if abs(clock.now() - holder.last_beat) < timedelta(seconds=clock.ttl_s):
         return False
     deadline = clock.monotonic() + clock.ttl_s
     while clock.monotonic() < deadline:
@@ -315,10 +301,10 @@ def dead(store: Store, holder: Holder, clock: Clock) -> bool:
 
 
 def held_message(holder: Holder) -> str:
-    """What to tell whoever finds the pipeline held."""
-    began = f"{holder.began.astimezone():%Y-%m-%d %H:%M %Z}"  # as the reader's clock has it
+    """The message for a command that finds the pipeline held."""
+    began = f"{holder.acquired.astimezone():%Y-%m-%d %H:%M %Z}"  # in the reader's time zone
     return (
-        f"{holder.doing} of {holder.pipeline!r} is still going (started {began} on "
+        f"{holder.purpose} of {holder.pipeline!r} is still going (started {began} on "
         f"{holder.who.host}, pid {holder.who.pid}), so nothing was started.\n"
         f"Wait for it, or stop it:  spanwise stop {holder.pipeline}"
     )
@@ -338,19 +324,4 @@ def _seal(store: Store, holder: Holder) -> None:
 
 
 def _claim(holder: Holder) -> Claim:
-    return Claim(
-        "lease",
-        holder.name,
-        {
-            "machine": holder.who.machine,
-            "pid": holder.who.pid,
-            "started": holder.who.started,
-            "doing": holder.doing,
-            "beat": holder.beat,
-            "beaten": holder.beaten.isoformat(),
-            "began": holder.began.isoformat(),
-            "mark": holder.mark,
-            "released": holder.released,
-            "closed": holder.closed,
-        },
-    )
+    return Claim("lease", holder.name, facts_of(holder))

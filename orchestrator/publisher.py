@@ -12,7 +12,7 @@ from pathlib import Path
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.driver import Artifacts, Execute, Reuse
-from spanwise.orchestrator.lease import Holder, Lease, close, left_open
+from spanwise.orchestrator.lease import Holder, Lease, mark_closed, unclosed_leases
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import AlreadyClaimed, Store, marks_of
 
@@ -93,10 +93,10 @@ def described(execution: Execution, plan: Execute) -> Execution:
     )
 
 
-def put_right(store: Store, lease: Lease, root: Path) -> list[Run]:
+def close_abandoned_runs(store: Store, lease: Lease, root: Path) -> list[Run]:
     """Closes what earlier, dead holders of this pipeline's lease left running, and returns the runs they were in."""
     found = []
-    for holder in left_open(store, lease):
+    for holder in unclosed_leases(store, lease):
         for run in _runs_of(store, holder):
             for execution in store.executions(run):
                 if not execution.state.succeeded:
@@ -107,7 +107,7 @@ def put_right(store: Store, lease: Lease, root: Path) -> list[Run]:
             ended = replace(run, state=State.FAILED, error="abandoned: its controller died", ended=lease.now())
             lease.write(lambda place, ended=ended: store.update_run(ended, place))  # type: ignore[misc]
             found.append(ended)
-        close(store, holder)
+        mark_closed(store, holder)
     return found
 
 

@@ -24,7 +24,8 @@ from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.lease import TTL_S, Clock
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Execution, Run, State
-from spanwise.orchestrator.runner import Event, Outcome, Request, run
+from spanwise.orchestrator.run_request import Event, RunOutcome, RunRequest
+from spanwise.orchestrator.runner import run
 from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import MemoryStore, Store
 
@@ -102,7 +103,7 @@ class Lake:
 class Ran:
     """What became of a run, and words to ask for it."""
 
-    outcome: Outcome
+    outcome: RunOutcome
     events: tuple[Event, ...]  #: what happened, in order
 
     @property
@@ -140,9 +141,9 @@ class Trial:
         self.store = MemoryStore() if store is None else store
         self.clock = clock
 
-    def run(self, pipeline: Pipeline, request: Request | None = None, *, span: int | None = None) -> Ran:
+    def run(self, pipeline: Pipeline, request: RunRequest | None = None, *, span: int | None = None) -> Ran:
         """Runs the pipeline, or the part that `request` selects, and waits for it; raises what the runner raises."""
-        asked = request or Request()
+        asked = request or RunRequest()
         events: list[Event] = []
         with Executor(pipeline) as executor:
             outcome = run(

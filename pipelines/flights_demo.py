@@ -24,7 +24,8 @@ from spanwise.orchestrator import Trigger
 from spanwise.orchestrator.errors import ServiceError
 from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.mlmd import open_store
-from spanwise.orchestrator.runner import Outcome, Request, run
+from spanwise.orchestrator.run_request import RunOutcome, RunRequest
+from spanwise.orchestrator.runner import run
 from spanwise.pipelines import flights, nycflights
 
 WINDOW = 3
@@ -47,7 +48,7 @@ class Morning:
     """What one day's run did, as the demo tells it."""
 
     day: date
-    outcome: Outcome
+    outcome: RunOutcome
     seconds: float
 
     def __str__(self) -> str:
@@ -96,7 +97,7 @@ def mornings(folder: Path, days: int) -> Iterator[Morning]:
             start = time.perf_counter()
             day = nycflights.FIRST + timedelta(days=number)
             span = Calendar.DAY.parse(str(day))
-            request = Request(span=span, calendar="day", trigger=Trigger.SCHEDULE, source="flights.py")
+            request = RunRequest(span=span, calendar="day", trigger=Trigger.SCHEDULE, source="flights.py")
             outcome = run(pipeline, executor=executor, store=store, root=root, request=request)
             yield Morning(day, outcome, time.perf_counter() - start)
             if not outcome.succeeded:

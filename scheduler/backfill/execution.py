@@ -17,7 +17,8 @@ from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.lease import Clock
 from spanwise.orchestrator.pipeline import Pipeline, Selection
 from spanwise.orchestrator.run import Run, State, Trigger
-from spanwise.orchestrator.runner import Controller, Observer, Outcome, Request
+from spanwise.orchestrator.run_request import Observer, RunOutcome, RunRequest
+from spanwise.orchestrator.runner import Controller
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.backfill.record import TRAIN, Backfill, Stage, enter, runs
 from spanwise.scheduler.ledger import ticks
@@ -41,7 +42,7 @@ class Happened:
 
     what: Literal["paused", "waiting", "stopped", "began", "ran", "train-held-back", "resumed", "still-paused"]
     message: str = ""
-    outcome: Outcome | None = None  #: of "ran"
+    outcome: RunOutcome | None = None  #: of "ran"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +121,7 @@ def carry_out(backfill: Backfill, loaded: Loaded, means: Means, asked: Asked) ->
                 pause.take()
                 work = _Work(controller, backfill, loaded, means)
                 work.go()
-                interrupted = controller.asked or ("`spanwise stop`" if work.stopped else "")
+                interrupted = controller.stop_signal or ("`spanwise stop`" if work.stopped else "")
         except KeyboardInterrupt as by:
             interrupted = str(by)
     result = standing(backfill, means.store)
@@ -160,7 +161,7 @@ class _Work:
         for run in done.values():
             self._make_good(run)  # its process may have been killed before it could
         todo = [span for span in backfill.spans if span not in done]
-        for outcome in self._controller.together(self._each(todo), at_once=backfill.parallel):
+        for outcome in self._controller.run_all(self._each(todo), parallel=backfill.parallel):
             self._note(outcome)
         if not backfill.train or (TRAIN in done and not todo) or self._asked:
             return
@@ -169,7 +170,7 @@ class _Work:
             return
         self._note(self._controller.run(self._request(None, train=True)))
 
-    def _note(self, outcome: Outcome) -> None:
+    def _note(self, outcome: RunOutcome) -> None:
         self._means.tell(Happened(what="ran", outcome=outcome))
         if outcome.succeeded:
             self._make_good(outcome.run)
@@ -180,17 +181,17 @@ class _Work:
 
     @property
     def _asked(self) -> bool:
-        return bool(self._controller.asked or self.stopped)
+        return bool(self._controller.stop_signal or self.stopped)
 
-    def _each(self, spans: Sequence[int]) -> Iterator[Request]:
+    def _each(self, spans: Sequence[int]) -> Iterator[RunRequest]:
         for span in spans:
             if self._asked or (self._failed and self._means.fail_fast):
                 return
             yield self._request(span, train=False)
 
-    def _request(self, span: int | None, *, train: bool) -> Request:
+    def _request(self, span: int | None, *, train: bool) -> RunRequest:
         backfill, pipeline = self._backfill, self._loaded.pipeline
-        request = Request(
+        request = RunRequest(
             selection=_selection(pipeline, backfill, train=train),
             trigger=Trigger.BACKFILL,
             cause=backfill.cause,
@@ -244,7 +245,7 @@ def _controller(backfill: Backfill, loaded: Loaded, means: Means, asked: Asked) 
         root=means.settings.root,
         observe=means.observe,
         clock=Clock(sleep=asked.sleep),
-        doing=f"backfill {backfill.number}",
+        purpose=f"backfill {backfill.number}",
     )
     said = ""
     while True:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from spanwise.orchestrator.run import State, as_typed
-from spanwise.orchestrator.runner import Event, Outcome
+from spanwise.orchestrator.run_request import Event, RunOutcome
 from spanwise.orchestrator.span import Calendar, Version, ranges
 from spanwise.scheduler.backfill.execution import Happened, Result
 from spanwise.scheduler.backfill.inventory import listed
@@ -136,7 +136,7 @@ def happened(event: Happened, backfill: Backfill) -> str:
     }[event.what]
 
 
-def _ran(outcome: Outcome) -> str:
+def _ran(outcome: RunOutcome) -> str:
     lines = [records.summarize_run(outcome.run, outcome.executions, outcome.skipped)]
     for node in outcome.failed:
         first = strip_control(outcome.executions[node].error or "").strip().partition("\n")[0]

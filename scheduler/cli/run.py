@@ -29,7 +29,7 @@ from spanwise.scheduler.cli.app import (
 )
 
 if TYPE_CHECKING:
-    from spanwise.orchestrator.runner import Outcome
+    from spanwise.orchestrator.run_request import RunOutcome
     from spanwise.orchestrator.store import Store
 
 
@@ -123,7 +123,7 @@ def resume(
     _end(outcome, root, config, json=json)
 
 
-def _end(outcome: Outcome, root: Path | None, config: Path | None, *, json: bool) -> NoReturn:
+def _end(outcome: RunOutcome, root: Path | None, config: Path | None, *, json: bool) -> NoReturn:
     """Prints what became of a run, and ends with its exit code."""
     from spanwise.scheduler.run import launch
 

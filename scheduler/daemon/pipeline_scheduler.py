@@ -329,8 +329,8 @@ class Watched:
         """Starts the next attempt, unless something else holds the pipeline."""
         holder = scheduled_run.going(store, pipeline_of(self.pipeline), now)
         if holder is not None and not one.end_others:
-            running = Running(began=holder.began, run=scheduled_run.run_of(store, holder), doing=holder.doing)
-            came_after = one.entry.attempts or holder.began >= starts(self.described.timetable, one.entry.tick)
+            running = Running(began=holder.acquired, run=scheduled_run.run_of(store, holder), doing=holder.purpose)
+            came_after = one.entry.attempts or holder.acquired >= starts(self.described.timetable, one.entry.tick)
             if came_after or running.run is None or self._of_another_line(store, running.run):
                 one.again_s = monotonic + POLL_S  # it is waited for
                 return
@@ -518,7 +518,9 @@ class Watched:
         if holder is None:
             return None
         run = scheduled_run.run_of(store, holder)
-        return None if self._of_another_line(store, run) else Running(began=holder.began, run=run, doing=holder.doing)
+        return (
+            None if self._of_another_line(store, run) else Running(began=holder.acquired, run=run, doing=holder.purpose)
+        )
 
     def _of_another_line(self, store: Store, run: Run | None) -> bool:
         """Whether what holds the pipeline is another cadence of it: that is waited for, and is no overrun.

@@ -25,7 +25,7 @@ from spanwise.orchestrator.errors import Held, SpanNotFound, SpanwiseError, Usag
 from spanwise.orchestrator.lease import Holder
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Run, Trigger, as_typed
-from spanwise.orchestrator.runner import Request
+from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.store import AlreadyClaimed, Store
 from spanwise.scheduler.formatting import format_time
 from spanwise.scheduler.ledger import ticks
@@ -132,7 +132,7 @@ def _run(job: Job, known: Settings) -> int:
     if job.wait_until is not None and job.span is not None:
         wait_for(loaded, job.span, job, known)
 
-    def request(store: Store) -> Request:
+    def request(store: Store) -> RunRequest:
         if part_of(job.pipeline) == DATA and job.span is not None:
             _refuse_ingested(store, loaded.pipeline, job.span)
         return replace(
@@ -159,12 +159,12 @@ def _refuse_ingested(store: Store, pipeline: Pipeline, span: int) -> None:
         raise _Ingested
 
 
-def _asked(store: Store, job: Job, pipeline: Pipeline) -> Request:
+def _asked(store: Store, job: Job, pipeline: Pipeline) -> RunRequest:
     if job.base is not None:
         before = store.run(pipeline.name, job.base)
         with contextlib.suppress(UsageError):  # the pipeline has lost nodes of that run: all of it is run again
             return resume.resuming(before, standing(store, store.executions(before)), pipeline)
-    return Request(selection=selection(pipeline, job.part), span=job.span, from_scratch=job.from_scratch)
+    return RunRequest(selection=selection(pipeline, job.part), span=job.span, from_scratch=job.from_scratch)
 
 
 def make_way(store: Store, job: Job, known: Settings) -> None:
@@ -197,11 +197,11 @@ def going(store: Store, pipeline: str, now: datetime | None = None) -> Holder | 
     garbage collection: who tries waits for that second.
     """
     holder = lease.current(store, pipeline)
-    if holder is None or holder.released or holder.doing == lease.COLLECTING:
+    if holder is None or holder.released or holder.purpose == lease.COLLECTING:
         return None
     lives = process.alive(holder.who)
     if lives is None:
-        lives = abs((now or datetime.now(UTC)) - holder.beaten).total_seconds() < lease.TTL_S
+        lives = abs((now or datetime.now(UTC)) - holder.last_beat).total_seconds() < lease.TTL_S
     return holder if lives else None
 
 

@@ -17,7 +17,7 @@ from typing import Literal
 from spanwise.orchestrator import lease, process
 from spanwise.orchestrator.errors import NotRecorded, SpanwiseError
 from spanwise.orchestrator.run import State
-from spanwise.orchestrator.runner import room
+from spanwise.orchestrator.run_dir import run_dir
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import alert as words
 from spanwise.scheduler.alerts import channel, outbox
@@ -168,14 +168,14 @@ def _lease(store: Store, pipeline: str) -> Check:
     name = f"lease of {pipeline}"
     if holder is None or holder.released:
         return Check(name, "ok", "free")
-    who = f"{holder.doing} (pid {holder.who.pid} on {holder.who.host}, since {format_time(holder.began)})"
+    who = f"{holder.purpose} (pid {holder.who.pid} on {holder.who.host}, since {format_time(holder.acquired)})"
     alive = process.alive(holder.who)
     if alive is False:
         return Check(
             name, "warn", f"left by {who}, which is dead", f"spanwise stop {pipeline}  (the next run does it too)"
         )
     if alive is None:
-        return Check(name, "ok", f"held by {who}; it last answered {format_time(holder.beaten)}")
+        return Check(name, "ok", f"held by {who}; it last answered {format_time(holder.last_beat)}")
     return Check(name, "ok", f"held by {who}")
 
 
@@ -192,7 +192,7 @@ def _scratch(store: Store, root: Path, pipeline: str) -> Iterator[Check]:
         folder
         for run in itertools.islice(store.runs(pipeline), LOOK_BACK)
         if run.state.ended
-        for folder in room(root, run).glob("*.scratch")
+        for folder in run_dir(root, run).glob("*.scratch")
     ]
     if left:
         named = " ".join(map(str, left[:_MANY])) + (" …" if len(left) > _MANY else "")

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from spanwise.orchestrator.run import Run
-from spanwise.orchestrator.runner import room
+from spanwise.orchestrator.run_dir import run_dir
 from spanwise.orchestrator.store import Address, Store
 from spanwise.scheduler.daemon import scheduled_run
 from spanwise.scheduler.ledger import heartbeat
@@ -68,7 +68,7 @@ def overdue(store: Store, known: Scheduled, now: datetime) -> Overdue | None:
     if not late or ledger.paused(store, pipeline, now) is not None:
         return None
     going = scheduled_run.going(store, pipeline_of(pipeline), now)
-    if going is not None and waits(due(timetable, since, now), timetable, going.began):
+    if going is not None and waits(due(timetable, since, now), timetable, going.acquired):
         return None
     return Overdue(first=late[0], count=len(late))
 
@@ -96,7 +96,7 @@ def progress(store: Store, run: Run, home: Path) -> tuple[int, int, int]:
     """What grows as long as a run does something: the executions begun and ended, and the letters it has printed."""
     executions = store.executions(run)
     printed = 0
-    for log in (room(home, run) / "logs").glob("*"):
+    for log in (run_dir(home, run) / "logs").glob("*"):
         with contextlib.suppress(OSError):
             printed += log.stat().st_size
     return len(executions), sum(execution.state.ended for execution in executions), printed

@@ -15,7 +15,7 @@ from spanwise.orchestrator.errors import StoreError, UsageError
 from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.pipeline import Pipeline, Selection
 from spanwise.orchestrator.run import State
-from spanwise.orchestrator.runner import Outcome, Request
+from spanwise.orchestrator.run_request import RunOutcome, RunRequest
 from spanwise.orchestrator.runner import run as run_pipeline
 from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Store
@@ -53,7 +53,7 @@ class Wish:
     jobs: int | None = None
 
 
-def launch(wish: Wish, settings: Settings, *, json: bool) -> tuple[Outcome, Loaded]:
+def launch(wish: Wish, settings: Settings, *, json: bool) -> tuple[RunOutcome, Loaded]:
     """Loads the pipeline and runs it, with its progress shown; with `json`, on stderr.
 
     Raises:
@@ -65,9 +65,9 @@ def launch(wish: Wish, settings: Settings, *, json: bool) -> tuple[Outcome, Load
     span = None if wish.span is None else span_typed(wish.span, loaded.calendar)
     as_of = None if wish.as_of is None else moment(wish.as_of)
 
-    def request(store: Store) -> Request:
+    def request(store: Store) -> RunRequest:
         base = base_run(store, loaded.pipeline.name, wish.base)
-        return Request(selection=selection, span=span, as_of=as_of, base=base, typed=tuple(wish.params))
+        return RunRequest(selection=selection, span=span, as_of=as_of, base=base, typed=tuple(wish.params))
 
     return carried_out(loaded, request, settings, Effort(wish.jobs, cache=wish.cache), json=json), loaded
 
@@ -81,8 +81,8 @@ class Effort:
 
 
 def carried_out(
-    loaded: Loaded, request: Callable[[Store], Request], settings: Settings, effort: Effort, *, json: bool
-) -> Outcome:
+    loaded: Loaded, request: Callable[[Store], RunRequest], settings: Settings, effort: Effort, *, json: bool
+) -> RunOutcome:
     """Runs a loaded pipeline as `request` asks once it has seen the store; the loaded facts are filled in."""
     # Before the metadata is opened: the server that is forked here imports what the nodes need meanwhile.
     executor = Executor(loaded.pipeline)
@@ -106,7 +106,7 @@ def carried_out(
         executor.close()
 
 
-def _recover(store: Store, outcome: Outcome, pipeline: Pipeline, home: Path) -> None:
+def _recover(store: Store, outcome: RunOutcome, pipeline: Pipeline, home: Path) -> None:
     """Notes that what a schedule has missed of the run's span is made good, in the parts that it brought to an end."""
     if not outcome.succeeded:
         return
@@ -121,7 +121,7 @@ def _recover(store: Store, outcome: Outcome, pipeline: Pipeline, home: Path) -> 
         log.warning("recovery-not-noted", extra={"run": outcome.run.name, "reason": str(error)})
 
 
-def filled(request: Request, loaded: Loaded, settings: Settings, effort: Effort) -> Request:
+def filled(request: RunRequest, loaded: Loaded, settings: Settings, effort: Effort) -> RunRequest:
     """The request with what the pipeline file and the settings say of it."""
     return replace(
         request,
@@ -213,7 +213,7 @@ def base_run(store: Store, pipeline: str, typed: str | None) -> int | None:
     return store.run(pipeline, int(number)).number
 
 
-def told(outcome: Outcome, elsewhere: Sequence[str] = ()) -> str:
+def told(outcome: RunOutcome, elsewhere: Sequence[str] = ()) -> str:
     """What to say at the end of a run: verdict and one line; after a failure each error, its log, and the way on.
 
     `elsewhere` is --root and --config as they were typed.
@@ -232,7 +232,7 @@ def told(outcome: Outcome, elsewhere: Sequence[str] = ()) -> str:
     return "\n".join(parts)
 
 
-def document(outcome: Outcome) -> Document:
+def document(outcome: RunOutcome) -> Document:
     """The outcome for programs."""
     calendar = run_calendar(outcome.run)
     return {
@@ -243,7 +243,7 @@ def document(outcome: Outcome) -> Document:
     }
 
 
-def exit_code(outcome: Outcome) -> int:
+def exit_code(outcome: RunOutcome) -> int:
     """0 for a run that went well, 130 for one that Ctrl-C ended, else 1."""
     if outcome.succeeded:
         return 0

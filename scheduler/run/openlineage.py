@@ -23,7 +23,7 @@ from spanwise import __version__
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.errors import SettingsError
 from spanwise.orchestrator.run import Execution, Run, State
-from spanwise.orchestrator.runner import Event, Observer
+from spanwise.orchestrator.run_request import Event, Observer
 from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import format_count, run_calendar
@@ -172,7 +172,7 @@ class Scribe:
             case "node-started" if execution is not None:
                 facts, job = self._of_node(run, execution), self._node_job(execution)
                 return self._message(_STARTED, execution.started, facts, job)
-            case "node-reused" | "node-completed" | "node-failed" | "node-retrying" | "node-canceled" if execution:
+            case "node-reused" | "node-completed" | "node-failed" | "retry-scheduled" | "node-canceled" if execution:
                 return self._ended(run, execution)
         return None
 

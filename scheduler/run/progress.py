@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from spanwise.orchestrator.run import Execution
-from spanwise.orchestrator.runner import Event
+from spanwise.orchestrator.run_request import Event
 from spanwise.scheduler.formatting import create_table, elapsed_s, format_duration, single_line, strip_control
 
 if TYPE_CHECKING:
@@ -174,10 +174,10 @@ def format_event(event: Event) -> str:
         "node-reused": f"{node} {'reused: ' * (not _chosen(execution))}{_reason(execution)}",
         "node-completed": f"{node} complete in {duration}",
         "node-failed": f"{node} failed after {duration}: {reason}",
-        "node-retrying": f"{node} failed after {duration} and is retried: {reason}",
+        "retry-scheduled": f"{node} failed after {duration} and is retried: {reason}",
         "node-canceled": f"{node} canceled after {duration}",
         "node-skipped": f"{node} not reached: an input was not produced",
-        "run-stopping": f"Stopping: {event.message}",
+        "stop-requested": f"Stopping: {event.message}",
     }
     return lines.get(event.what, "")
 

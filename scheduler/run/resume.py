@@ -9,7 +9,7 @@ from spanwise.orchestrator.base_run import standing
 from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.pipeline import Pipeline, Selection
 from spanwise.orchestrator.run import Execution, Run, State, Trigger, as_typed
-from spanwise.orchestrator.runner import Outcome, Request
+from spanwise.orchestrator.run_request import RunOutcome, RunRequest
 from spanwise.scheduler.inspect import find
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.load import Loaded, load_again
@@ -19,7 +19,7 @@ from spanwise.scheduler.run.launch import Effort, carried_out
 
 def resume(
     reference: str, settings: Settings, effort: Effort, *, typed: Sequence[str] = (), json: bool
-) -> tuple[Outcome, Loaded]:
+) -> tuple[RunOutcome, Loaded]:
     """Takes up a run that did not finish, where it stopped, with its span, its pipeline file and its arguments.
 
     `typed` are arguments, "name=value", that replace those of the run.
@@ -52,7 +52,7 @@ def loaded_again(run: Run, settings: Settings) -> Loaded:
     return loaded
 
 
-def resuming(run: Run, executions: Iterable[Execution], pipeline: Pipeline) -> Request:
+def resuming(run: Run, executions: Iterable[Execution], pipeline: Pipeline) -> RunRequest:
     """What is left of a run: its nodes that did not end well and, of its nodes, all after them.
 
     Raises:
@@ -65,7 +65,7 @@ def resuming(run: Run, executions: Iterable[Execution], pipeline: Pipeline) -> R
             f"  spanwise run {as_typed(run.source)}"
         )
     selection = left(run, executions, pipeline)
-    return Request(
+    return RunRequest(
         selection=selection,
         trigger=Trigger.RESUME,
         cause=run.name,

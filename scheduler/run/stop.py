@@ -14,7 +14,7 @@ from spanwise.orchestrator.errors import Held, RunError
 from spanwise.orchestrator.lease import Holder
 from spanwise.orchestrator.process import Identity
 from spanwise.orchestrator.run import Run
-from spanwise.orchestrator.runner import sweep
+from spanwise.orchestrator.run_dir import remove_working_files
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
 
 POLL_S = 0.1
@@ -118,10 +118,10 @@ def _close(store: Store, run: Run, root: Path) -> Run:
     except Held:
         return store.run(run.pipeline, run.number)  # the next run has begun; it has put the records right
     try:
-        publisher.put_right(store, mine, root)
+        publisher.close_abandoned_runs(store, mine, root)
     except Held as left:
         raise RunError(str(left)) from left
     finally:
         mine.release()
-    sweep(root, run)
+    remove_working_files(root, run)
     return store.run(run.pipeline, run.number)

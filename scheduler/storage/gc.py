@@ -29,7 +29,7 @@ from spanwise.orchestrator.errors import Held, NotRecorded, ResolutionError, Run
 from spanwise.orchestrator.lease import Clock, Lease
 from spanwise.orchestrator.lineage import Direction, walk
 from spanwise.orchestrator.run import Execution, Run, State
-from spanwise.orchestrator.runner import sweep
+from spanwise.orchestrator.run_dir import remove_working_files
 from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, marked
 from spanwise.scheduler.backfill import record
@@ -130,8 +130,8 @@ def plan(means: Means, pipeline: str, loaded: Loaded | None = None) -> Plan:
     """
     found = holdings(means.store, means.root, pipeline, now=means.now, logs=means.retention.logs)
     newest = next(means.store.runs(pipeline))
-    holder = lease.settled(means.store, pipeline, means.clock)
-    held = holder is not None and not holder.released and not lease.dead(means.store, holder, means.clock)
+    holder = lease.current_after_collection(means.store, pipeline, means.clock)
+    held = holder is not None and not holder.released and not lease.is_dead(means.store, holder, means.clock)
     return Plan(
         pipeline=pipeline,
         calendar=run_calendar(newest),
@@ -355,9 +355,9 @@ def _leased(means: Means, pipeline: str) -> Iterator[Lease]:
             means.clock.sleep(POLL_S)
     closed = False
     try:
-        mine.keep(0, lambda: None)  # no process works for it; that it is lost, the next write tells
-        for run in publisher.put_right(means.store, mine, means.root):
-            sweep(means.root, run)
+        mine.start_heartbeat(0, lambda: None)  # no process works for it; that it is lost, the next write tells
+        for run in publisher.close_abandoned_runs(means.store, mine, means.root):
+            remove_working_files(means.root, run)
         closed = True
         yield mine
     finally:

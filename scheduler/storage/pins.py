@@ -22,7 +22,7 @@ def pin(store: Store, artifact: Artifact, *, why: str, now: datetime, clock: Clo
     """
     _enter(store, artifact, holds=True, why=why, now=now)
     # A collection that may have looked for pins before this one was there has let go of its lease after that.
-    lease.settled(store, artifact.name.partition("/")[0], clock or Clock())
+    lease.current_after_collection(store, artifact.name.partition("/")[0], clock or Clock())
     collected = store.claimed(COLLECTED, artifact.name)
     if collected is not None:
         when = format_time(datetime.fromisoformat(str(collected.facts["at"])))

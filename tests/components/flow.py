@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 
 from spanwise.orchestrator import Component, Examples, Execution, Outputs, Pipeline
 from spanwise.orchestrator.executor import Executor
-from spanwise.orchestrator.runner import Outcome, Request, run
+from spanwise.orchestrator.run_request import RunOutcome, RunRequest
+from spanwise.orchestrator.runner import run
 from spanwise.orchestrator.store import MemoryStore
 
 Columns = Mapping[str, object]
@@ -44,11 +45,11 @@ class Bench:
         self.root = root
         self.store = MemoryStore()
 
-    def run(self, *nodes: object, span: int | None = None, **request: object) -> Outcome:
+    def run(self, *nodes: object, span: int | None = None, **request: object) -> RunOutcome:
         """Runs these nodes as the pipeline `p`."""
         pipeline = Pipeline("p", nodes)
         with Executor(pipeline) as executor:
-            asked = Request(span=span, **request)
+            asked = RunRequest(span=span, **request)
             return run(pipeline, executor=executor, store=self.store, root=self.root, request=asked)
 
 

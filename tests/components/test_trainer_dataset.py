@@ -19,7 +19,7 @@ from spanwise.components.training.trainer import TrainerTask, Window
 from spanwise.orchestrator import Examples, Execution, Pipeline, Retry, State
 from spanwise.orchestrator.errors import DatasetError, ParameterError, UnreadableInput
 from spanwise.orchestrator.fingerprint import of_tree
-from spanwise.orchestrator.runner import Request
+from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.testing import Trial
 from spanwise.pipelines.input import col
 from spanwise.pipelines.input.dataset import Dataset
@@ -254,7 +254,7 @@ def test_a_snapshot_is_not_served_for_examples_that_are_gone(trial):
     lake = Lake(rows=ROWS, splits=["train"])
     again = Pipeline("p", [lake, Trainer(examples=lake["examples"], run_fn=one_epoch_halved)])
 
-    refused = trial.run(again, Request(selection=again.select(first=["Trainer"])))["Trainer"]
+    refused = trial.run(again, RunRequest(selection=again.select(first=["Trainer"])))["Trainer"]
 
     assert refused.state is State.FAILED
     assert "are gone or damaged" in refused.error

@@ -4,7 +4,7 @@ import pytest
 
 from spanwise.orchestrator import Component, Input, NotRecorded, Output, Pipeline, Report, UsageError
 from spanwise.orchestrator.base_run import StandIns, stand_ins
-from spanwise.orchestrator.runner import Request
+from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.testing import Trial
 
 
@@ -41,7 +41,7 @@ def test_a_whole_run_needs_nobody(trial):
 def test_the_newest_run_that_has_it_all_stands_in(trial):
     """For what is read, and for the rest where it has it."""
     for _ in range(2):
-        trial.run(pipeline(), Request(cache=False))
+        trial.run(pipeline(), RunRequest(cache=False))
     found = standing_in(trial, first=["b"])
 
     assert found.base == 2
@@ -51,7 +51,7 @@ def test_the_newest_run_that_has_it_all_stands_in(trial):
 def test_a_run_that_lacks_it_is_passed_over(trial):
     """One failed run does not block the next partial one."""
     trial.run(pipeline())
-    trial.run(pipeline(fails="b"), Request(cache=False))
+    trial.run(pipeline(fails="b"), RunRequest(cache=False))
     found = standing_in(trial, first=["c"])
 
     assert found.base == 1
@@ -61,7 +61,7 @@ def test_a_run_that_lacks_it_is_passed_over(trial):
 def test_outputs_are_never_mixed_from_several_runs(trial):
     """What the chosen run lacks and nobody reads is left out, not taken from another."""
     trial.run(pipeline())
-    trial.run(pipeline(fails="x"), Request(cache=False))
+    trial.run(pipeline(fails="x"), RunRequest(cache=False))
     found = standing_in(trial, first=["b"])
 
     assert found.base == 2
@@ -71,7 +71,7 @@ def test_outputs_are_never_mixed_from_several_runs(trial):
 def test_a_base_run_can_be_named(trial):
     """Whichever it is, as long as it has what is read."""
     for _ in range(2):
-        trial.run(pipeline(), Request(cache=False))
+        trial.run(pipeline(), RunRequest(cache=False))
 
     assert standing_in(trial, base=1, first=["b"]).base == 1
 
@@ -79,7 +79,7 @@ def test_a_base_run_can_be_named(trial):
 def test_a_named_base_run_that_lacks_something_is_refused(trial):
     """The message says what it lacks, and which runs have it."""
     trial.run(pipeline())
-    trial.run(pipeline(fails="b"), Request(cache=False))
+    trial.run(pipeline(fails="b"), RunRequest(cache=False))
 
     with pytest.raises(
         UsageError, match=r"Run 2 of 'p' has no finished b, which this part reads\. Runs that have it: 1\."
@@ -125,7 +125,7 @@ def test_a_run_of_stand_ins_can_stand_in(trial):
     """What was carried over counts as that run's own, so parts can follow each other."""
     trial.run(pipeline())
     whole = pipeline()
-    trial.run(whole, Request(selection=whole.select(first=["c"])))
+    trial.run(whole, RunRequest(selection=whole.select(first=["c"])))
     found = standing_in(trial, first=["b"])
 
     assert found.base == 2

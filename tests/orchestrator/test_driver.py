@@ -9,7 +9,7 @@ import pytest
 from spanwise.orchestrator import Component, Examples, Input, Output, Outputs, Report, ResolutionError, Resolver, Run
 from spanwise.orchestrator.driver import Execute, Reuse, drive, on_disk, past_of, recorded
 from spanwise.orchestrator.pipeline import Pipeline
-from spanwise.orchestrator.runner import Request
+from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.testing import Trial
 
 RUN = Run(pipeline="p", number=9)
@@ -243,6 +243,6 @@ def test_parameters_are_recorded_as_json(value, text):
 def test_many_outputs_are_reused_together(trial):
     """All that an earlier execution made under a key."""
     each = Each()
-    trial.run(Pipeline("p", [each]), Request())
+    trial.run(Pipeline("p", [each]), RunRequest())
 
     assert decide(trial, each).outputs == {}

@@ -8,7 +8,17 @@ import pytest
 
 from spanwise.orchestrator import Fenced, Held, StoreError, process
 from spanwise.orchestrator.errors import StoreUnavailable
-from spanwise.orchestrator.lease import COLLECTING, TTL_S, acquire, close, current, dead, held_message, left_open, read
+from spanwise.orchestrator.lease import (
+    COLLECTING,
+    TTL_S,
+    acquire,
+    current,
+    held_message,
+    is_dead,
+    mark_closed,
+    read,
+    unclosed_leases,
+)
 from spanwise.orchestrator.process import Identity
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, MemoryStore
 from spanwise.orchestrator.testing import FakeClock
@@ -24,23 +34,23 @@ def store(clock):
     return MemoryStore(clock)
 
 
-def take(store, clock, doing="a run"):
-    return acquire(store, "taxi", doing, clock=clock.lease())
+def take(store, clock, purpose="a run"):
+    return acquire(store, "taxi", purpose, clock=clock.lease())
 
 
 def from_elsewhere(store, lease):
     """Makes the lease one of a process on another machine, which cannot be looked up."""
-    _rewrite(store, lease, machine="elsewhere/0/0")
+    _rewrite(store, lease, who={"machine": "elsewhere/0/0"})
 
 
 def from_the_dead(store, lease):
     """Makes the lease one of a process of this machine that is gone."""
-    _rewrite(store, lease, started=1)
+    _rewrite(store, lease, who={"started": 1})
 
 
-def _rewrite(store, lease, **facts):
+def _rewrite(store, lease, who=None, **facts):
     claim = store.claimed("lease", f"taxi#{lease.token}")
-    store.amend(Claim("lease", claim.name, {**claim.facts, **facts}))
+    store.amend(Claim("lease", claim.name, {**claim.facts, "who": {**claim.facts["who"], **(who or {})}, **facts}))
 
 
 def write(store, lease, name):
@@ -160,7 +170,7 @@ def test_a_heartbeat_that_moves_keeps_the_lease(store, clock):
         clock.sleep(seconds)
         _rewrite(store, lease, beat=holder.beat + 1)
 
-    assert dead(store, holder, replace(watching, sleep=sleep)) is False
+    assert is_dead(store, holder, replace(watching, sleep=sleep)) is False
 
 
 def test_a_holder_that_gives_back_while_it_is_watched_is_over(store, clock):
@@ -174,7 +184,7 @@ def test_a_holder_that_gives_back_while_it_is_watched_is_over(store, clock):
         clock.sleep(seconds)
         _rewrite(store, lease, beat=holder.beat + 1, released=True)
 
-    assert dead(store, holder, replace(clock.lease(), sleep=sleep)) is True
+    assert is_dead(store, holder, replace(clock.lease(), sleep=sleep)) is True
 
 
 def test_of_two_that_take_over_one_wins(store, clock, monkeypatch):
@@ -221,7 +231,7 @@ def test_nothing_lands_after_the_journal_was_sealed(store, clock):
     write(store, old, "before")
     from_the_dead(store, old)
     new = take(store, clock)
-    left_open(store, new)
+    unclosed_leases(store, new)
 
     with pytest.raises(Fenced, match=r"has lost its lease \(token 1\)"):
         write(store, old, "after")
@@ -237,7 +247,7 @@ def test_a_write_between_the_takeover_and_the_seal_lands(store, clock):
     from_the_dead(store, old)
     new = take(store, clock)
     write(store, old, "late")
-    left_open(store, new)
+    unclosed_leases(store, new)
 
     assert store.claimed("journal", "taxi#1/2").facts["sealed"]
 
@@ -255,7 +265,7 @@ def test_a_seal_that_meets_a_write_takes_the_place_after(store, clock, monkeypat
         claim(*claims)
 
     monkeypatch.setattr(store, "claim", overtaken)
-    left_open(store, new)
+    unclosed_leases(store, new)
 
     with pytest.raises(Fenced):
         write(store, old, "after")
@@ -313,28 +323,28 @@ def test_dead_holders_are_found_oldest_first(store, clock):
     """All that were never closed, so that what one left cannot hide behind another."""
     lease = abandoned(store, clock, 3)
 
-    assert [holder.token for holder in left_open(store, lease)] == [1, 2, 3]
+    assert [holder.token for holder in unclosed_leases(store, lease)] == [1, 2, 3]
 
 
 def test_a_closed_holder_ends_the_search(store, clock):
     """Closing in order means that nothing before a closed one is open."""
     lease = abandoned(store, clock, 3)
-    first, second, _ = left_open(store, lease)
-    close(store, first)
-    close(store, second)
+    first, second, _ = unclosed_leases(store, lease)
+    mark_closed(store, first)
+    mark_closed(store, second)
 
-    assert [holder.token for holder in left_open(store, lease)] == [3]
+    assert [holder.token for holder in unclosed_leases(store, lease)] == [3]
 
 
 def test_closing_that_was_cut_short_is_taken_up(store, clock):
     """Who dies after closing one of two leaves the other to be found."""
     second = abandoned(store, clock, 2)
-    oldest, _ = left_open(store, second)
-    close(store, oldest)
+    oldest, _ = unclosed_leases(store, second)
+    mark_closed(store, oldest)
     from_the_dead(store, second)
     third = take(store, clock)
 
-    assert [holder.token for holder in left_open(store, third)] == [2, 3]
+    assert [holder.token for holder in unclosed_leases(store, third)] == [2, 3]
 
 
 def test_a_lease_given_back_with_records_open_is_looked_at(store, clock):
@@ -343,14 +353,14 @@ def test_a_lease_given_back_with_records_open_is_looked_at(store, clock):
     lease.release()
     after = take(store, clock)
 
-    assert [holder.token for holder in left_open(store, after)] == [1, 2]
+    assert [holder.token for holder in unclosed_leases(store, after)] == [1, 2]
 
 
 def test_a_lease_given_back_closed_is_not_looked_at(store, clock):
     """The usual way: one look-up, and nothing to put right."""
     take(store, clock).release(closed=True)
 
-    assert left_open(store, take(store, clock)) == []
+    assert unclosed_leases(store, take(store, clock)) == []
 
 
 def test_our_own_processes_are_not_ended(store, clock, monkeypatch):
@@ -359,10 +369,10 @@ def test_our_own_processes_are_not_ended(store, clock, monkeypatch):
     monkeypatch.setattr(process, "end", ended.append)
     for mark in (4711, 4712):
         old = take(store, clock)
-        _rewrite(store, old, mark=mark, started=1)
+        _rewrite(store, old, mark=mark, who={"started": 1})
     new = take(store, clock)
-    new.keep(4712, lambda: None)
-    left_open(store, new)
+    new.start_heartbeat(4712, lambda: None)
+    unclosed_leases(store, new)
     new.release()
 
     assert ended == [4711]
@@ -371,7 +381,7 @@ def test_our_own_processes_are_not_ended(store, clock, monkeypatch):
 def test_the_heart_beats_and_stops(store, clock):
     """While it is kept the beat goes up; a lease that was given back beats no more."""
     lease = acquire(store, "taxi", "a run", clock=clock.lease(ttl_s=0.05))
-    lease.keep(1, lambda: None)
+    lease.start_heartbeat(1, lambda: None)
     before = current(store, "taxi").beat
     moved = threading.Event()
     amend = store.amend
@@ -389,7 +399,7 @@ def test_the_heart_notices_a_lost_lease(store, clock):
     lost = threading.Event()
     from_the_dead(store, lease)
     take(store, clock)
-    lease.keep(1, lost.set)
+    lease.start_heartbeat(1, lost.set)
 
     assert lost.wait(10)
     assert lease.lost
@@ -399,7 +409,7 @@ def test_the_heart_notices_a_lost_lease(store, clock):
 def test_the_heart_outlives_a_store_that_is_away(store, clock, monkeypatch):
     """An error of the store, or any other, costs a beat and not the lease."""
     lease = acquire(store, "taxi", "a run", clock=clock.lease(ttl_s=0.05))
-    lease.keep(1, lambda: None)
+    lease.start_heartbeat(1, lambda: None)
     failed, back = threading.Event(), threading.Event()
     amend = store.amend
 
@@ -420,7 +430,7 @@ def test_the_heart_outlives_a_store_that_is_away(store, clock, monkeypatch):
 def test_a_lease_says_what_it_is_held_for(store, clock):
     """Once the run has its number, whoever is refused is told it."""
     lease = take(store, clock)
-    lease.tell("run 42")
+    lease.describe("run 42")
 
     assert held_message(current(store, "taxi")).startswith("run 42 of 'taxi' is still going")
 

@@ -10,10 +10,10 @@ from spanwise.orchestrator.publisher import (
     LONGEST_ERROR,
     begin,
     clear,
+    close_abandoned_runs,
     complete,
     fail,
     place,
-    put_right,
     reuse,
 )
 from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, MemoryStore
@@ -42,7 +42,7 @@ def blessing(of="p/Train/model/1"):
 
 def dies(store, lease):
     claim = store.claimed("lease", f"p#{lease.token}")
-    store.amend(Claim("lease", claim.name, {**claim.facts, "started": 1}))
+    store.amend(Claim("lease", claim.name, {**claim.facts, "who": {**claim.facts["who"], "started": 1}}))
 
 
 def test_what_was_made_becomes_visible(store, lease):
@@ -59,7 +59,7 @@ def test_nothing_is_visible_of_a_fenced_run(store, lease):
     execution = running(store, lease)
     dies(store, lease)
     successor = acquire(store, "p", "the next run")
-    put_right(store, successor, root=_nowhere())
+    close_abandoned_runs(store, successor, root=_nowhere())
 
     with pytest.raises(Fenced):
         complete(store, lease, execution, {}, PLAN, {"report": (Report("/r"),)})
@@ -179,7 +179,7 @@ def test_the_runs_of_all_dead_holders_are_closed(store, tmp_path):
             lease.release()
         else:
             dies(store, lease)
-    closed = put_right(store, acquire(store, "p", "the next run"), tmp_path)
+    closed = close_abandoned_runs(store, acquire(store, "p", "the next run"), tmp_path)
 
     assert [run.number for run in closed] == [1, 3]
     assert [store.run("p", n).state for n in (1, 2, 3)] == [State.FAILED, State.CANCELED, State.FAILED]
@@ -195,7 +195,7 @@ def test_the_files_of_a_recorded_failure_are_taken_away_too(store, tmp_path):
     left = place(tmp_path, execution, "report")
     left.mkdir(parents=True)
     dies(store, lease)
-    put_right(store, acquire(store, "p", "the next run"), tmp_path)
+    close_abandoned_runs(store, acquire(store, "p", "the next run"), tmp_path)
 
     assert not left.exists()
     assert store.execution(execution.id).error == "too small"
@@ -211,10 +211,10 @@ def test_putting_right_can_be_cut_short_and_taken_up(store, tmp_path, monkeypatc
     update_run = store.update_run
     monkeypatch.setattr(store, "update_run", lambda *_: (_ for _ in ()).throw(AlreadyClaimed("something")))
     with pytest.raises(AlreadyClaimed):
-        put_right(store, lease, tmp_path)
+        close_abandoned_runs(store, lease, tmp_path)
     lease.release()
     monkeypatch.setattr(store, "update_run", update_run)
-    closed = put_right(store, acquire(store, "p", "the next run"), tmp_path)
+    closed = close_abandoned_runs(store, acquire(store, "p", "the next run"), tmp_path)
 
     assert [run.number for run in closed] == [1, 2]
     assert all(e.state.ended for n in (1, 2) for e in store.executions(store.run("p", n)))

@@ -28,7 +28,8 @@ from spanwise.orchestrator import (
 from spanwise.orchestrator.errors import StoreUnavailable
 from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.lease import Clock, acquire, current
-from spanwise.orchestrator.runner import Controller, Request, run
+from spanwise.orchestrator.run_request import RunRequest
+from spanwise.orchestrator.runner import Controller, run
 from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, MemoryStore
 from spanwise.orchestrator.testing import Trial
 from tests.scenario.processes import frozen, needs_freezer
@@ -146,7 +147,7 @@ def test_a_second_run_reuses_the_first(trial):
 def test_the_cache_can_be_left_aside(trial):
     """`cache=False` does everything again, and publishes it anew."""
     trial.run(chain())
-    ran = trial.run(chain(), Request(cache=False))
+    ran = trial.run(chain(), RunRequest(cache=False))
 
     assert ran.states == {"First": State.COMPLETE, "Second": State.COMPLETE}
     assert ran.artifact("First", "report").name == "p/First/report/2"
@@ -155,7 +156,7 @@ def test_the_cache_can_be_left_aside(trial):
 def test_no_more_nodes_run_at_once_than_asked(trial):
     """The limit holds, and up to it independent nodes run side by side."""
     nodes = [Say(name=f"n{i}", wait_s=0.15) for i in range(4)]
-    ran = trial.run(Pipeline("p", nodes), Request(jobs=2))
+    ran = trial.run(Pipeline("p", nodes), RunRequest(jobs=2))
     spans = [
         [float((ran.artifact(node.name, "report").path / what).read_text()) for what in ("started", "ended")]
         for node in nodes
@@ -222,7 +223,7 @@ def test_a_failed_node_is_tried_again(trial):
         "p/1/Flaky/2": State.FAILED,
         "p/1/Flaky/3": State.COMPLETE,
     }
-    assert [e.what for e in ran.events].count("node-retrying") == 2
+    assert [e.what for e in ran.events].count("retry-scheduled") == 2
 
 
 def test_retries_come_to_an_end(trial):
@@ -248,7 +249,7 @@ def test_a_retry_that_is_due_does_not_spin_while_all_places_are_taken(trial):
     flaky = Say(name="Flaky", fails=1, retry=Retry(times=1, backoff_s=0.0))
     long = Say(name="Long", wait_s=0.6)
     used = time.process_time()
-    ran = trial.run(Pipeline("p", [flaky, long, Say(name="Last")]), Request(jobs=1))
+    ran = trial.run(Pipeline("p", [flaky, long, Say(name="Last")]), RunRequest(jobs=1))
 
     assert ran.run.state is State.COMPLETE
     assert time.process_time() - used < 0.4
@@ -281,7 +282,7 @@ def test_a_killed_node_leaves_no_scratch(trial):
 def test_a_run_without_jobs_is_refused(trial):
     """Nothing could ever run; it is told instead of waited for."""
     with pytest.raises(UsageError, match="at least one job at a time, not 0"):
-        trial.run(chain(), Request(jobs=0))
+        trial.run(chain(), RunRequest(jobs=0))
 
     assert current(trial.store, "p") is None
 
@@ -313,7 +314,7 @@ def test_a_signal_cancels_the_run(trial, number):
             executor=executor,
             store=trial.store,
             root=trial.root,
-            request=Request(jobs=1),
+            request=RunRequest(jobs=1),
             observe=stop_when("node-started", "Long", number),
         )
 
@@ -386,7 +387,7 @@ def test_one_run_at_a_time(trial):
 def test_a_part_without_a_base_is_refused(trial):
     """Nothing stands in for what is left out: nothing is recorded, and the lease is free again."""
     with pytest.raises(UsageError, match="reads what it leaves out: First"):
-        trial.run(chain(), Request(selection=chain().select(first=["Second"])))
+        trial.run(chain(), RunRequest(selection=chain().select(first=["Second"])))
 
     assert list(trial.store.runs("p")) == []
     assert current(trial.store, "p").closed
@@ -396,7 +397,7 @@ def test_a_part_reads_the_base_run(trial):
     """The outputs of the base run stand in for the nodes left out, recorded as such."""
     trial.run(chain())
     pipeline = chain(cache=False)
-    ran = trial.run(pipeline, Request(selection=pipeline.select(first=["Second"])))
+    ran = trial.run(pipeline, RunRequest(selection=pipeline.select(first=["Second"])))
 
     assert ran.states == {"First": State.CACHED, "Second": State.COMPLETE}
     assert ran.run.base == 1
@@ -473,7 +474,9 @@ def test_an_observer_that_fails_ends_the_run_in_order(trial):
     pipeline = Pipeline("p", [Say(name="First", wait_s=60.0), Say(name="Second")])
     executor = Executor(pipeline)
     with pytest.raises(BrokenPipeError):
-        run(pipeline, executor=executor, store=trial.store, root=trial.root, request=Request(jobs=2), observe=observe)
+        run(
+            pipeline, executor=executor, store=trial.store, root=trial.root, request=RunRequest(jobs=2), observe=observe
+        )
 
     assert not Path(f"/proc/{executor.session}").exists()
     assert states_of(trial.store) == {"p/1/First/1": State.FAILED, "p/1/Second/1": State.FAILED}
@@ -555,7 +558,7 @@ def test_what_a_dead_run_left_is_closed(trial):
     scratch = trial.root / "p" / ".runs" / "1" / "First.scratch"
     scratch.mkdir(parents=True)
     claim = store.claimed("lease", "p#1")
-    store.amend(Claim("lease", "p#1", {**claim.facts, "started": 1}))
+    store.amend(Claim("lease", "p#1", {**claim.facts, "who": {**claim.facts["who"], "started": 1}}))
     ran = trial.run(chain())
 
     assert ran.run.state is State.COMPLETE
@@ -584,7 +587,7 @@ def test_an_executor_serves_one_run_after_the_other(trial):
     pipeline = chain(cache=False)
     with Executor(pipeline) as executor:
         outcomes = [
-            run(pipeline, executor=executor, store=trial.store, root=trial.root, request=Request(span=span))
+            run(pipeline, executor=executor, store=trial.store, root=trial.root, request=RunRequest(span=span))
             for span in (1, 2)
         ]
 
@@ -607,7 +610,7 @@ def test_runs_side_by_side_share_a_lease_and_an_executor(trial, tmp_path):
         Executor(pipeline) as executor,
         Controller(pipeline, executor=executor, store=trial.store, root=trial.root, observe=observe) as controller,
     ):
-        outcomes = list(controller.together([Request(cause=c, jobs=2) for c in "abc"], at_once=2))
+        outcomes = list(controller.run_all([RunRequest(cause=c, jobs=2) for c in "abc"], parallel=2))
 
     assert began == [1, 2, 3]
     assert sorted((o.run.cause, o.run.state, o.run.token) for o in outcomes) == [(c, State.COMPLETE, 1) for c in "abc"]
@@ -619,11 +622,11 @@ def test_nobody_comes_between_the_runs_of_a_controller(trial):
     pipeline = chain()
     with (
         Executor(pipeline) as executor,
-        Controller(pipeline, executor=executor, store=trial.store, root=trial.root, doing="a backfill") as controller,
+        Controller(pipeline, executor=executor, store=trial.store, root=trial.root, purpose="a backfill") as controller,
     ):
         with pytest.raises(Held, match="a backfill"):
             trial.run(pipeline)
-        controller.run(Request())
+        controller.run(RunRequest())
         with pytest.raises(Held):
             trial.run(pipeline)
 
@@ -632,7 +635,7 @@ def test_nobody_comes_between_the_runs_of_a_controller(trial):
 
 def test_a_run_with_a_claim_that_exists_does_not_begin(trial):
     """Whoever starts a run for a cause starts it once; the pipeline is free for the next."""
-    once = Request(claims=(Claim("attempt", "p@2024-01-01#1"),))
+    once = RunRequest(claims=(Claim("attempt", "p@2024-01-01#1"),))
     trial.run(chain(), once)
 
     with pytest.raises(AlreadyClaimed):
@@ -650,8 +653,8 @@ def test_a_controller_that_was_asked_to_stop_begins_no_further_run(trial):
         Executor(pipeline) as executor,
         Controller(pipeline, executor=executor, store=trial.store, root=trial.root, observe=observe) as controller,
     ):
-        outcomes = list(controller.together([Request(grace_s=0.1)] * 3))
-        asked = controller.asked
+        outcomes = list(controller.run_all([RunRequest(grace_s=0.1)] * 3))
+        asked = controller.stop_signal
 
     assert [o.run.state for o in outcomes] == [State.CANCELED]
     assert asked == "SIGINT"

@@ -9,7 +9,7 @@ import pytest
 
 from spanwise.orchestrator import Attempt, Calendar, Component, Output, Pipeline, Report, State
 from spanwise.orchestrator.lease import TTL_S
-from spanwise.orchestrator.runner import Request
+from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.span import SpanPattern
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.orchestrator.testing import FakeClock, Lake, Trial
@@ -92,7 +92,7 @@ def test_a_trial_remembers(tmp_path):
     trial.run(pipeline)
 
     assert trial.run(pipeline).states == {"Say": State.CACHED}
-    assert trial.run(pipeline, Request(cache=False)).states == {"Say": State.COMPLETE}
+    assert trial.run(pipeline, RunRequest(cache=False)).states == {"Say": State.COMPLETE}
     assert isinstance(trial.store, MemoryStore)
 
 

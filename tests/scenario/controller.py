@@ -13,7 +13,8 @@ from spanwise.orchestrator import Attempt, Component, Input, Output, Pipeline, R
 from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.lease import Clock
 from spanwise.orchestrator.mlmd import open_store
-from spanwise.orchestrator.runner import Request, run
+from spanwise.orchestrator.run_request import RunRequest
+from spanwise.orchestrator.runner import run
 
 say = partial(print, flush=True)
 
@@ -72,7 +73,7 @@ def main(root: Path, work_s: float = 0.02, ttl_s: float = 15.0, act: bool = Fals
                 executor=executor,
                 store=store,
                 root=root,
-                request=Request(cache=False, jobs=4, grace_s=1.0),
+                request=RunRequest(cache=False, jobs=4, grace_s=1.0),
                 observe=lambda event: say(event.what, event.node),
                 clock=Clock(ttl_s=ttl_s),
             )

@@ -15,7 +15,8 @@ from spanwise.components.row_hash import buckets, row_hashes
 from spanwise.orchestrator import Artifact, Calendar, Examples, Pipeline, Trigger
 from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.mlmd import open_store
-from spanwise.orchestrator.runner import Event, Request, run
+from spanwise.orchestrator.run_request import Event, RunRequest
+from spanwise.orchestrator.runner import run
 from spanwise.orchestrator.store import Address
 from spanwise.orchestrator.testing import Lake, Ran
 from spanwise.pipelines import flights, nycflights
@@ -136,7 +137,7 @@ class Flights:
         observe: Callable[[Event], None] = _ignore,
     ) -> Ran:
         """A run for a day of January, or of the part of the pipeline from `first` to `last`."""
-        request = Request(
+        request = RunRequest(
             selection=self.pipeline.select(first=first, last=last),
             trigger=trigger,
             from_scratch=trigger is Trigger.BACKFILL,
@@ -149,11 +150,11 @@ class Flights:
     def run_other(self, pipeline: Pipeline, executor: Executor, of_day: int, trigger: Trigger) -> Ran:
         """A run of another pipeline of the same name, with the same records."""
         scratch = trigger is Trigger.BACKFILL
-        request = Request(trigger=trigger, from_scratch=scratch, span=span(of_day), calendar="day")
+        request = RunRequest(trigger=trigger, from_scratch=scratch, span=span(of_day), calendar="day")
         return self._ran(pipeline, executor, request)
 
     def _ran(
-        self, pipeline: Pipeline, executor: Executor, request: Request, observe: Callable[[Event], None] = _ignore
+        self, pipeline: Pipeline, executor: Executor, request: RunRequest, observe: Callable[[Event], None] = _ignore
     ) -> Ran:
         outcome = run(pipeline, executor=executor, store=self.store, root=self.root, request=request, observe=observe)
         return Ran(outcome=outcome, events=())

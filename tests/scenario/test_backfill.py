@@ -440,7 +440,7 @@ def test_a_backfill_waits_for_a_run_on_another_machine_and_ends_it_when_told(wee
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(process, "machine", lambda: "elsewhere/0/0")
         held = lease.acquire(store, "weekly", "run 99")
-    held.keep(0, lambda: None)
+    held.start_heartbeat(0, lambda: None)
     child = start("backfill", "weekly.py", "--span", "2", cwd=weeks.folder)
     waiting = next(line for line in child.stdout if line.startswith("Waiting"))
     child.send_signal(signal.SIGINT)

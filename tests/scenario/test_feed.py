@@ -9,7 +9,7 @@ import pytest
 from spanwise.components import ExampleGen, Trainer
 from spanwise.components.training.trainer import TrainerTask
 from spanwise.orchestrator import Pipeline, Trigger
-from spanwise.orchestrator.runner import Request
+from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.testing import Lake, Ran, Trial
 from spanwise.pipelines.input.dataset import Dataset
 from spanwise.resolvers import RollingWindow
@@ -71,12 +71,12 @@ class World:
         self.lake.arrive(span=span, version=version, rows=rows)
 
     def run(self, span: int, trigger: Trigger = Trigger.SCHEDULE) -> Ran:
-        return self.trial.run(days(self.lake.pattern), Request(span=span, trigger=trigger))
+        return self.trial.run(days(self.lake.pattern), RunRequest(span=span, trigger=trigger))
 
     def train(self, *trainers: str, **arguments) -> Ran:
         """Only the Trainers, on the window that was chosen last."""
         pipeline = days(self.lake.pattern, *trainers, **arguments)
-        return self.trial.run(pipeline, Request(selection=pipeline.select(first=trainers)))
+        return self.trial.run(pipeline, RunRequest(selection=pipeline.select(first=trainers)))
 
     def runs_of_snapshots(self) -> list[int]:
         """How many runs have left something in each snapshot."""

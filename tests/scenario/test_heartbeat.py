@@ -7,7 +7,7 @@ import pytest
 from spanwise.orchestrator import Component, Input, Output, Pipeline, Report, State
 from spanwise.orchestrator.lease import Clock, current
 from spanwise.orchestrator.mlmd import open_store
-from spanwise.orchestrator.runner import Request
+from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.testing import Trial
 
 
@@ -30,7 +30,7 @@ def test_a_heart_that_races_disturbs_nothing(tmp_path, caplog):
     store = open_store(str(tmp_path / "metadata.db"))
     trial = Trial(tmp_path, store, Clock(ttl_s=0.01))
     for _ in range(3):
-        assert trial.run(chain(15), Request(cache=False)).run.state is State.COMPLETE
+        assert trial.run(chain(15), RunRequest(cache=False)).run.state is State.COMPLETE
     holder = current(store, "p")
     journal = [store.claimed("journal", f"p#3/{n}") for n in range(1, 33)]
     store.close()

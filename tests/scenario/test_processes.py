@@ -185,7 +185,7 @@ def begin_and_end(store):
     mine = lease.acquire(store, "unruly", "a run")
     try:
         for holder in lease.left_open(store, mine):
-            lease.close(store, holder)
+            lease.mark_closed(store, holder)
     finally:
         mine.release()
 

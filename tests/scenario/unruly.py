@@ -18,7 +18,8 @@ from spanwise.components import Command
 from spanwise.orchestrator import Component, Output, Pipeline, Report, process
 from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.mlmd import open_store
-from spanwise.orchestrator.runner import Request, run
+from spanwise.orchestrator.run_request import RunRequest
+from spanwise.orchestrator.runner import run
 
 say = partial(print, flush=True)
 
@@ -151,7 +152,7 @@ def main(root: Path, ending: str, alone: str = "") -> None:
             executor=executor,
             store=store,
             root=root,
-            request=Request(jobs=len(kinds), grace_s=0.3),
+            request=RunRequest(jobs=len(kinds), grace_s=0.3),
             observe=lambda event: say(event.what, event.node),
         )
         store.close()

@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 from spanwise.components import ExampleGen
 from spanwise.orchestrator import Attempt, Component, Held, Input, Model, Node, Output, Outputs, Pipeline, SpanwiseError
 from spanwise.orchestrator.executor import Executor
-from spanwise.orchestrator.runner import Event, Outcome, run
+from spanwise.orchestrator.run_request import Event, RunOutcome
+from spanwise.orchestrator.runner import run
 from spanwise.orchestrator.store import Address
 from spanwise.resolvers import Latest, LatestBlessed
 from spanwise.scheduler.project.load import load
@@ -101,7 +102,7 @@ class Stage:
         self.calls = self.bench.root / "calls"
         self.calls.touch()
 
-    def run(self, *nodes: Node, **request: Any) -> Outcome:
+    def run(self, *nodes: Node, **request: Any) -> RunOutcome:
         return self.bench.run(*nodes, **request)
 
     def load(self, kind: type[Component] = Load) -> Component:
@@ -115,7 +116,7 @@ class Stage:
         return len(list(self.bench.store.newest(Address("p", node, "model"))))
 
 
-def _told(outcome: Outcome, *nodes: str) -> dict[str, Any]:
+def _told(outcome: RunOutcome, *nodes: str) -> dict[str, Any]:
     states = {name: execution.state.name for name, execution in outcome.executions.items()}
     return {
         "states": {name: state for name, state in states.items() if not nodes or name in nodes},

@@ -452,7 +452,7 @@ def test_whoever_waits_for_a_run_on_another_machine_may_stop_waiting(
     with world.store() as store, monkeypatch.context() as elsewhere:
         elsewhere.setattr(process, "machine", lambda: "elsewhere/0/0")
         held = lease.acquire(store, "days", "run 4")
-        held.keep(0, lambda: None)
+        held.start_heartbeat(0, lambda: None)
         child = start("backfill", "days.py", "--missed", cwd=world.folder)
         assert child.stdout is not None
         said = ""

@@ -12,7 +12,7 @@ from spanwise.orchestrator import (
     State,
     UsageError,
 )
-from spanwise.orchestrator.runner import Outcome
+from spanwise.orchestrator.run_request import RunOutcome
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.run import launch
 from spanwise.scheduler.run.launch import Wish
@@ -96,7 +96,7 @@ def test_the_latest_of_no_runs_is_refused() -> None:
         launch.base_run(MemoryStore(), "flights", "latest")
 
 
-def outcome(*done: str, failed: tuple[str, ...] = (), skipped: tuple[str, ...] = (), **facts: object) -> Outcome:
+def outcome(*done: str, failed: tuple[str, ...] = (), skipped: tuple[str, ...] = (), **facts: object) -> RunOutcome:
     states = {**dict.fromkeys(done, State.COMPLETE), **dict.fromkeys(failed, State.FAILED)}
     executions = {
         n: Execution(pipeline="p", run=42, node=n, state=s, error="ValueError: bad\n  File x" if n in failed else None)
@@ -106,7 +106,7 @@ def outcome(*done: str, failed: tuple[str, ...] = (), skipped: tuple[str, ...] =
         pipeline="p", number=42, nodes=("A", "B", "C", "D"), state=State.FAILED, span=DAY, calendar="day",
         started=NOON, ended=NOON,
     )  # fmt: skip
-    return Outcome(run=replace(run, **facts), executions=executions, failed=failed, skipped=skipped)  # type: ignore[arg-type]
+    return RunOutcome(run=replace(run, **facts), executions=executions, failed=failed, skipped=skipped)  # type: ignore[arg-type]
 
 
 def test_a_failure_ends_with_its_lines_and_the_way_on() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from spanwise import __version__
 from spanwise.orchestrator import Execution, Run, SettingsError, State
-from spanwise.orchestrator.runner import Event
+from spanwise.orchestrator.run_request import Event
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.run import openlineage
@@ -135,7 +135,7 @@ def test_a_failed_attempt_says_why(scribe):
     run = Run(pipeline="flights", number=3)
     failed = Execution(pipeline="flights", run=3, node="Trainer", state=State.FAILED, error="ValueError: no\n  line 3")
 
-    event = told(scribe.message(Event(what="node-retrying", run=run, node="Trainer", execution=failed)))
+    event = told(scribe.message(Event(what="retry-scheduled", run=run, node="Trainer", execution=failed)))
 
     assert event["eventType"] == "FAIL"
     assert event["run"]["facets"]["errorMessage"]["message"] == "ValueError: no"

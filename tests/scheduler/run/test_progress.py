@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from spanwise.orchestrator import Execution, Run, State
-from spanwise.orchestrator.runner import Event, Happening
+from spanwise.orchestrator.run_request import Event, EventName
 from spanwise.scheduler.run import progress
 from spanwise.scheduler.run.progress import Follower, Lines, Tail
 from tests.scheduler.records import NOON
@@ -16,7 +16,7 @@ from tests.scheduler.records import NOON
 RUN = Run(pipeline="flow", number=4, nodes=("First", "Second"))
 
 
-def event(what: Happening, node: str = "", message: str = "", **facts: object) -> Event:
+def event(what: EventName, node: str = "", message: str = "", **facts: object) -> Event:
     execution = Execution(pipeline="flow", run=4, node=node, started=NOON, ended=NOON + timedelta(seconds=2))
     return Event(
         what=what,
@@ -38,7 +38,7 @@ def event(what: Happening, node: str = "", message: str = "", **facts: object) -
         (event("node-reused", "First", reason="chose x/1", state=State.CACHED), "First chose x/1"),
         (event("node-failed", "First", "E: bad\n  File x"), "First failed after 2.0 s: E: bad"),
         (event("node-skipped", "Second"), "Second not reached: an input was not produced"),
-        (event("run-stopping", message="SIGINT"), "Stopping: SIGINT"),
+        (event("stop-requested", message="SIGINT"), "Stopping: SIGINT"),
         (event("run-ended"), ""),
     ],
 )

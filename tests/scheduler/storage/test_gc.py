@@ -29,7 +29,7 @@ from spanwise.orchestrator import (
 from spanwise.orchestrator.collection import Retention
 from spanwise.orchestrator.errors import SettingsError, UsageError
 from spanwise.orchestrator.mlmd import open_store
-from spanwise.orchestrator.runner import Request
+from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.store import Claim
 from spanwise.orchestrator.testing import Trial
 from spanwise.resolvers import RollingWindow
@@ -530,7 +530,7 @@ def test_a_window_over_collected_spans_names_the_commands(trial: Trial) -> None:
 
     refused = trial.run(learning(3), span=3)
     for span in (1, 2):
-        trial.run(learning(3), Request(selection=learning(3).select(last=["Ingest"])), span=span)
+        trial.run(learning(3), RunRequest(selection=learning(3).select(last=["Ingest"])), span=span)
     mended = trial.run(learning(3), span=3)
 
     assert refused["Learn"].error == (
@@ -548,7 +548,7 @@ def test_what_is_served_from_the_cache_needs_no_inputs(trial: Trial) -> None:
     for span in (1, 2, 3):
         trial.run(learning(3), span=span)
     trial.run(learning(1), span=3)
-    trial.run(learning(1), Request(cache=False), span=3)
+    trial.run(learning(1), RunRequest(cache=False), span=3)
     collect(trial, "p/Ingest/examples/1/1", "p/Ingest/examples/2/1")
 
     again = trial.run(learning(3), span=3)
@@ -563,7 +563,7 @@ def test_a_run_whose_outputs_were_collected_is_no_base(trial: Trial) -> None:
     new = trial.run(chain("b"))
     trial.store.claim(Claim("collected", new.artifact("Make", "report").name))
 
-    part = trial.run(chain("a"), Request(selection=chain("a").select(first=["Read"])))
+    part = trial.run(chain("a"), RunRequest(selection=chain("a").select(first=["Read"])))
 
     assert part.run.base == old.run.number
     assert part.run.state is State.COMPLETE

@@ -1,0 +1,200 @@
+"""Active runs: one run on its way, from its first node to its recorded end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from spanwise.orchestrator.component import Component, Resolver
+from spanwise.orchestrator.errors import Fenced, StoreError
+from spanwise.orchestrator.executor import Ended, FenceAsked
+from spanwise.orchestrator.node_runner import ActiveJob, NodeResult, NodeRunner
+from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.run_dir import remove_working_files
+from spanwise.orchestrator.run_request import Event, EventName, Observer, RunOutcome, RunRequest
+from spanwise.orchestrator.worklist import SkipNode, Worklist
+
+log = logging.getLogger("spanwise.run")
+
+_LONGEST_WAIT_S = 1.0
+"""A stop through the store announces itself to nobody, so the store is asked this often."""
+
+
+class ActiveRun:
+    """A run that has been recorded and has not ended. `stop_signal` names the signal that has asked for its end."""
+
+    def __init__(
+        self, nodes: NodeRunner, request: RunRequest, observe: Observer, stop_signal: Callable[[], str]
+    ) -> None:
+        self.run = nodes.run
+        self.closed = False  #: its end is recorded, and no execution of it is left open
+        self._nodes = nodes
+        self._request = request
+        self._observe = observe
+        self._stop_signal = stop_signal
+        self._worklist = Worklist(nodes.pipeline, nodes.run.nodes)
+        self._jobs: dict[int, ActiveJob] = {}  # by execution
+        self._stop_command = ""
+        self._stopping = ""  # by what, once jobs are being stopped
+
+    def begin(self, supplied: Iterable[Execution], abandoned: Iterable[Run]) -> None:
+        """Announces the run and carries over what the base run supplies."""
+        self._nodes.lease.describe(f"run {self.run.number}")
+        for run in abandoned:
+            self._announce("abandoned-run-closed", message=run.name)
+        self._announce("run-started")
+        for execution in supplied:
+            self._worklist.end(self._nodes.carry_over(execution))
+
+    @property
+    def over(self) -> bool:
+        """Whether no job is active and no node is left to start."""
+        return not self._jobs and bool(self._stopping or not self._worklist.waiting)
+
+    def start_ready(self) -> None:
+        """Starts every node that waits for nothing, and skips those that cannot run any more."""
+        while self._has_room() and (step := self._worklist.next_step(time.monotonic())) is not None:
+            if isinstance(step, SkipNode):
+                self._worklist.skip(step.node)
+                self._announce("node-skipped", step.node)
+            else:
+                self._start(step.node)
+
+    def handle(self, event: Ended | FenceAsked) -> None:
+        """Handles an event of the executor, if it is about a job of this run."""
+        if event.id not in self._jobs:
+            return
+        if isinstance(event, FenceAsked):
+            self._nodes.executor.answer(event.id, self._reason_to_hold_back())
+        else:
+            self._settle(self._nodes.finish(self._jobs.pop(event.id), event, stopping=bool(self._stopping)))
+
+    def enforce_limits(self) -> None:
+        """Stops jobs whose time is up, and all of them once somebody has asked to stop the run."""
+        self._stop_overdue()
+        if not self._stopping:
+            if self._nodes.store.claimed("stop", self.run.name) is not None:
+                self._stop_command = "`spanwise stop`"  # named even where its signal came before this look
+            if self._stop_asked():
+                self._stopping = self._stop_asked()
+                self._announce("stop-requested", message=self._stopping)
+        if self._stopping:
+            for job in self._nodes.executor.running:
+                self._stop(job, f"The run was stopped by {self._stopping}.")
+
+    def wait_s(self) -> float:
+        """How long nothing is to be done unless a job reports something."""
+        moments = [job.deadline for job in self._jobs.values() if job.deadline is not None]
+        retry = self._worklist.next_retry()
+        if retry is not None and len(self._jobs) < self._request.jobs:
+            moments.append(retry)
+        return max(0.0, min([_LONGEST_WAIT_S, *(moment - time.monotonic() for moment in moments)]))
+
+    def conclude(self) -> RunOutcome:
+        """Records how the run ended."""
+        work = self._worklist
+        if self._stopping:
+            self._end(State.CANCELED, f"stopped by {self._stopping}")
+        elif work.failed:
+            self._end(State.FAILED, f"{', '.join(work.failed)} failed")
+        else:
+            self._end(State.COMPLETE, None)
+        return RunOutcome(
+            run=self.run,
+            executions=work.executions,
+            failed=tuple(work.failed),
+            skipped=(*work.skipped, *work.waiting),
+        )
+
+    def abort(self, error: str) -> None:
+        """Ends all jobs and records that the run failed, unless its end is recorded already."""
+        if self.run.state.ended:
+            return
+        self._nodes.executor.close()
+        self._end(State.FAILED, error)
+
+    def _has_room(self) -> bool:
+        return len(self._nodes.executor.running) < self._request.jobs and not self._stop_asked()
+
+    def _stop_asked(self) -> str:
+        return self._stop_command or self._stop_signal()
+
+    def _start(self, name: str) -> None:
+        work, node = self._worklist, self._nodes.pipeline.nodes[name]
+        execution = self._nodes.begin(name, work.next_attempt(name))
+        work.start(execution)
+        self._announce("node-started", name, execution)
+        mine = work.published(node.source.node, node.source.key) if isinstance(node, Resolver) else ()
+        started = self._nodes.start(execution, work.inputs_of(node), mine, cache=self._request.cache)
+        if isinstance(started, ActiveJob):
+            self._jobs[execution.id] = started
+        else:
+            self._settle(started)
+
+    def _settle(self, result: NodeResult) -> None:
+        """Notes and announces how an execution ended, and lets a node that may be retried wait for its turn."""
+        execution, message = result.execution, result.message
+        self._worklist.end(execution)
+        if execution.state is State.FAILED:
+            if (wait_s := self._retry_wait_s(result)) is not None:
+                self._worklist.retry(execution.node, time.monotonic() + wait_s)
+                self._announce("retry-scheduled", execution.node, execution, f"{message}\nTried again in {wait_s:g} s.")
+                return
+            self._worklist.fail(execution.node)
+        self._announce(_EVENT_OF[execution.state], execution.node, execution, message)
+
+    def _retry_wait_s(self, result: NodeResult) -> float | None:
+        """How long a failed node waits for its next attempt; None when it gets none."""
+        node, attempt = self._nodes.pipeline.nodes[result.execution.node], result.execution.attempt
+        if not result.may_retry or self._stopping or not isinstance(node, Component) or attempt > node.retry.times:
+            return None
+        return node.retry.wait_s(attempt)
+
+    def _stop_overdue(self) -> None:
+        now = time.monotonic()
+        for id_, job in self._jobs.items():
+            if job.deadline is not None and now >= job.deadline:
+                limit_s = self._nodes.pipeline.nodes[job.execution.node].timeout_s  # type: ignore[attr-defined]
+                why = f"It took longer than its limit of {limit_s:g} s (timeout_s) and was stopped."
+                self._stop(id_, why, timed_out=True)
+                job.deadline = None
+
+    def _stop(self, job: int, why: str, *, timed_out: bool = False) -> None:
+        self._nodes.executor.stop(job, why, timed_out=timed_out, grace_s=self._request.grace_s)
+
+    def _reason_to_hold_back(self) -> str | None:
+        """Why a job may have no effect outside the store; None when it may."""
+        try:
+            self._nodes.lease.check()
+        except Fenced as lost:
+            return str(lost)
+        return f"The run was stopped by {self._stopping}." if self._stopping else None
+
+    def _end(self, state: State, error: str | None) -> None:
+        """Records the end of the run; when that is impossible, the next run closes it."""
+        lease, store = self._nodes.lease, self._nodes.store
+        ended = replace(self.run, state=state, error=error, ended=lease.now())
+        try:
+            for execution in [e for e in self._worklist.executions.values() if not e.state.ended]:
+                self._worklist.end(self._nodes.fail(execution, error or "").execution)
+            lease.write(lambda place: store.update_run(ended, place))
+            self.closed = True
+        except (Fenced, StoreError) as unrecorded:
+            log.warning("run-end-not-recorded", extra={"run": ended.name, "reason": str(unrecorded)})
+        self.run = ended
+        remove_working_files(self._nodes.root, ended)
+        self._announce("run-ended", message=error or "")
+
+    def _announce(self, what: EventName, node: str = "", execution: Execution | None = None, message: str = "") -> None:
+        log.info(what, extra={"run": self.run.name, "node": node, "reason": message})
+        self._observe(Event(what=what, run=self.run, node=node, execution=execution, message=message))
+
+
+_EVENT_OF: dict[State, EventName] = {
+    State.CACHED: "node-reused",
+    State.COMPLETE: "node-completed",
+    State.CANCELED: "node-canceled",
+    State.FAILED: "node-failed",
+}
