@@ -7,8 +7,8 @@ Each name is loaded when it is first used, so that `import spanwise` costs next 
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # what type checkers hold to be true; importing `typing` would take longer than all the rest
 if TYPE_CHECKING:
     from spanwise.components import (
         Analyzer,

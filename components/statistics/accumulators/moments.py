@@ -35,7 +35,7 @@ class Moments:
         if not count:
             return cls()
         values, counts = found.values.astype(np.float64), found.counts.astype(np.float64)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):  # some BLAS kernels flag both when a sum overflows
             scale = float(np.abs(values).max()) if not np.isfinite(np.dot(values, counts)) else 1.0
             mean = float(np.dot(values / scale, counts)) / count * scale
             m2 = float(np.dot((values - mean) ** 2, counts))

@@ -31,7 +31,9 @@ def test_every_case_is_a_test_or_a_difference():
     """No case of these areas is left out, and none is both."""
     cases = json.loads((HERE.parents[2] / "conformance" / "cases" / "data.json").read_text())
     ids = {case["id"] for case in cases if case["area"] in {f"service.{area}" for area in AREAS}}
-    tests = "".join(path.read_text() for path in [*HERE.glob("test_cases_*.py"), HERE / "test_journal.py"])
+    tests = "".join(
+        path.read_text() for path in [*HERE.glob("test_cases_*.py"), HERE / "dispatcher" / "test_journal.py"]
+    )
     tested = {"-".join(found) for found in re.findall(r"^def test_([A-Z]{2})_(\d+)_", tests, re.MULTILINE)}
     differ = tomllib.loads((HERE.parent / "differences.toml").read_text()).keys() & ids
 
