@@ -73,7 +73,7 @@ def _write(file: Path) -> None:
 
 
 def _mapped(file: Path, num_parallel: int | None = None) -> Dataset:
-    return from_arrow_files([str(file)]).map(features, vectorized=True, num_parallel=num_parallel)
+    return from_arrow_files([str(file)]).map(features, vectorized=True, num_parallel=num_parallel, stateless=True)
 
 
 def _pipeline(file: Path) -> Dataset:

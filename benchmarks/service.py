@@ -115,7 +115,7 @@ def _read(files: list[str], rows: int) -> Generator[Figure, None, float]:
     with Served() as service:
         halves = [files[number::WORKERS] for number in range(WORKERS)]
         ports = [service.start("benchmarks.service_flight", *half) for half in halves]
-        mapped = from_arrow_files(files).repeat(PASSES).map(features, vectorized=True).batch(rows)
+        mapped = from_arrow_files(files).repeat(PASSES).map(features, vectorized=True, stateless=True).batch(rows)
         forms: dict[str, Callable[[], Iterable[int]]] = {
             "ours": lambda: (batch.num_rows for batch in mapped.distribute(service.target, "dynamic")),
             "sent": lambda: (

@@ -12,7 +12,7 @@ from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input import sinks
 from spanwise.pipelines.input.call import Format
 from spanwise.pipelines.input.element import UNKNOWN, ElementSpec, Table
-from spanwise.pipelines.input.execution.trial import Workers
+from spanwise.pipelines.input.execution.callers import Workers
 from spanwise.pipelines.input.flow import Flow
 from spanwise.pipelines.input.graph.fingerprint import FilesBy, WithFingerprint
 from spanwise.pipelines.input.graph.rewrite import RULES, Plan, optimized
@@ -70,8 +70,8 @@ class Dataset(Flow):
         format: Format | None = None,  # noqa: A002  the word for it
         num_parallel: int | None = None,
         deterministic: bool | None = None,
-        workers: Workers = "auto",
-        stateless: bool | None = None,
+        workers: Workers = "threads",
+        stateless: bool = False,
     ) -> Dataset:
         """The results of `function`, element by element; a plain tuple is spread over its arguments.
 
@@ -80,8 +80,9 @@ class Dataset(Flow):
         `reads` are the columns it is given, `writes` those it gives back, which are added to the others; with both
         said, files are read and rows filtered as far below it as possible. `spec` says what it gives.
 
-        `num_parallel` calls are made at once by threads, or by worker processes if its first calls show that it keeps
-        Python's lock to itself and its code that calls do not depend on each other; `workers` says so instead.
+        `num_parallel` calls run at once, in threads or, with `workers="processes"`, in worker processes: Python code
+        in threads shares one lock. `stateless=True` says that calls do not depend on each other, so that calls with
+        blocks of rows run in parallel without `num_parallel`.
         """
         result = _described(spec)
         rows = isinstance(result, Table) and not vectorized
@@ -373,11 +374,11 @@ class Dataset(Flow):
         `step` is what you do with each element: with it the profile tells whether you wait for the input, or the
         input for you. It runs for `limit_s` seconds, or until the elements end.
         """
-        from spanwise.pipelines.input.tuning.profile import profiled
+        from spanwise.pipelines.input.tuning.profile import profile_pass
 
         if step is not None and not callable(step):
             raise DatasetError(f"profile(step={step!r:.80}): wants a function, which is given each element.")
-        return profiled(self, step, limit_s=limit_s)
+        return profile_pass(self, step, limit_s=limit_s)
 
     def to_arrow(self) -> pa.Table:
         """All rows, or all batches or dicts as rows, as one table."""

@@ -10,7 +10,7 @@ The contract, for whoever adds an op (one file in `ops/`: a frozen dataclass and
   gives one element at a time.
 - A `Stream` is an iterator. `state()` is what it takes to give the same rest again, in plain data; `restore` is called
   on a fresh stream, at most once, before the first element. An error raised by `__next__` has used up its element: the
-  next call goes on behind it. Ops that cut blocks (`rows.Rows`) call `state()` once a block, so it has to be cheap.
+  next call goes on behind it. Ops that cut blocks (`rows.RowCursor`) call `state()` once a block, so keep it fast.
 - An op that leaves a seed open has a field `seed` that is None; before it is opened a number stands there (`seeded`).
 - What can be set while the stream runs is a `Knob`, registered with `opening.tuner` when the stream is opened.
 """
@@ -109,6 +109,10 @@ class Opening:
         if self.dataset is None:
             raise DatasetError(f"{op.name}: this opening makes no nested datasets.")
         return self.dataset(op)
+
+    def is_ordered(self, deterministic: bool | None) -> bool:
+        """Whether a parallel op keeps the order of its input: as it says itself, or else as the options say."""
+        return self.options.deterministic if deterministic is None else deterministic
 
     def round(self, number: int) -> Opening:
         """For one of the rounds of a `repeat`: ops that shuffle do it differently in each."""

@@ -42,7 +42,7 @@ def bytes_of(block: pa.RecordBatch | pa.Table) -> int:
         return int(block.nbytes)
 
 
-class Rows:
+class RowCursor:
     """Takes rows off a stream of blocks by count. Not a stream: a part of those that cut blocks.
 
     Its state is that of the stream before the block it is in, and the rows used since: so a restored one may meet
@@ -128,7 +128,7 @@ class RowDicts(Stream):
 
     def __init__(self, source: Stream) -> None:
         self._source = source
-        self._rows = Rows(source)
+        self._rows = RowCursor(source)
         self._dicts: list[Element] = []
         self._at = 0
         self._before: State = {}

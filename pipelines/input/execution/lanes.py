@@ -7,13 +7,13 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeVar
 
-from spanwise.pipelines.input.execution.parallel import Ahead, Permits
-from spanwise.pipelines.input.op import Element, Knob, Opening, State, Stream
-from spanwise.pipelines.input.ops.interleave import Interleave, InterleaveStream, Slot
-from spanwise.pipelines.input.rows import in_rows
-from spanwise.pipelines.input.tuning.stats import Work
+from spanwise.pipelines.input.execution.ahead import Ahead
+from spanwise.pipelines.input.execution.turns import DatasetSlot, InterleaveStream, Turns
+from spanwise.pipelines.input.execution.window import Permits
+from spanwise.pipelines.input.op import Element, Knob, State, Stream
+from spanwise.pipelines.input.tuning.stats import CallTimes
 
-SlotOrNone = TypeVar("SlotOrNone", Slot, "Slot | None")
+SlotOrNone = TypeVar("SlotOrNone", DatasetSlot, "DatasetSlot | None")
 
 
 class LanesStream(InterleaveStream):
@@ -23,12 +23,11 @@ class LanesStream(InterleaveStream):
     place of another: its error comes in its turn, as if it were a dataset of nothing but an error.
     """
 
-    lock_share = 0.0
     watch: Callable[[int, int], None] | None = None  # its threads take elements, they call nothing
 
-    def __init__(self, op: Interleave, opening: Opening, num_parallel: Knob, *, ordered: bool) -> None:
-        super().__init__(op, opening)
-        self.work = Work()
+    def __init__(self, turns: Turns, num_parallel: Knob, *, ordered: bool) -> None:
+        super().__init__(turns)
+        self.work = CallTimes()
         self._num_parallel = num_parallel
         self._permits = Permits(num_parallel)
         self._ready: SimpleQueue[int] | None = None if ordered else SimpleQueue()  # numbers of slots
@@ -43,7 +42,7 @@ class LanesStream(InterleaveStream):
         return sum(lane.buffer for lane in self._lanes())
 
     @property
-    def pulled(self) -> Work:
+    def pulled(self) -> CallTimes:
         return self.work
 
     @property
@@ -53,7 +52,7 @@ class LanesStream(InterleaveStream):
     def __next__(self) -> Element:
         if not self._begun:
             self._begun = True
-            for place in range(self._op.cycle):
+            for place in range(self._turns.cycle):
                 self._turn = place
                 self._filled()
             self._turn = 0
@@ -79,19 +78,19 @@ class LanesStream(InterleaveStream):
             self._filled()  # now, not at its next turn: until then its first elements can be read
         super()._next_turn()
 
-    def _filled(self) -> Slot | None:
+    def _filled(self) -> DatasetSlot | None:
         return _started(super()._filled())
 
-    def _again(self, kept: State) -> Slot:
+    def _again(self, kept: State) -> DatasetSlot:
         return _started(super()._again(kept))
 
     def _opened(self, element: Element, number: int) -> Stream:
-        op, opening, ready = self._op, self._opening, self._ready
+        turns, ready = self._turns, self._ready
         return Ahead(
-            _Unopened(lambda: op.opened(element, number, opening)),
-            name=op.name,
-            rows=in_rows(op),
-            window=lambda: 2 if in_rows(op) else 2 * op.block,
+            _Unopened(lambda: turns.open_dataset(element, number)),
+            name=turns.name,
+            rows=turns.rows,
+            window=lambda: 2 if turns.rows else 2 * turns.block,
             permits=self._permits,
             work=self.work,
             on_ready=None if ready is None else lambda: ready.put(number),

@@ -7,7 +7,6 @@ process that is killed leaves nothing in /dev/shm. Only the structure around the
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import io
 import mmap
@@ -88,18 +87,6 @@ class Process:
         result, cpu_s = answer
         self.cpu_s += cpu_s
         return result
-
-    @property
-    def loaded(self) -> bool:
-        """Whether it can be called without waiting for it to start; False also if it ended before it had.
-
-        Raises:
-            NotPortable: the function cannot be loaded there.
-        """
-        if not self._loaded and select.select([self._socket], [], [], 0)[0]:
-            with contextlib.suppress(EOFError, OSError):
-                self._load()
-        return self._loaded
 
     def _load(self) -> None:
         """Waits until it has started and loaded the function."""

@@ -223,16 +223,16 @@ def _map_fusion(op: Op) -> Change | None:
             if any(getattr(first, name) != getattr(second, name) for name in alike):
                 return None
             chain = Chain((*_calls(first), *_calls(second)))
-            pure = first.is_stateless and second.is_stateless
+            stateless = first.stateless and second.stateless
             fused = replace(
-                second, input=first.input, function=chain, reads=None, writes=None, format=None, stateless=pure
+                second, input=first.input, function=chain, reads=None, writes=None, format=None, stateless=stateless
             )
             return fused, "two functions are called one behind the other"
     return None
 
 
 def _calls(op: Map) -> tuple[Any, ...]:
-    call = op.applied()
+    call = op.call()
     return call.calls if isinstance(call, Chain) else (call,)
 
 
@@ -261,8 +261,8 @@ def _shuffle_repeat_fusion(op: Op) -> Change | None:
 def _map_parallelization(op: Op) -> Change | None:
     match op:
         case Map(num_parallel=None, input=below) if op.vectorized or isinstance(below.spec, BatchSpec):
-            if op.is_stateless:
-                return replace(op, num_parallel=AUTOTUNE), "its calls do not depend on each other"
+            if op.stateless:
+                return replace(op, num_parallel=AUTOTUNE), "its calls are declared to be independent"
     return None
 
 

@@ -11,7 +11,7 @@ from spanwise.pipelines.input.element import Batch as BatchSpec
 from spanwise.pipelines.input.element import Spec, batched
 from spanwise.pipelines.input.op import Count, Element, Op, Opening, Stream, Through, ceil_div, whole
 from spanwise.pipelines.input.ops.as_numpy import arrays_of
-from spanwise.pipelines.input.rows import Rows, in_rows
+from spanwise.pipelines.input.rows import RowCursor, in_rows
 from spanwise.pipelines.input.stacking import stack
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Batch(Op):
 
 class RowBatchStream(Through):
     def __init__(self, source: Stream, op: Batch) -> None:
-        self._rows = Rows(source)
+        self._rows = RowCursor(source)
         super().__init__(source, self._rows)
         self._size = op.size
         self._drop = op.drop_remainder

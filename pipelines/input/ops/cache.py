@@ -12,7 +12,7 @@ from spanwise.pipelines.input.element import Ragged, Sparse, parts_of
 from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream, Through, seeded, whole
 from spanwise.pipelines.input.ops.arrow import BlockStream
 from spanwise.pipelines.input.ops.tensors import ElementsStream
-from spanwise.pipelines.input.rows import Rows, bytes_of, in_rows
+from spanwise.pipelines.input.rows import RowCursor, bytes_of, in_rows
 
 DEFAULT_LIMIT_BYTES = 1 << 30
 
@@ -126,7 +126,7 @@ class CacheStream(Stream):
             while self._at < count:
                 next(self)
             return
-        rows = Rows(self._opened())
+        rows = RowCursor(self._opened())
         assert self._found is not None
         while self._at < count:
             block = rows.take(count - self._at)
@@ -139,7 +139,7 @@ class CacheStream(Stream):
 class Rest(Through):
     """The rest of the blocks of which `rows` has taken some."""
 
-    def __init__(self, rows: Rows, source: Stream) -> None:
+    def __init__(self, rows: RowCursor, source: Stream) -> None:
         super().__init__(source)
         self._rows = rows
 

@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.arrays import as_arrays, as_batch
 from spanwise.pipelines.input.call import Format, caller, failed, format_of, of_rows
 from spanwise.pipelines.input.element import UNKNOWN, Spec, Table
-from spanwise.pipelines.input.execution.purity import stateless
-from spanwise.pipelines.input.execution.trial import Workers
-from spanwise.pipelines.input.op import Element, Op, Opening, Stream, Through, callable_, whole
+from spanwise.pipelines.input.execution.ahead import Ahead, parallelism_knob
+from spanwise.pipelines.input.execution.callers import Workers
+from spanwise.pipelines.input.op import AUTOTUNE, Element, Op, Opening, Stream, Through, callable_, whole
 from spanwise.pipelines.input.rows import elements, in_rows
+from spanwise.pipelines.input.tuning.autotune import cores
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Apply: TypeAlias = Callable[[Element, int], Element]
+
+MOST_THREADS: Final = 64
+"""That autotune lets call one function: those that wait for a disk or a network need no core."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,8 +39,8 @@ class Map(Op):
     format: Format | None = None
     num_parallel: int | None = None  #: how many calls may run at once; None runs them in the consumer's thread
     deterministic: bool | None = None  #: None as the dataset's options say
-    workers: Workers = "auto"  #: what makes calls that run at once; "auto" finds out, see `trial`
-    stateless: bool | None = None  #: whether calls may run side by side; None to find out from the code
+    workers: Workers = "threads"  #: what makes calls that run at once
+    stateless: bool = False  #: whether the user says that calls do not depend on each other and may run side by side
 
     def __post_init__(self) -> None:
         callable_("map", "function", self.function)
@@ -44,7 +48,7 @@ class Map(Op):
         if self.num_parallel is not None:
             whole("map", "num_parallel", self.num_parallel, autotune=True)
         if self.workers not in get_args(Workers):
-            raise DatasetError(f"map(workers={self.workers!r}): wants 'auto', 'threads' or 'processes'.")
+            raise DatasetError(f"map(workers={self.workers!r}): wants 'threads' or 'processes'.")
         if self.vectorized and not in_rows(self.input):
             raise DatasetError("map(vectorized=True): the elements are not rows, so there are no blocks of them.")
         if not self.vectorized and isinstance(self.result, Table):
@@ -71,30 +75,32 @@ class Map(Op):
         return self.result
 
     def open(self, opening: Opening) -> Stream:
-        if self.num_parallel is not None:
-            from spanwise.pipelines.input.execution.parallel import open_map
-
-            return open_map(self, opening)
         source = opening.open(self.input) if self.vectorized else elements(opening, self.input)
-        return MapStream(source, self)
+        if self.num_parallel is None:
+            return MapStream(source, self)
+        processes = self.workers == "processes"
+        knob = parallelism_knob(
+            self.name,
+            self.num_parallel,
+            opening,
+            minimum=int(processes),
+            maximum=opening.options.cpu_budget or cores() if processes else MOST_THREADS,
+        )
+        stream = Ahead(
+            source,
+            name=self.name,
+            rows=self.vectorized,
+            window=lambda: 2 * knob.value,
+            function=self.call(),
+            num_parallel=knob,
+            workers=self.workers,
+            ordered=opening.is_ordered(self.deterministic),
+        )
+        if self.num_parallel == AUTOTUNE and opening.tuner is not None:
+            opening.tuner.register(knob, stream)
+        return stream
 
-    @property
-    def is_stateless(self) -> bool:
-        """Whether calls of the function can be made in any order, at the same time and in any process."""
-        return stateless(self.function) if self.stateless is None else self.stateless
-
-    @property
-    def may_travel(self) -> bool:
-        """Whether worker processes may make calls: if the user says so, or says nothing and the code nothing else."""
-        return self.workers == "processes" or (self.workers == "auto" and self.is_stateless)
-
-    @property
-    def functions(self) -> tuple[Callable[..., Any], ...]:
-        """Those of the user, in the order in which they are called."""
-        calls = self.function.calls if isinstance(self.function, Chain) else (self,)
-        return tuple(call.function for call in calls)
-
-    def applied(self) -> Apply:
+    def call(self) -> Apply:
         """What to call for an element (or block) and its position, which errors name. Can be sent to processes."""
         if isinstance(self.function, Chain):
             return self.function
@@ -178,7 +184,7 @@ class MapStream(Through):
 
     def __init__(self, source: Stream, op: Map) -> None:
         super().__init__(source)
-        self._call = op.applied()
+        self._call = op.call()
         self._vectorized = op.vectorized
         self.at = 0  # elements or rows taken
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.execution.parallel import Ahead
+from spanwise.pipelines.input.execution.ahead import Ahead
 from spanwise.pipelines.input.op import AUTOTUNE, Knob, Op, Opening, Stream, whole
 from spanwise.pipelines.input.rows import in_rows
 

@@ -14,7 +14,7 @@ from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import UNKNOWN, Spec
 from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, mixed, whole
 from spanwise.pipelines.input.ops.concatenate import one_kind
-from spanwise.pipelines.input.rows import Rows, in_rows, joined
+from spanwise.pipelines.input.rows import RowCursor, in_rows, joined
 
 _DRAWS = 4096  # made at a time; part of what a seed means, so never change it
 
@@ -115,7 +115,7 @@ class RowSampleStream(SampleStream):
 
     def __init__(self, op: Sample, sources: list[Stream], seed: int) -> None:
         super().__init__(op, sources, seed)
-        self._rows = [Rows(source) for source in sources]
+        self._rows = [RowCursor(source) for source in sources]
 
     def __next__(self) -> Element:
         import numpy as np

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spanwise.pipelines.input.op import Element, Op, Opening, Place, State, Stream, Through, mixed, whole
-from spanwise.pipelines.input.rows import Rows, in_rows, joined
+from spanwise.pipelines.input.rows import RowCursor, in_rows, joined
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -109,7 +109,7 @@ class RowShuffleStream(ShuffleStream):
     """Takes the rows of a window by the permutation, a block at a time."""
 
     def __init__(self, source: Stream, op: Shuffle, epoch: tuple[int, ...], opening: Opening) -> None:
-        self._rows = Rows(source)
+        self._rows = RowCursor(source)
         super().__init__(source, op, epoch, self._rows)
         self._block = opening.block
 

@@ -12,7 +12,7 @@ from spanwise.pipelines.input.element import DatasetSpec, Spec
 from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, whole
 from spanwise.pipelines.input.ops.arrow import Arrow
 from spanwise.pipelines.input.ops.tensors import Elements
-from spanwise.pipelines.input.rows import Rows, in_rows, joined
+from spanwise.pipelines.input.rows import RowCursor, in_rows, joined
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,7 +80,7 @@ class RowPieces(Pieces):
 
     def __init__(self, source: Stream) -> None:
         super().__init__(source)
-        self._rows = Rows(source)
+        self._rows = RowCursor(source)
 
     def read(self, count: int) -> Any:
         return self._rows.gather(count) or ()

@@ -45,7 +45,6 @@ class Node:
     kind: Kind = Kind.KNOWN_RATIO
     own_s: float  #: its own work for one element that it gives, inputs not counted
     cpu_s: float | None = None  #: how much of it keeps a core busy; None: all
-    lock_s: float = 0.0  #: how much of it only one thread of the process can do at a time (Python's lock)
     variability: float = 0.0  #: squared coefficient of variation of its time: 0 steady, 1 random as M/M/1 has it
     taken: float = 1.0  #: elements that the op above takes from this one for each that it gives
     element_bytes: float = 0.0  #: what one waiting element holds: a whole block where rows travel in blocks
@@ -100,7 +99,7 @@ def latency_s(node: Node, settings: Settings, busy_s: float = 0.0) -> float:
     parallelism, buffer = value(node.parallelism, settings), places(node, settings)
     if not buffer:
         return node.own_s + _inputs_s(node, settings, busy_s + node.own_s)
-    work_s = max(node.own_s / parallelism, node.lock_s) + node.handing_s
+    work_s = node.own_s / parallelism + node.handing_s
     if node.kind is Kind.ASYNC_INTERLEAVE:
         supply_s, inner_s = _interleaved_s(node, settings)
         work_s += inner_s / parallelism

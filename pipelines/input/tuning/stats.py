@@ -26,7 +26,7 @@ KnobKind: TypeAlias = Literal["parallelism", "buffer", "block"]
 
 
 @dataclass(kw_only=True)
-class Work:
+class CallTimes:
     """What calling a function in the background has taken so far."""
 
     calls: int = 0
@@ -53,11 +53,11 @@ class Work:
 class RunsAhead(Protocol):
     """A stream that works while its consumer does."""
 
-    work: Work | None  #: calls of a function; None if it only takes elements from its input
+    work: CallTimes | None  #: calls of a function; None if it only takes elements from its input
     watch: Callable[[int, int], None] | None  #: is told from when to when each of them went, in ns
 
     @property
-    def pulled(self) -> Work: ...  # what it took to take them
+    def pulled(self) -> CallTimes: ...  # what it took to take them
 
     @property
     def parallelism(self) -> int: ...
@@ -67,9 +67,6 @@ class RunsAhead(Protocol):
 
     @property
     def element_bytes(self) -> float: ...
-
-    @property
-    def lock_share(self) -> float: ...
 
 
 HANDING_S = 3e-5  #: about what it takes to wake a thread and let it have Python's lock
@@ -103,7 +100,7 @@ class Meter:
 
 
 @dataclass(frozen=True)
-class Span:
+class TimelineSpan:
     """A stretch of time that a thread spent in an op, or in a call of its function."""
 
     op: Op
@@ -117,14 +114,16 @@ class Trace:
     """The first spans of a pass, for its timeline."""
 
     def __init__(self, limit: int = 20_000) -> None:
-        self.spans: list[Span] = []
+        self.spans: list[TimelineSpan] = []
         self._limit = limit
         self._begun = _clock()
 
     def add(self, op: Op, start_ns: int, end_ns: int, *, call: bool = False) -> None:
         if len(self.spans) < self._limit:
             thread = threading.current_thread().name
-            self.spans.append(Span(op, thread, call, (start_ns - self._begun) / 1e9, (end_ns - self._begun) / 1e9))
+            self.spans.append(
+                TimelineSpan(op, thread, call, (start_ns - self._begun) / 1e9, (end_ns - self._begun) / 1e9)
+            )
 
 
 class Timed(Stream):
@@ -208,7 +207,8 @@ class Reading:
     total_s: float = 0.0  #: how long its consumer was in it
     element_bytes: float = 0.0
     ahead: bool = False  #: whether it works in the background
-    work: Work | None = None  #: what was done there by calling a function
+    parallelism: int = 1  #: how many elements are worked on at once there
+    work: CallTimes | None = None  #: what was done there by calling a function
 
     def since(self, before: Reading) -> Reading:
         """What it has done after another reading; all of it, if that is nothing."""
@@ -216,7 +216,7 @@ class Reading:
             return self
         work = self.work
         if work is not None and before.work is not None and work.calls > before.work.calls:
-            work = Work(
+            work = CallTimes(
                 calls=work.calls - before.work.calls,
                 took_s=work.took_s - before.work.took_s,
                 squares=work.squares - before.work.squares,
@@ -228,6 +228,7 @@ class Reading:
             total_s=self.total_s - before.total_s,
             element_bytes=self.element_bytes,
             ahead=self.ahead,
+            parallelism=self.parallelism,
             work=work,
         )
 
@@ -300,6 +301,7 @@ class Stats:
             total_s=total.total_ns / 1e9,
             element_bytes=total.element_bytes or (ahead.element_bytes if ahead is not None else 0.0),
             ahead=ahead is not None,
+            parallelism=1 if ahead is None else ahead.parallelism,
             work=replace(ahead.work) if ahead is not None and ahead.work is not None else None,
         )
 
@@ -339,7 +341,6 @@ class Stats:
             kind=kind,
             own_s=own_s,
             cpu_s=cpu_s,
-            lock_s=own_s * ahead.lock_share if ahead is not None else 0.0,
             variability=variability,
             handing_s=handing_s,
             taken=taken,

@@ -14,7 +14,7 @@ from spanwise.pipelines.input.tuning import autotune, stats
 from spanwise.pipelines.input.tuning.autotune import PERIOD_S, Budget, Stop, Tuner, climb, machine_budget, propose
 from spanwise.pipelines.input.tuning.latency import Kind, Node, Parameter, held_bytes, latency_s, wait_s, work_s
 from spanwise.pipelines.input.tuning.profile import Profile
-from spanwise.pipelines.input.tuning.stats import Reading, Work
+from spanwise.pipelines.input.tuning.stats import CallTimes, Reading
 from tests.pipelines.input.talk import F_S, G_S, SOURCE_S, free, one_after_another, tree
 
 PLENTY = 1e12  # bytes
@@ -146,7 +146,7 @@ def test_AT_14_where_the_settings_stood_does_not_matter(start, monkeypatch):
     seen = {source: 0.02 * 100, inner: 0.1 * 100, outer: 0.2 * 100}
     tuner._before = dict.fromkeys(tuner.stats.ops, Reading())
     monkeypatch.setattr(tuner.stats, "readings", lambda: {
-        op: Reading(calls=100, units=100, total_s=s, work=None if op is source else Work(calls=100, took_s=s, cpu_s=s))
+        op: Reading(calls=100, units=100, total_s=s, work=None if op is source else CallTimes(calls=100, took_s=s, cpu_s=s))
         for op, s in seen.items()
     })  # fmt: skip
     for knob, value in zip((tuner._knobs[inner], tuner._knobs[outer]), start, strict=True):

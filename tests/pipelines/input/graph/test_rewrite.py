@@ -39,13 +39,14 @@ def test_each_rewrite_can_be_left_out(rule, name):
 
 def test_explain_tells_what_fired_and_why():
     """Printed, a plan shows the graph before and after and a line for each rewrite."""
-    dataset = rows().take(-1).map(written, vectorized=True, reads=["fare"], writes=["double"])
+    double = {"reads": ["fare"], "writes": ["double"], "stateless": True}
+    dataset = rows().take(-1).map(written, vectorized=True, **double)
 
     assert str(dataset.explain()).splitlines() == [
         "before: Arrow > Take > Map",
         "after:  Arrow > ParallelMap > Prefetch",
         "  noop_elimination at Take: takes everything",
-        "  map_parallelization at Map: its calls do not depend on each other",
+        "  map_parallelization at Map: its calls are declared to be independent",
         "  prefetch_insertion at ParallelMap: it works while the consumer does",
     ]
     assert "no rewrite applies" in str(inputs.range(3).explain())
@@ -114,7 +115,8 @@ def test_a_whole_shuffle_that_is_repeated_reads_once():
 def test_small_functions_of_single_elements_stay_in_the_consumers_thread():
     """To hand an element to a thread costs more than most functions of one element do."""
     assert after(inputs.range(5).map(abs)) == "Range > Map"
-    assert after(rows().batch(4).map(lambda batch: batch["fare"] * 2)) == "Arrow > Batch > ParallelMap > Prefetch"
+    batches = rows().batch(4).map(lambda batch: batch["fare"] * 2, stateless=True)
+    assert after(batches) == "Arrow > Batch > ParallelMap > Prefetch"
 
 
 def test_only_what_cuts_blocks_stays_behind_the_prefetch():

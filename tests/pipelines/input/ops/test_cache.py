@@ -27,9 +27,7 @@ def test_rows_are_read_once():
         calls.append(len(columns["fare"]))
         return columns
 
-    dataset = (
-        inputs.from_arrow(pa.table({"fare": np.arange(50)})).map(counted, vectorized=True, stateless=False).cache()
-    )
+    dataset = inputs.from_arrow(pa.table({"fare": np.arange(50)})).map(counted, vectorized=True).cache()
     first, second = dataset.to_arrow(), dataset.options(block_rows=7).to_arrow()
 
     assert first == second

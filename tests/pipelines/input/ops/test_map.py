@@ -120,7 +120,7 @@ def test_an_error_in_a_block_names_its_rows(rows):
         ({"vectorized": True}, "the elements are not rows"),
         ({"reads": ["fare"]}, "only a vectorized map works on columns"),
         ({"num_parallel": 0}, r"num_parallel=0\): wants a whole number of at least 1, or AUTOTUNE"),
-        ({"workers": "fibre"}, "wants 'auto', 'threads' or 'processes'"),
+        ({"workers": "fibre"}, "wants 'threads' or 'processes'"),
         ({"format": "excel"}, "wants 'arrow'"),
         ({"spec": 3}, "wants an ElementSpec, or a pyarrow.Schema"),
     ],

@@ -104,13 +104,6 @@ def test_a_longer_buffer_helps_against_times_that_vary():
         assert (latency_s(prefetch, {"buffer": 8}, 0.02) < latency_s(prefetch, {"buffer": 1}, 0.02)) == helps
 
 
-def test_threads_do_not_divide_what_holds_pythons_lock():
-    """A function of pure Python is no faster on eight threads."""
-    tree = node(0.1, kind=Kind.ASYNC_KNOWN_RATIO, lock_s=0.1, parallelism=Parameter(key="p", maximum=8))
-
-    assert latency_s(tree, {"p": 8}) == latency_s(tree, {"p": 1})
-
-
 def test_a_quick_element_is_not_worth_a_thread():
     """Without a thread nothing has to be handed over."""
     tree = node(1e-6, kind=Kind.ASYNC_KNOWN_RATIO, handing_s=3e-5, parallelism=Parameter(key="p", minimum=0, maximum=8))

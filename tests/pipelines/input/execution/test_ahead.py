@@ -10,6 +10,7 @@ import time
 import weakref
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +19,10 @@ import pytest
 import spanwise.pipelines.input as tfdata
 from spanwise.orchestrator.errors import DatasetError, FunctionFailed, WorkerLost
 from spanwise.orchestrator.process import children
-from spanwise.pipelines.input.execution.parallel import Ahead
+from spanwise.pipelines.input.execution.ahead import Ahead
 from spanwise.pipelines.input.execution.process import Process, portable
 from spanwise.pipelines.input.op import Knob, Opening
+from spanwise.pipelines.input.ops import map as map_op
 
 WAYS = pytest.mark.parametrize("workers", ["threads", "processes"])
 
@@ -127,6 +129,33 @@ def test_a_stream_that_is_restored_gives_the_rest(workers, ordered):
 
         assert Counter(before + middle + after) == whole
         assert not ordered or before + middle + after == [x * x for x in range(100)]
+
+
+@pytest.mark.parametrize("stop", [0, 2, 25])
+def test_a_state_that_was_saved_with_threads_is_restored_with_processes(stop):
+    """And the other way round: who calls the function is no part of the state."""
+    ways = squares(40, workers="threads"), squares(40, workers="processes")
+    for saved_by, restored_by in (ways, reversed(ways)):
+        with saved_by.iterator() as elements:
+            before = [next(elements) for _ in range(stop)]
+            state = elements.state()
+
+        assert before + list(restored_by.iterator().restore(state)) == [x * x for x in range(40)]
+
+
+@pytest.mark.parametrize(("num_parallel", "bounds"), [(tfdata.AUTOTUNE, (1, 3)), (5, (5, 5))])
+def test_processes_are_no_more_than_cores_if_nobody_said_how_many(num_parallel, bounds, monkeypatch):
+    """Threads may be more, since they may wait for a disk."""
+    monkeypatch.setattr(map_op, "cores", lambda: 3)
+    dataset = tfdata.range(8).map(square, num_parallel=num_parallel, workers="processes")
+    knobs = []
+    opening = Opening(tuner=SimpleNamespace(register=lambda knob, stream: knobs.append(knob)))
+
+    stream = opening.open(dataset.op)
+    stream.close()
+
+    assert stream.parallelism == bounds[0]
+    assert [(knob.minimum, knob.maximum) for knob in knobs] == [bounds] * (num_parallel == tfdata.AUTOTUNE)
 
 
 @pytest.mark.parametrize("ordered", [True, False])

@@ -1,0 +1,138 @@
+"""Turns: the elements of several open datasets, which take turns.
+
+A state says where the input stood before each dataset that is open, so that a restored stream opens it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spanwise.pipelines.input.op import Element, State, Stream
+from spanwise.pipelines.input.rows import RowCursor
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turns:
+    """What takes turns, and how."""
+
+    name: str  #: of the op
+    cycle: int  #: how many datasets are open at a time
+    block: int  #: how many elements of one before the turn of the next
+    rows: bool  #: whether the datasets give blocks of rows
+    open_input: Callable[[], Stream]  #: of elements that name the datasets
+    open_dataset: Callable[[Element, int], Stream]  #: of an element, the input's so-and-so-many-th
+
+
+class DatasetSlot:
+    """One of the datasets that are open."""
+
+    def __init__(self, stream: Stream, before: State, number: int, *, rows: bool) -> None:
+        self.stream = stream
+        self.before = before  #: the input's state before the element that it was made of
+        self.number = number  #: of that element
+        self.rows = RowCursor(stream) if rows else None
+
+    def take(self, limit: int) -> tuple[Element, int]:
+        """One element, or up to `limit` rows, and how many these are."""
+        if self.rows is None:
+            return next(self.stream), 1
+        block: pa.RecordBatch = self.rows.take(limit)
+        return block, block.num_rows
+
+    def state(self) -> State:
+        inside = self.stream.state() if self.rows is None else self.rows.state()
+        return {"before": self.before, "number": self.number, "inside": inside}
+
+    def restore(self, inside: State) -> None:
+        (self.stream if self.rows is None else self.rows).restore(inside)
+
+
+class InterleaveStream(Stream):
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._source = turns.open_input()
+        self._number = 0  # elements of the input so far
+        self._slots: list[DatasetSlot | None] = [None] * turns.cycle
+        self._turn = 0  # the slot whose turn it is
+        self._left = turns.block  # elements until the next turn
+        self._ended = False  # whether the input is
+
+    def __next__(self) -> Element:
+        while not (self._ended and not any(self._slots)):
+            slot = self._slots[self._turn] or self._filled()
+            if slot is not None:
+                try:
+                    taken, count = slot.take(self._left)
+                except StopIteration:
+                    slot.stream.close()
+                    self._slots[self._turn] = None
+                else:
+                    self._left -= count
+                    if not self._left:
+                        self._next_turn()
+                    return taken
+            self._next_turn()
+        raise StopIteration
+
+    def _next_turn(self) -> None:
+        self._turn = (self._turn + 1) % self._turns.cycle
+        self._left = self._turns.block
+
+    def _filled(self) -> DatasetSlot | None:
+        """Opens the next dataset in the slot whose turn it is, if there is one."""
+        if self._ended:
+            return None
+        before = self._source.state()
+        try:
+            element = next(self._source)
+        except StopIteration:
+            self._ended = True
+            return None
+        self._number += 1
+        stream = self._opened(element, self._number - 1)
+        slot = DatasetSlot(stream, before, self._number - 1, rows=self._turns.rows)
+        self._slots[self._turn] = slot
+        return slot
+
+    def _opened(self, element: Element, number: int) -> Stream:
+        return self._turns.open_dataset(element, number)
+
+    def state(self) -> State:
+        return {
+            "input": self._source.state(),
+            "number": self._number,
+            "turn": self._turn,
+            "left": self._left,
+            "slots": [slot and slot.state() for slot in self._slots],
+        }
+
+    def restore(self, state: State) -> None:
+        self._source.restore(state["input"])
+        self._number, self._turn, self._left = state["number"], state["turn"], state["left"]
+        for place, kept in enumerate(state["slots"]):
+            if kept is not None:
+                self._slots[place] = self._again(kept)
+
+    def _again(self, kept: State) -> DatasetSlot:
+        """A slot as it was: its dataset made once more of the same element."""
+        source = self._turns.open_input()
+        try:
+            source.restore(kept["before"])
+            element = next(source)
+        finally:
+            source.close()
+        stream = self._opened(element, kept["number"])
+        slot = DatasetSlot(stream, kept["before"], kept["number"], rows=self._turns.rows)
+        slot.restore(kept["inside"])
+        return slot
+
+    def close(self) -> None:
+        self._source.close()
+        for slot in self._slots:
+            if slot is not None:
+                slot.stream.close()
