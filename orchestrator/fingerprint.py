@@ -34,9 +34,9 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path, PurePath
 from typing import Self, TypeAlias, TypeGuard
 
-from spanwise import __version__
 from spanwise.orchestrator import durable
 from spanwise.orchestrator.errors import Unfingerprintable
+from spanwise.version import __version__
 
 Scalar: TypeAlias = "None | bool | int | float | complex | str | bytes"
 """What a digest can be made of directly."""

@@ -21,9 +21,9 @@ SURFACES = ["spanwise", "spanwise.input", *PACKAGES, "spanwise.pipelines.input"]
 
 #: What the modules under the first name may import of ours, beside themselves. The longest name that fits counts.
 MAY_IMPORT = {
-    "spanwise.orchestrator": ["spanwise.__version__"],
+    "spanwise.orchestrator": ["spanwise.version"],
     "spanwise.resolvers": ["spanwise.orchestrator"],
-    "spanwise.scheduler": ["spanwise.orchestrator", "spanwise.__version__"],
+    "spanwise.scheduler": ["spanwise.orchestrator", "spanwise.version"],
     "spanwise.scheduler.cli.snapshot": ["spanwise.orchestrator", "spanwise.scheduler", "spanwise.pipelines.input"],
     "spanwise.scheduler.data_service": ["spanwise.orchestrator", "spanwise.scheduler", "spanwise.pipelines.input"],
     "spanwise.scheduler.cli.service": ["spanwise.orchestrator", "spanwise.scheduler", "spanwise.pipelines.input"],

@@ -66,7 +66,7 @@ AsOf: TypeAlias = Annotated[
 
 def _version(value: bool) -> None:
     if value:
-        from spanwise import __version__
+        from spanwise.version import __version__
 
         typer.echo(f"spanwise {__version__}")
         raise typer.Exit

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
-from spanwise import __version__
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.errors import SettingsError
 from spanwise.orchestrator.run import Execution, Run, State
@@ -29,6 +28,7 @@ from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import format_count, run_calendar
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.settings import Settings
+from spanwise.version import __version__
 
 if TYPE_CHECKING:
     from openlineage.client import OpenLineageClient

@@ -8,6 +8,8 @@ Each name is loaded when it is first used, so that `import spanwise` costs next 
 
 from importlib import import_module
 
+from spanwise.version import __version__ as __version__
+
 TYPE_CHECKING = False  # what type checkers hold to be true; importing `typing` would take longer than all the rest
 if TYPE_CHECKING:
     from spanwise.components import (
@@ -97,8 +99,6 @@ if TYPE_CHECKING:
         days_before,
         hours_before,
     )
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "spanwise.components": (
