@@ -1,6 +1,6 @@
-"""Collections: which artifacts' files may go, and why the others stay. Pure; looks at neither disk nor store.
+"""Retention: which artifacts' files may be removed, and why the others are kept. Pure; reads neither disk nor store.
 
-The records stay in the metadata; what was collected is marked there, and whatever asks for it afterwards finds it gone.
+The records stay in the metadata, where collected artifacts are marked: readers treat a marked artifact as gone.
 """
 
 from __future__ import annotations
@@ -14,67 +14,67 @@ from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.history import edition
 
 COLLECTED = "collected"
-"""The mark of an artifact whose files were given up; from then on nobody begins to read them."""
+"""The mark of an artifact whose files are removed; from then on no run begins to read them."""
 
 PINNED = "pinned"
-"""The mark of an artifact that somebody wants to stay; its fact `pinned` says whether it still holds."""
+"""The mark of an artifact that somebody has protected; its fact `pinned` says whether the pin still holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """What stays, beside what somebody has a use for."""
+    """What is kept in addition to what is in use."""
 
-    last: int = 10  #: of each channel: the newest edition of the highest spans; the newest, where there are no spans
-    last_of: Mapping[str, int] = field(default_factory=dict)  #: by kind, where it is another number
-    younger: timedelta = timedelta(days=30)  #: whatever was published so lately
-    marked: tuple[str, ...] = ("blessed", "pushed")  #: whatever was marked so
-    logs: timedelta = timedelta(days=90)  #: logs of runs that ended so lately
+    last: int = 10  #: per channel: the newest version of each of the highest spans; without spans, the newest artifacts
+    last_of: Mapping[str, int] = field(default_factory=dict)  #: by artifact type, where another number applies
+    younger: timedelta = timedelta(days=30)  #: everything published more recently
+    marked: tuple[str, ...] = ("blessed", "pushed")  #: everything with one of these marks
+    logs: timedelta = timedelta(days=90)  #: logs of runs that ended more recently
 
     def of(self, kind: str) -> int:
-        """How many of a channel of this kind stay."""
+        """How many artifacts of a channel of this type are kept."""
         return self.last_of.get(kind, self.last)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fate:
-    """What becomes of one artifact."""
+class RetentionDecision:
+    """Whether one artifact is kept, and why."""
 
     artifact: Artifact
-    stays: tuple[str, ...] = ()  #: every reason why; without one it goes
+    reasons: tuple[str, ...] = ()  #: every reason to keep it; it is removed when there is none
 
     @property
-    def goes(self) -> bool:
-        return not self.stays
+    def removes(self) -> bool:
+        return not self.reasons
 
 
-def fates(
+def decide_retention(
     artifacts: Sequence[Artifact],
     retention: Retention,
     now: datetime,
     *,
-    told: Mapping[int, Sequence[str]],
+    known_reasons: Mapping[int, Sequence[str]],
     companions: Mapping[int, Sequence[int]],
-) -> list[Fate]:
-    """What becomes of each artifact of one pipeline, in the order given.
+) -> list[RetentionDecision]:
+    """Decides about each artifact of one pipeline, in the order of the arguments.
 
-    `told` has reasons that only others know: who uses it, that it was pinned, pushed or blessed. `companions` has, by
-    the id of a model, the ids of what it is of no use without. They stay with it; theirs do not, or a model would keep
-    all that it ever descended from.
+    `known_reasons` has, by artifact id, reasons that only callers know: who uses it, that it is pinned, pushed or
+    blessed. `companions` has, by the id of a model, the ids of what it needs to be served. They are kept with it, but
+    not their own companions, or a model would keep all of its ancestors.
     """
-    stays: dict[int, list[str]] = {a.id: list(told.get(a.id, ())) for a in artifacts}
+    reasons: dict[int, list[str]] = {a.id: list(known_reasons.get(a.id, ())) for a in artifacts}
     for artifact in artifacts:
         if artifact.created is not None and now - artifact.created < retention.younger:
-            stays[artifact.id].append(f"younger than {_length(retention.younger)}")
-    for channel, found in _channels(artifacts).items():
-        count = retention.of(found[0].kind)
-        for artifact in _last(found, count):
-            stays[artifact.id].append(f"among the last {count} of {channel}")
-    names = {a.id: a.name for a in artifacts if stays[a.id]}
+            reasons[artifact.id].append(f"younger than {_format_length(retention.younger)}")
+    for channel, members in _by_channel(artifacts).items():
+        count = retention.of(members[0].kind)
+        for artifact in _last(members, count):
+            reasons[artifact.id].append(f"among the last {count} of {channel}")
+    names = {a.id: a.name for a in artifacts if reasons[a.id]}
     for model, name in names.items():
         for companion in companions.get(model, ()):
-            if companion in stays:
-                stays[companion].append(f"belongs to {name}")
-    return [Fate(artifact=a, stays=tuple(stays[a.id])) for a in artifacts]
+            if companion in reasons:
+                reasons[companion].append(f"belongs to {name}")
+    return [RetentionDecision(artifact=a, reasons=tuple(reasons[a.id])) for a in artifacts]
 
 
 def channel_of(artifact: Artifact) -> str:
@@ -82,15 +82,15 @@ def channel_of(artifact: Artifact) -> str:
     return "/".join(artifact.name.split("/")[:3])
 
 
-def _channels(artifacts: Iterable[Artifact]) -> dict[str, list[Artifact]]:
-    found: dict[str, list[Artifact]] = defaultdict(list)
+def _by_channel(artifacts: Iterable[Artifact]) -> dict[str, list[Artifact]]:
+    members: dict[str, list[Artifact]] = defaultdict(list)
     for artifact in artifacts:
-        found[channel_of(artifact)].append(artifact)
-    return found
+        members[channel_of(artifact)].append(artifact)
+    return members
 
 
 def _last(artifacts: Sequence[Artifact], count: int) -> list[Artifact]:
-    """Of each of the highest spans the newest edition, which is all that resolvers choose; else the newest."""
+    """The newest version of each of the highest spans, which is all that resolvers choose; else the newest ones."""
     newest: dict[int, Artifact] = {}
     unspanned = []
     for artifact in sorted(artifacts, key=edition):
@@ -103,7 +103,7 @@ def _last(artifacts: Sequence[Artifact], count: int) -> list[Artifact]:
     return [*spanned[-count:], *sorted(unspanned, key=lambda a: a.id)[-count:]] if count else []
 
 
-def _length(length: timedelta) -> str:
+def _format_length(length: timedelta) -> str:
     if not length % timedelta(days=1):
         return f"{length // timedelta(days=1)} d"
     return f"{length.total_seconds() / 3600:g} h"

@@ -1,7 +1,7 @@
-"""Holdings: what the folder of a pipeline holds on the disk, and which record each of it belongs to. Reads only.
+"""Inventory of the folder of a pipeline: what lies on disk, and which record each of it belongs to. Reads only.
 
-What is on the disk is where the search begins, so it costs what lies there now and not what ever lay there. Links are
-not followed, so nothing outside of the root is found.
+The search begins on the disk, so it costs what is there now, not what ever was there. It does not follow links, so it
+finds nothing outside of the root.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from spanwise.orchestrator.run import Execution
 from spanwise.orchestrator.store import Store, marked
 
 ASIDE = ".collected-"
-"""The first letters of the name that something has between being given up and being removed."""
+"""The prefix of the name that a folder has between being collected and being removed."""
 
-ROOMS = ".runs"
+RUNS = ".runs"
 SCHEDULE = ".schedule"
-_LINK = "a link, which is not followed"
+_LINK = "a link, which gc does not follow"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leftover:
-    """Something that no artifact is in, and that nobody reads any more."""
+    """A file or folder without artifacts that nobody reads any more."""
 
     path: Path
     why: str
@@ -39,174 +39,174 @@ class Leftover:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stranger:
-    """Something that no run of the pipeline has written; it is not touched."""
+class UnknownFile:
+    """A file or folder that no run of the pipeline has written; it is not touched."""
 
     path: Path
     why: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holdings:
-    """What a pipeline's folder holds. What a run that goes on is writing is left out."""
+class DiskInventory:
+    """What the folder of a pipeline holds, except what a running run is writing."""
 
     artifacts: tuple[Artifact, ...] = ()  #: by id
-    begun: tuple[Artifact, ...] = ()  #: marked as collected, and yet there: a collection was stopped
-    places: Mapping[int, Path] = field(default_factory=dict)  #: where each of these lies, by id
+    half_removed: tuple[Artifact, ...] = ()  #: marked as collected but still on disk: a collection was interrupted
+    locations: Mapping[int, Path] = field(default_factory=dict)  #: of these artifacts, by id
     leftovers: tuple[Leftover, ...] = ()
-    strangers: tuple[Stranger, ...] = ()
+    unknown_files: tuple[UnknownFile, ...] = ()
 
 
 @dataclass(frozen=True)
-class _Folder:
-    """One folder that an execution has written an output to."""
+class _OutputFolder:
+    """A folder that an execution has written an output to."""
 
     node: str
     execution: int
     path: Path
 
 
-def holdings(store: Store, root: Path, pipeline: str, *, now: datetime, logs: timedelta) -> Holdings:
-    """What lies in `root/pipeline`. Logs of runs that ended longer ago than `logs` count as left over."""
+def take_inventory(store: Store, root: Path, pipeline: str, *, now: datetime, logs: timedelta) -> DiskInventory:
+    """Lists what lies in `root/pipeline`. Logs of runs that ended longer ago than `logs` are leftovers."""
     home = root / pipeline
     if home.is_symlink():
-        return Holdings(strangers=(Stranger(path=home, why=_LINK),))
-    search = _Search(store, pipeline)
+        return DiskInventory(unknown_files=(UnknownFile(path=home, why=_LINK),))
+    search = _DiskSearch(store, pipeline)
     search.nodes(home)
-    search.rooms(home / ROOMS, lambda ended: now - ended >= logs)
+    search.run_dirs(home / RUNS, lambda ended: now - ended >= logs)
     search.schedule(home / SCHEDULE, lambda written: now - written >= logs)
     artifacts = sorted(search.artifacts, key=lambda a: a.id)
-    begun = {a.id for a in artifacts if marked(store, COLLECTED, a)}
-    return Holdings(
-        artifacts=tuple(a for a in artifacts if a.id not in begun),
-        begun=tuple(a for a in artifacts if a.id in begun),
-        places=search.places,
+    half_removed = {a.id for a in artifacts if marked(store, COLLECTED, a)}
+    return DiskInventory(
+        artifacts=tuple(a for a in artifacts if a.id not in half_removed),
+        half_removed=tuple(a for a in artifacts if a.id in half_removed),
+        locations=search.locations,
         leftovers=tuple(search.leftovers),
-        strangers=tuple(search.strangers),
+        unknown_files=tuple(search.unknown_files),
     )
 
 
-class _Search:
+class _DiskSearch:
     def __init__(self, store: Store, pipeline: str) -> None:
         self._store = store
         self._pipeline = pipeline
         self.artifacts: list[Artifact] = []
-        self.places: dict[int, Path] = {}
+        self.locations: dict[int, Path] = {}
         self.leftovers: list[Leftover] = []
-        self.strangers: list[Stranger] = []
+        self.unknown_files: list[UnknownFile] = []
 
     def nodes(self, home: Path) -> None:
-        """PIPELINE/NODE/OUTPUT/NUMBER: the number is that of the execution."""
+        """PIPELINE/NODE/OUTPUT/NUMBER, where the number is an execution's."""
         folders = [
-            _Folder(node.name, int(entry.name), Path(entry.path))
-            for node in self._folders(home, lambda name: not name.startswith("."), besides=(ROOMS, SCHEDULE))
+            _OutputFolder(node.name, int(entry.name), Path(entry.path))
+            for node in self._folders(home, lambda name: not name.startswith("."), ignore=(RUNS, SCHEDULE))
             for output in self._folders(Path(node.path), lambda name: not name.startswith("."))
             for entry in self._folders(Path(output.path), _is_number)
         ]
         ids = {folder.execution for folder in folders}
         executions = {e.id: e for e in self._store.executions_by_id(ids)}
-        made: dict[int, dict[str, Artifact]] = defaultdict(dict)  # by execution, then by where it lies
+        published: dict[int, dict[str, Artifact]] = defaultdict(dict)  # by execution, then by location
         links = [link for link in self._store.links(executions=ids) if not link.read]
         known = {a.id: a for a in self._store.artifacts_by_id({link.artifact for link in links})}
         for link in links:
-            made[link.execution][_canonical(known[link.artifact].uri)] = known[link.artifact]
+            published[link.execution][_canonical(known[link.artifact].uri)] = known[link.artifact]
         for folder in folders:
             execution = executions.get(folder.execution)
             if execution is None or (execution.pipeline, execution.node) != (self._pipeline, folder.node):
-                self._strange(folder.path, f"no execution {folder.execution} of {folder.node} is recorded")
+                self._add_unknown(folder.path, f"no execution {folder.execution} of {folder.node} is recorded")
             elif execution.state.succeeded:
-                self._published(folder, execution, made[folder.execution])
+                self._published(folder, execution, published[folder.execution])
             elif execution.state.ended:
-                self._left(folder.path, f"{execution.name} {execution.state.value}")
+                self._add_leftover(folder.path, f"{execution.name} {execution.state.value}")
 
-    def rooms(self, home: Path, old: Callable[[datetime], bool]) -> None:
-        """PIPELINE/.runs/NUMBER: the number is that of the run."""
+    def run_dirs(self, home: Path, old: Callable[[datetime], bool]) -> None:
+        """PIPELINE/.runs/NUMBER, where the number is a run's."""
         for entry in self._folders(home, _is_number):
             try:
                 run = self._store.run(self._pipeline, int(entry.name))
             except NotRecorded:
-                self._strange(Path(entry.path), f"no run {entry.name} of {self._pipeline} is recorded")
+                self._add_unknown(Path(entry.path), f"no run {entry.name} of {self._pipeline} is recorded")
                 continue
             if run.ended is None or not run.state.ended:
                 continue
             parts = list(_entries(Path(entry.path)))
             if not parts:
-                self._left(Path(entry.path), f"nothing is left of {run.name} here")
+                self._add_leftover(Path(entry.path), f"empty folder of {run.name}")
             for part in parts:
                 if part.name.endswith((".scratch", ".checkpoints")):
-                    self._left(Path(part.path), f"{run.name} has ended")
+                    self._add_leftover(Path(part.path), f"{run.name} has ended")
                 elif part.name == "logs" and old(run.ended):
-                    self._left(Path(part.path), f"logs of {run.name}, which ended {run.ended:%Y-%m-%d}")
+                    self._add_leftover(Path(part.path), f"logs of {run.name}, which ended {run.ended:%Y-%m-%d}")
                 elif part.name.startswith(ASIDE):
-                    self._aside(Path(part.path))
+                    self._add_half_removed(Path(part.path))
 
     def schedule(self, home: Path, old: Callable[[datetime], bool]) -> None:
-        """PIPELINE/.schedule: what the children of schedulers have printed, a file for each attempt at a tick."""
+        """PIPELINE/.schedule: the logs of scheduled runs, one file per attempt at a tick."""
         for entry in _entries(home):
             if entry.name.startswith(ASIDE):
-                self._aside(Path(entry.path))
+                self._add_half_removed(Path(entry.path))
             elif entry.is_file(follow_symlinks=False) and entry.name.endswith(".log"):
                 written = datetime.fromtimestamp(entry.stat().st_mtime, UTC)
                 if old(written):
-                    self._left(Path(entry.path), f"log of a tick, last written {written:%Y-%m-%d}")
+                    self._add_leftover(Path(entry.path), f"log of a tick, last written {written:%Y-%m-%d}")
             else:
-                self._strange(Path(entry.path), "no scheduler puts such a thing there")
+                self._add_unknown(Path(entry.path), "no scheduler writes such a file")
 
-    def _published(self, folder: _Folder, execution: Execution, by_place: Mapping[str, Artifact]) -> None:
-        """A folder is one artifact, or has several in it."""
+    def _published(self, folder: _OutputFolder, execution: Execution, by_location: Mapping[str, Artifact]) -> None:
+        """The folder of an output is one artifact, or holds several."""
         here = _canonical(str(folder.path))
-        whole = by_place.get(here)
-        if whole is not None:
-            self._found(whole, folder.path)
+        artifact = by_location.get(here)
+        if artifact is not None:
+            self._add_artifact(artifact, folder.path)
             return
         inside = list(_entries(folder.path))
-        if not any(place.startswith(f"{here}/") for place in by_place):
-            self._strange(folder.path, f"{execution.name} has published nothing there")
+        if not any(location.startswith(f"{here}/") for location in by_location):
+            self._add_unknown(folder.path, f"{execution.name} has published nothing there")
             return
         if not inside:
-            self._left(folder.path, f"nothing is left of {execution.name} here")
+            self._add_leftover(folder.path, f"empty folder of {execution.name}")
         for entry in inside:
-            artifact = by_place.get(_canonical(entry.path))
+            artifact = by_location.get(_canonical(entry.path))
             if artifact is not None and entry.is_dir(follow_symlinks=False):
-                self._found(artifact, Path(entry.path))
+                self._add_artifact(artifact, Path(entry.path))
             elif entry.name.startswith(ASIDE):
-                self._aside(Path(entry.path))
+                self._add_half_removed(Path(entry.path))
             else:
-                self._strange(Path(entry.path), f"{execution.name} has published nothing there")
+                self._add_unknown(Path(entry.path), f"{execution.name} has published nothing there")
 
-    def _found(self, artifact: Artifact, place: Path) -> None:
+    def _add_artifact(self, artifact: Artifact, location: Path) -> None:
         self.artifacts.append(artifact)
-        self.places[artifact.id] = place
+        self.locations[artifact.id] = location
 
-    def _left(self, path: Path, why: str) -> None:
+    def _add_leftover(self, path: Path, why: str) -> None:
         if path.is_symlink():
-            self._strange(path, _LINK)
+            self._add_unknown(path, _LINK)
             return
         self.leftovers.append(Leftover(path=path, why=why, size_bytes=_size(path)))
 
-    def _aside(self, path: Path) -> None:
-        self._left(path, "a collection was stopped before it had removed this")
+    def _add_half_removed(self, path: Path) -> None:
+        self._add_leftover(path, "an interrupted collection has not removed it yet")
 
-    def _strange(self, path: Path, why: str) -> None:
-        self.strangers.append(Stranger(path=path, why=why))
+    def _add_unknown(self, path: Path, why: str) -> None:
+        self.unknown_files.append(UnknownFile(path=path, why=why))
 
     def _folders(
-        self, home: Path, fits: Callable[[str], bool], *, besides: Collection[str] = ()
+        self, home: Path, matches: Callable[[str], bool], *, ignore: Collection[str] = ()
     ) -> Iterator[os.DirEntry[str]]:
-        """The folders in one, those with a fitting name; what else is there is noted."""
+        """The subfolders with a matching name; whatever else is there is recorded as unknown."""
         for entry in _entries(home):
             if entry.name.startswith(ASIDE):
-                self._aside(Path(entry.path))
+                self._add_half_removed(Path(entry.path))
             elif entry.is_symlink():
-                self._strange(Path(entry.path), _LINK)
-            elif fits(entry.name) and entry.is_dir():
+                self._add_unknown(Path(entry.path), _LINK)
+            elif matches(entry.name) and entry.is_dir():
                 yield entry
-            elif entry.name not in besides:
-                self._strange(Path(entry.path), "no run puts such a thing there")
+            elif entry.name not in ignore:
+                self._add_unknown(Path(entry.path), "no run writes such a file")
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """What is in a folder, by name; nothing where there is none, or where it is a link."""
+    """The entries of a folder by name; none when it does not exist or is a link."""
     if folder.is_symlink():
         return
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as found:
@@ -218,7 +218,7 @@ def _is_number(name: str) -> bool:
 
 
 def _canonical(path: str) -> str:
-    """The path with the links above its last two parts resolved: a root may be reached by several names."""
+    """The path with links resolved, except in its last two parts: a root may have several names."""
     rest, last = os.path.split(path)
     above, before = os.path.split(rest)
     return f"{_real(above)}/{before}/{last}"
@@ -230,7 +230,7 @@ def _real(folder: str) -> str:
 
 
 def _size(path: Path) -> int:
-    """How much is in it; links are not followed."""
+    """The size of a file or tree; links are not followed."""
     if path.is_symlink() or not path.is_dir():
         return path.lstat().st_size if os.path.lexists(path) else 0
     return sum(_size(Path(entry.path)) for entry in _entries(path))

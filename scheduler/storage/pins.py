@@ -1,4 +1,4 @@
-"""Pins: artifacts that somebody wants to stay, whatever a garbage collection thinks of them."""
+"""Pins: artifacts that are protected from garbage collection."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from spanwise.scheduler.ledger import schedule_status
 
 
 def pin(store: Store, artifact: Artifact, *, why: str, now: datetime, clock: Clock | None = None) -> None:
-    """Has an artifact stay until it is unpinned.
+    """Protects an artifact from garbage collection until it is unpinned.
 
     Raises:
-        UsageError: it was collected.
+        UsageError: it was already collected.
     """
-    _enter(store, artifact, holds=True, why=why, now=now)
-    # A collection that may have looked for pins before this one was there has let go of its lease after that.
+    _write(store, artifact, pinned=True, why=why, now=now)
+    # A collection that looked for pins before this one was written has released its lease by then.
     lease.current_after_collection(store, artifact.name.partition("/")[0], clock or Clock())
     collected = store.claimed(COLLECTED, artifact.name)
     if collected is not None:
         when = format_time(datetime.fromisoformat(str(collected.facts["at"])))
         raise UsageError(
             f"{artifact.name} was collected by {collected.facts['who']}, {when}: its files are gone, and a pin does "
-            "not bring them back. See what there is: spanwise artifacts"
+            "not restore them. List the artifacts: spanwise artifacts"
         )
 
 
-def pinned(store: Store, artifact: Artifact) -> str:
-    """Who has pinned it and why, in words; empty when nobody has."""
+def describe_pin(store: Store, artifact: Artifact) -> str:
+    """Who has pinned it, and why; empty when it is not pinned."""
     claim = store.claimed(PINNED, artifact.name)
     if claim is None or not claim.facts["pinned"]:
         return ""
@@ -41,19 +41,19 @@ def pinned(store: Store, artifact: Artifact) -> str:
 
 
 def unpin(store: Store, artifact: Artifact, *, now: datetime) -> None:
-    """Ends a pin.
+    """Removes the pin of an artifact.
 
     Raises:
         UsageError: it is not pinned.
     """
-    if not pinned(store, artifact):
-        raise UsageError(f"{artifact.name} is not pinned. See why artifacts stay: spanwise gc --dry-run --all")
-    _enter(store, artifact, holds=False, why="", now=now)
+    if not describe_pin(store, artifact):
+        raise UsageError(f"{artifact.name} is not pinned. See why artifacts are kept: spanwise gc --dry-run --all")
+    _write(store, artifact, pinned=False, why="", now=now)
 
 
-def _enter(store: Store, artifact: Artifact, *, holds: bool, why: str, now: datetime) -> None:
+def _write(store: Store, artifact: Artifact, *, pinned: bool, why: str, now: datetime) -> None:
     claim = Claim(
-        PINNED, artifact.name, {"pinned": holds, "why": why, "who": schedule_status.me(), "since": now.isoformat()}
+        PINNED, artifact.name, {"pinned": pinned, "why": why, "who": schedule_status.me(), "since": now.isoformat()}
     )
     try:
         store.claim(claim)

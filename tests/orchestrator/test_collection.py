@@ -1,11 +1,11 @@
-"""Collections: which artifacts go and why the others stay, decided from what is handed in."""
+"""Retention: which artifacts are removed and why the others are kept."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from spanwise.orchestrator import Examples, Model, TransformGraph
-from spanwise.orchestrator.collection import Retention, fates
+from spanwise.orchestrator.collection import Retention, decide_retention
 
 NOW = datetime(2013, 3, 1, 12, tzinfo=UTC)
 NOTHING = Retention(last=0, younger=timedelta(0), marked=())
@@ -30,55 +30,59 @@ def examples(id, span, version=1, **facts):  # noqa: A002
     return artifact(Examples, id, f"ExampleGen/examples/{span}/{id}", span=span, version=version, **facts)
 
 
-def going(artifacts, retention, *, told=None, companions=None):
-    decided = fates(artifacts, retention, NOW, told=told or {}, companions=companions or {})
-    return [fate.artifact.id for fate in decided if fate.goes]
+def removed_ids(artifacts, retention, *, known_reasons=None, companions=None):
+    decided = decide_retention(
+        artifacts, retention, NOW, known_reasons=known_reasons or {}, companions=companions or {}
+    )
+    return [decision.artifact.id for decision in decided if decision.removes]
 
 
-def test_what_nobody_has_a_use_for_goes():
-    """Without a reason to stay, everything goes."""
-    assert going([model(1), examples(2, 15710)], NOTHING) == [1, 2]
+def test_what_nobody_uses_is_removed():
+    """Without a reason to keep it, everything is removed."""
+    assert removed_ids([model(1), examples(2, 15710)], NOTHING) == [1, 2]
 
 
 def test_the_last_of_a_channel_stay():
     """So many of each channel, the newest; another channel is counted by itself."""
     other = artifact(Model, 9, "Other/model/1")
 
-    assert going([model(1), model(2), model(3), other], Retention(last=2, younger=timedelta(0))) == [1]
+    assert removed_ids([model(1), model(2), model(3), other], Retention(last=2, younger=timedelta(0))) == [1]
 
 
 def test_a_kind_may_have_a_number_of_its_own():
     """`last_of` says it for one kind."""
     retention = Retention(last=1, last_of={"Model": 2}, younger=timedelta(0))
 
-    assert going([model(1), model(2), model(3), examples(4, 1), examples(5, 2)], retention) == [1, 4]
+    assert removed_ids([model(1), model(2), model(3), examples(4, 1), examples(5, 2)], retention) == [1, 4]
 
 
-def test_of_spans_the_highest_stay_in_their_newest_edition():
+def test_of_spans_the_highest_stay_in_their_newest_version():
     """A backfilled old span is not among the last because it came last; a superseded version is chosen by nobody."""
     found = [examples(1, 10), examples(2, 11), examples(3, 12), examples(4, 11, version=2), examples(5, 10, version=2)]
 
-    assert going(found, Retention(last=2, younger=timedelta(0))) == [1, 2, 5]
+    assert removed_ids(found, Retention(last=2, younger=timedelta(0))) == [1, 2, 5]
 
 
-def test_a_later_edition_of_an_older_version_does_not_win():
+def test_a_later_publication_of_an_older_version_does_not_win():
     """What counts is the version, then the order of publishing, as in windows."""
     found = [examples(1, 10, version=2), examples(2, 10, version=1)]
 
-    assert going(found, Retention(last=1, younger=timedelta(0))) == [2]
+    assert removed_ids(found, Retention(last=1, younger=timedelta(0))) == [2]
 
 
 @pytest.mark.parametrize(("days", "goes"), [(29, []), (30, [1])])
 def test_what_is_young_stays(days, goes):
     """Younger than the length that was set; exactly so old is old."""
-    assert going([model(1, days=days)], Retention(last=0)) == goes
+    assert removed_ids([model(1, days=days)], Retention(last=0)) == goes
 
 
 def test_a_reason_from_elsewhere_is_kept():
     """Who uses it, or that it was pinned, is for others to know; every reason is told."""
-    (fate,) = fates([model(1)], Retention(last=1), NOW, told={1: ["pinned by me"]}, companions={})
+    (decision,) = decide_retention(
+        [model(1)], Retention(last=1), NOW, known_reasons={1: ["pinned by me"]}, companions={}
+    )
 
-    assert fate.stays == ("pinned by me", "among the last 1 of flights/Trainer/model")
+    assert decision.reasons == ("pinned by me", "among the last 1 of flights/Trainer/model")
 
 
 def test_what_a_model_needs_stays_with_it_and_no_further():
@@ -86,9 +90,11 @@ def test_what_a_model_needs_stays_with_it_and_no_further():
     graph = artifact(TransformGraph, 4, "Transform/graph/1")
     needs = {3: [4, 2], 2: [1]}
 
-    decided = fates([model(1), model(2), model(3), graph], NOTHING, NOW, told={3: ["pushed"]}, companions=needs)
+    decided = decide_retention(
+        [model(1), model(2), model(3), graph], NOTHING, NOW, known_reasons={3: ["pushed"]}, companions=needs
+    )
 
-    assert [fate.stays for fate in decided] == [
+    assert [decision.reasons for decision in decided] == [
         (),
         ("belongs to flights/Trainer/model/3",),
         ("pushed",),
@@ -98,4 +104,4 @@ def test_what_a_model_needs_stays_with_it_and_no_further():
 
 def test_a_companion_that_is_not_there_is_passed_over():
     """It was collected before, or never lay here."""
-    assert going([model(1)], NOTHING, told={1: ["pushed"]}, companions={1: [77]}) == []
+    assert removed_ids([model(1)], NOTHING, known_reasons={1: ["pushed"]}, companions={1: [77]}) == []

@@ -125,11 +125,11 @@ def spans(store, node, last):
 def collecting(root, ready, stop):
     """Collections, one after the other, until told to stop; they keep nothing for its own sake."""
     store = open_store(str(root / "metadata.db"))
-    means = gc.Means(store=store, root=root, retention=NOTHING, now=datetime.now(UTC) + timedelta(days=1))
+    context = gc.CollectionContext(store=store, root=root, retention=NOTHING, now=datetime.now(UTC) + timedelta(days=1))
     ready.set()
     while not stop.is_set():
         if "p" in store.pipelines():
-            done = gc.collect(means, gc.plan(means, "p"))
+            done = gc.collect(context, gc.plan_collection(context, "p"))
             assert done.failures == ()
     store.close()
 

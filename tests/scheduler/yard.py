@@ -10,7 +10,7 @@ from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.publisher import place
 from spanwise.orchestrator.store import Claim
 from spanwise.scheduler.storage import gc
-from spanwise.scheduler.storage.disk_inventory import Holdings, holdings
+from spanwise.scheduler.storage.disk_inventory import DiskInventory, take_inventory
 
 NOTHING = Retention(last=0, younger=timedelta(0), logs=timedelta(days=90))
 
@@ -76,27 +76,27 @@ class Yard:
             self.store.claim(Claim(mark, model.name))
         return model
 
-    def means(self, retention: Retention = NOTHING, **facts: object) -> gc.Means:
-        return gc.Means(store=self.store, root=self.root, retention=retention, now=self.now, **facts)  # type: ignore[arg-type]
+    def context(self, retention: Retention = NOTHING, **facts: object) -> gc.CollectionContext:
+        return gc.CollectionContext(store=self.store, root=self.root, retention=retention, now=self.now, **facts)  # type: ignore[arg-type]
 
-    def holdings(self, *, logs_days: int = 90) -> Holdings:
-        return holdings(self.store, self.root, "flights", now=self.now, logs=timedelta(days=logs_days))
+    def inventory(self, *, logs_days: int = 90) -> DiskInventory:
+        return take_inventory(self.store, self.root, "flights", now=self.now, logs=timedelta(days=logs_days))
 
-    def going(self, retention: Retention = NOTHING) -> list[str]:
-        """What would go, by its name within the pipeline."""
-        return [short(a) for a in gc.plan(self.means(retention), "flights").going]
+    def removals(self, retention: Retention = NOTHING) -> list[str]:
+        """What would be removed, by its name within the pipeline."""
+        return [short(a) for a in gc.plan_collection(self.context(retention), "flights").removals]
 
-    def stays(self, retention: Retention = NOTHING) -> dict[str, tuple[str, ...]]:
-        found = gc.plan(self.means(retention), "flights").fates
-        return {short(fate.artifact): fate.stays for fate in found if fate.stays}
+    def kept(self, retention: Retention = NOTHING) -> dict[str, tuple[str, ...]]:
+        found = gc.plan_collection(self.context(retention), "flights").decisions
+        return {short(decision.artifact): decision.reasons for decision in found if decision.reasons}
 
-    def collect(self, retention: Retention = NOTHING, **facts: object) -> gc.Done:
-        means = self.means(retention, **facts)
-        return gc.collect(means, gc.plan(means, "flights"))
+    def collect(self, retention: Retention = NOTHING, **facts: object) -> gc.CollectionResult:
+        context = self.context(retention, **facts)
+        return gc.collect(context, gc.plan_collection(context, "flights"))
 
     def there(self) -> list[str]:
         """Every artifact whose files are there."""
-        return [short(a) for a in self.holdings().artifacts]
+        return [short(a) for a in self.inventory().artifacts]
 
 
 def examples(span: int) -> Examples:

@@ -1,4 +1,4 @@
-"""Holdings: what lies in a pipeline's folder, each under the record it belongs to."""
+"""Disk inventory: what lies in a pipeline's folder, each under the record it belongs to."""
 
 import os
 from collections.abc import Iterator
@@ -26,11 +26,11 @@ def test_what_was_published_is_found_where_it_lies(yard: Yard) -> None:
     """Each artifact by its id, with its folder; nothing else."""
     model = yard.day(1)
 
-    found = yard.holdings()
+    found = yard.inventory()
 
     assert [short(a) for a in found.artifacts] == ["ExampleGen/examples/1/1", "Trainer/model/1"]
-    assert found.places[model.id] == Path(model.uri)
-    assert (found.begun, found.leftovers, found.strangers) == ((), (), ())
+    assert found.locations[model.id] == Path(model.uri)
+    assert (found.half_removed, found.leftovers, found.unknown_files) == ((), (), ())
 
 
 def test_what_is_gone_is_not_held(yard: Yard) -> None:
@@ -47,11 +47,11 @@ def test_a_root_may_be_reached_by_another_name(yard: Yard, tmp_path: Path) -> No
     (tmp_path / "link").symlink_to(yard.root)
     yard.root = tmp_path / "link"
 
-    found = yard.holdings()
+    found = yard.inventory()
 
     assert len(found.artifacts) == 2
-    assert found.strangers == ()
-    assert all(path.is_relative_to(tmp_path / "link") for path in found.places.values())
+    assert found.unknown_files == ()
+    assert all(path.is_relative_to(tmp_path / "link") for path in found.locations.values())
 
 
 def test_several_artifacts_of_one_output_are_each_found(yard: Yard) -> None:
@@ -66,10 +66,10 @@ def test_several_artifacts_of_one_output_are_each_found(yard: Yard) -> None:
     (home / "notes").mkdir()
     yard.store.publish(replace(begun, state=State.COMPLETE, outputs={"examples": tuple(drafts)}))
 
-    found = yard.holdings()
+    found = yard.inventory()
 
-    assert sorted(found.places.values()) == [home / "0", home / "1"]
-    assert [s.path for s in found.strangers] == [home / "notes"]
+    assert sorted(found.locations.values()) == [home / "0", home / "1"]
+    assert [s.path for s in found.unknown_files] == [home / "notes"]
 
 
 @pytest.mark.parametrize("state", [State.FAILED, State.CANCELED])
@@ -77,7 +77,7 @@ def test_what_an_execution_left_that_did_not_succeed_is_left_over(yard: Yard, st
     """Nothing of it was published, and nothing ever will be."""
     failed = yard.do(yard.run(state=state), "Trainer", state=state, model=Model(""))
 
-    (left,) = yard.holdings().leftovers
+    (left,) = yard.inventory().leftovers
 
     assert left.path == place(yard.root, failed, "model")
     assert left.why == f"flights/1/Trainer/1 {state.value}"
@@ -88,9 +88,9 @@ def test_what_is_being_written_is_left_out(yard: Yard) -> None:
     """An execution that goes on has a folder, and it is neither an artifact nor left over."""
     yard.do(yard.run(state=State.RUNNING), "Trainer", state=State.RUNNING, model=Model(""))
 
-    found = yard.holdings()
+    found = yard.inventory()
 
-    assert (found.artifacts, found.leftovers, found.strangers) == ((), (), ())
+    assert (found.artifacts, found.leftovers, found.unknown_files) == ((), (), ())
 
 
 def test_what_no_run_has_written_is_a_stranger(yard: Yard) -> None:
@@ -104,14 +104,14 @@ def test_what_no_run_has_written_is_a_stranger(yard: Yard) -> None:
     (home / "Trainer" / "model" / "778").symlink_to(yard.root)
     (home / ".runs" / "9").mkdir(parents=True)
 
-    found = yard.holdings()
+    found = yard.inventory()
 
-    assert {str(s.path.relative_to(home)): s.why for s in found.strangers} == {
-        "notes.txt": "no run puts such a thing there",
-        "Trainer/model/best": "no run puts such a thing there",
+    assert {str(s.path.relative_to(home)): s.why for s in found.unknown_files} == {
+        "notes.txt": "no run writes such a file",
+        "Trainer/model/best": "no run writes such a file",
         "Trainer/model/777": "no execution 777 of Trainer is recorded",
-        "Trainer/other": "a link, which is not followed",
-        "Trainer/model/778": "a link, which is not followed",
+        "Trainer/other": "a link, which gc does not follow",
+        "Trainer/model/778": "a link, which gc does not follow",
         ".runs/9": "no run 9 of flights is recorded",
     }
     assert found.leftovers == ()
@@ -124,7 +124,7 @@ def test_a_number_of_another_node_is_a_stranger(yard: Yard) -> None:
     copied = yard.root / "flights" / "Other" / "model" / Path(model.uri).name
     copied.mkdir(parents=True)
 
-    assert [s.path for s in yard.holdings().strangers] == [copied]
+    assert [s.path for s in yard.inventory().unknown_files] == [copied]
 
 
 def test_a_pipelines_folder_that_is_a_link_is_not_entered(yard: Yard) -> None:
@@ -133,10 +133,10 @@ def test_a_pipelines_folder_that_is_a_link_is_not_entered(yard: Yard) -> None:
     (yard.root / "flights").rename(yard.root / "elsewhere")
     (yard.root / "flights").symlink_to(yard.root / "elsewhere")
 
-    found = yard.holdings()
+    found = yard.inventory()
 
     assert found.artifacts == ()
-    assert [s.path for s in found.strangers] == [yard.root / "flights"]
+    assert [s.path for s in found.unknown_files] == [yard.root / "flights"]
 
 
 def test_old_logs_and_what_runs_had_for_themselves_are_left_over(yard: Yard) -> None:
@@ -148,9 +148,9 @@ def test_old_logs_and_what_runs_had_for_themselves_are_left_over(yard: Yard) -> 
             (folder / "x").write_text("four")
     room = yard.root / "flights" / ".runs" / "1"
 
-    young = {left.path.relative_to(room): left.size_bytes for left in yard.holdings().leftovers}
+    young = {left.path.relative_to(room): left.size_bytes for left in yard.inventory().leftovers}
     yard.now += timedelta(days=90)
-    old = {str(left.path.relative_to(room)) for left in yard.holdings().leftovers}
+    old = {str(left.path.relative_to(room)) for left in yard.inventory().leftovers}
 
     assert young == {Path("Trainer.scratch"): 4, Path("Trainer.checkpoints"): 4}
     assert old == {"Trainer.scratch", "Trainer.checkpoints", "logs"}
@@ -168,10 +168,10 @@ def test_a_link_is_never_left_over(yard: Yard) -> None:
         link.symlink_to(yard.root / "logs elsewhere")
     yard.now += timedelta(days=100)
 
-    found = yard.holdings()
+    found = yard.inventory()
 
     assert found.leftovers == ()
-    assert sorted(s.path for s in found.strangers) == sorted(links)
+    assert sorted(s.path for s in found.unknown_files) == sorted(links)
 
 
 def test_what_is_empty_is_left_over(yard: Yard) -> None:
@@ -179,7 +179,7 @@ def test_what_is_empty_is_left_over(yard: Yard) -> None:
     room = yard.root / "flights" / ".runs" / str(yard.run().number)
     room.mkdir(parents=True)
 
-    assert [left.path for left in yard.holdings().leftovers] == [room]
+    assert [left.path for left in yard.inventory().leftovers] == [room]
 
 
 def test_old_logs_of_ticks_are_left_over(yard: Yard) -> None:
@@ -191,10 +191,10 @@ def test_old_logs_of_ticks_are_left_over(yard: Yard) -> None:
         written = (yard.now - timedelta(days=days)).timestamp()
         os.utime(home / name, (written, written))
 
-    found = yard.holdings()
+    found = yard.inventory()
 
     assert [left.path.name for left in found.leftovers] == ["old.1.log"]
-    assert [s.path.name for s in found.strangers] == ["notes"]
+    assert [s.path.name for s in found.unknown_files] == ["notes"]
 
 
 def test_what_a_collection_left_is_told_from_what_is_whole(yard: Yard) -> None:
@@ -204,8 +204,8 @@ def test_what_a_collection_left_is_told_from_what_is_whole(yard: Yard) -> None:
     aside = Path(second.uri).with_name(f"{ASIDE}{Path(second.uri).name}")
     Path(second.uri).rename(aside)
 
-    found = yard.holdings()
+    found = yard.inventory()
 
-    assert [a.id for a in found.begun] == [first.id]
+    assert [a.id for a in found.half_removed] == [first.id]
     assert [left.path for left in found.leftovers] == [aside]
     assert "Trainer/model/1" not in yard.there()

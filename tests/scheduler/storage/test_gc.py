@@ -60,8 +60,8 @@ def test_what_the_newest_run_used_stays(yard: Yard) -> None:
     for span in (1, 2, 3):
         yard.day(span)
 
-    assert yard.going() == ["ExampleGen/examples/1/1", "Trainer/model/1", "Trainer/model/2"]
-    assert yard.stays()["ExampleGen/examples/2/1"] == (
+    assert yard.removals() == ["ExampleGen/examples/1/1", "Trainer/model/1", "Trainer/model/2"]
+    assert yard.kept()["ExampleGen/examples/2/1"] == (
         "chosen by Recent in flights/3",
         "read by Trainer in flights/3",
     )
@@ -75,7 +75,7 @@ def test_what_a_node_used_the_last_time_stays(yard: Yard) -> None:
         run = yard.run(span=span, state=State.FAILED)
         yard.do(run, "Recent", state=State.FAILED)
 
-    assert yard.going() == ["ExampleGen/examples/1/1", "Trainer/model/1", "Trainer/model/2"]
+    assert yard.removals() == ["ExampleGen/examples/1/1", "Trainer/model/1", "Trainer/model/2"]
 
 
 @pytest.mark.parametrize("mark", ["blessed", "pushed"])
@@ -86,10 +86,10 @@ def test_what_was_blessed_or_pushed_stays_with_what_serves_it(yard: Yard, mark: 
     yard.day(3, graph=True)
     kept = replace(NOTHING, marked=("blessed", "pushed"))
 
-    assert yard.stays(kept)["Trainer/model/1"] == (mark,)
-    assert yard.stays(kept)["Transform/graph/1"] == ("belongs to flights/Trainer/model/1",)
-    assert "Transform/graph/2" in yard.going(kept)
-    assert {"Trainer/model/1", "Transform/graph/1"} <= set(yard.going(replace(NOTHING, marked=())))
+    assert yard.kept(kept)["Trainer/model/1"] == (mark,)
+    assert yard.kept(kept)["Transform/graph/1"] == ("belongs to flights/Trainer/model/1",)
+    assert "Transform/graph/2" in yard.removals(kept)
+    assert {"Trainer/model/1", "Transform/graph/1"} <= set(yard.removals(replace(NOTHING, marked=())))
 
 
 def test_the_model_that_a_kept_one_started_from_stays(yard: Yard) -> None:
@@ -101,7 +101,7 @@ def test_the_model_that_a_kept_one_started_from_stays(yard: Yard) -> None:
         models += yard.do(run, "Trainer", read, model=Model("")).outputs["model"]  # type: ignore[arg-type]
     yard.store.claim(Claim("pushed", models[2].name))
 
-    stays = yard.stays(replace(NOTHING, marked=("pushed",)))
+    stays = yard.kept(replace(NOTHING, marked=("pushed",)))
 
     assert "read by Trainer in flights/4" in stays["Trainer/model/3"]
     assert stays["Trainer/model/2"] == ("belongs to flights/Trainer/model/3",)
@@ -115,16 +115,16 @@ def test_what_is_pinned_stays_until_it_is_unpinned(yard: Yard) -> None:
     yard.day(3)
 
     pin(yard.store, model, why="the one in the paper", now=yard.now)
-    pinned = yard.stays().get("Trainer/model/1")
+    pinned = yard.kept().get("Trainer/model/1")
     unpin(yard.store, model, now=yard.now)
-    unpinned = yard.going()
+    unpinned = yard.removals()
     pin(yard.store, model, why="", now=yard.now)
 
     assert pinned is not None
     assert pinned[0].startswith("pinned by ")
     assert pinned[0].endswith(": the one in the paper")
     assert "Trainer/model/1" in unpinned
-    assert "Trainer/model/1" in yard.stays()
+    assert "Trainer/model/1" in yard.kept()
 
 
 def test_what_is_not_pinned_cannot_be_unpinned(yard: Yard) -> None:
@@ -138,11 +138,11 @@ def test_what_is_young_or_among_the_last_stays(yard: Yard) -> None:
     for span in range(1, 7):
         yard.day(span)
 
-    assert yard.going(replace(NOTHING, last=3)) == [
+    assert yard.removals(replace(NOTHING, last=3)) == [
         "ExampleGen/examples/1/1", "Trainer/model/1", "ExampleGen/examples/2/1", "Trainer/model/2",
         "ExampleGen/examples/3/1", "Trainer/model/3",
     ]  # fmt: skip
-    assert yard.going(replace(NOTHING, younger=timedelta(days=5))) == ["ExampleGen/examples/1/1", "Trainer/model/1"]
+    assert yard.removals(replace(NOTHING, younger=timedelta(days=5))) == ["ExampleGen/examples/1/1", "Trainer/model/1"]
 
 
 @pytest.mark.parametrize(("stage", "stays"), [(Stage.INTERRUPTED, True), (Stage.FAILED, True), (Stage.COMPLETE, False)])
@@ -159,7 +159,7 @@ def test_what_an_unfinished_backfill_used_stays(yard: Yard, stage: Stage, stays:
     yard.do(run, "Trainer", model=Model(""))
     yard.day(2, window=1)
 
-    assert ("Trainer/model/1" in yard.stays()) is stays
+    assert ("Trainer/model/1" in yard.kept()) is stays
 
 
 class Wide(Resolver):
@@ -180,11 +180,11 @@ def test_with_its_file_a_pipelines_resolvers_are_asked(yard: Yard) -> None:
     ingest = ExampleGen()
     pipeline = Pipeline("flights", [ingest, Wide(ingest["examples"], name="Wide", many=True)])
 
-    planned = gc.plan(yard.means(), "flights", Loaded(pipeline=pipeline, source="flights.py"))
+    planned = gc.plan_collection(yard.context(), "flights", Loaded(pipeline=pipeline, source="flights.py"))
 
-    stays = {short(fate.artifact): fate.stays for fate in planned.fates}
+    stays = {short(decision.artifact): decision.reasons for decision in planned.decisions}
     assert stays["ExampleGen/examples/1/1"] == ("Wide would choose it now",)
-    assert "ExampleGen/examples/1/1" in yard.going()
+    assert "ExampleGen/examples/1/1" in yard.removals()
 
 
 # --- what is done
@@ -214,7 +214,7 @@ def test_a_second_collection_finds_nothing(yard: Yard) -> None:
         yard.day(span)
     yard.collect()
 
-    assert yard.going() == []
+    assert yard.removals() == []
     assert yard.collect().artifacts == ()
 
 
@@ -266,7 +266,7 @@ def test_many_are_marked_in_several_turns(yard: Yard, monkeypatch: pytest.Monkey
     monkeypatch.setattr(gc, "BATCH", 2)
     for span in range(1, 6):
         yard.day(span)
-    planned = gc.plan(yard.means(), "flights")
+    planned = gc.plan_collection(yard.context(), "flights")
     spared = yard.store.artifact("flights/Trainer/model/3")
     release = lease.Lease.release
 
@@ -277,9 +277,9 @@ def test_many_are_marked_in_several_turns(yard: Yard, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(lease.Lease, "release", and_then_a_run)
 
-    done = gc.collect(yard.means(), planned)
+    done = gc.collect(yard.context(), planned)
 
-    assert len(planned.going) == 7
+    assert len(planned.removals) == 7
     assert len(done.artifacts) == 6
     assert Path(spared.uri).exists()
     assert yard.store.claimed("lease", "flights#4") is not None
@@ -290,10 +290,10 @@ def test_what_is_pinned_after_the_plan_stays(yard: Yard) -> None:
     model = yard.day(1)
     yard.day(2)
     yard.day(3)
-    planned = gc.plan(yard.means(), "flights")
+    planned = gc.plan_collection(yard.context(), "flights")
     pin(yard.store, model, why="", now=yard.now)
 
-    gc.collect(yard.means(), planned)
+    gc.collect(yard.context(), planned)
 
     assert "Trainer/model/1" in yard.there()
 
@@ -332,9 +332,9 @@ def test_a_pipeline_that_somebody_holds_is_left_alone(yard: Yard) -> None:
     yard.do(yard.run(state=State.FAILED), "Trainer", state=State.FAILED, model=Model(""))
     before = sorted(yard.root.rglob("*"))
     held = lease.acquire(yard.store, "flights", "run 4")
-    planned = gc.plan(yard.means(), "flights")
+    planned = gc.plan_collection(yard.context(), "flights")
 
-    done = gc.collect(yard.means(), planned)
+    done = gc.collect(yard.context(), planned)
     held.release()
 
     assert planned.held.startswith("run 4 of 'flights' is still going")
@@ -435,7 +435,7 @@ def test_what_cannot_be_removed_is_told_and_tried_again(yard: Yard, monkeypatch:
     assert first.failures == (f"{refused}: Permission denied",)
     assert len(first.artifacts) == 2
     assert gc.exit_code([first]) == 1
-    assert [left.why for left in second.leftovers] == ["a collection was stopped before it had removed this"]
+    assert [left.why for left in second.leftovers] == ["an interrupted collection has not removed it yet"]
     assert gc.exit_code([second]) == 0
 
 
@@ -489,11 +489,11 @@ def trial(tmp_path: Path) -> Iterator[Trial]:
 
 def collect(trial: Trial, *names: str) -> None:
     """Collects these artifacts and no others, with whatever uses them."""
-    means = gc.Means(store=trial.store, root=trial.root, retention=NOTHING, now=datetime.now(UTC))
-    planned = gc.plan(means, "p")
-    assert set(names) <= {a.name for a in planned.going}
-    chosen = tuple(f if f.artifact.name in names else replace(f, stays=("not asked for",)) for f in planned.fates)
-    assert len(gc.collect(means, replace(planned, fates=chosen)).artifacts) == len(names)
+    context = gc.CollectionContext(store=trial.store, root=trial.root, retention=NOTHING, now=datetime.now(UTC))
+    planned = gc.plan_collection(context, "p")
+    assert set(names) <= {a.name for a in planned.removals}
+    chosen = tuple(f if f.artifact.name in names else replace(f, reasons=("not asked for",)) for f in planned.decisions)
+    assert len(gc.collect(context, replace(planned, decisions=chosen)).artifacts) == len(names)
 
 
 def test_a_node_whose_outputs_were_collected_is_done_again(trial: Trial) -> None:
@@ -609,7 +609,7 @@ def test_where_nothing_ran_there_is_nothing_to_collect(spanwise: Command, folder
 
 
 def test_gc_typed(spanwise: Command, project: Path) -> None:
-    """What would go, what went and what stays, for people and for programs."""
+    """What would be removed, what was removed and what is kept, for people and for programs."""
     for text in ("one", "two", "three"):
         assert spanwise("run", "flow.py", "--param", f"text={text}")[0] == 0
     (project / "spanwise.toml").write_text('[gc]\nkeep_last = 0\nkeep_younger = "0s"\n')
@@ -617,20 +617,22 @@ def test_gc_typed(spanwise: Command, project: Path) -> None:
     code, planned, _ = spanwise("gc", "flow", "--dry-run", "--all")
     assert code == 0
     assert re.search(r"^flow/First/report/1 +Report ", planned, re.MULTILINE)
-    assert re.search(r"^flow/First/report/3 +5 B +had by First in flow/3; read by Second in", planned, re.MULTILINE)
-    assert planned.endswith("\n\nflow: 4 artifacts and 0 leftovers would go, 18 B; 3 artifacts stay.\n")
+    assert re.search(
+        r"^flow/First/report/3 +5 B +published by First in flow/3; read by Second in", planned, re.MULTILINE
+    )
+    assert planned.endswith("\n\nflow: 4 artifacts and 0 leftovers would be removed, 18 B; 3 artifacts are kept.\n")
 
     assert spanwise("pin", "flow/First/report/1", "--why", "why not")[0] == 0
     document = json.loads(spanwise("gc", "--json", "--dry-run")[1])[0]
     assert "flow/First/report/1" not in [a["name"] for a in document["artifacts"]]
-    assert any("why not" in why for stays in document["stays"] for why in stays["why"])
+    assert any("why not" in why for kept in document["kept"] for why in kept["why"])
     assert spanwise("gc", "flow", "--keep-last-of", "Report=3")[1].startswith("flow: 0 artifacts")
     assert spanwise("unpin", "flow/First/report/1")[0] == 0
 
     code, out, _ = spanwise("gc", "flow.py")
     assert code == 0
-    assert "went, 18 B; 3 artifacts stay. See why: --dry-run --all" in out
-    assert "0 artifacts and 0 leftovers would go" in spanwise("gc", "--dry-run")[1]
+    assert "removed, 18 B; 3 artifacts are kept. See why: --dry-run --all" in out
+    assert "0 artifacts and 0 leftovers would be removed" in spanwise("gc", "--dry-run")[1]
 
 
 @pytest.mark.parametrize(

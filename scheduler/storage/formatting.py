@@ -1,0 +1,86 @@
+"""Plans and results of garbage collections as text and as documents. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.scheduler.formatting import Document, as_document, format_count, format_size, format_table
+from spanwise.scheduler.inspect import records
+from spanwise.scheduler.storage.disk_inventory import Leftover
+from spanwise.scheduler.storage.gc import CollectionPlan, CollectionResult
+
+_REASONS = 2  # that are printed of those to keep an artifact
+
+
+def format_collection(plan: CollectionPlan, result: CollectionResult | None, *, whole: bool = False) -> str:
+    """A plan or, with `result`, what came of it; `whole` also lists what is kept, and why."""
+    artifacts, leftovers = _removed(plan, result)
+    kept = plan.kept if whole else ()
+    parts = [
+        records.format_artifacts(artifacts, {plan.pipeline: plan.calendar}) if artifacts else "",
+        _format_rows(("LEFTOVER", "SIZE", "WHY"), ((str(x.path), format_size(x.size_bytes), x.why) for x in leftovers)),
+        _format_rows(
+            ("KEPT", "SIZE", "WHY"),
+            ((d.artifact.name, format_size(d.artifact.size_bytes), _format_reasons(d.reasons)) for d in kept),
+        ),
+        _format_rows(("UNKNOWN, NOT TOUCHED", "WHY"), ((str(u.path), u.why) for u in plan.inventory.unknown_files)),
+    ]
+    if result is not None and result.failures:
+        parts.append("\n".join(f"Could not remove {failure}" for failure in result.failures))
+    return "\n\n".join([*filter(None, parts), _summarize(plan, result, whole=whole)])
+
+
+def collection_document(plan: CollectionPlan, result: CollectionResult | None) -> Document:
+    """The same for programs, always with what is kept."""
+    artifacts, leftovers = _removed(plan, result)
+    return {
+        "pipeline": plan.pipeline,
+        "held": plan.held if result is None else result.held,
+        "size_bytes": _total_bytes(artifacts, leftovers),
+        "artifacts": [records.artifact_document(artifact, plan.calendar) for artifact in artifacts],
+        "leftovers": [as_document(leftover) for leftover in leftovers],
+        "kept": [
+            {"artifact": d.artifact.name, "why": list(d.reasons), "size_bytes": d.artifact.size_bytes}
+            for d in plan.kept
+        ],
+        "unknown_files": [as_document(unknown) for unknown in plan.inventory.unknown_files],
+        "failures": [] if result is None else list(result.failures),
+    }
+
+
+def _removed(plan: CollectionPlan, result: CollectionResult | None) -> tuple[Sequence[Artifact], Sequence[Leftover]]:
+    if result is None:
+        return (*plan.inventory.half_removed, *plan.removals), plan.inventory.leftovers
+    return result.artifacts, result.leftovers
+
+
+def _format_rows(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table; empty when it has no rows."""
+    cells = list(rows)
+    return format_table(headers, cells) if cells else ""
+
+
+def _format_reasons(reasons: Sequence[str]) -> str:
+    more = f"; {len(reasons) - _REASONS} more" if len(reasons) > _REASONS else ""
+    return f"{'; '.join(reasons[:_REASONS])}{more}"
+
+
+def _total_bytes(artifacts: Iterable[Artifact], leftovers: Iterable[Leftover]) -> int:
+    return sum(a.size_bytes for a in artifacts) + sum(leftover.size_bytes for leftover in leftovers)
+
+
+def _summarize(plan: CollectionPlan, result: CollectionResult | None, *, whole: bool) -> str:
+    artifacts, leftovers = _removed(plan, result)
+    what = f"{format_count(len(artifacts), 'artifact')} and {format_count(len(leftovers), 'leftover')}"
+    size = format_size(_total_bytes(artifacts, leftovers))
+    kept = f"{format_count(len(plan.kept), 'artifact')} {'is' if len(plan.kept) == 1 else 'are'} kept"
+    more = "" if whole or not plan.kept else " See why: --dry-run --all"
+    verb = "would be removed" if result is None else "removed"
+    lines = [f"{plan.pipeline}: {what} {verb}, {size}; {kept}.{more}"]
+    if held := plan.held if result is None else result.held:
+        lines.append(
+            f"{held}, so {'nothing can be removed' if result is None else 'no more was removed'} now. "
+            "To wait for it: --wait"
+        )
+    return "\n".join(lines)
