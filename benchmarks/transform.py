@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 
 from benchmarks.figures import Figure, at_most, median_s, most_held_bytes, show
 from benchmarks.statistics import _count, _directly, _flights  # the same figures of the same flights
-from spanwise.components.ingest.job import IngestPlan, ingest
+from spanwise.components.ingest.ingestion import ingest
+from spanwise.components.ingest.plan import IngestPlan
 from spanwise.components.transform.preprocessing import (
     Columns,
     bucketize,

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from spanwise.components.serving.bulk_inferrer import BulkInferrer
     from spanwise.components.serving.infra_validator import InfraValidator
     from spanwise.components.serving.pusher import Pusher
-    from spanwise.components.statistics.example_validator import AnomalyGate, ExampleValidator
+    from spanwise.components.statistics.example_validator import ExampleValidator
+    from spanwise.components.statistics.gate import AnomalyGate
     from spanwise.components.statistics.schema_gen import SchemaGen
     from spanwise.components.statistics.statistics_gen import StatisticsGen
     from spanwise.components.training.elastic.job import ElasticJob, ElasticOutcome
@@ -80,7 +81,8 @@ _HOMES = {
     "spanwise.components.training.elastic.job": ("ElasticJob", "ElasticOutcome"),
     "spanwise.components.evaluation.evaluator": ("Evaluator", "Finding", "Threshold", "judge"),
     "spanwise.components.ingest.example_gen": ("ExampleGen",),
-    "spanwise.components.statistics.example_validator": ("AnomalyGate", "ExampleValidator"),
+    "spanwise.components.statistics.example_validator": ("ExampleValidator",),
+    "spanwise.components.statistics.gate": ("AnomalyGate",),
     "spanwise.components.importer": ("Importer",),
     "spanwise.components.serving.infra_validator": ("InfraValidator",),
     "spanwise.components.evaluation.metric": ("Metric",),

@@ -1,6 +1,6 @@
-"""Beam: starting a graph on the runner a user names, and getting its small result back. It knows nothing of data.
+"""Beam: running work on the parts of some data with the runner that a user names. It knows nothing of the data.
 
-Importing this module imports Beam, which takes seconds: import it where a graph is run.
+Beam takes seconds to import, and is imported when a graph is run.
 """
 
 from __future__ import annotations
@@ -8,22 +8,14 @@ from __future__ import annotations
 import logging
 import pickle
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from types import ModuleType
+from typing import Any, TypeAlias, TypeVar, cast
 
 from spanwise.orchestrator.errors import ParameterError
-
-_root = logging.getLogger()
-_quiet = logging.NullHandler()
-_root.addHandler(_quiet)  # importing Beam logs a warning, which would give a root without handlers one for good
-try:
-    beam = import_module("apache_beam")
-    _options = import_module("apache_beam.options.pipeline_options")
-finally:
-    _root.removeHandler(_quiet)
-logging.getLogger("apache_beam").setLevel(logging.WARNING)  # it tells of each cache and worker that it makes
 
 #: The runner inside this process. `DirectRunner` would first try to download and start a program.
 EMBEDDED_RUNNER = "FnApiRunner"
@@ -38,8 +30,34 @@ Place: TypeAlias = tuple[int, int]
 """A place in the tree of merges: the level, and the number within it. Leaves are at level 0, in the order of parts."""
 
 
-def merged_in_order(
-    parts: Iterable[Element],
+def map_in_order(
+    parts: Sequence[Element],
+    work: Callable[[Element], Result],
+    *,
+    runner: str | None,
+    options: BeamOptions,
+    scratch: Path,
+) -> list[Result]:
+    """Does the work on every part; the results are in the order of the parts.
+
+    A single part is worked on here, unless a runner is named. `scratch` is a folder that every worker sees.
+
+    Raises:
+        ParameterError: Beam has no such runner here.
+    """
+    if not parts or (len(parts) == 1 and runner is None):
+        return [work(part) for part in parts]
+
+    def on_part(pair):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 -- Beam would check annotations as its own types
+        number, part = pair
+        return number, work(part)
+
+    results = _run(parts, lambda beam, elements: elements | "Work" >> beam.Map(on_part), runner, options, scratch)
+    return [result for _, result in sorted(results, key=lambda pair: pair[0])]
+
+
+def merge_in_order(
+    parts: Sequence[Element],
     work: Callable[[Element], Iterable[tuple[Key, Result]]],
     merge: Callable[[Result, Result], Result],
     *,
@@ -49,53 +67,82 @@ def merged_in_order(
 ) -> dict[Key, Result]:
     """Does the work on every part and merges the results of each key, always in the same order.
 
-    A runner combines in whatever order results come. So that sums and sketches are the same to the byte wherever a
+    A runner combines in whatever order results arrive. So that sums and sketches are the same to the byte wherever a
     graph runs, only neighbours in a fixed binary tree over the numbers of the parts are ever merged; the rest waits.
-    What a part gives for a key is pickled on its way: keep it small. `scratch` is a folder that every worker sees.
+    What a part gives for a key is pickled on its way: keep it small. Otherwise as `map_in_order`.
 
     Raises:
         ParameterError: Beam has no such runner here.
     """
-    numbered = list(enumerate(parts))
+    if not parts or (len(parts) == 1 and runner is None):
+        return {key: result for part in parts for key, result in work(part)}
 
-    def on_part(pair):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 -- Beam would check annotations as its own types
+    def on_part(pair):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 -- as above
         number, part = pair
         for key, result in work(part):
             yield key, {(0, number): result}
 
-    def combine(found):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 -- as above
-        return folded(found, merge)
+    def combine(results):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 -- as above
+        return fold(results, merge)
 
-    def save(found, path):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 -- as above
-        Path(path).write_bytes(pickle.dumps(found))
+    results: list[tuple[Key, dict[Place, Result]]] = _run(
+        parts,
+        lambda beam, elements: elements | "Work" >> beam.FlatMap(on_part) | "Merge" >> beam.CombinePerKey(combine),
+        runner,
+        options,
+        scratch,
+    )
+    return {key: _merge_rest(places, merge) for key, places in results}
 
-    # flags=[]: by default Beam reads the command line of this process
-    settings = _options.PipelineOptions(flags=[], **dict(options))
+
+@contextmanager
+def _keep_root_logger() -> Iterator[None]:
+    """Beam logs through the root logger, which would give a root without handlers one for good."""
+    root, quiet = logging.getLogger(), logging.NullHandler()
+    root.addHandler(quiet)
     try:
-        pipeline = beam.Pipeline(runner=runner or EMBEDDED_RUNNER, options=settings)
-    except (ValueError, ImportError) as error:
-        raise ParameterError(f"runner: Beam has none called '{runner}' here ({error}).") from error
-    with tempfile.TemporaryDirectory(dir=scratch) as folder:
-        results = Path(folder, "results")
-        _ = (
-            pipeline
-            | "Parts" >> beam.Create(numbered)
-            | "Spread" >> beam.Reshuffle()  # otherwise a runner may do all parts on one worker
-            | "Work" >> beam.FlatMap(on_part)
-            | "Merge" >> beam.CombinePerKey(combine)
-            | "Collect" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
-            | "Save" >> beam.Map(save, str(results))
-        )
+        yield
+    finally:
+        root.removeHandler(quiet)
+
+
+def _run(
+    parts: Sequence[object],
+    work: Callable[[ModuleType, Any], Any],  # Beam has no types
+    runner: str | None,
+    options: BeamOptions,
+    scratch: Path,
+) -> list[Any]:
+    """Runs a graph over the numbered parts; returns its elements in any order."""
+
+    def save(results, path):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 -- as above
+        Path(path).write_bytes(pickle.dumps(results))
+
+    with _keep_root_logger(), tempfile.TemporaryDirectory(dir=scratch) as folder:
+        beam = import_module("apache_beam")
+        options_module = import_module("apache_beam.options.pipeline_options")
+        logging.getLogger("apache_beam").setLevel(logging.WARNING)  # it logs each cache and worker that it creates
+        # flags=[]: by default Beam reads the command line of this process
+        settings = options_module.PipelineOptions(flags=[], **dict(options))
+        try:
+            pipeline = beam.Pipeline(runner=runner or EMBEDDED_RUNNER, options=settings)
+        except (ValueError, ImportError) as error:
+            raise ParameterError(f"runner: Beam has no runner called '{runner}' here ({error}).") from error
+        file = Path(folder, "results")
+        elements = pipeline | "Parts" >> beam.Create(list(enumerate(parts)))
+        if len(parts) > 1:
+            elements |= "Spread" >> beam.Reshuffle()  # otherwise a runner may do all parts on one worker
+        together = work(beam, elements) | "Collect" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
+        _ = together | "Save" >> beam.Map(save, str(file))
         pipeline.run().wait_until_finish()
         # our own workers wrote it just now
-        found: list[tuple[Key, dict[Place, Result]]] = pickle.loads(results.read_bytes())  # noqa: S301 -- see above
-    return {key: _finished(places, merge) for key, places in found}
+        return cast("list[Any]", pickle.loads(file.read_bytes()))  # noqa: S301 -- see above
 
 
-def folded(found: Iterable[Mapping[Place, Result]], merge: Callable[[Result, Result], Result]) -> dict[Place, Result]:
+def fold(results: Iterable[Mapping[Place, Result]], merge: Callable[[Result, Result], Result]) -> dict[Place, Result]:
     """Puts results in their places and merges neighbours, as far up the tree as they are complete."""
     places: dict[Place, Result] = {}
-    for more in found:
+    for more in results:
         for place, result in more.items():
             (level, number), value = place, result
             while (sibling := places.pop((level, number ^ 1), None)) is not None:
@@ -105,7 +152,7 @@ def folded(found: Iterable[Mapping[Place, Result]], merge: Callable[[Result, Res
     return places
 
 
-def _finished(places: Mapping[Place, Result], merge: Callable[[Result, Result], Result]) -> Result:
+def _merge_rest(places: Mapping[Place, Result], merge: Callable[[Result, Result], Result]) -> Result:
     """Merges what has no neighbour, in the order of the parts."""
     ordered: list[Any] = [places[place] for place in sorted(places, key=lambda place: place[1] << place[0])]
     result: Result = ordered[0]

@@ -38,7 +38,7 @@ _EXACT = float(2**53)
 _NANOS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
-def row_hashes(batch: pa.RecordBatch, columns: Sequence[str] = ()) -> Hashes:
+def hash_rows(batch: pa.RecordBatch, columns: Sequence[str] = ()) -> Hashes:
     """A hash of each row, shape `(rows,)`; over all columns if none is named."""
     rows = np.zeros(batch.num_rows, dtype=np.uint64)
     for name in sorted(columns or batch.schema.names):

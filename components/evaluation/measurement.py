@@ -357,7 +357,7 @@ def _on_beam(
     scratch: Path,
 ) -> Gathered:
     from spanwise.components import shipped_function
-    from spanwise.components.beam import merged_in_order
+    from spanwise.components.beam import merge_in_order
 
     sent = shipped_function.packed(question, [question.predict_fn, question.label, *question.own])
 
@@ -372,7 +372,7 @@ def _on_beam(
     def merge(one: Gathered, other: Gathered) -> Gathered:
         return one.merge(other)
 
-    return merged_in_order(parts, work, merge, runner=runner, options=options, scratch=scratch)["all"]
+    return merge_in_order(parts, work, merge, runner=runner, options=options, scratch=scratch)["all"]
 
 
 def _kept(part: Part, question: Question) -> Iterator[Kept]:

@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from spanwise.components.ingest.fingerprint import fingerprint as fingerprint_of
+from spanwise.components.ingest.plan import IngestPlan
 from spanwise.components.ingest.readers.custom import FunctionReader, RowReader
 from spanwise.components.ingest.readers.descriptor import Dialect, Format
 from spanwise.components.ingest.splits import HashSplit, output_splits, split_names
@@ -23,7 +25,7 @@ from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.span import Calendar, SpanPattern, blocks, choose
 
 if TYPE_CHECKING:
-    from spanwise.components.ingest.job import IngestPlan, IngestReport
+    from spanwise.components.ingest.plan import IngestReport
 
 log = logging.getLogger("spanwise.example_gen")
 
@@ -58,8 +60,7 @@ class ExampleGen(Component):
         "pyarrow",
         "pyarrow.csv",
         "pyarrow.parquet",
-        "spanwise.components.ingest.job",
-        "spanwise.components.ingest.file_parts",
+        "spanwise.components.ingest.ingestion",
     )
     prepared: ClassVar = ("files", "span", "version", "fingerprint", "previous", "compare")
     libraries: ClassVar = ("pyarrow",)
@@ -77,8 +78,6 @@ class ExampleGen(Component):
         self.calendar: Calendar = next(iter(self._patterns.values())).calendar
 
     def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:
-        from spanwise.components.ingest.job import fingerprint
-
         try:
             block = choose(self._patterns, _listing, run.span)
         except SpanNotFound as error:
@@ -90,7 +89,7 @@ class ExampleGen(Component):
                 extra={"node": self.name, "span": label, "count": len(block.strays), "first": block.strays[0]},
             )
         past = history("examples")
-        digest = fingerprint(block.files)
+        digest = fingerprint_of(block.files)
         editions = [a for a in past.of_span(block.span) if a.properties.get("version") == block.version]
         if editions and editions[-1].properties.get("fingerprint") != digest:
             log.warning(
@@ -152,8 +151,6 @@ class ExampleGen(Component):
         beam_runner: str | None = None,
         beam_options: Mapping[str, str | int | float | bool] | None = None,
     ) -> None:
-        from spanwise.components.ingest.job import IngestPlan
-
         assert rejects is not None, "an output is always given"
         splits = divided(tuple(self._patterns), ratios)
         plan = IngestPlan(
@@ -254,9 +251,8 @@ def _columns(past: History, span: int) -> object:
 
 def ingested(plan: IngestPlan, compare: Literal["all", "shared"]) -> IngestReport:
     """Ingests, compared with the columns of another span: all of them, or those that both have."""
-    from spanwise.components.ingest.job import ingest
+    from spanwise.components.ingest.ingestion import ingest
 
-    logging.getLogger("apache_beam").setLevel(logging.WARNING)  # it tells of each cache and worker that it makes
     if compare == "all" or plan.previous is None:
         return ingest(plan)
     report = ingest(replace(plan, previous=None))

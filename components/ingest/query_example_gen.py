@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from spanwise.components.ingest.database import check_connection, connected
 from spanwise.components.ingest.example_gen import ExampleGen, compared, describe, divided, ingested
+from spanwise.components.ingest.plan import IngestPlan
 from spanwise.components.ingest.query import Query, span_of
 from spanwise.orchestrator.artifact import Examples
 from spanwise.orchestrator.component import Attempt, Component, Output
@@ -110,8 +111,6 @@ class QueryExampleGen(Component):
         beam_runner: str | None = None,
         beam_options: Mapping[str, str | int | float | bool] | None = None,
     ) -> None:
-        from spanwise.components.ingest.job import IngestPlan
-
         answer = attempt.scratch / "answer.arrow"
         fingerprint = self._fetch(connection, span, answer)
         plan = IngestPlan(
@@ -185,7 +184,7 @@ class QueryExampleGen(Component):
         """Writes the answer to a file as it comes in; returns the fingerprint of its rows, whatever their order."""
         import pyarrow as pa
 
-        from spanwise.components.row_hash import row_hashes
+        from spanwise.components.row_hash import hash_rows
 
         rows, mark, total, mixed = 0, "", 0, 0
         with connected(connection, self.name) as database:
@@ -197,7 +196,7 @@ class QueryExampleGen(Component):
                 with pa.OSFile(str(answer), "wb") as sink, pa.ipc.new_file(sink, schema, options=_compressed()) as out:
                     for batch in _evenly(reader, schema):
                         out.write_batch(batch)
-                        hashes = row_hashes(batch)
+                        hashes = hash_rows(batch)
                         rows += batch.num_rows
                         total = (total + _sum(hashes)) % _WORD
                         mixed = (mixed + _sum(hashes * hashes)) % _WORD

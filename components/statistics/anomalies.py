@@ -15,6 +15,9 @@ from spanwise.components.statistics.schema import Check, Distance, FeatureSchema
 from spanwise.components.statistics.span_statistics import Feature, Split, Statistics
 from spanwise.orchestrator.errors import InputError, ParameterError
 
+FILE = "anomalies.json"
+PAGE = "anomalies.html"
+
 ENOUGH = 100
 """Distributions of fewer values are not compared: chance alone would set them apart."""
 

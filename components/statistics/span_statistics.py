@@ -30,7 +30,7 @@ from spanwise.components.statistics.accumulators import (
     State,
     counted,
 )
-from spanwise.components.statistics.accumulators.counted import listed, of_weights, texts
+from spanwise.components.statistics.accumulators.value_counts import listed, of_weights, texts
 from spanwise.orchestrator.errors import ColumnsChanged, InputError
 
 FORMAT = "spanwise statistics 1"

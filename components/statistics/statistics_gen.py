@@ -64,7 +64,7 @@ class StatisticsGen(Component):
         beam_runner: str | None = None,
         beam_options: dict[str, str | int | float | bool] | None = None,
     ) -> None:
-        from spanwise.components.report.statistics_page import page
+        from spanwise.components.statistics.statistics_page import page
 
         found = count(
             {name: examples.split(name) for name in examples.split_names},
@@ -102,7 +102,7 @@ def count(
     Raises:
         UnreadableInput: a file is no Parquet, or the files of a split have different columns.
     """
-    from spanwise.components.beam import merged_in_order
+    from spanwise.components.beam import merge_in_order
     from spanwise.components.statistics.span_statistics import Statistics, merge_column
 
     schemas: dict[str, pa.Schema] = {}
@@ -110,7 +110,7 @@ def count(
     for name, folder in splits.items():
         schemas[name], groups = _described(folder)
         parts += [RowGroup(name, path, number) for path, number in groups]
-    found = merged_in_order(
+    found = merge_in_order(
         parts, count_row_group, merge_column, runner=runner, options=runner_options or {}, scratch=scratch
     )
     made = Statistics(splits={name: _split(name, schema, found) for name, schema in schemas.items()})

@@ -444,12 +444,12 @@ def _hashed(buckets: int, values: pl.Series) -> pl.Series:
     import numpy as np
     import pyarrow as pa
 
-    from spanwise.components.row_hash import row_hashes
+    from spanwise.components.row_hash import hash_rows
 
     if values.dtype in (pl.Categorical, pl.Enum):
         values = values.cast(pl.String)
     batch = pa.record_batch({"value": values.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())})
-    numbers = (row_hashes(batch) % np.uint64(buckets)).astype(np.int32)
+    numbers = (hash_rows(batch) % np.uint64(buckets)).astype(np.int32)
     found = pl.Series(values.name, numbers, dtype=pl.Int32)
     return found if not values.null_count() else found.set(values.is_null(), None)
 

@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spanwise.components import rows
+from spanwise.components.beam import map_in_order
 from spanwise.components.transform import part_job
 from spanwise.components.transform.analyzers import Analyzer, Plain, PreprocessingError
 from spanwise.components.transform.graph import Preprocessor, feature, loaded, to_arrow, type_of
@@ -168,23 +169,12 @@ class _Window:
             PreprocessingError: the function fails on one of them.
             UnreadableInput: the file of one of them is damaged.
         """
-        from spanwise.components.beam import merged_in_order
-
-        if not parts:
-            return []
         scratch = Path(self.plan.scratch)
         scratch.mkdir(parents=True, exist_ok=True)
-        found: dict[int, object] = merged_in_order(
-            list(enumerate(parts)),
-            functools.partial(_numbered, work=work),
-            _never_merged,
-            runner=self.plan.runner,
-            options=self.plan.runner_options,
-            scratch=scratch,
-        )
         results: list[R] = []
-        for number in range(len(parts)):
-            result = found[number]
+        for result in map_in_order(
+            parts, work, runner=self.plan.runner, options=self.plan.runner_options, scratch=scratch
+        ):
             if isinstance(result, Failed):
                 raise (UnreadableInput if result.damaged else PreprocessingError)(result.message)
             results.append(cast("R", result))
@@ -193,15 +183,6 @@ class _Window:
 
 E = TypeVar("E")
 R = TypeVar("R")
-
-
-def _numbered(part: tuple[int, E], work: Callable[[E], object]) -> list[tuple[int, object]]:
-    number, element = part
-    return [(number, work(element))]
-
-
-def _never_merged(one: object, other: object) -> object:
-    raise AssertionError(f"each part has one result, not {one} and {other}")
 
 
 def _schema(plan: WindowPlan) -> pa.Schema:

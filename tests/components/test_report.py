@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from spanwise.components.report import Cell, Line, Page, Series, bars, histogram, lines
-from spanwise.components.report.anomalies_page import page as anomalies_page
-from spanwise.components.report.statistics_page import PLOTS, compare, page
 from spanwise.components.statistics.anomalies import validate
+from spanwise.components.statistics.anomalies_page import page as anomalies_page
 from spanwise.components.statistics.schema import FeatureSchema, Schema
 from spanwise.components.statistics.span_statistics import Split, Statistics, count_column
+from spanwise.components.statistics.statistics_page import PLOTS, compare, page
 
 NASTY = "<script>alert('ü')</script> & \"名\""
 

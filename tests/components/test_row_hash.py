@@ -4,12 +4,12 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spanwise.components.row_hash import buckets, row_hashes
+from spanwise.components.row_hash import buckets, hash_rows
 
 
 def hashes(*columns, **named):
     arrays = dict(enumerate(columns)) | named
-    return row_hashes(pa.RecordBatch.from_arrays(list(arrays.values()), names=[str(name) for name in arrays])).tolist()
+    return hash_rows(pa.RecordBatch.from_arrays(list(arrays.values()), names=[str(name) for name in arrays])).tolist()
 
 
 def test_the_hashes_are_pinned():
@@ -33,7 +33,7 @@ def test_the_hashes_are_pinned():
 
 def test_the_buckets_are_pinned():
     """A bucket is the hash modulo the sum of the weights, counted off in the order of the splits."""
-    found = buckets(row_hashes(pa.RecordBatch.from_pydict({"n": list(range(12))})), [2, 1])
+    found = buckets(hash_rows(pa.RecordBatch.from_pydict({"n": list(range(12))})), [2, 1])
 
     assert found.tolist() == [0, 0, 0, 1, 1, 1, 0, 1, 0, 0, 0, 0]
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from spanwise.components.row_hash import buckets, row_hashes
+from spanwise.components.row_hash import buckets, hash_rows
 from spanwise.orchestrator import Artifact, Calendar, Examples, Pipeline, Trigger
 from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.mlmd import open_store
@@ -91,7 +91,7 @@ def arrivals_corrected(file: Path, ingested: Artifact, by_min: int = 60) -> Call
     later = pa.compute.add(told["arr_delay"], by_min).cast(told["arr_delay"].type)
     place = told.schema.get_field_index("arr_delay")
     moved = told.set_column(place, told.schema.field("arr_delay"), later)
-    before, after = (buckets(row_hashes(batch), (2, 1)) for batch in (told, moved))
+    before, after = (buckets(hash_rows(batch), (2, 1)) for batch in (told, moved))
     stays = (before == after).tolist()
 
     def change(rows: Rows) -> Rows:

@@ -1,7 +1,7 @@
 """Readers: how the rows of a file become Arrow record batches, in pieces that can be read apart from each other.
 
-Each format is a module with the three functions of `Reader`. A piece of a file is a `Descriptor`; it is small, can be
-pickled, and is what travels between workers. The rows themselves never do.
+Each format is a module with the three functions of `FormatReader`. A piece of a file is a `Descriptor`; it is small,
+can be pickled, and is what travels between workers. The rows themselves never do.
 """
 
 from __future__ import annotations
@@ -26,7 +26,17 @@ if TYPE_CHECKING:
 
     from spanwise.components.ingest.readers.columns import Column
 
-__all__ = ["Descriptor", "Dialect", "FileLayout", "Format", "ReadAs", "Reader", "Rejected", "format_of", "reader_of"]
+__all__ = [
+    "Descriptor",
+    "Dialect",
+    "FileLayout",
+    "Format",
+    "FormatReader",
+    "ReadAs",
+    "Rejected",
+    "format_of",
+    "reader_of",
+]
 
 _MODULES: dict[Format, str] = {
     "csv": "spanwise.components.ingest.readers.delimited",
@@ -39,7 +49,7 @@ _MODULES: dict[Format, str] = {
 }
 
 
-class Reader(Protocol):
+class FormatReader(Protocol):
     """What a format's module offers."""
 
     def describe(self, path: str, fmt: Format, dialect: Dialect) -> FileLayout:
@@ -60,9 +70,9 @@ class Reader(Protocol):
         """The rows of the piece in input order, as `columns`. A row that cannot be read goes to `reject`."""
 
 
-def reader_of(fmt: ReadAs, own: Reader | None = None) -> Reader:
+def reader_of(fmt: ReadAs, own: FormatReader | None = None) -> FormatReader:
     """The module that reads a format, imported only when a file of that format is read; `own` is the user's reader."""
     if fmt == "custom":
         assert own is not None, "only a plan with a reader of its own makes such pieces"
         return own
-    return cast("Reader", import_module(_MODULES[fmt]))
+    return cast("FormatReader", import_module(_MODULES[fmt]))

@@ -6,11 +6,9 @@ A column is a field of the record that the file's schema describes; how its Avro
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -27,10 +25,8 @@ if TYPE_CHECKING:
     from spanwise.components.ingest.readers.columns import Column
 
 _MAGIC = b"Obj\x01"
-_SYNC_BYTES = 16
 #: Rows that are handed on together; small blocks are gathered up to it.
 _BATCH_ROWS = 1 << 14
-_LONGEST_VARINT = 10
 
 _PRIMITIVES: dict[str, pa.DataType] = {
     "null": pa.null(),
@@ -57,29 +53,22 @@ _NUMBERS = ("int", "long", "float", "double")
 _MOST_DIGITS_128 = 38
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Header:
-    schema: dict[str, Any]  #: of the record, as the file has it
-    raw: bytes  #: from the start of the file to its first block
-    sync: bytes  #: stands after every block
-
-
 def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
-    """The columns of the file's schema, and pieces of about `part_bytes`. Reads the blocks' headers only.
+    """The columns of the file's schema, and pieces of about `part_bytes`. Decodes no row.
 
     Raises:
         UnreadableInput: the file is empty, cut short, damaged between two blocks or no Avro; or a column has a type
             that no Arrow column can have.
     """
-    with _opened(path) as file:
-        header = _header(file, path)
-        fields = header.schema["fields"]
+    with _open_file(path) as file:
+        blocks = _open_blocks(file, path)
+        fields = _fields(blocks, path)
         named: dict[str, Any] = {}
         types = tuple(arrow_type(field["type"], named, f"{path}: column '{field['name']}'") for field in fields)
         pieces = []
-        start = stop = len(header.raw)
+        start = stop = file.tell()
         row = first_row = 1
-        for rows, end in _blocks(file, header):
+        for rows, end in _block_ends(file, blocks):
             if stop > start and end - start > dialect.part_bytes:
                 pieces.append(_piece(path, fmt, start, stop, first_row))
                 start, first_row = stop, row
@@ -114,7 +103,7 @@ def read(
     types = _types(descriptor)
     absent = dict(descriptor.absent)
     row = descriptor.first_line
-    for rows in _gathered(descriptor):
+    for rows in _row_batches(descriptor):
         arrays = {
             column.name: _array([r[column.name] for r in rows], types[column.name])
             if column.name in types
@@ -186,8 +175,8 @@ def _union_type(branches: Sequence[object], named: dict[str, Any], where: str) -
 
 
 def _types(descriptor: Descriptor) -> dict[str, pa.DataType]:
-    with _opened(descriptor.path) as file:
-        fields = _header(file, descriptor.path).schema["fields"]
+    with _open_file(descriptor.path) as file:
+        fields = _fields(_open_blocks(file, descriptor.path), descriptor.path)
     named: dict[str, Any] = {}
     return {field["name"]: arrow_type(field["type"], named, descriptor.path) for field in fields}
 
@@ -198,98 +187,55 @@ def _array(values: list[object], type_: pa.DataType) -> pa.Array[Any]:
     return pa.array(values, type=type_)
 
 
-def _gathered(descriptor: Descriptor) -> Iterator[list[dict[str, object]]]:
+def _row_batches(descriptor: Descriptor) -> Iterator[list[dict[str, object]]]:
     """The rows of the piece, whole blocks together."""
-    gathered: list[dict[str, object]] = []
-    with _opened(descriptor.path) as file:
-        header = _header(file, descriptor.path)
-        assert descriptor.stop is not None, "the end of each piece is known"
+    rows: list[dict[str, object]] = []
+    with _open_file(descriptor.path) as file:
+        blocks = _open_blocks(file, descriptor.path)
         file.seek(descriptor.start)
-        source = _Spliced(header.raw, file, descriptor.stop - descriptor.start)
-        for block in fastavro.block_reader(cast("IO[bytes]", source)):
-            gathered += cast("Iterator[dict[str, object]]", block)
-            if len(gathered) >= _BATCH_ROWS:
-                yield gathered
-                gathered = []
-    if gathered:
-        yield gathered
-
-
-class _Spliced:
-    """A file's header followed by some of its blocks, for a decoder that reads from front to back."""
-
-    def __init__(self, header: bytes, file: IO[bytes], size_bytes: int) -> None:
-        self._header = io.BytesIO(header)
-        self._file = file
-        self._left = size_bytes
-        self._taken = 0
-
-    def read(self, size: int) -> bytes:
-        data = self._header.read(size)
-        if not data:
-            data = self._file.read(min(size, self._left))
-            self._left -= len(data)
-        self._taken += len(data)
-        return data
-
-    def tell(self) -> int:
-        return self._taken
+        while file.tell() != descriptor.stop:
+            rows += cast("Iterator[dict[str, object]]", next(blocks))
+            if len(rows) >= _BATCH_ROWS:
+                yield rows
+                rows = []
+    if rows:
+        yield rows
 
 
 def _piece(path: str, fmt: Format, start: int, stop: int, first_row: int) -> Descriptor:
     return Descriptor(path=path, format=fmt, start=start, stop=stop, first_line=first_row, size_bytes=stop - start)
 
 
-def _header(file: IO[bytes], path: str) -> _Header:
-    """Reads to where the first block begins."""
+def _open_blocks(file: IO[bytes], path: str) -> fastavro.block_reader:
+    """Reads the header. The blocks are read one by one, from wherever the file then stands."""
     magic = file.read(len(_MAGIC))
     if magic != _MAGIC:
         what = "the file is empty (0 bytes)" if not magic else f"not an Avro file: it begins with {magic!r}"
         raise UnreadableInput(f"{path}: {what}.")
     file.seek(0)
-    reader = fastavro.block_reader(file)
-    schema = reader.writer_schema
+    return fastavro.block_reader(file)
+
+
+def _fields(blocks: fastavro.block_reader, path: str) -> list[dict[str, Any]]:
+    schema = blocks.writer_schema
     if not (isinstance(schema, dict) and schema.get("type") == "record"):
         raise UnreadableInput(f"{path}: its rows are {json.dumps(schema)}, not records with named fields.")
-    end = file.tell()
-    file.seek(0)
-    raw = file.read(end)
-    return _Header(schema=schema, raw=raw, sync=raw[-_SYNC_BYTES:])
+    return cast("list[dict[str, Any]]", schema["fields"])
 
 
-def _blocks(file: IO[bytes], header: _Header) -> Iterator[tuple[int, int]]:
-    """Rows and end of each block. The data between is skipped; the marker after it tells whether that was right."""
+def _block_ends(file: IO[bytes], blocks: fastavro.block_reader) -> Iterator[tuple[int, int]]:
+    """Rows and end of each block; the marker after a block proves that its size is right."""
     size = os.fstat(file.fileno()).st_size
-    at = len(header.raw)
-    while at < size:
-        file.seek(at)
-        head = io.BytesIO(file.read(2 * _LONGEST_VARINT))
-        rows, length = _long(head), _long(head)
-        end = at + head.tell() + length + _SYNC_BYTES
-        if rows < 0 or length < 0 or end > size:
-            raise EOFError(f"the block at byte {at} goes on to byte {end}, and the file has {size}")
-        file.seek(end - _SYNC_BYTES)
-        if file.read(_SYNC_BYTES) != header.sync:
-            raise ValueError(f"the block at byte {at} does not end with the file's marker")
-        yield rows, end
-        at = end
-
-
-def _long(data: io.BytesIO) -> int:
-    """A whole number as Avro writes it: zig-zag, seven bits a byte."""
-    value = 0
-    for place in range(_LONGEST_VARINT):
-        byte = data.read(1)
-        if not byte:
-            raise EOFError("it ends inside a number")
-        value |= (byte[0] & 0x7F) << (7 * place)
-        if byte[0] < 0x80:  # noqa: PLR2004 -- the bit that says whether there is more
-            break
-    return (value >> 1) ^ -(value & 1)
+    while (at := file.tell()) < size:
+        try:
+            block = next(blocks)
+        except (EOFError, StopIteration, ValueError) as error:
+            raise ValueError(f"the block at byte {at} is cut short or damaged: {error}") from error
+        yield block.num_records, file.tell()
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[IO[bytes]]:
+def _open_file(path: str) -> Iterator[IO[bytes]]:
     try:
         with Path(path).open("rb") as file:
             yield file

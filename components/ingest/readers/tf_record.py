@@ -143,7 +143,7 @@ def read(
             start = record + 1
 
 
-def settled(found: pa.DataType, previous: str | None) -> pa.DataType:
+def settle(found: pa.DataType, previous: str | None) -> pa.DataType:
     """The type of a column, from what a survey found and the type of the previous span, as text.
 
     A span in which a list happens to have one value everywhere, or bytes happen to be text, is not of another type.

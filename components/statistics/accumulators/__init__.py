@@ -12,13 +12,12 @@ to the byte, on any machine: nothing is drawn at random.
 """
 
 from spanwise.components.statistics.accumulators.accumulator import Accumulator, State, from_bytes, to_bytes
-from spanwise.components.statistics.accumulators.counted import Counted, counted
 from spanwise.components.statistics.accumulators.distinct import Distinct
 from spanwise.components.statistics.accumulators.extrema import Extrema
 from spanwise.components.statistics.accumulators.frequent import Frequent, Occurrence
-from spanwise.components.statistics.accumulators.histogram import Histogram
 from spanwise.components.statistics.accumulators.moments import Moments
 from spanwise.components.statistics.accumulators.quantiles import Quantiles
+from spanwise.components.statistics.accumulators.value_counts import Counted, counted
 from spanwise.components.statistics.accumulators.vocabulary import Vocabulary
 
 __all__ = [
@@ -27,7 +26,6 @@ __all__ = [
     "Distinct",
     "Extrema",
     "Frequent",
-    "Histogram",
     "Moments",
     "Occurrence",
     "Quantiles",

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from spanwise.components.statistics.accumulators.accumulator import State, raw, text
-from spanwise.components.statistics.accumulators.counted import Numbers, counted, listed, texts
+from spanwise.components.statistics.accumulators.value_counts import Numbers, counted, listed, texts
 
 LOG_SIZE = 12
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from spanwise.components.statistics.accumulators.accumulator import State
-from spanwise.components.statistics.accumulators.counted import Counted, counted
+from spanwise.components.statistics.accumulators.value_counts import Counted, counted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import datasketches
 import pyarrow as pa
 
 from spanwise.components.statistics.accumulators.accumulator import State, raw, text
-from spanwise.components.statistics.accumulators.counted import listed, texts
+from spanwise.components.statistics.accumulators.value_counts import listed, texts
 
 LOG_SIZE = 11
 LONGEST = 200

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from spanwise.components.statistics.accumulators.accumulator import State, number, whole
-from spanwise.components.statistics.accumulators.counted import Counted, counted
+from spanwise.components.statistics.accumulators.value_counts import Counted, counted
 
 
 @dataclass(frozen=True, kw_only=True)

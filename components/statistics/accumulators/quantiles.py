@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spanwise.components.statistics.accumulators.accumulator import State, raw, text, whole
-from spanwise.components.statistics.accumulators.counted import Counted, counted
+from spanwise.components.statistics.accumulators.value_counts import Counted, counted
 
 CAPACITY = 1024
 """A level holds fewer values than this; a power of 2."""

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spanwise.components.statistics.accumulators.accumulator import State, raw, text
-from spanwise.components.statistics.accumulators.counted import listed, texts
 from spanwise.components.statistics.accumulators.frequent import Occurrence
+from spanwise.components.statistics.accumulators.value_counts import listed, texts
 
 
 def _nothing() -> pa.Table:

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spanwise.components import StatisticsGen
-from spanwise.components.beam import folded, merged_in_order
+from spanwise.components.beam import fold, merge_in_order
 from spanwise.components.statistics.span_statistics import Statistics, merge
 from spanwise.components.statistics.statistics_gen import BATCH_ROWS, count
 from spanwise.orchestrator import ParameterError, UnreadableInput
@@ -116,15 +116,15 @@ def test_results_are_merged_with_their_neighbours_only():
     found = set()
     for seed, cut in itertools.product(range(5), range(1, 7)):
         shuffled = random.Random(seed).sample(leaves, 7)
-        halves = [folded(shuffled[:cut], merge_texts), folded(shuffled[cut:], merge_texts)]
-        found.add(tuple(sorted(folded(halves, merge_texts).items())))
+        halves = [fold(shuffled[:cut], merge_texts), fold(shuffled[cut:], merge_texts)]
+        found.add(tuple(sorted(fold(halves, merge_texts).items())))
 
     assert found == {(((0, 6), "6"), ((1, 2), "(45)"), ((2, 0), "((01)(23))"))}
 
 
 def test_results_are_merged_in_the_order_of_the_parts(tmp_path):
     """What the graph gives back for a key is everything, in order."""
-    found = merged_in_order(
+    found = merge_in_order(
         "abcdefg", lambda part: [("all", part)], lambda a, b: a + b, runner=None, options={}, scratch=tmp_path
     )
 

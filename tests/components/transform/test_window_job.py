@@ -499,7 +499,7 @@ def test_bad_files_and_windows_are_told(windows):
 
     with pytest.raises(ColumnsChanged, match="'distance' is int64 in span 1 and string in span 2"):
         transform_window(windows.plan([*days, changed]))
-    with pytest.raises(ParameterError, match="Beam has none called 'Nowhere'"):
+    with pytest.raises(ParameterError, match="Beam has no runner called 'Nowhere'"):
         transform_window(windows.plan(days, runner="Nowhere"))
     file.write_bytes(file.read_bytes()[:200])
     with pytest.raises(UnreadableInput, match=r"part-00000\.parquet"):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spanwise.components import ExampleGen
-from spanwise.components.ingest.job import fingerprint
+from spanwise.components.ingest.fingerprint import fingerprint
 from spanwise.components.ingest.splits import split_names
 from spanwise.orchestrator import History, Run
 from spanwise.orchestrator.errors import SpanNotFound

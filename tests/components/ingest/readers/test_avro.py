@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spanwise.components.ingest.job import IngestPlan, ingest
+from spanwise.components.ingest.ingestion import ingest
+from spanwise.components.ingest.plan import IngestPlan
 from spanwise.components.ingest.readers import Dialect, reader_of
 from spanwise.orchestrator.errors import ColumnsChanged, UnreadableInput
 
@@ -160,7 +161,7 @@ def test_a_missing_field_without_a_default_is_an_error(ingested):
 
 def test_types_that_do_not_meet_are_an_error(ingested):
     """A field that is text here and a number there is told with the file."""
-    with pytest.raises(UnreadableInput, match=r"'n' is string in .*1\.avro and int32 in a file before it"):
+    with pytest.raises(UnreadableInput, match=r"'n' is string in .*1\.avro and int32 in an earlier file"):
         ingested(avro([("n", "int")], [{"n": 1}]), avro([("n", "string")], [{"n": "1"}]))
 
 
@@ -191,9 +192,9 @@ def changed(raw, at, byte):
         (b"", "the file is empty"),
         (b"PAR1abcd", "not an Avro file: it begins with b'PAR1'"),
         (b"Obj\x01\x04\x16avro", "not a whole Avro file"),
-        (RAW[:-1], "the block at byte .* goes on to byte"),
+        (RAW[:-1], "the block at byte .* is cut short or damaged"),
         (RAW[:-700], "not a whole Avro file"),
-        (changed(RAW, len(RAW) - 1, RAW[-1] ^ 1), "does not end with the file's marker"),
+        (changed(RAW, len(RAW) - 1, RAW[-1] ^ 1), "the block at byte .* is cut short or damaged"),
         (avro([("n", ["int", "string"])], [{"n": 1}]), "column 'n' is a union of int, string; a column has one type"),
         (avro([("t", TREE)], [{"t": {"next": None}}]), "is of type Tree, which contains itself"),
         (avro([("n", "int")], []), "the span has no rows"),

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spanwise.components.ingest.job import IngestPlan, ingest
+from spanwise.components.ingest.ingestion import ingest
+from spanwise.components.ingest.plan import IngestPlan
 from spanwise.components.ingest.readers import Dialect, format_of, reader_of
 from spanwise.orchestrator.errors import ColumnsChanged, UnreadableInput
 from tests.components.tf_example import framed, serialized

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spanwise.components.report.page import Cell, Page
-from spanwise.components.report.statistics_page import write_features
 from spanwise.components.statistics.anomalies import Anomaly
 from spanwise.components.statistics.schema import Severity
 from spanwise.components.statistics.span_statistics import Split, Statistics
+from spanwise.components.statistics.statistics_page import write_features
 
 _TONES = {Severity.INFO: "faint", Severity.WARNING: "warn", Severity.ERROR: "bad"}
 

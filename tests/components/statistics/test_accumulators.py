@@ -15,7 +15,6 @@ from spanwise.components.statistics.accumulators import (
     Distinct,
     Extrema,
     Frequent,
-    Histogram,
     Moments,
     Occurrence,
     Quantiles,
@@ -24,7 +23,6 @@ from spanwise.components.statistics.accumulators import (
     from_bytes,
     to_bytes,
 )
-from spanwise.orchestrator.errors import ParameterError
 
 
 def merged(kind, batches):
@@ -231,23 +229,6 @@ def test_a_long_text_is_counted_by_its_beginning():
 
     assert found.top() == (Occurrence("x" * 200, 1),)
     assert len(to_bytes(found)) < 1000
-
-
-def test_a_histogram_counts_between_its_edges():
-    """A bin has its lower edge, the last one both; the rest is outside."""
-    edges = (0.0, 1.0, 2.0)
-
-    found = Histogram.accumulate(pa.array([0.0, 1.0, 2.0, 3.0, -1.0]), edges)
-    found = found.merge(Histogram.accumulate(pa.array([0.5]), edges))
-
-    assert (found.counts, found.outside) == ((2, 2), 2)
-    assert from_bytes(Histogram, to_bytes(found)) == found
-
-
-def test_histograms_with_other_edges_do_not_merge():
-    """Counts between different edges cannot be added, and that is said."""
-    with pytest.raises(ParameterError, match="same edges"):
-        Histogram.accumulate(pa.array([0.5]), (0.0, 1.0)).merge(Histogram.accumulate(pa.array([0.5]), (0.0, 2.0)))
 
 
 def test_a_vocabulary_is_exact_and_in_order():

@@ -11,8 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spanwise.components.ingest.file_parts import Part, Writing, write_part
-from spanwise.components.ingest.job import IngestPlan, fingerprint, ingest
+from spanwise.components.ingest.fingerprint import fingerprint
+from spanwise.components.ingest.ingestion import ingest
+from spanwise.components.ingest.part import InputPart, PartWriter, write_part
+from spanwise.components.ingest.plan import IngestPlan
 from spanwise.components.ingest.readers import Dialect, reader_of
 from spanwise.components.ingest.readers.columns import Column
 from spanwise.orchestrator.errors import ColumnsChanged, ParameterError, UnreadableInput
@@ -182,28 +184,32 @@ def test_a_part_can_be_written_twice(write, plan):
     """A worker that is started again on the same part leaves the same file and nothing else."""
     asked = plan(write("a.csv", "a\n1\n"))
     descriptors = reader_of("csv").describe(asked.files["all"][0], "csv", Dialect()).descriptors
-    part = Part(split="all", index=0, descriptors=descriptors)
+    part = InputPart(split="all", index=0, descriptors=descriptors)
     column = Column(name="a", type=pa.int64(), source="inferred")
-    writing = Writing(
+    writer = PartWriter(
         dialect=Dialect(), columns=(column,), destination=asked.destination, rejects=None, ratios=(), split_key=()
     )
-    write_part(part, writing)
+    write_part(part, writer)
     once = contents(asked.destination)
 
-    write_part(part, writing)
+    write_part(part, writer)
 
     assert contents(asked.destination) == once
     assert list(once) == ["Split-all/part-00000.parquet"]
 
 
 def test_a_process_that_ingests_keeps_its_log_and_imports_late(write, plan):
-    """Importing the module loads neither Beam nor pyarrow, and an ingest leaves the root logger without a handler."""
+    """Importing what a run plans with loads neither Beam nor pyarrow; an ingest leaves the root without a handler."""
     asked = plan(write("a.csv", "a\n1\n"))
     program = """
 import logging, sys
-from spanwise.components.ingest.job import IngestPlan, ingest
+from spanwise.components.ingest.example_gen import ExampleGen
+from spanwise.components.ingest.fingerprint import fingerprint
+from spanwise.components.ingest.plan import IngestPlan
 heavy = [name for name in ("apache_beam", "pyarrow", "numpy") if name in sys.modules]
-ingest(IngestPlan(files={"all": (sys.argv[1],)}, destination=sys.argv[2]))
+from spanwise.components.ingest.ingestion import ingest
+heavy += [name for name in ("apache_beam",) if name in sys.modules]
+ingest(IngestPlan(files={"all": (sys.argv[1],)}, destination=sys.argv[2], runner="FnApiRunner"))
 print(heavy, logging.getLogger().handlers, sys.modules.keys() >= {"apache_beam"})
 """
     root = Path(__file__).parents[3]

@@ -113,7 +113,7 @@ def fails_at_once(path):
 @pytest.mark.parametrize(
     ("reader", "said"),
     [
-        (fails, ["1.txt: the reader fails failed with ValueError", '"12x"', "test_custom_reader.py", "in fails"]),
+        (fails, ["1.txt: the reader fails failed with ValueError", '"12x"', "test_custom.py", "in fails"]),
         (fails_at_once, ["1.txt: the reader fails_at_once failed with OSError: no such tape", "in fails_at_once"]),
         (lambda _: [], ["1.txt: the reader <lambda> gives nothing"]),
         (lambda _: None, ["the reader <lambda> failed with TypeError: 'NoneType'"]),
@@ -129,7 +129,7 @@ def test_what_is_wrong_with_it_is_told(ingest, reader, said):
     error = ingest(reader).error
 
     assert [part for part in said if part not in error] == []
-    assert "components/readers" not in error
+    assert "components/ingest/readers/custom.py" not in error
 
 
 def test_a_format_beside_a_reader_is_refused():

@@ -1,0 +1,187 @@
+"""Column types: which type each column of a span gets, from pins, the previous span and the values themselves.
+
+1. A pinned type (`types`) holds. A value that does not fit is a row that cannot be parsed.
+2. Otherwise the type of the previous span holds, if every value survives it: whole numbers are read as double, 3.0 as
+   int64, a date as a timestamp, and, from CSV, anything as text. If not, it is `ColumnsChanged`: also from int64 to
+   double, since the spans of a window must be of one type.
+3. Otherwise it is the narrowest type that holds every value of the span (`readers.columns.join`), whatever
+   the blocks it was read in. CSV is first read with the types of a sample; when a value does not fit, the whole span
+   is surveyed before it is read again.
+4. A column without any value has the type of the previous span, or `null`, which any later type may replace.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from spanwise.components.ingest.part import InputPart, Survey, map_parts, survey_part
+from spanwise.components.ingest.readers import reader_of
+from spanwise.components.ingest.readers.columns import (
+    Column,
+    changed_column,
+    is_single,
+    join_all,
+    pinned_types,
+    reads_as,
+    storable,
+    type_of,
+    unify,
+    wider,
+)
+from spanwise.orchestrator.errors import ColumnsChanged, ParameterError, UnreadableInput
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from spanwise.components.ingest.plan import IngestPlan
+    from spanwise.components.ingest.readers.columns import Misfit
+    from spanwise.components.ingest.readers.descriptor import FileLayout
+
+log = logging.getLogger("spanwise.ingest")
+
+
+class ColumnTypes:
+    """The types that the values of a span have, as far as they are known, and the columns that follow from them."""
+
+    def __init__(self, plan: IngestPlan, parts: Sequence[InputPart], layouts: Sequence[FileLayout]) -> None:
+        self._plan = plan
+        self._parts = parts
+        self._pins = pinned_types(plan.types)
+        self._previous = _previous_types(plan)
+        self._types, self._surveyed = self._infer(layouts)
+
+    def columns(self) -> tuple[Column, ...]:
+        """The columns to write, by the rules at the head of this module.
+
+        Raises:
+            ColumnsChanged: a column of the previous span is missing, or has another type.
+            ParameterError: the plan names a column that the input does not have.
+        """
+        previous_texts = dict(self._plan.previous or ())
+        path = next(d.path for part in self._parts for d in part.descriptors)
+        gone = [name for name in previous_texts if name not in self._types]
+        if gone:
+            raise ColumnsChanged(
+                f"column '{gone[0]}' ({previous_texts[gone[0]]} in the previous span) is missing: {path} has "
+                f"{', '.join(self._types)}. Restore it, or rename a column back; if it was removed on purpose, start "
+                "without a previous span."
+            )
+        for parameter, names in (("types", self._pins), ("split_key", self._plan.split_key)):
+            unknown = [name for name in names if name not in self._types]
+            if unknown:
+                raise ParameterError(
+                    f"{parameter}: the input has no column '{unknown[0]}'; it has: {', '.join(self._types)}."
+                )
+        return tuple(self._column(name, type_, path, previous_texts) for name, type_ in self._types.items())
+
+    def _column(self, name: str, type_: pa.DataType | None, path: str, previous_texts: Mapping[str, str]) -> Column:
+        if name in self._pins:
+            return Column(name=name, type=self._pins[name], source="pinned")
+        if name in self._previous:
+            column = Column(name=name, type=self._previous[name], source="previous")
+            if type_ is not None and not reads_as(type_, column.type):
+                raise changed_column(column, str(type_), path)
+            return column
+        assert type_ is not None
+        before = previous_texts.get(name, "null")
+        if before not in ("null", str(type_)) and not pa.types.is_null(type_):
+            raise ColumnsChanged(
+                f"column '{name}' was {before} in the previous span and is {type_} now: {path}. "
+                "Correct the input; if the change is intended, start without a previous span."
+            )
+        return Column(name=name, type=type_, source="inferred")
+
+    def widen(self, misfits: set[str | None]) -> None:
+        """Makes room for values that did not fit inferred types: by a survey first, then type by type."""
+        if not self._surveyed:
+            log.info(
+                "survey-started", extra={"reason": "a value does not fit the type of the sample", "columns": misfits}
+            )
+            self._types, self._surveyed = self._survey(self._settled), True
+            return
+        for name in misfits:
+            assert name is not None, "a survey sees every column"
+            narrow = self._types[name]
+            assert narrow is not None, "a misfit is inferred"
+            self._types[name] = wider(narrow)
+
+    def change(self, column: Column, misfit: Misfit) -> ColumnsChanged:
+        """The error for a column with a value that its previous type cannot hold; surveys the span for its new type."""
+        new = self._survey(self._settled - {column.name})[column.name]
+        assert new is not None, "it was surveyed"
+        return changed_column(column, str(wider(new) if new == column.type else new), misfit.where or "")
+
+    @property
+    def _settled(self) -> frozenset[str]:
+        """The columns whose types are settled before a row is read."""
+        return frozenset(self._pins) | frozenset(self._previous)
+
+    def _infer(self, layouts: Sequence[FileLayout]) -> tuple[dict[str, pa.DataType | None], bool]:
+        """The types of the input, and whether all of it was looked at. None: a settled column of CSV."""
+        if layouts[0].types is not None:
+            return self._declared(layouts), True
+        head = next(descriptor for part in self._parts for descriptor in part.descriptors)
+        dialect = self._plan.dialect
+        if head.format == "jsonl":
+            surveyed = self._survey(self._settled)
+            return {name: None if type_ is None else storable(type_) for name, type_ in surveyed.items()}, True
+        if head.format == "tfrecord":
+            sample = _without_singles(self._plan, reader_of(head.format).infer(head, dialect, frozenset(), 1))
+            enough = sample and not any(pa.types.is_null(type_) for type_ in sample.values())
+            if enough and not {*dict(self._plan.previous or ()), *self._pins} - sample.keys():
+                return dict(sample), False
+            return self._survey(frozenset()), True
+        sample = reader_of(head.format).infer(head, dialect, self._settled, 1)
+        if any(pa.types.is_null(type_) for type_ in sample.values()):
+            return self._survey(self._settled), True
+        return {name: sample.get(name) for name in layouts[0].names}, False
+
+    def _declared(self, layouts: Sequence[FileLayout]) -> dict[str, pa.DataType | None]:
+        """The types that the files themselves declare."""
+        types: dict[str, pa.DataType | None] = {}
+        for layout in layouts:
+            assert layout.types is not None
+            path = layout.descriptors[0].path
+            for name, type_ in zip(layout.names, layout.types, strict=True):
+                before = types.get(name)
+                before = type_ if before is None else before
+                joined = unify(name, before, type_)
+                if joined is None and name not in self._pins:
+                    raise UnreadableInput(
+                        f"the files of one span must have the same columns: '{name}' is {type_} in {path} "
+                        f"and {before} in an earlier file. Pin it: types={{'{name}': ...}}."
+                    )
+                types[name] = type_ if joined is None else joined
+        return types
+
+    def _survey(self, settled: frozenset[str]) -> dict[str, pa.DataType | None]:
+        """The narrowest type of each column over the whole span."""
+        survey = Survey(dialect=self._plan.dialect, known=settled, reader=self._plan.reader)
+        types: dict[str, pa.DataType] = {}
+        for part in map_parts(self._plan, self._parts, partial(survey_part, survey=survey)):
+            if part.error is not None:
+                raise part.error
+            types = join_all(types, part.types)
+        types = _without_singles(self._plan, types)
+        names = next((d.names for part in self._parts for d in part.descriptors), ())
+        return {name: types.get(name) for name in names or types}
+
+
+def _previous_types(plan: IngestPlan) -> dict[str, pa.DataType]:
+    """The types of the previous span that say something: `null` says nothing, and nested types are compared as text."""
+    types = {name: type_of(text) for name, text in plan.previous or ()}
+    return {name: type_ for name, type_ in types.items() if type_ is not None and not pa.types.is_null(type_)}
+
+
+def _without_singles(plan: IngestPlan, types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+    """The types without the survey's distinction of lists that have one value at most, which only TFRecord makes."""
+    if not any(is_single(type_) for type_ in types.values()):
+        return dict(types)
+    from spanwise.components.ingest.readers.tf_record import settle
+
+    previous = dict(plan.previous or ())
+    return {name: settle(type_, previous.get(name)) for name, type_ in types.items()}
