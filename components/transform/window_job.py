@@ -177,7 +177,7 @@ class _Window:
         ):
             if isinstance(result, Failed):
                 raise (UnreadableInput if result.damaged else PreprocessingError)(result.message)
-            results.append(cast("R", result))
+            results.append(result)
         return results
 
 

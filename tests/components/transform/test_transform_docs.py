@@ -11,7 +11,7 @@ from spanwise.components.transform.window_job import transform_window
 from tests.components.flow import written
 from tests.components.transform.test_window_job import Windows
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "transform.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "transform.md"
 
 FLIGHTS = pl.DataFrame(
     {
