@@ -126,7 +126,7 @@ def test_IT_09_dropping_an_iterator_stops_its_threads():
     del elements
     gc.collect()
     for thread in set(threads()) - before:
-        thread.join(1)
+        thread.join(30)
 
     assert set(threads()) <= before
     assert all_of(inputs.range(3)) == [0, 1, 2]

@@ -14,32 +14,29 @@ from spanwise.pipelines.input.dataset import Dataset
 from spanwise.pipelines.input.ops.prefetch import Prefetch
 
 
-def taken_ahead(dataset, make_room=0):
-    """How many elements are taken from the source while the consumer holds the first of them."""
+def assert_taken_ahead(dataset, expected):
+    """So many elements, and no more, are taken from the source beyond the one that the consumer holds."""
     taken = []
-    elements = iter(
-        Dataset(dataset(tfdata.range(1000).map(lambda x: taken.append(x) or np.zeros(125_000)).op)).options(
-            optimize=False
-        )
-    )
-    next(elements)
-    before = -1
-    while before != len(taken):  # until nothing happens any more
-        before = len(taken)
-        time.sleep(0.2)
-    elements.close()
-    return len(taken) - 1
+    source = tfdata.range(1000).map(lambda x: taken.append(x) or np.zeros(125_000))
+    with Dataset(dataset(source.op)).options(optimize=False).iterator() as elements:
+        for given in range(1, 11):
+            next(elements)
+            deadline = time.monotonic() + 30
+            while len(taken) < given + expected and time.monotonic() < deadline:
+                time.sleep(0.001)
+            assert len(taken) == given + expected
+    assert len(taken) == given + expected  # nor were more taken by a thread that has ended now
 
 
 def test_it_keeps_so_many_elements_ready():
     """And takes no more than these from its input."""
-    assert taken_ahead(lambda source: Prefetch(input=source, buffer=3)) == 3
+    assert_taken_ahead(lambda source: Prefetch(input=source, buffer=3), 3)
 
 
 def test_it_holds_no_more_bytes_than_it_may():
     """Elements of a megabyte each: three of them, whatever the buffer; but always one."""
-    assert taken_ahead(lambda source: Dataset(source).prefetch(100, limit_bytes=3_500_000).op) == 3
-    assert taken_ahead(lambda source: Dataset(source).prefetch(100, limit_bytes=1).op) == 1
+    assert_taken_ahead(lambda source: Dataset(source).prefetch(100, limit_bytes=3_500_000).op, 3)
+    assert_taken_ahead(lambda source: Dataset(source).prefetch(100, limit_bytes=1).op, 1)
 
 
 def test_what_was_ready_is_given_back_when_it_is_closed():

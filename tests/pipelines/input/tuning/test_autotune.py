@@ -1,19 +1,20 @@
 """Tuning a graph that runs."""
 
-import os
+import threading
 import time
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 import spanwise.pipelines.input as tfdata
 from spanwise.pipelines.input import AUTOTUNE
 from spanwise.pipelines.input.op import Knob, Opening
 from spanwise.pipelines.input.op import Options as RunOptions
+from spanwise.pipelines.input.tuning import autotune
 from spanwise.pipelines.input.tuning.autotune import BLOCK_BYTES, Tuner, next_block_rows
-
-LONG = "SPANWISE_TEST_AUTOTUNE_S"  # seconds that the long form lets a graph run; without it, the short form runs
+from spanwise.pipelines.input.tuning.latency import latency_s
+from spanwise.pipelines.input.tuning.stats import CallTimes, Reading
+from tests.pipelines.input.talk import F_S, G_S, SOURCE_S, free, tree
 
 
 def stage(seconds):
@@ -24,37 +25,33 @@ def stage(seconds):
     return wait
 
 
-def talk(scale, first, second):
-    """The talk's stages, so many times shorter, with so many calls at once."""
-    source = tfdata.range(1_000_000).map(stage(0.02 * scale))
-    return (
-        source.map(stage(0.1 * scale), num_parallel=first)
-        .map(stage(0.2 * scale), num_parallel=second)
-        .options(optimize=False, autotune=AUTOTUNE in {first, second})
-    )
+def record(monkeypatch, tuner, took_s, *, calls=100):
+    """Has the tuner read that each op took so long for an element, its calls all of that."""
+    monkeypatch.setattr(tuner, "_before", dict.fromkeys(tuner.stats.ops, Reading()))
+    readings = {
+        op: Reading(
+            calls=calls,
+            units=calls,
+            total_s=calls * seconds,
+            work=CallTimes(calls=calls, took_s=calls * seconds) if op.inputs else None,
+        )
+        for op, seconds in zip(tuner.stats.ops, took_s, strict=True)
+    }
+    monkeypatch.setattr(tuner.stats, "readings", lambda: readings)
 
 
-def steady_s(dataset, run_s, share=0.4):
-    """How long an element takes in the last part of a run."""
-    with dataset.iterator() as elements:
-        begun, times = time.perf_counter(), []
-        while time.perf_counter() < begun + run_s:
-            next(elements)
-            times.append(time.perf_counter())
-    late = [t for t in times if t > begun + run_s * (1 - share)]
-    return (late[-1] - late[0]) / (len(late) - 1)
+def test_on_sleeping_stages_it_is_nearly_as_good_as_the_best_by_hand(monkeypatch):
+    """From the times of the talk's stages; `benchmarks.input` measures the same on stages that sleep."""
+    op = tfdata.range(9).map(abs, num_parallel=AUTOTUNE).map(abs, num_parallel=AUTOTUNE).op
+    tuner = Tuner(op, RunOptions(), Opening().block)
+    streams = Opening(tuner=tuner, observe=tuner.observe).open(op)
+    record(monkeypatch, tuner, [G_S, F_S, SOURCE_S])
 
+    tuner.tune()
 
-@pytest.mark.slow
-def test_on_sleeping_stages_it_is_nearly_as_good_as_the_best_by_hand():
-    """Within 5 s (the short form: half that, on stages half as long) it reaches 90 % of five and ten at once."""
-    run_s = float(os.environ.get(LONG, "2.5"))
-    scale = run_s / 5
-
-    by_hand_s = steady_s(talk(scale, 5, 10), run_s / 2)
-    tuned_s = steady_s(talk(scale, AUTOTUNE, AUTOTUNE), run_s)
-
-    assert tuned_s <= by_hand_s / 0.9
+    settings = {"f": tuner._knobs[op.inputs[0]].value, "g": tuner._knobs[op].value}
+    assert latency_s(free(64), settings) <= latency_s(tree(5, 10), {}) / 0.9
+    streams.close()
 
 
 def test_memory_stays_under_the_budget():
@@ -68,7 +65,7 @@ def test_memory_stays_under_the_budget():
     def megabyte(x):
         held[0] += 1
         most[0] = max(most[0], held[0])
-        time.sleep(0.02)
+        time.sleep(0.005)
         return np.zeros(131_072).view(Array)
 
     dataset = tfdata.range(200).map(megabyte, num_parallel=AUTOTUNE).prefetch(AUTOTUNE)
@@ -76,8 +73,9 @@ def test_memory_stays_under_the_budget():
         most[0] = 0
         tuned = dataset.options(optimize=False, memory_budget_bytes=budget_megabytes << 20, cpu_budget=64)
         with tuned.iterator() as elements:
-            for _ in range(120):
+            for _ in range(60):
                 next(elements)
+                elements.tuner.tune()
             proposal = elements.tuner.proposal
 
         assert proposal.held_bytes <= budget_megabytes << 20
@@ -85,17 +83,20 @@ def test_memory_stays_under_the_budget():
     assert most[0] > 1  # the larger budget has room for several calls at once; of the smaller, buffers may take all
 
 
-def test_a_quick_function_is_called_by_the_consumer_itself():
+def test_a_quick_function_is_called_by_the_consumer_itself(monkeypatch):
     """A thread would cost more than it gains: none is started for it."""
-    dataset = tfdata.range(20_000).map(lambda x: x + 1, num_parallel=AUTOTUNE).options(optimize=False)
+    dataset = tfdata.range(2000).map(lambda x: x + 1, num_parallel=AUTOTUNE).options(optimize=False)
+    monkeypatch.setattr(autotune, "PERIOD_S", (600.0, 600.0))
+    threads = threading.active_count()
     with dataset.iterator() as elements:
-        found = [next(elements) for _ in range(10_000)]
+        found = [next(elements) for _ in range(1000)]
+        record(monkeypatch, elements.tuner, [1e-6, 1e-7], calls=1000)
         elements.tuner.tune()
-        found += list(elements)
-        elements.tuner.tune()
+        found += [next(elements) for _ in range(900)]
 
         assert set(elements.tuner.proposal.settings.values()) == {0}
-    assert found == list(range(1, 20_001))
+        assert threading.active_count() == threads + 1  # the tuner's
+    assert found == list(range(1, 1901))
 
 
 def test_without_autotune_nothing_is_timed():
@@ -132,8 +133,9 @@ def test_a_part_that_has_ended_is_not_tuned():
             batches.tuner.tune()
 
 
-def test_another_pass_begins_with_what_was_found_before():
+def test_another_pass_begins_with_what_was_found_before(monkeypatch):
     """It need not find out again."""
+    monkeypatch.setattr(autotune, "PERIOD_S", (600.0, 600.0))  # nothing is tuned but here
     dataset = tfdata.range(1_000_000).map(stage(0.002), num_parallel=AUTOTUNE).options(optimize=False)
     with dataset.iterator() as elements:
         for _ in range(30):

@@ -6,29 +6,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import spanwise.pipelines.input as tfdata
-from spanwise.pipelines.input.tuning import profile, stats
+from spanwise.pipelines.input.tuning import profile
 from spanwise.pipelines.input.tuning.advice import advise
 from spanwise.pipelines.input.tuning.stats import CallTimes, Reading
-
-
-class Clock:
-    """A clock that moves only when it is told to."""
-
-    def __init__(self):
-        self.now_ns = 0
-
-    def pass_s(self, seconds):
-        self.now_ns += round(seconds * 1e9)
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """The clock of the profile and of every timed stream."""
-    clock = Clock()
-    monkeypatch.setattr(profile, "perf_counter", lambda: clock.now_ns / 1e9)
-    monkeypatch.setattr(profile, "overhead_s", lambda: 3e-7)
-    monkeypatch.setattr(stats, "_clock", lambda: clock.now_ns)
-    return clock
 
 
 @pytest.fixture
@@ -36,7 +16,7 @@ def slow(clock):
     """A function that takes 2 ms."""
 
     def slow(x):
-        clock.pass_s(0.002)
+        clock.advance(0.002)
         return x
 
     return slow
@@ -158,7 +138,7 @@ def test_the_advice_fits_the_op(slow, clock):
     """A source is read in parallel, a quick function vectorized, a slow one called several times at once."""
 
     def brief(x):
-        clock.pass_s(1e-6)
+        clock.advance(1e-6)
         return x
 
     cases = [
