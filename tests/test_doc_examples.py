@@ -47,6 +47,8 @@ STORIES = {
     "speed-up-an-input": ("how-to/speed-up-an-input.md",),
     "use-the-data-service": ("how-to/use-the-data-service.md",),
     "mend": ("how-to/mend.md",),
+    "correct-data": ("how-to/correct-data.md",),
+    "run-part-of-a-pipeline": ("how-to/run-part-of-a-pipeline.md",),
     "backfill": ("how-to/backfill.md",),
     "trace-data": ("how-to/trace-data.md",),
     "free-space": ("how-to/free-space.md",),
