@@ -1,4 +1,4 @@
-"""Commands that look at what has run."""
+"""Commands that show runs, logs and artifacts."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ def runs(
     """
     from spanwise.scheduler.inspect import find, records
 
-    def listed(store: Store) -> None:
+    def print_runs(store: Store) -> None:
         found = find.runs(store, pipeline, limit) if pipeline or store.pipelines() else []
         if json:
             print_document([records.run_document(r) for r in found])
         else:
             typer.echo(records.format_runs(found, now=now()) if found else "Nothing has run here yet.")
 
-    reading_store(root, config, listed)
+    reading_store(root, config, print_runs)
 
 
 @app.command()
 def show(run: Run, whole: All = False, root: Root = None, config: Config = None, json: Json = False) -> None:
     """Show a run and its nodes.
 
-    For each: why it was done, what it took, read and made, and what that tells.
+    For each node: its reason, duration, parameters, inputs and outputs.
 
     Example: spanwise show flights/42
     """
     from spanwise.scheduler.formatting import run_calendar
     from spanwise.scheduler.inspect import find, records
 
-    def shown(store: Store) -> None:
+    def print_run(store: Store) -> None:
         found = find.run(store, run)
         executions = store.executions(found)
         if json:
@@ -65,40 +65,42 @@ def show(run: Run, whole: All = False, root: Root = None, config: Config = None,
         else:
             typer.echo(records.format_run(found, executions, now=now(), whole=whole))
 
-    reading_store(root, config, shown)
+    reading_store(root, config, print_run)
 
 
 @app.command()
 def logs(
     run: Run,
-    node: Annotated[str | None, typer.Argument(metavar="NODE", help="Only what this node printed.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
+    node: Annotated[str | None, typer.Argument(metavar="NODE", help="Only the log of this node.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until the run has ended.")] = False,
     root: Root = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Print what the nodes of a run have printed.
+    """Print the logs of a run.
 
     Example: spanwise logs flights Trainer --follow
     """
     from spanwise.orchestrator.errors import UsageError
     from spanwise.scheduler.inspect import find
-    from spanwise.scheduler.run import logs as reading
+    from spanwise.scheduler.run import logs as run_logs
 
     if follow and json:
-        raise UsageError("--follow prints lines as they come, and --json one document at the end; take one of them.")
+        raise UsageError(
+            "--follow and --json exclude each other: --follow prints lines as they come, --json one document."
+        )
 
-    def printed(store: Store) -> None:
+    def print_logs(store: Store) -> None:
         found = find.run(store, run)
         if json:
-            print_document(reading.document(reading.logs(store, found, node)))
+            print_document(run_logs.logs_document(run_logs.read_logs(store, found, node)))
         elif follow:
-            for line in reading.followed(store, found, node):
+            for line in run_logs.follow_logs(store, found, node):
                 typer.echo(line)
         else:
-            typer.echo(reading.told(reading.logs(store, found, node)))
+            typer.echo(run_logs.format_logs(run_logs.read_logs(store, found, node)))
 
-    reading_store(root, config, printed)
+    reading_store(root, config, print_logs)
 
 
 @app.command()
@@ -111,17 +113,21 @@ def artifacts(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """List what runs have published, newest first.
+    """List artifacts, newest first.
 
     Example: spanwise artifacts flights --type Examples --span 2013-01-08
     """
     from spanwise.scheduler.inspect import find, records
 
-    def listed(store: Store) -> None:
-        found, calendars = find.published(store, pipeline, kind=type, span=span, limit=limit)
+    def print_artifacts(store: Store) -> None:
+        found, calendars = find.artifacts(store, pipeline, kind=type, span=span, limit=limit)
         if json:
             print_document([records.artifact_document(a, calendars[a.name.partition("/")[0]]) for a in found])
         else:
-            typer.echo(records.format_artifacts(found, calendars) if found else find.nothing(store, pipeline, type))
+            typer.echo(
+                records.format_artifacts(found, calendars)
+                if found
+                else find.no_artifacts_message(store, pipeline, type)
+            )
 
-    reading_store(root, config, listed)
+    reading_store(root, config, print_artifacts)

@@ -1,4 +1,4 @@
-"""Commands that say where things come from: lineage, taint, and why one run is not as another."""
+"""Commands that trace artifacts and compare runs: lineage, taint, why and diff."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from spanwise.orchestrator.store import Store
 
 
-class Format(StrEnum):
-    """How lineage is drawn."""
+class LineageFormat(StrEnum):
+    """The output formats of lineage."""
 
     TEXT = "text"
     MERMAID = "mermaid"
@@ -24,112 +24,114 @@ class Format(StrEnum):
 def lineage(
     artifact: Annotated[
         str,
-        typer.Argument(metavar="ARTIFACT", help="Its name, as `spanwise artifacts` has it; its id; or its folder."),
+        typer.Argument(metavar="ARTIFACT", help="Its name, as `spanwise artifacts` lists it, its id, or its folder."),
     ],
-    down: Annotated[bool, typer.Option("--down/--up", help="What was made of it, not what it was made of.")] = False,
+    down: Annotated[
+        bool, typer.Option("--down/--up", help="What was made from it, not what it was made from.")
+    ] = False,
     depth: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="So many executions far. [default: all the way]")
+        int | None, typer.Option(min=1, metavar="N", help="Follow at most N executions. [default: all]")
     ] = None,
-    format: Annotated[Format, typer.Option(help="How to draw it; each is printed.")] = Format.TEXT,  # noqa: A002
+    format: Annotated[LineageFormat, typer.Option(help="The format to print.")] = LineageFormat.TEXT,  # noqa: A002
     root: Root = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Show what an artifact was made of.
+    """Show what an artifact was made from.
 
-    Over all runs, with who made it; or, with --down, what was made of it.
+    Across all runs, with the node that made each artifact. With --down, what was made from it.
 
     Example: spanwise lineage flights/Trainer/model/42
     """
     from spanwise.orchestrator.lineage import Direction, walk
     from spanwise.scheduler.inspect import find
-    from spanwise.scheduler.inspect import lineage as rendering
+    from spanwise.scheduler.inspect import lineage as lineages
 
     settings = settings_of(root, config)
 
-    def shown(store: Store) -> None:
+    def print_lineage(store: Store) -> None:
         start = find.artifact(store, artifact, settings.root)
         found = walk(store, [start], Direction.DOWN if down else Direction.UP, depth=depth)
-        calendars = rendering.calendars(store, found.artifacts.values())
+        calendars = lineages.find_calendars(store, found.artifacts.values())
         if json:
-            print_document(rendering.document(found, calendars))
+            print_document(lineages.lineage_document(found, calendars))
         else:
-            draw = {Format.TEXT: rendering.text, Format.MERMAID: rendering.mermaid}[format]
+            draw = {LineageFormat.TEXT: lineages.format_tree, LineageFormat.MERMAID: lineages.format_mermaid}[format]
             typer.echo(draw(found, calendars))
 
-    reading_store(root, config, shown)
+    reading_store(root, config, print_lineage)
 
 
 @app.command()
 def tainted(
-    span: Annotated[str, typer.Option(metavar="SPAN", help="The span whose data was wrong, as a date or number.")],
+    span: Annotated[str, typer.Option(metavar="SPAN", help="The span with wrong data, as a date or number.")],
     pipeline: Annotated[
         str | None,
         typer.Argument(metavar="PIPELINE", help="Its name, or its file. [default: the only one that has run]"),
     ] = None,
     version: Annotated[
-        int | None, typer.Option(metavar="V", help="That version of it. [default: every superseded one]")
+        int | None, typer.Option(metavar="V", help="The wrong version. [default: every superseded one]")
     ] = None,
     whole: All = False,
     root: Root = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """List the models that learned from wrong data.
+    """List models that learned from wrong data.
 
-    Directly or through warm starts, where each serves, and the backfill that replaces it. Exit code 1 when one serves
-    now.
+    Directly or through warm starts, with where each serves and the backfill that replaces it. Exit code 1 when one of
+    them serves now.
 
     Example: spanwise tainted flights --span 2013-01-05
     """
     from spanwise.scheduler.formatting import run_calendar
     from spanwise.scheduler.inspect import find
-    from spanwise.scheduler.inspect import taint as tracing
+    from spanwise.scheduler.inspect import taint as taints
     from spanwise.scheduler.run.launch import span_typed
 
     settings = settings_of(root, config)
 
-    def told(store: Store) -> None:
+    def print_taint(store: Store) -> None:
         name, source = find.pipeline_or_file(store, pipeline, settings.params)
         newest = find.latest(store, name)
         assert newest is not None, "it was found among those that have run"
         wrong = span_typed(span, run_calendar(newest))
-        found = tracing.taint(store, name, wrong, version=version, source=source)
+        found = taints.trace_taint(store, name, wrong, version=version, source=source)
         if json:
-            print_document(tracing.document(found))
+            print_document(taints.taint_document(found))
         else:
-            typer.echo(tracing.told(found, whole=whole))
+            typer.echo(taints.format_taint(found, whole=whole))
         raise typer.Exit(1 if found.serving else 0)
 
-    reading_store(root, config, told)
+    reading_store(root, config, print_taint)
 
 
 @app.command()
 def diff(
     run: Run,
-    other: Annotated[str, typer.Argument(metavar="RUN", help="The run it is compared with.")],
+    other: Annotated[str, typer.Argument(metavar="RUN", help="The run to compare it with.")],
     root: Root = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Show what two runs do not have in common.
+    """Show the differences between two runs.
 
     Parameters, code, spans and versions, schema, statistics, metrics and time.
 
     Example: spanwise diff flights/41 flights/42
     """
-    from spanwise.scheduler.inspect import diff as comparing
+    from spanwise.scheduler.inspect import diff as diffs
     from spanwise.scheduler.inspect import find
 
-    def told(store: Store) -> None:
+    def print_differences(store: Store) -> None:
         before, after = find.run(store, run), find.run(store, other)
-        found = comparing.differences(store, before, after)
+        found = diffs.compare_runs(store, before, after)
         if json:
-            print_document(comparing.document(before, after, found))
+            print_document(diffs.differences_document(before, after, found))
         else:
-            typer.echo(comparing.told(before, after, found))
+            typer.echo(diffs.format_differences(before, after, found))
 
-    reading_store(root, config, told)
+    reading_store(root, config, print_differences)
 
 
 @app.command()
@@ -140,20 +142,20 @@ def why(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Say why a node was done, or reused.
+    """Explain why a node was executed or reused.
 
-    And what of its cache key has changed since the time before.
+    With the parts of its cache key that have changed since the last time.
 
     Example: spanwise why flights/42 Trainer
     """
     from spanwise.scheduler.inspect import find
-    from spanwise.scheduler.inspect import why as reasons
+    from spanwise.scheduler.inspect import why as explanations
 
-    def told(store: Store) -> None:
-        found = reasons.why(store, find.run(store, run), node)
+    def print_explanation(store: Store) -> None:
+        found = explanations.explain(store, find.run(store, run), node)
         if json:
-            print_document(reasons.document(found))
+            print_document(explanations.explanation_document(found))
         else:
-            typer.echo(reasons.told(found))
+            typer.echo(explanations.format_explanation(found))
 
-    reading_store(root, config, told)
+    reading_store(root, config, print_explanation)

@@ -1,4 +1,4 @@
-"""Commands that put things right."""
+"""Commands that repair: stop a run, check the installation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def stop(
     run: Run,
     grace: Annotated[
         float | None,
-        typer.Option(min=0, metavar="SECONDS", help="How long its nodes have to end. [default: grace_s, 10]"),
+        typer.Option(min=0, metavar="SECONDS", help="How long its nodes may take to end. [default: grace_s, 10]"),
     ] = None,
     root: Root = None,
     config: Config = None,
@@ -22,7 +22,7 @@ def stop(
 ) -> None:
     """Stop a run, and wait until it has ended.
 
-    What will not end is killed; afterwards nothing of the run is left.
+    Processes that do not end in time are killed; no process of the run is left.
 
     Example: spanwise stop flights
     """
@@ -44,27 +44,27 @@ def stop(
 @app.command()
 def doctor(
     migrate: Annotated[
-        bool, typer.Option("--migrate", help="Bring a database of an older ml-metadata up to date. Copy it first.")
+        bool, typer.Option("--migrate", help="Upgrade a database of an older ml-metadata. Copy it first.")
     ] = False,
-    alert: Annotated[bool, typer.Option("--alert", help="Send a message to every channel for alerts.")] = False,
+    alert: Annotated[bool, typer.Option("--alert", help="Send a test message to every alert channel.")] = False,
     root: Root = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Check all that a run needs.
+    """Check everything that a run needs.
 
-    The installation, the root, the metadata, the channels for alerts, and what earlier runs have left; with what to
-    type.
+    The installation, the root, the metadata, the alert channels, and what earlier runs have left, each with the
+    command that fixes it.
 
     Example: spanwise doctor
     """
-    from spanwise.scheduler.inspect import doctor as examination
+    from spanwise.scheduler.inspect import doctor as checks
 
     found = []
-    for check in examination.checks(settings_of(root, config), migrate=migrate, alert=alert):
+    for check in checks.run_checks(settings_of(root, config), migrate=migrate, alert=alert):
         found.append(check)
         if not json:
-            typer.echo(examination.told(check))
+            typer.echo(checks.format_check(check))
     if json:
-        print_document([examination.document(check) for check in found])
+        print_document([checks.check_document(check) for check in found])
     raise typer.Exit(1 if any(check.level == "fail" for check in found) else 0)

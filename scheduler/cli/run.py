@@ -216,13 +216,13 @@ def window(
     then = None if as_of is None else moment(as_of)
 
     def told(store: Store) -> None:
-        found = windows.windows(loaded, store, at=end, as_of=then)
+        found = windows.find_windows(loaded, store, at=end, as_of=then)
         if json:
-            print_document([windows.document(w, loaded.calendar) for w in found])
+            print_document([windows.window_document(w, loaded.calendar) for w in found])
         else:
             if loaded.pipeline.name not in store.pipelines():
                 typer.echo(f"No run of {loaded.pipeline.name!r} is recorded in {settings.root}.")
-            typer.echo("\n\n".join(windows.told(w, loaded.calendar) for w in found))
+            typer.echo("\n\n".join(windows.format_window(w, loaded.calendar) for w in found))
         raise typer.Exit(1 if any(w.refusal for w in found) else 0)
 
     reading_store(root, config, told)

@@ -1,6 +1,6 @@
 """Differences between two runs: parameters, code, what was read, schema, statistics, metrics, time. Reads only.
 
-What runs have in common is not told. Files are read where they still are; what is gone is left out with a word.
+What two runs have in common is left out. Files that are gone cannot be compared, and are reported as such.
 """
 
 from __future__ import annotations
@@ -19,48 +19,58 @@ from spanwise.orchestrator.artifact import Artifact, Evaluation, Schema, Statist
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.formatting import Document, elapsed_s, format_duration, format_span, format_table, run_calendar
+from spanwise.scheduler.formatting import (
+    Document,
+    as_document,
+    elapsed_s,
+    format_duration,
+    format_span,
+    format_table,
+    run_calendar,
+)
 from spanwise.scheduler.inspect import records
-from spanwise.scheduler.inspect.why import changes
+from spanwise.scheduler.inspect.why import compare_keys
 
-_SHIFTED = 0.1  # of a standard deviation: a mean that moved by less has not moved
-_SHARE = 0.02  # of all rows: a share that moved by less has not moved
-_LONGER, _LONGER_S = 1.2, 0.5  # what took longer by less than both took as long
+_SHIFTED = 0.1  # of a standard deviation: a mean that moved by less counts as unchanged
+_SHARE = 0.02  # of all rows: a share that moved by less counts as unchanged
+_LONGER, _LONGER_S = 1.2, 0.5  # a duration that grew by less than both counts as unchanged
 _TOPICS = {"parameter": "parameters", "input": "inputs", "library": "libraries"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One thing that two runs do not have in common."""
+    """One difference between two runs."""
 
     topic: str  #: run, nodes, parameters, inputs, code, content, libraries, schema, statistics, metrics or time
     where: str  #: the node, if it is about one
     what: str
-    before: str | None = None  #: None where it cannot be shown, or is not there
+    before: str | None = None  #: None where it is absent or cannot be shown
     after: str | None = None
-    note: str = ""  #: how far apart they are, where that can be said
+    note: str = ""  #: how far apart they are, where that can be measured
 
 
-def differences(store: Store, before: Run, after: Run) -> list[Difference]:
-    """Everything that differs between two runs, by topic; of each node the last attempt counts."""
+def compare_runs(store: Store, before: Run, after: Run) -> list[Difference]:
+    """All differences between two runs, by topic; the last attempt at each node counts."""
     one, other = ({e.node: e for e in store.executions(run)} for run in (before, after))
     both = [(one[node], other[node]) for node in one if node in other]
     calendar = run_calendar(after)
     return [
-        *_of_runs(before, after),
-        *_of_nodes(one, other),
-        *(d for pair in both for d in _of_keys(*pair, calendar)),
-        *(d for pair in both for d in _of_files(*pair, Schema.kind, _schema)),
-        *(d for pair in both for d in _of_files(*pair, Statistics.kind, _statistics)),
-        *(d for pair in both for d in _of_metrics(*pair)),
-        *(d for pair in both for d in _of_time(*pair)),
+        *_compare_records(before, after),
+        *_compare_states(one, other),
+        *(d for pair in both for d in _compare_cache_keys(*pair, calendar)),
+        *(d for pair in both for d in _compare_files(*pair, Schema.kind, _compare_schemas)),
+        *(d for pair in both for d in _compare_files(*pair, Statistics.kind, _compare_statistics)),
+        *(d for pair in both for d in _compare_metrics(*pair)),
+        *(d for pair in both for d in _compare_durations(*pair)),
     ]
 
 
-def _of_runs(before: Run, after: Run) -> Iterator[Difference]:
-    told = [{**records.run_document(run), "span": format_span(run.span, run_calendar(run))} for run in (before, after)]
+def _compare_records(before: Run, after: Run) -> Iterator[Difference]:
+    documents = [
+        {**records.run_document(run), "span": format_span(run.span, run_calendar(run))} for run in (before, after)
+    ]
     for name in ("span", "trigger", "as_of", "base", "nodes", "source"):
-        texts = [_text(facts[name]) for facts in told]
+        texts = [_text(facts[name]) for facts in documents]
         if texts[0] != texts[1]:
             yield Difference(topic="run", where="", what=name, before=texts[0], after=texts[1])
     for name in dict.fromkeys((*before.parameters, *after.parameters)):
@@ -75,7 +85,7 @@ def _text(value: Value) -> str | None:
     return None if value is None else str(value)
 
 
-def _of_nodes(before: Mapping[str, Execution], after: Mapping[str, Execution]) -> Iterator[Difference]:
+def _compare_states(before: Mapping[str, Execution], after: Mapping[str, Execution]) -> Iterator[Difference]:
     for node in dict.fromkeys((*before, *after)):
         states = [_state(side.get(node)) for side in (before, after)]
         if states[0] != states[1]:
@@ -88,8 +98,8 @@ def _state(execution: Execution | None) -> str | None:
     return "reused" if execution.reused is not None else execution.state.value
 
 
-def _of_keys(before: Execution, after: Execution, calendar: Calendar) -> Iterator[Difference]:
-    for change in changes(before, after, calendar):
+def _compare_cache_keys(before: Execution, after: Execution, calendar: Calendar) -> Iterator[Difference]:
+    for change in compare_keys(before, after, calendar):
         yield Difference(
             topic=_TOPICS.get(change.kind, change.kind),
             where=after.node,
@@ -100,13 +110,13 @@ def _of_keys(before: Execution, after: Execution, calendar: Calendar) -> Iterato
         )
 
 
-# What lies in files
+# Files
 
 Compare: TypeAlias = Callable[[Path, Path], Iterator[tuple[str, str | None, str | None, str]]]
-"""What differs between two artifacts' folders, as (what, before, after, note)."""
+"""Compares the folders of two artifacts; yields (what, before, after, note)."""
 
 
-def _of_files(before: Execution, after: Execution, kind: str, compare: Compare) -> Iterator[Difference]:
+def _compare_files(before: Execution, after: Execution, kind: str, compare: Compare) -> Iterator[Difference]:
     for key in before.outputs.keys() & after.outputs.keys():
         pairs = zip(_of_kind(before.outputs[key], kind), _of_kind(after.outputs[key], kind), strict=False)
         for one, other in pairs:
@@ -117,7 +127,7 @@ def _of_files(before: Execution, after: Execution, kind: str, compare: Compare) 
                 for what, was, now, note in compare(one.path, other.path):
                     yield Difference(topic=topic, where=after.node, what=what, before=was, after=now, note=note)
             except (OSError, ValueError, KeyError, TypeError) as error:
-                note = f"cannot be compared: {error}"
+                note = f"could not compare: {error}"
                 yield Difference(topic=topic, where=after.node, what=key, before=one.name, after=other.name, note=note)
 
 
@@ -125,8 +135,10 @@ def _of_kind(found: Sequence[Artifact], kind: str) -> list[Artifact]:
     return [artifact for artifact in found if artifact.kind == kind]
 
 
-def _schema(before: Path, after: Path) -> Iterator[tuple[str, str | None, str | None, str]]:
-    one, other = (_features(tomllib.loads(_toml(folder).read_text(encoding="utf-8"))) for folder in (before, after))
+def _compare_schemas(before: Path, after: Path) -> Iterator[tuple[str, str | None, str | None, str]]:
+    one, other = (
+        _flatten_schema(tomllib.loads(_toml(folder).read_text(encoding="utf-8"))) for folder in (before, after)
+    )
     for name in dict.fromkeys((*one, *other)):
         if one.get(name) != other.get(name):
             yield name, one.get(name), other.get(name), ""
@@ -137,38 +149,42 @@ def _toml(folder: Path) -> Path:
     return file
 
 
-def _features(schema: Mapping[str, object]) -> dict[str, str]:
-    """What a schema says of each feature, `carrier.type`, and of all."""
+def _flatten_schema(schema: Mapping[str, object]) -> dict[str, str]:
+    """The entries of a schema by name: `carrier.type` of a feature, and those for all features."""
     features = schema.get("features", {})
     assert isinstance(features, dict)
-    said = {f"{name}.{key}": str(value) for name, facts in features.items() for key, value in facts.items()}
-    return {**{key: str(value) for key, value in schema.items() if key not in ("format", "features")}, **said}
+    by_feature = {f"{name}.{key}": str(value) for name, facts in features.items() for key, value in facts.items()}
+    return {**{key: str(value) for key, value in schema.items() if key not in ("format", "features")}, **by_feature}
 
 
-def _statistics(before: Path, after: Path) -> Iterator[tuple[str, str | None, str | None, str]]:
-    one, other = ({file.stem: _counted(file) for file in sorted(folder.glob("*.jsonl"))} for folder in (before, after))
+def _compare_statistics(before: Path, after: Path) -> Iterator[tuple[str, str | None, str | None, str]]:
+    one, other = (
+        {file.stem: _read_split(file) for file in sorted(folder.glob("*.jsonl"))} for folder in (before, after)
+    )
     for split in dict.fromkeys((*one, *other)):
         if split not in one or split not in other:
             rows = [f"{found[split].rows} rows" if split in found else None for found in (one, other)]
             yield f"split {split}", rows[0], rows[1], ""
             continue
-        yield from _of_splits(split, one[split], other[split])
+        yield from _compare_splits(split, one[split], other[split])
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Split:
+class _SplitStatistics:
     """A file of statistics (docs/reference/statistics.md, The file)."""
 
     rows: int
     features: Mapping[str, Mapping[str, Any]]
 
 
-def _counted(file: Path) -> _Split:
+def _read_split(file: Path) -> _SplitStatistics:
     head, *features = (json.loads(line) for line in file.read_text(encoding="utf-8").splitlines())
-    return _Split(rows=head["rows"], features={feature["name"]: feature for feature in features})
+    return _SplitStatistics(rows=head["rows"], features={feature["name"]: feature for feature in features})
 
 
-def _of_splits(split: str, before: _Split, after: _Split) -> Iterator[tuple[str, str | None, str | None, str]]:
+def _compare_splits(
+    split: str, before: _SplitStatistics, after: _SplitStatistics
+) -> Iterator[tuple[str, str | None, str | None, str]]:
     if before.rows != after.rows:
         note = f"{after.rows / before.rows - 1:+.1%}" if before.rows else ""
         yield f"{split}: rows", str(before.rows), str(after.rows), note
@@ -178,11 +194,11 @@ def _of_splits(split: str, before: _Split, after: _Split) -> Iterator[tuple[str,
             types = [None if feature is None else str(feature["type"]) for feature in (one, other)]
             yield f"{split}: {name}", types[0], types[1], "a new feature" if one is None else "a feature is gone"
         else:
-            yield from ((f"{split}: {name}", *difference) for difference in _of_features(one, other))
+            yield from ((f"{split}: {name}", *difference) for difference in _compare_features(one, other))
 
 
-def _of_features(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Where a feature has drifted: its type, the share that is missing, the mean, or how frequent a value is."""
+def _compare_features(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """How a feature has drifted: its type, the missing share, the mean, or the share of a value."""
     if one["type"] != other["type"]:
         yield one["type"], other["type"], "type"
         return
@@ -190,14 +206,14 @@ def _of_features(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[t
     if abs(shares[1] - shares[0]) >= _SHARE:
         yield f"{shares[0]:.1%}", f"{shares[1]:.1%}", "missing"
     if one["kind"] == "number" and one["numbers"] and other["numbers"]:
-        yield from _moved(one["numbers"]["moments"], other["numbers"]["moments"])
+        yield from _compare_means(one["numbers"]["moments"], other["numbers"]["moments"])
     elif one["frequent"] and other["frequent"]:
-        value, was, now = _farthest(*(_frequencies(feature) for feature in (one, other)))
+        value, was, now = _most_changed_share(*(_frequencies(feature) for feature in (one, other)))
         if abs(now - was) >= _SHARE:
             yield f"{was:.1%}", f"{now:.1%}", f"share of {value!r}"
 
 
-def _moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _compare_means(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     means = [moments["mean"] for moments in (before, after)]
     if None in (*means, before["m2"]) or not before["count"] or not after["count"]:
         return
@@ -208,28 +224,28 @@ def _moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _frequencies(feature: Mapping[str, Any]) -> dict[str, float]:
-    """The share of each frequent value among those that are there."""
+    """The share of each frequent value among the present ones."""
     import datasketches
 
     present = feature["count"] - feature["missing"]
-    kept = base64.b64decode(feature["frequent"]["frequent"])
-    if not kept or not present:
+    encoded = base64.b64decode(feature["frequent"]["frequent"])
+    if not encoded or not present:
         return {}
-    sketch = datasketches.frequent_strings_sketch.deserialize(kept)
+    sketch = datasketches.frequent_strings_sketch.deserialize(encoded)
     items = sketch.get_frequent_items(datasketches.frequent_items_error_type.NO_FALSE_NEGATIVES)
     return {value: estimate / present for value, estimate, _, _ in items}
 
 
-def _farthest(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[str, float, float]:
-    """The value whose share moved most (the L-infinity distance), with both shares; of equals the first by name."""
+def _most_changed_share(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[str, float, float]:
+    """The value whose share moved most (the L-infinity distance), with both shares; among equals the first by name."""
     shares = [(value, before.get(value, 0.0), after.get(value, 0.0)) for value in sorted({*before, *after})]
     return max(shares, key=lambda s: abs(s[2] - s[1]), default=("", 0.0, 0.0))
 
 
-# What artifacts and executions say
+# Artifacts and executions
 
 
-def _of_metrics(before: Execution, after: Execution) -> Iterator[Difference]:
+def _compare_metrics(before: Execution, after: Execution) -> Iterator[Difference]:
     one, other = (_metrics(execution) for execution in (before, after))
     for name in dict.fromkeys((*one, *other)):
         was, now = one.get(name), other.get(name)
@@ -240,7 +256,7 @@ def _of_metrics(before: Execution, after: Execution) -> Iterator[Difference]:
 
 
 def _metrics(execution: Execution) -> dict[str, float]:
-    """Those of all evaluations it made, over all rows."""
+    """The metrics of all evaluations that it published, over all rows."""
     found: dict[str, float] = {}
     for artifact in itertools.chain(*execution.outputs.values()):
         metrics = artifact.properties.get("metrics")
@@ -249,9 +265,9 @@ def _metrics(execution: Execution) -> dict[str, float]:
     return found
 
 
-def _of_time(before: Execution, after: Execution) -> Iterator[Difference]:
+def _compare_durations(before: Execution, after: Execution) -> Iterator[Difference]:
     lengths = [elapsed_s(e) for e in (before, after) if e.state is State.COMPLETE]
-    if len(lengths) < 2 or None in lengths:  # noqa: PLR2004  both did the work
+    if len(lengths) < 2 or None in lengths:  # noqa: PLR2004  both executed
         return
     was, now = sorted(length for length in lengths if length is not None)
     if now > was * _LONGER and now - was > _LONGER_S:
@@ -259,27 +275,24 @@ def _of_time(before: Execution, after: Execution) -> Iterator[Difference]:
         yield Difference(topic="time", where=after.node, what="took", before=texts[0], after=texts[1])
 
 
-def told(before: Run, after: Run, found: Sequence[Difference]) -> str:
+def format_differences(before: Run, after: Run, differences: Sequence[Difference]) -> str:
     """The differences as a table."""
-    if not found:
+    if not differences:
         return f"{before.name} and {after.name} do not differ."
-    rows = ((d.topic, d.where, d.what, _shown(d.before), _shown(d.after), d.note) for d in found)
+    rows = ((d.topic, d.where, d.what, _cell(d.before), _cell(d.after), d.note) for d in differences)
     return format_table(("TOPIC", "NODE", "WHAT", before.name, after.name, ""), rows)
 
 
-def _shown(text: str | None) -> str:
+def _cell(text: str | None) -> str:
     return "-" if text is None else text
 
 
-def document(before: Run, after: Run, found: Sequence[Difference]) -> Document:
+def differences_document(before: Run, after: Run, differences: Sequence[Difference]) -> Document:
     """The differences for programs."""
     return {
         "runs": [before.name, after.name],
         "differences": [
-            {
-                "topic": d.topic, "node": d.where or None, "what": d.what,
-                "before": d.before, "after": d.after, "note": d.note or None,
-            }
-            for d in found
+            {**as_document(d, "topic", "what", "before", "after"), "node": d.where or None, "note": d.note or None}
+            for d in differences
         ],
-    }  # fmt: skip
+    }

@@ -1,4 +1,4 @@
-"""The doctor: looks at everything a run needs and at what earlier runs have left, and says what to type."""
+"""The doctor: checks everything a run needs and what earlier runs have left, and names the commands that fix it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from spanwise.orchestrator.errors import NotRecorded, SpanwiseError
 from spanwise.orchestrator.run import State
 from spanwise.orchestrator.run_dir import run_dir
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.alerts import alert as words
+from spanwise.scheduler.alerts import alert as alerting
 from spanwise.scheduler.alerts import channel, outbox
-from spanwise.scheduler.formatting import Document, format_size, format_time
+from spanwise.scheduler.formatting import Document, as_document, format_size, format_time
 from spanwise.scheduler.project.root import claim_root
 from spanwise.scheduler.project.settings import Settings
 
@@ -32,7 +32,7 @@ LIBRARIES = (
 )  # fmt: skip
 LEAST_FREE_BYTES = 1_000_000_000
 LOOK_BACK = 50
-"""How many runs of a pipeline are looked through for what was left open."""
+"""How many recent runs of a pipeline are searched for ones that were not closed."""
 
 _OLDEST, _NEWEST = (3, 11), (3, 13)
 _MANY = 5
@@ -40,19 +40,19 @@ _MOST_FOLDERS = 2000
 
 
 @dataclass(frozen=True)
-class Check:
-    """What was found of one thing."""
+class HealthCheck:
+    """The result of one check."""
 
     name: str
     level: Level
     found: str
-    todo: str = ""  #: what to type
+    fix: str = ""  #: the command that fixes it
 
 
-def checks(settings: Settings, *, migrate: bool = False, alert: bool = False) -> Iterator[Check]:
-    """Everything that is looked at, in turn.
+def run_checks(settings: Settings, *, migrate: bool = False, alert: bool = False) -> Iterator[HealthCheck]:
+    """Runs every check in turn.
 
-    `migrate` brings an older database up to date on the way, `alert` sends a message to every channel.
+    `migrate` also upgrades an older database, `alert` also sends a message to every channel.
     """
     yield _python()
     yield from _libraries()
@@ -62,65 +62,69 @@ def checks(settings: Settings, *, migrate: bool = False, alert: bool = False) ->
     yield from _alerts(settings, alert=alert)
 
 
-def told(check: Check) -> str:
-    """A check as a line, with what to type below it."""
+def format_check(check: HealthCheck) -> str:
+    """A check as a line, with the command that fixes it below."""
     line = f"{check.level:<4}  {check.name}: {check.found}"
-    return f"{line}\n      -> {check.todo}" if check.todo else line
+    return f"{line}\n      -> {check.fix}" if check.fix else line
 
 
-def document(check: Check) -> Document:
+def check_document(check: HealthCheck) -> Document:
     """A check for programs."""
-    return {"name": check.name, "level": check.level, "found": check.found, "todo": check.todo or None}
+    return {**as_document(check), "fix": check.fix or None}
 
 
-def _python() -> Check:
+def _python() -> HealthCheck:
     version = sys.version_info
     found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     if _OLDEST <= version[:2] <= _NEWEST:
-        return Check("python", "ok", found)
-    return Check("python", "fail", found, "Use Python 3.11, 3.12 or 3.13: python3.11 -m venv .venv")
+        return HealthCheck("python", "ok", found)
+    return HealthCheck("python", "fail", found, "Use Python 3.11, 3.12 or 3.13: python3.11 -m venv .venv")
 
 
-def _libraries() -> Iterator[Check]:
+def _libraries() -> Iterator[HealthCheck]:
     for name in LIBRARIES:
         try:
-            yield Check(name, "ok", metadata.version(name))
+            yield HealthCheck(name, "ok", metadata.version(name))
         except metadata.PackageNotFoundError:
-            yield Check(name, "fail", "is not installed", f"pip install {name}")
+            yield HealthCheck(name, "fail", "not installed", f"pip install {name}")
 
 
-def _settings(settings: Settings) -> Check:
-    return Check("settings", "ok", str(settings.file) if settings.file else "no spanwise.toml: the defaults hold")
+def _settings(settings: Settings) -> HealthCheck:
+    return HealthCheck("settings", "ok", str(settings.file) if settings.file else "no spanwise.toml: defaults apply")
 
 
-def _root(root: Path) -> Iterator[Check]:
+def _root(root: Path) -> Iterator[HealthCheck]:
     there = next(p for p in (root, *root.parents) if p.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        yield Check("root", "fail", f"{root} cannot be written to", f"chmod u+rwx {there}, or name another: --root DIR")
+        yield HealthCheck(
+            "root", "fail", f"{root} is not writable", f"chmod u+rwx {there}, or use another root: --root DIR"
+        )
         return
-    yield Check("root", "ok", str(root) if there == root else f"{root} (made by the first run)")
+    yield HealthCheck("root", "ok", str(root) if there == root else f"{root} (created by the first run)")
     free = shutil.disk_usage(there).free
     if free < LEAST_FREE_BYTES:
-        yield Check("free space", "warn", f"{format_size(free)} left", f"Make room: df -h {there}; du -sh {there}/*")
+        yield HealthCheck(
+            "free space", "warn", f"{format_size(free)} left", f"Free some space: df -h {there}; du -sh {there}/*"
+        )
     else:
-        yield Check("free space", "ok", f"{format_size(free)} left")
+        yield HealthCheck("free space", "ok", f"{format_size(free)} left")
 
 
-def _metadata(settings: Settings, *, migrate: bool) -> Iterator[Check]:
+def _metadata(settings: Settings, *, migrate: bool) -> Iterator[HealthCheck]:
     from spanwise.orchestrator.mlmd import open_store
     from spanwise.orchestrator.mlmd.location import SqliteFile, location
 
     try:
         where = location(settings.metadata)
         if isinstance(where, SqliteFile) and not where.path.exists():
-            yield Check("metadata", "ok", f"{where} (made by the first run)")
+            yield HealthCheck("metadata", "ok", f"{where} (created by the first run)")
             return
         store = open_store(settings.metadata, migrate=migrate)
     except SpanwiseError as error:
-        yield Check("metadata", "fail", "does not open", str(error))
+        yield HealthCheck("metadata", "fail", "could not open", str(error))
         return
     try:
-        yield Check("metadata", "ok", f"{where} opens with ml-metadata {metadata.version('ml-metadata')}")
+        yield HealthCheck("metadata", "ok", f"{where} opens with ml-metadata {metadata.version('ml-metadata')}")
         if settings.root.is_dir():
             yield _identity(store, settings)
         for pipeline in store.pipelines():
@@ -129,65 +133,69 @@ def _metadata(settings: Settings, *, migrate: bool) -> Iterator[Check]:
             yield from _scratch(store, settings.root, pipeline)
         yield _leftovers(store, settings.root)
     except SpanwiseError as error:
-        yield Check("metadata", "fail", "does not answer", str(error))
+        yield HealthCheck("metadata", "fail", "unavailable", str(error))
     finally:
         store.close()
 
 
-def _alerts(settings: Settings, *, alert: bool) -> Iterator[Check]:
+def _alerts(settings: Settings, *, alert: bool) -> Iterator[HealthCheck]:
     try:
         routes = channel.routes(settings.alerts)
         if not routes.channels:
-            yield Check("alerts", "ok", "go nowhere: [alerts] in spanwise.toml has no urls")
+            yield HealthCheck("alerts", "ok", "not configured: [alerts] in spanwise.toml has no urls")
             return
         channel.check(routes)
     except SpanwiseError as error:
-        yield Check("alerts", "fail", "cannot be sent", str(error))
+        yield HealthCheck("alerts", "fail", "not usable", str(error))
         return
-    yield Check("alerts", "ok", f"go to {', '.join(c.name for c in routes.channels)}")
+    yield HealthCheck("alerts", "ok", f"sent to {', '.join(c.name for c in routes.channels)}")
     if left := [letter for letter in outbox.waiting(settings.root) if letter.todo]:
         tried = [f"{name}: {a.error}" for letter in left for name, a in letter.todo.items() if a.error]
-        since = f"{len(left)} could not be sent yet, the oldest since {format_time(left[0].since)}"
-        yield Check("outbox", "warn", "; ".join(dict.fromkeys([since, *tried])), "spanwise doctor --alert")
+        since = f"{len(left)} not sent yet, the oldest since {format_time(left[0].since)}"
+        yield HealthCheck("outbox", "warn", "; ".join(dict.fromkeys([since, *tried])), "spanwise doctor --alert")
     if alert:
-        trial = words.trial(at=datetime.now(UTC), site=words.here())
+        trial = alerting.trial(at=datetime.now(UTC), site=alerting.here())
         for name, fault in outbox.tell(routes.channels, trial).items():
-            yield Check(f"message to {name}", "fail" if fault else "ok", fault or "was taken: look whether it has come")
+            yield HealthCheck(
+                f"message to {name}", "fail" if fault else "ok", fault or "accepted: check that it has arrived"
+            )
 
 
-def _identity(store: Store, settings: Settings) -> Check:
+def _identity(store: Store, settings: Settings) -> HealthCheck:
     try:
         claim_root(store, settings)
     except SpanwiseError as error:
-        return Check("root and metadata", "fail", "do not belong together", str(error))
-    return Check("root and metadata", "ok", "belong together")
+        return HealthCheck("root and metadata", "fail", "do not belong together", str(error))
+    return HealthCheck("root and metadata", "ok", "belong together")
 
 
-def _lease(store: Store, pipeline: str) -> Check:
+def _lease(store: Store, pipeline: str) -> HealthCheck:
     holder = lease.current(store, pipeline)
     name = f"lease of {pipeline}"
     if holder is None or holder.released:
-        return Check(name, "ok", "free")
+        return HealthCheck(name, "ok", "free")
     who = f"{holder.purpose} (pid {holder.who.pid} on {holder.who.host}, since {format_time(holder.acquired)})"
     alive = process.alive(holder.who)
     if alive is False:
-        return Check(
-            name, "warn", f"left by {who}, which is dead", f"spanwise stop {pipeline}  (the next run does it too)"
+        return HealthCheck(
+            name, "warn", f"left by {who}, which died", f"spanwise stop {pipeline}  (the next run does this too)"
         )
     if alive is None:
-        return Check(name, "ok", f"held by {who}; it last answered {format_time(holder.last_beat)}")
-    return Check(name, "ok", f"held by {who}")
+        return HealthCheck(name, "ok", f"held by {who}; last heartbeat {format_time(holder.last_beat)}")
+    return HealthCheck(name, "ok", f"held by {who}")
 
 
-def _open_runs(store: Store, pipeline: str) -> Iterator[Check]:
+def _open_runs(store: Store, pipeline: str) -> Iterator[HealthCheck]:
     holder = lease.current(store, pipeline)
     for run in itertools.islice(store.runs(pipeline), LOOK_BACK):
         held = holder is not None and not holder.released and holder.token == run.token
         if run.state is State.RUNNING and not (held and process.alive(holder.who) is not False):  # type: ignore[union-attr]  # `held` says it
-            yield Check(f"run {run.name}", "warn", "was left open: its controller is gone", f"spanwise stop {run.name}")
+            yield HealthCheck(
+                f"run {run.name}", "warn", "not closed: its controller is gone", f"spanwise stop {run.name}"
+            )
 
 
-def _scratch(store: Store, root: Path, pipeline: str) -> Iterator[Check]:
+def _scratch(store: Store, root: Path, pipeline: str) -> Iterator[HealthCheck]:
     left = [
         folder
         for run in itertools.islice(store.runs(pipeline), LOOK_BACK)
@@ -196,17 +204,17 @@ def _scratch(store: Store, root: Path, pipeline: str) -> Iterator[Check]:
     ]
     if left:
         named = " ".join(map(str, left[:_MANY])) + (" …" if len(left) > _MANY else "")
-        yield Check(f"scratch of {pipeline}", "warn", f"{len(left)} folders were left", f"rm -r {named}")
+        yield HealthCheck(f"scratch of {pipeline}", "warn", f"{len(left)} folders left over", f"rm -r {named}")
 
 
-def _leftovers(store: Store, root: Path) -> Check:
-    """Output folders of executions that published nothing; a run that dies leaves them, and nothing ever reads them."""
+def _leftovers(store: Store, root: Path) -> HealthCheck:
+    """Output folders of executions that published nothing: runs that died left them, and nothing reads them."""
     folders = itertools.islice(root.glob("[!.]*/[!.]*/*/*"), _MOST_FOLDERS)
     left = [folder for folder in folders if folder.name.isdigit() and not _in_use(store, int(folder.name))]
     if not left:
-        return Check("leftovers", "ok", "none")
+        return HealthCheck("leftovers", "ok", "none")
     named = " ".join(map(str, left[:_MANY])) + (" …" if len(left) > _MANY else "")
-    return Check("leftovers", "warn", f"{len(left)} output folders that were never published", f"rm -r {named}")
+    return HealthCheck("leftovers", "warn", f"{len(left)} output folders that were never published", f"rm -r {named}")
 
 
 def _in_use(store: Store, execution: int) -> bool:

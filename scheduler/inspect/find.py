@@ -1,4 +1,4 @@
-"""Finding a run or an artifact by what was typed.
+"""Finds the run, pipeline or artifact that a reference on the command line names.
 
 A run is `flights/42`, `flights` for its newest, or `42` when only one pipeline is known.
 """
@@ -20,21 +20,21 @@ from spanwise.scheduler.formatting import run_calendar
 from spanwise.scheduler.project.load import load
 
 LOOK_BACK = 20
-"""How many runs of a pipeline are looked through for the channels it publishes on."""
+"""How many recent runs of a pipeline are searched for the channels that it publishes on."""
 
 _DEPTH = 3  # of an execution's folder below the root: PIPELINE/NODE/OUTPUT/NUMBER
-_KINDS_AMONG = 200  # artifacts of a pipeline whose types are told
+_KINDS_AMONG = 200  # how many recent artifacts are searched for types
 
 
 def run(store: Store, reference: str) -> Run:
     """The run that a reference names.
 
     Raises:
-        NotRecorded: there is none; the message names what is near.
+        NotRecorded: there is none; the message names the closest match.
     """
     pipelines = store.pipelines()
     if not pipelines:
-        raise NotRecorded("Nothing has run here yet. Start something: spanwise run FILE")
+        raise NotRecorded("Nothing has run here yet. Start a run: spanwise run FILE")
     pipeline, slash, number = reference.rpartition("/")
     if slash and _is_number(number):
         return store.run(_known(pipelines, pipeline), int(number))
@@ -43,36 +43,38 @@ def run(store: Store, reference: str) -> Run:
     if _is_number(reference):
         if len(pipelines) > 1:
             choices = ", ".join(f"{name}/{reference}" for name in pipelines)
-            raise NotRecorded(f"Run {reference} of which pipeline? Say one of: {choices}")
+            raise NotRecorded(f"Run {reference} of which pipeline? Give one of: {choices}")
         return store.run(pipelines[0], int(reference))
     _known(pipelines, reference)
     raise AssertionError(reference)
 
 
 def pipeline(store: Store, name: str | None) -> str:
-    """The pipeline of that name; without one, the only one there is.
+    """The pipeline of that name; without a name, the only one.
 
     Raises:
-        NotRecorded: there is none of that name, or several to choose from.
+        NotRecorded: there is none of that name, or there are several to choose from.
     """
-    there = store.pipelines()
+    names = store.pipelines()
     if name is not None:
-        return _known(there, name)
-    if len(there) != 1:
-        raise NotRecorded(f"Which pipeline? Say one of: {', '.join(there)}" if there else "Nothing has run here yet.")
-    return there[0]
+        return _known(names, name)
+    if len(names) != 1:
+        raise NotRecorded(f"Which pipeline? Give one of: {', '.join(names)}" if names else "Nothing has run here yet.")
+    return names[0]
 
 
-def pipeline_or_file(store: Store, word: str | None, settings: Mapping[str, Mapping[str, object]]) -> tuple[str, str]:
-    """The pipeline that a word names, by its name or by its file; and its file, empty when that was not said.
+def pipeline_or_file(
+    store: Store, reference: str | None, settings: Mapping[str, Mapping[str, object]]
+) -> tuple[str, str]:
+    """The pipeline that a reference names, by its name or its file; and the file, empty when a name was given.
 
     Raises:
-        NotRecorded: it has never run, or several have and nothing was said.
+        NotRecorded: it has never run, or there is no reference and several pipelines have run.
         LoadError: the file holds no pipeline.
     """
-    if word is None or word in store.pipelines() or not (".py" in word or Path(word).exists()):
-        return pipeline(store, word), ""
-    return pipeline(store, load(word, settings=settings).pipeline.name), word
+    if reference is None or reference in store.pipelines() or not (".py" in reference or Path(reference).exists()):
+        return pipeline(store, reference), ""
+    return pipeline(store, load(reference, settings=settings).pipeline.name), reference
 
 
 def runs(store: Store, pipeline: str | None, limit: int) -> list[Run]:
@@ -82,25 +84,25 @@ def runs(store: Store, pipeline: str | None, limit: int) -> list[Run]:
     return sorted(found, key=lambda r: (r.started is not None, r.started, r.number), reverse=True)[:limit]
 
 
-def published(
+def artifacts(
     store: Store, pipeline: str | None, *, kind: str | None, span: str | None, limit: int
 ) -> tuple[list[Artifact], dict[str, Calendar]]:
-    """What was published, newest first, and how each pipeline shows its spans.
+    """The artifacts that were published, newest first, and the calendar of each pipeline.
 
-    Without a span, the newest runs are read until there is enough. With one, the artifacts are looked up by span on
-    the channels of the last runs.
+    Without a span, it reads the newest runs until `limit` is reached. With one, it looks the artifacts up by span on
+    the channels of recent runs.
 
     Raises:
-        UsageError: `span` is none.
-        NotRecorded: no such pipeline.
+        UsageError: `span` is not a span.
+        NotRecorded: there is no such pipeline.
     """
-    there = store.pipelines()
-    names = there if pipeline is None else [_known(there, pipeline)]
+    recorded = store.pipelines()
+    names = recorded if pipeline is None else [_known(recorded, pipeline)]
     calendars = {name: run_calendar(run) for name in names if (run := latest(store, name)) is not None}
     if span is not None:
         found = [a for name in names for a in _of_span(store, name, calendars[name].parse(span), kind)]
     else:
-        found = [a for name in names for a in itertools.islice(_made(store, name, kind), limit)]
+        found = [a for name in names for a in itertools.islice(_published(store, name, kind), limit)]
     return sorted(found, key=lambda a: a.id, reverse=True)[:limit], calendars
 
 
@@ -108,48 +110,48 @@ def execution(store: Store, run: Run, node: str) -> Execution:
     """The last attempt at a node of a run.
 
     Raises:
-        NotRecorded: the run has no such node, or has not come to it; the message names what is near.
+        NotRecorded: the run has no such node, or has not reached it; the message names the closest match.
     """
     executions = store.executions(run)
     found = next((e for e in reversed(executions) if e.node == node), None)
     if found is None:
-        there = list(dict.fromkeys(e.node for e in executions))
-        near = difflib.get_close_matches(node, there, n=1)
+        nodes = list(dict.fromkeys(e.node for e in executions))
+        near = difflib.get_close_matches(node, nodes, n=1)
         meant = f" Did you mean {near[0]}?" if near else ""
-        what = "did not come to" if node in run.nodes else "has no node"
-        raise NotRecorded(f"Run {run.name} {what} {node!r}.{meant} It has: {', '.join(there) or 'none'}.")
+        what = "did not reach" if node in run.nodes else "has no node"
+        raise NotRecorded(f"Run {run.name} {what} {node!r}.{meant} It has: {', '.join(nodes) or 'none'}.")
     return found
 
 
 def artifact(store: Store, reference: str, root: Path) -> Artifact:
-    """The artifact that a reference names: its name, its id, or where it or one of its files lies.
+    """The artifact that a reference names: by its name, its id, or the path of its folder or of a file in it.
 
     Raises:
-        NotRecorded: there is none; the message names those that are called nearly so.
+        NotRecorded: there is none; the message names the closest matches.
     """
     if _is_number(reference):
         found = store.artifacts_by_id([int(reference)])
         if not found:
-            raise NotRecorded(f"There is no artifact {reference}. See what there is: spanwise artifacts")
+            raise NotRecorded(f"There is no artifact {reference}. List the artifacts: spanwise artifacts")
         return found[0]
     try:
         return store.artifact(reference)
     except NotRecorded:
         place = Path(unquote(reference.removeprefix("file://"))).resolve()
         if reference.startswith(("/", ".", "file:")) or place.is_relative_to(root.resolve()):
-            return _lying_at(store, place, root.resolve())
+            return _artifact_at(store, place, root.resolve())
         raise NotRecorded(f"There is no artifact {reference!r}.{_nearest(store, reference)}") from None
 
 
-def nothing(store: Store, pipeline: str | None, kind: str | None) -> str:
-    """What to say when nothing was found: what was meant, perhaps, and which types the last runs have published."""
+def no_artifacts_message(store: Store, pipeline: str | None, kind: str | None) -> str:
+    """The message when no artifact matched, with the closest type and the types that recent runs have published."""
     names = store.pipelines() if pipeline is None else [pipeline]
-    kinds = sorted({a.kind for name in names for a in itertools.islice(_made(store, name, None), _KINDS_AMONG)})
+    kinds = sorted({a.kind for name in names for a in itertools.islice(_published(store, name, None), _KINDS_AMONG)})
     if kind is None or kind in kinds or not kinds:
-        return "Nothing like that was published here."
+        return "No such artifact was published here."
     near = difflib.get_close_matches(kind, kinds, n=1) or [k for k in kinds if kind.lower() in k.lower()]
     meant = f" Did you mean {near[0]}?" if near else ""
-    return f"No {kind} was published here.{meant} There are: {', '.join(kinds)}."
+    return f"No {kind} was published here.{meant} Published types: {', '.join(kinds)}."
 
 
 def latest(store: Store, pipeline: str) -> Run | None:
@@ -157,15 +159,15 @@ def latest(store: Store, pipeline: str) -> Run | None:
     return next(iter(store.runs(pipeline)), None)
 
 
-def _made(store: Store, pipeline: str, kind: str | None) -> Iterator[Artifact]:
+def _published(store: Store, pipeline: str, kind: str | None) -> Iterator[Artifact]:
     for record in store.runs(pipeline):
         for execution in reversed(store.executions(record)):
             if execution.state is State.COMPLETE:
                 yield from (a for a in itertools.chain(*execution.outputs.values()) if kind in (None, a.kind))
 
 
-def _lying_at(store: Store, place: Path, root: Path) -> Artifact:
-    """The artifact of a folder, or of a file or folder in it: the folders below the root are numbered by execution."""
+def _artifact_at(store: Store, place: Path, root: Path) -> Artifact:
+    """The artifact of a folder or of a path in it; folders below the root are numbered by execution."""
     parts = place.relative_to(root).parts if place.is_relative_to(root) else ()
     number = parts[_DEPTH] if len(parts) > _DEPTH else ""
     links = store.links(executions=[int(number)]) if _is_number(number) else []
@@ -173,13 +175,13 @@ def _lying_at(store: Store, place: Path, root: Path) -> Artifact:
         if place.is_relative_to(found.path.resolve()):
             return found
     raise NotRecorded(
-        f"Nothing was published in {place}. Artifacts lie in {root}/PIPELINE/NODE/OUTPUT/NUMBER; see which there are: "
+        f"Nothing was published in {place}. Artifacts are in {root}/PIPELINE/NODE/OUTPUT/NUMBER; list them: "
         "spanwise artifacts"
     )
 
 
 def _nearest(store: Store, name: str) -> str:
-    """The names most like one that is not there, among what the last runs published."""
+    """A hint with the closest names among the artifacts of recent runs."""
     recent = [
         a.name
         for pipeline in store.pipelines()
@@ -188,7 +190,7 @@ def _nearest(store: Store, name: str) -> str:
         for a in itertools.chain(*execution.outputs.values())
     ]
     near = difflib.get_close_matches(name, dict.fromkeys(recent), n=3, cutoff=0.4)
-    return f" Did you mean {' or '.join(near)}?" if near else " See what there is: spanwise artifacts"
+    return f" Did you mean {' or '.join(near)}?" if near else " List the artifacts: spanwise artifacts"
 
 
 def _of_span(store: Store, pipeline: str, span: int, kind: str | None) -> Iterator[Artifact]:
@@ -208,7 +210,7 @@ def _known(pipelines: list[str], name: str) -> str:
         return name
     near = difflib.get_close_matches(name, pipelines, n=1, cutoff=0.4)
     meant = f" Did you mean {near[0]}?" if near else ""
-    there = f" These have run here: {', '.join(pipelines)}." if pipelines else " Nothing has run here yet."
+    there = f" Pipelines: {', '.join(pipelines)}." if pipelines else " Nothing has run here yet."
     raise NotRecorded(f"No pipeline {name!r} has run here.{meant}{there}")
 
 

@@ -1,8 +1,8 @@
 """Taint: which models learned from one version of a span, where they serve, and what replaces them. Reads only.
 
-What holds rows, or was learned from rows, passes taint on: examples, statistics, transform graphs, models, and every
-kind of a user's own. What only says something of data or of models (an evaluation, a schema) is tainted and passes
-nothing on: who reads it judges, and learns no row.
+Artifacts that hold rows or were learned from rows pass taint on: examples, statistics, transform graphs, models, and
+every user-defined type. Artifacts that only describe data or models (an evaluation, a schema) are tainted but pass
+nothing on.
 """
 
 from __future__ import annotations
@@ -48,28 +48,28 @@ from spanwise.scheduler.inspect import find, records
 _JUDGEMENTS = frozenset(
     kind.kind for kind in (Anomalies, Blessing, Evaluation, InfraBlessing, PushedModel, Rejects, Report, Schema)
 )
-_RECORD = ".spanwise.json"  # what a Pusher leaves in a version: which model it is
-_NEAREST = 5  # spans that are named when one is not there
+_RECORD = ".spanwise.json"  # written by Pusher into each version: which model it is
+_NEAREST = 5  # how many spans to name when one does not exist
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pushed:
+class ModelPush:
     """One push of a model."""
 
     artifact: Artifact
-    destination: str  #: the folder of versions, or whatever its pusher calls the place
-    serves: bool  #: what it pushed is what is served there now
+    destination: str  #: the folder of versions, or how the pusher names the place
+    serves: bool  #: the destination serves this push now
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tainted:
-    """A model that learned from what was asked about."""
+class TaintedModel:
+    """A model that learned from the wrong data."""
 
     model: Artifact
-    run: str  #: that trained it
-    bases: tuple[str, ...] = ()  #: names of tainted models that it started from
-    directly: bool = False  #: the data itself was among what it learned from
-    pushes: tuple[Pushed, ...] = ()
+    run: str  #: the run that trained it
+    bases: tuple[str, ...] = ()  #: names of tainted models that it was warm-started from
+    directly: bool = False  #: it read the wrong data itself
+    pushes: tuple[ModelPush, ...] = ()
 
     @property
     def serves(self) -> bool:
@@ -77,54 +77,54 @@ class Tainted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taint:
-    """The answer."""
+class TaintReport:
+    """What learned from wrong data, and how to replace it."""
 
     pipeline: str
     span: int
     calendar: Calendar
-    published: tuple[Artifact, ...]  #: everything there is of the span, oldest first
-    wrong: tuple[Artifact, ...]  #: those of it that were asked about
-    models: tuple[Tainted, ...]  #: oldest first
-    others: tuple[Artifact, ...]  #: what else was made of it: examples, statistics, evaluations, …
-    corrected: bool  #: each of the wrong ones has a newer version
-    reached: bool  #: the newest window still has the span
-    outlived: bool  #: the newest model is none of them
-    backfill: str  #: the command that trains without it
+    published: tuple[Artifact, ...]  #: all versions of the span, oldest first
+    wrong: tuple[Artifact, ...]  #: the versions that are wrong
+    models: tuple[TaintedModel, ...]  #: oldest first
+    others: tuple[Artifact, ...]  #: other artifacts made from it: examples, statistics, evaluations, …
+    corrected: bool  #: every wrong version has a newer one
+    reached: bool  #: the newest window still contains the span
+    outlived: bool  #: the newest model is not tainted
+    backfill: str  #: the command that trains without the wrong data
 
     @property
-    def serving(self) -> tuple[Tainted, ...]:
-        """Those that serve now."""
+    def serving(self) -> tuple[TaintedModel, ...]:
+        """The models that serve now."""
         return tuple(tainted for tainted in self.models if tainted.serves)
 
 
-def taint(store: Store, pipeline: str, span: int, *, version: int | None = None, source: str = "") -> Taint:
-    """Everything that learned from a version of a span; without one, from every version that was superseded.
+def trace_taint(store: Store, pipeline: str, span: int, *, version: int | None = None, source: str = "") -> TaintReport:
+    """Finds what learned from a version of a span; without `version`, from every superseded version.
 
-    A version without a number, where the pattern has none, goes by the number of its publication. `source` is the
-    pipeline's file; without it, that of its newest run.
+    Where the pattern has no versions, `version` is the number of the publication. `source` is the pipeline's file, by
+    default that of its newest run.
 
     Raises:
         NotRecorded: nothing was published for the span, it has no such version, or nothing superseded it.
     """
     newest = next(store.runs(pipeline))
     calendar = run_calendar(newest)
-    channels = _sources(store, pipeline)
-    editions = {address: found for address in channels if (found := store.of_span(address, span))}
-    if not editions:
-        raise NotRecorded(_no_such_span(store, pipeline, channels, span, calendar))
-    published = sorted(itertools.chain(*editions.values()), key=lambda a: a.id)
-    superseded = [a for found in editions.values() for a in _superseded(found)]
+    channels = _ingesting_channels(store, pipeline)
+    versions = {address: found for address in channels if (found := store.of_span(address, span))}
+    if not versions:
+        raise NotRecorded(_missing_span_message(store, pipeline, channels, span, calendar))
+    published = sorted(itertools.chain(*versions.values()), key=lambda a: a.id)
+    superseded = [a for found in versions.values() for a in _superseded(found)]
     wrong = superseded if version is None else [a for a in published if _number(a) == version]
     if not wrong:
-        raise NotRecorded(_nothing_wrong(published, format_span(span, calendar), version))
-    lineage = walk(store, wrong, Direction.DOWN, carries=teaches)
+        raise NotRecorded(_no_wrong_version_message(published, format_span(span, calendar), version))
+    lineage = walk(store, wrong, Direction.DOWN, carries=passes_taint)
     models = tuple(_models(store, lineage))
     mine = {a.id for a in wrong} | {tainted.model.id for tainted in models}
-    reached = _reached(store, editions, span, models)
-    target = span if reached else max(next(store.spans(address)) for address in editions)
+    reached = _in_newest_window(store, versions, span, models)
+    target = span if reached else max(next(store.spans(address)) for address in versions)
     file = source or as_typed(newest.source) or f"{pipeline}.py"
-    return Taint(
+    return TaintReport(
         pipeline=pipeline,
         span=span,
         calendar=calendar,
@@ -139,11 +139,11 @@ def taint(store: Store, pipeline: str, span: int, *, version: int | None = None,
     )
 
 
-def teaches(read: Artifact, made: Artifact) -> bool:
-    """Whether something of what was read is in what was made of it.
+def passes_taint(read: Artifact, made: Artifact) -> bool:
+    """Whether an artifact contains something of an artifact that its execution read.
 
-    A base model that was connected has taught nothing when training began from scratch, as in a backfill; a model
-    that says which spans it learned from says its base too.
+    A base model passes nothing on when training began from scratch, as in a backfill. A model that records its spans
+    also records the base that it used.
     """
     if read.kind in _JUDGEMENTS:
         return False
@@ -152,8 +152,8 @@ def teaches(read: Artifact, made: Artifact) -> bool:
     return True
 
 
-def _sources(store: Store, pipeline: str) -> list[Address]:
-    """The channels on which data comes in, as the last runs show them: what has a span and was made of nothing."""
+def _ingesting_channels(store: Store, pipeline: str) -> list[Address]:
+    """The channels on which data is ingested, as seen in recent runs: their artifacts have a span and no inputs."""
     found = {
         Address(pipeline, execution.node, key): None
         for run in itertools.islice(store.runs(pipeline), find.LOOK_BACK)
@@ -165,10 +165,10 @@ def _sources(store: Store, pipeline: str) -> list[Address]:
     return list(found)
 
 
-def _superseded(editions: Sequence[Artifact]) -> list[Artifact]:
+def _superseded(versions: Sequence[Artifact]) -> list[Artifact]:
     """Those with a newer version. The same version published again, as when its files were gone, supersedes nothing."""
-    newest = max(editions, key=edition)
-    return [a for a in editions if (a.properties.get("version"), a.content) != _identity(newest)]
+    newest = max(versions, key=edition)
+    return [a for a in versions if (a.properties.get("version"), a.content) != _identity(newest)]
 
 
 def _identity(artifact: Artifact) -> tuple[object, str]:
@@ -180,7 +180,9 @@ def _number(artifact: Artifact) -> int:
     return version if isinstance(version, int) else number_of(artifact.name)
 
 
-def _no_such_span(store: Store, pipeline: str, channels: Sequence[Address], span: int, calendar: Calendar) -> str:
+def _missing_span_message(
+    store: Store, pipeline: str, channels: Sequence[Address], span: int, calendar: Calendar
+) -> str:
     there = sorted({s for address in channels for s in store.spans(address)}, key=lambda s: abs(s - span))
     near = ", ".join(format_span(s, calendar) for s in sorted(there[:_NEAREST]))
     return f"{pipeline!r} has published nothing for span {format_span(span, calendar)}. " + (
@@ -188,34 +190,34 @@ def _no_such_span(store: Store, pipeline: str, channels: Sequence[Address], span
     )
 
 
-def _nothing_wrong(published: Sequence[Artifact], span: str, version: int | None) -> str:
-    there = ", ".join(dict.fromkeys(_edition(a) for a in published))
+def _no_wrong_version_message(published: Sequence[Artifact], span: str, version: int | None) -> str:
+    versions = ", ".join(dict.fromkeys(_version_text(a) for a in published))
     if version is not None:
-        return f"Of span {span} there is no version {version}; there is {there}."
+        return f"Span {span} has no version {version}; it has {versions}."
     return (
-        f"Nothing supersedes what was published of span {span}: there is {there}.\n"
-        f"To ask who learned from that:  --version {_number(published[-1])}"
+        f"No version of span {span} is superseded; it has {versions}.\n"
+        f"To trace a version anyway:  --version {_number(published[-1])}"
     )
 
 
-def _models(store: Store, found: Lineage) -> Iterator[Tainted]:
+def _models(store: Store, found: Lineage) -> Iterator[TaintedModel]:
     pushes: dict[str, list[Artifact]] = defaultdict(list)
     for artifact in sorted(found.artifacts.values(), key=lambda a: a.id):
         if artifact.kind == PushedModel.kind and artifact.properties.get("pushed"):
             pushes[str(artifact.properties.get("model"))].append(artifact)
-    serving = _Serving(store)
+    served = _ServedModels(store)
     for model in sorted((a for a in found.artifacts.values() if a.kind == Model.kind), key=lambda a: a.id):
         step = found.made_by(model.id)
         if step is None:
-            continue  # it was asked about itself
-        read = [found.artifacts[i] for i in step.inputs if teaches(found.artifacts[i], model)]
-        yield Tainted(
+            continue  # the wrong artifact itself
+        read = [found.artifacts[i] for i in step.inputs if passes_taint(found.artifacts[i], model)]
+        yield TaintedModel(
             model=model,
             run=_run(step),
             bases=tuple(a.name for a in read if a.kind == Model.kind),
             directly=any(a.kind != Model.kind for a in read),
             pushes=tuple(
-                Pushed(artifact=push, destination=_destination(push), serves=serving.serves(push, model))
+                ModelPush(artifact=push, destination=_destination(push), serves=served.serves(push, model))
                 for push in pushes[model.name]
             ),
         )
@@ -225,10 +227,10 @@ def _run(step: Step) -> str:
     return f"{step.execution.pipeline}/{step.execution.run}"
 
 
-class _Serving:
-    """What is served at each destination: the highest version; what was pushed last, where none can be seen from here.
+class _ServedModels:
+    """What each destination serves: the highest version in its folder; without a local folder, the last push.
 
-    Each destination is looked at once.
+    Each destination is read once.
     """
 
     def __init__(self, store: Store) -> None:
@@ -260,52 +262,54 @@ def _address(artifact: Artifact) -> Address:
 
 
 def _destination(push: Artifact) -> str:
-    """The folder of versions that a push went to."""
+    """The folder of versions that was pushed to."""
     where, version = str(push.properties.get("pushed_destination") or ""), push.properties.get("pushed_version")
     return where.removesuffix(f"/{version}") if version else where
 
 
 def _highest(destination: Path) -> Path | None:
-    """The version that servers take; None where there is none."""
+    """The version that servers load; None where there is none."""
     versions = [path for path in destination.iterdir() if re.fullmatch("[0-9]+", path.name) and path.is_dir()]
     return max(versions, key=lambda path: int(path.name), default=None)
 
 
 def _content(version: Path) -> str | None:
-    """The digest of the model that a version holds; None when no Pusher has put it there."""
+    """The digest of the model in a version; None when Pusher has not written it."""
     try:
         return str(json.loads((version / _RECORD).read_text())["content"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _reached(store: Store, editions: dict[Address, list[Artifact]], span: int, models: Sequence[Tainted]) -> bool:
-    """Whether the newest window has the span, as wide as that of the last model that learned from it."""
+def _in_newest_window(
+    store: Store, versions: dict[Address, list[Artifact]], span: int, models: Sequence[TaintedModel]
+) -> bool:
+    """Whether the newest window contains the span; it is as wide as that of the last model that learned from it."""
     last = next((m.model.properties.get("spans") for m in reversed(models) if m.directly), None)
     if not isinstance(last, list) or not last:
         return True
-    return any(span in itertools.islice(store.spans(address), len(last)) for address in editions)
+    return any(span in itertools.islice(store.spans(address), len(last)) for address in versions)
 
 
-def told(found: Taint, *, whole: bool = False) -> str:
-    """The answer as text; `whole` also lists what else was made of the wrong data."""
+def format_taint(found: TaintReport, *, whole: bool = False) -> str:
+    """The report as text; `whole` also lists the other artifacts."""
     span = format_span(found.span, found.calendar)
-    wrong = ", ".join(dict.fromkeys(_edition(a) for a in found.wrong))
-    lines = [f"Span {span} of {found.pipeline!r} was published as {_editions(found)}."]
+    wrong = ", ".join(dict.fromkeys(_version_text(a) for a in found.wrong))
+    lines = [f"Span {span} of {found.pipeline!r} was published as {_format_versions(found)}."]
     if not found.models:
         lines.append(f"No model learned from {wrong}.")
     else:
-        lines += [f"{format_count(len(found.models), 'model')} learned from {wrong}:", "", _table(found)]
+        lines += [f"{format_count(len(found.models), 'model')} learned from {wrong}:", "", _format_models(found)]
     if whole and found.others:
         rows = ((a.name, a.kind, format_size(a.size_bytes), a.uri) for a in found.others)
-        lines += ["", "Also made of it:", "", format_table(("ARTIFACT", "TYPE", "SIZE", "WHERE"), rows)]
+        lines += ["", "Other artifacts made from it:", "", format_table(("ARTIFACT", "TYPE", "SIZE", "WHERE"), rows)]
     elif found.others:
-        lines += ["", f"{format_count(len(found.others), 'other artifact')} made of it: --all lists them."]
-    return "\n".join([*lines, "", *_remedy(found, span)]) if found.models else "\n".join(lines)
+        lines += ["", f"{format_count(len(found.others), 'other artifact')} made from it; list them with --all."]
+    return "\n".join([*lines, "", *_format_remedy(found, span)]) if found.models else "\n".join(lines)
 
 
-def document(found: Taint) -> Document:
-    """The answer for programs."""
+def taint_document(found: TaintReport) -> Document:
+    """The report for programs."""
     wrong = {a.id for a in found.wrong}
     return {
         "pipeline": found.pipeline,
@@ -337,17 +341,17 @@ def document(found: Taint) -> Document:
     }  # fmt: skip
 
 
-def _editions(found: Taint) -> str:
+def _format_versions(found: TaintReport) -> str:
     wrong = {a.id for a in found.wrong}
-    return ", ".join(f"{_edition(a)}{' (asked about)' if a.id in wrong else ''}" for a in found.published)
+    return ", ".join(f"{_version_text(a)}{' (wrong)' if a.id in wrong else ''}" for a in found.published)
 
 
-def _edition(artifact: Artifact) -> str:
+def _version_text(artifact: Artifact) -> str:
     version = artifact.properties.get("version")
     return f"v{version}" if isinstance(version, int) else f"publication {number_of(artifact.name)}"
 
 
-def _table(found: Taint) -> str:
+def _format_models(found: TaintReport) -> str:
     rows = (
         (
             tainted.model.name,
@@ -361,7 +365,7 @@ def _table(found: Taint) -> str:
     return format_table(("MODEL", "RUN", "LEARNED", "PUSHED TO", "SERVES NOW"), rows)
 
 
-def _remedy(found: Taint, span: str) -> Iterator[str]:
+def _format_remedy(found: TaintReport, span: str) -> Iterator[str]:
     serving = [t.model.name for t in found.serving]
     where = sorted({p.destination for t in found.serving for p in t.pushes if p.serves})
     if serving:
@@ -372,7 +376,10 @@ def _remedy(found: Taint, span: str) -> Iterator[str]:
             yield "The newest model learned without it."
             return
     if not found.corrected:
-        yield f"No newer version of {span} was ingested yet. Put one beside it, without what is wrong, and then:"
+        yield f"No newer version of {span} was ingested yet. Add a corrected version next to it, and then:"
     if not found.reached:
-        yield f"The newest window no longer has {span}: the rest came through warm starts, and a backfill makes none."
+        yield (
+            f"The newest window no longer contains {span}: the models were warm-started from tainted ones, "
+            "which a backfill is not."
+        )
     yield f"{'Replace' if serving else 'Train'} {'it' if serving else 'without it'}:  {found.backfill}"

@@ -1,4 +1,4 @@
-"""Why a node of a run was done or reused, and what of its cache key had changed since the time before. Reads only."""
+"""Why a node of a run was executed or reused, and which parts of its cache key had changed since. Reads only."""
 
 from __future__ import annotations
 
@@ -9,25 +9,32 @@ from dataclasses import dataclass
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.fingerprint import CacheKey
-from spanwise.orchestrator.run import Execution, Run
+from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.formatting import Document, format_time, run_calendar, single_line
+from spanwise.scheduler.formatting import Document, as_document, format_time, run_calendar, single_line
 from spanwise.scheduler.inspect import find, records
 
 LOOK_BACK = 200
-"""How many earlier runs are looked through for one that has done the node."""
+"""How many earlier runs are searched for one that has executed the node."""
 
-_FUNCTION = re.compile(r'"[\w.]+:(?:.*\.)?(\w+|<lambda>)"')  # as a function or class is recorded, by module and name
+_VERBS = {
+    State.RUNNING: "is running",
+    State.COMPLETE: "was executed",
+    State.CACHED: "was reused",
+    State.FAILED: "failed",
+    State.CANCELED: "was canceled",
+}
+_FUNCTION = re.compile(r'"[\w.]+:(?:.*\.)?(\w+|<lambda>)"')  # how a function or class is recorded: by module and name
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
-    """One part of a cache key that is not as it was, in words."""
+class KeyChange:
+    """One part of a cache key that has changed."""
 
     kind: str  #: parameter, content, code, input, library or node
     name: str
-    before: str | None = None  #: None where it cannot be shown, or was not there
+    before: str | None = None  #: None where it was absent or cannot be shown
     after: str | None = None
 
     def __str__(self) -> str:
@@ -38,45 +45,45 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Why:
-    """The answer."""
+class Explanation:
+    """Why a node was executed or reused."""
 
     execution: Execution
     calendar: Calendar
-    before: Execution | None = None  #: the time before that it is compared with; None when there was none
-    changes: tuple[Change, ...] = ()
+    before: Execution | None = None  #: the earlier execution that it is compared with; None when there is none
+    changes: tuple[KeyChange, ...] = ()
 
 
-def why(store: Store, run: Run, node: str) -> Why:
-    """Why the last attempt at a node of a run went as it did.
+def explain(store: Store, run: Run, node: str) -> Explanation:
+    """Explains the last attempt at a node of a run.
 
-    It is compared with the newest earlier run that has finished the node; where none has, with the newest that tried.
+    It is compared with the newest earlier run that succeeded at the node; if none did, with the newest that tried.
 
     Raises:
-        NotRecorded: the run has no such node, or has not come to it.
+        NotRecorded: the run has no such node, or has not reached it.
     """
     execution = find.execution(store, run, node)
-    earlier = _before(store, run, node)
-    return Why(
+    earlier = _earlier(store, run, node)
+    return Explanation(
         execution=execution,
         calendar=run_calendar(run),
         before=earlier,
-        changes=() if earlier is None else tuple(changes(earlier, execution, run_calendar(run))),
+        changes=() if earlier is None else tuple(compare_keys(earlier, execution, run_calendar(run))),
     )
 
 
-def changes(before: Execution, after: Execution, calendar: Calendar) -> Iterator[Change]:
-    """What of the key of an execution differs from that of an earlier one; where one has none, what was recorded."""
+def compare_keys(before: Execution, after: Execution, calendar: Calendar) -> Iterator[KeyChange]:
+    """How the cache key of an execution differs from an earlier one; without keys, how its records differ."""
     if before.key_parts and after.key_parts:
         one, other = (CacheKey(digest=e.key, parts=e.key_parts) for e in (before, after))
         parts = one.difference(other)
     else:
         parts = tuple(_recorded_difference(before, after))
     for part in parts:
-        yield _change(part, before, after, calendar)
+        yield _describe_change(part, before, after, calendar)
 
 
-def _before(store: Store, run: Run, node: str) -> Execution | None:
+def _earlier(store: Store, run: Run, node: str) -> Execution | None:
     tried = None
     for earlier in itertools.islice(store.runs(run.pipeline, before=run.number), LOOK_BACK):
         found = next((e for e in reversed(store.executions(earlier)) if e.node == node), None)
@@ -98,77 +105,71 @@ def _names(execution: Execution) -> Mapping[str, tuple[str, ...]]:
     return {key: tuple(a.name for a in found) for key, found in execution.inputs.items()}
 
 
-def _change(part: str, before: Execution, after: Execution, calendar: Calendar) -> Change:
-    """One part of a key in the words of who wrote the pipeline."""
+def _describe_change(part: str, before: Execution, after: Execution, calendar: Calendar) -> KeyChange:
+    """One changed part of a key, named as in the pipeline file."""
     kind, _, name = part.partition(" ")
     if kind == "parameter":
-        return _parameter(name, before.parameters.get(name), after.parameters.get(name), calendar)
+        return _parameter_change(name, before.parameters.get(name), after.parameters.get(name), calendar)
     if kind == "input":
-        return _input(name, before.inputs.get(name, ()), after.inputs.get(name, ()), calendar)
+        return _input_change(name, before.inputs.get(name, ()), after.inputs.get(name, ()), calendar)
     if kind == "code":
-        return Change(kind="code", name=after.component)
+        return KeyChange(kind="code", name=after.component)
     if kind == "component":
-        return Change(kind="node", name=after.node)  # another pipeline or node had the component then
-    return Change(kind=kind, name=name, before=before.key_parts.get(part), after=after.key_parts.get(part))
+        return KeyChange(kind="node", name=after.node)  # the component was in another pipeline or node
+    return KeyChange(kind=kind, name=name, before=before.key_parts.get(part), after=after.key_parts.get(part))
 
 
-def _parameter(name: str, before: str | None, after: str | None, calendar: Calendar) -> Change:
+def _parameter_change(name: str, before: str | None, after: str | None, calendar: Calendar) -> KeyChange:
     if before != after:
         texts = [None if text is None else records.describe_parameter(name, text, calendar) for text in (before, after)]
-        if texts[0] == texts[1]:  # both were cut short before they differ
+        if texts[0] == texts[1]:  # both were shortened before the point where they differ
             texts = [before, after]
-        return Change(kind="parameter", name=name, before=texts[0], after=texts[1])
+        return KeyChange(kind="parameter", name=name, before=texts[0], after=texts[1])
     function = _FUNCTION.fullmatch(after or "")
     if function:
-        return Change(kind="code", name=f"{function[1]} (parameter {name})")
-    return Change(kind="content", name=f"parameter {name}")
+        return KeyChange(kind="code", name=f"{function[1]} (parameter {name})")
+    return KeyChange(kind="content", name=f"parameter {name}")
 
 
-def _input(name: str, before: Sequence[Artifact], after: Sequence[Artifact], calendar: Calendar) -> Change:
+def _input_change(name: str, before: Sequence[Artifact], after: Sequence[Artifact], calendar: Calendar) -> KeyChange:
     for texts in (
         [records.describe_artifacts(found, calendar) for found in (before, after)],
         [", ".join(a.name for a in found) for found in (before, after)],
     ):
         if texts[0] != texts[1]:
-            return Change(kind="input", name=name, before=texts[0], after=texts[1])
-    return Change(kind="input", name=name)
+            return KeyChange(kind="input", name=name, before=texts[0], after=texts[1])
+    return KeyChange(kind="input", name=name)
 
 
-def told(found: Why) -> str:
-    """The answer as text."""
+def format_explanation(found: Explanation) -> str:
+    """The explanation as text."""
     execution = found.execution
-    state = "was reused" if execution.reused is not None else f"is {execution.state.value}"
+    verb = _VERBS[State.CACHED if execution.reused is not None else execution.state]
     if execution.chosen:
-        state = "only chooses"
+        verb = "only chooses"
     reason = single_line(execution.reason or "-")
-    lines = [f"{execution.node} of {execution.pipeline}/{execution.run} {state}: {reason}."]
+    lines = [f"{execution.node} of {execution.pipeline}/{execution.run} {verb}: {reason}."]
     if found.before is None:
-        lines.append("No earlier run has come to it.")
-        return "\n".join(lines)
-    ended = (
-        f"{found.before.pipeline}/{found.before.run} ({found.before.state.value}, {format_time(found.before.ended)})"
-    )
+        return "\n".join([*lines, "No earlier run has reached it."])
+    before = found.before
+    since = f"{before.pipeline}/{before.run} ({before.state.value}, {format_time(before.ended)})"
     if found.changes:
-        lines.append(f"Since {ended}:")
+        lines.append(f"Changed since {since}:")
         lines += [f"  {change}" for change in found.changes]
     else:
         lines.append(
-            f"Since {ended} nothing of {'its key' if execution.key else 'what it reads and takes'} has changed."
+            f"{'Its key has' if execution.key else 'Its inputs and parameters have'} not changed since {since}."
         )
     return "\n".join(lines)
 
 
-def document(found: Why) -> Document:
-    """The answer for programs."""
+def explanation_document(found: Explanation) -> Document:
+    """The explanation for programs."""
     execution, before = found.execution, found.before
     return {
         "run": f"{execution.pipeline}/{execution.run}",
-        "node": execution.node,
-        "attempt": execution.attempt,
-        "state": execution.state.value,
-        "reason": execution.reason,
-        "reused": execution.reused,
+        **as_document(execution, "node", "attempt", "state", "reason", "reused"),
         "key": execution.key or None,
         "compared_with": None if before is None else before.name,
-        "changes": [{"kind": c.kind, "name": c.name, "before": c.before, "after": c.after} for c in found.changes],
+        "changes": [as_document(change) for change in found.changes],
     }

@@ -1,4 +1,4 @@
-"""Windows: what each resolver of a pipeline would read now, span by span, and why. Reads only."""
+"""Windows: what each resolver of a pipeline would choose now, span by span, and why. Reads only."""
 
 from __future__ import annotations
 
@@ -53,21 +53,21 @@ class Refuses(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
-    """What one resolver would read."""
+class ResolverWindow:
+    """What one resolver would choose."""
 
     node: str
     source: str  #: the channel it chooses from
-    parameters: str  #: as its author set them
+    parameters: str  #: as set in the pipeline file
     spans: tuple[Wanted, ...] = ()
     refusal: str = ""  #: why a run would fail there; empty when it would not
 
 
-def windows(loaded: Loaded, store: Store, *, at: int | None, as_of: datetime | None) -> list[Window]:
-    """What every resolver of the pipeline that chooses by span would read.
+def find_windows(loaded: Loaded, store: Store, *, at: int | None, as_of: datetime | None) -> list[ResolverWindow]:
+    """The windows of all resolvers of the pipeline that choose by span.
 
     Raises:
-        UsageError: the pipeline has no such node.
+        UsageError: the pipeline has no such resolver.
     """
     run = Run(pipeline=loaded.pipeline.name, as_of=as_of, source=loaded.source, calendar=loaded.calendar.value)
     found = [
@@ -83,7 +83,7 @@ def windows(loaded: Loaded, store: Store, *, at: int | None, as_of: datetime | N
     return found
 
 
-def _window(node: Resolver, explains: Explains, history: History, at: int | None) -> Window:
+def _window(node: Resolver, explains: Explains, history: History, at: int | None) -> ResolverWindow:
     given = ", ".join(f"{n}={v}" for n, v in node.parameters.items() if v is not None)
     spans: tuple[Wanted, ...] = ()
     refusal = ""
@@ -95,17 +95,17 @@ def _window(node: Resolver, explains: Explains, history: History, at: int | None
             node.refuse(history, spans)
     except ResolutionError as error:
         refusal = str(error)
-    return Window(node=node.name, source=repr(node.source), parameters=given, spans=spans, refusal=refusal)
+    return ResolverWindow(node=node.name, source=repr(node.source), parameters=given, spans=spans, refusal=refusal)
 
 
-def told(window: Window, calendar: Calendar) -> str:
+def format_window(window: ResolverWindow, calendar: Calendar) -> str:
     """A window as text."""
     lines = [f"{window.node} chooses from {window.source} ({window.parameters}):"]
     rows = [
         (
             wanted.label,
             "missing" if wanted.chosen is None else "read",
-            "-" if wanted.chosen is None else _edition(wanted.chosen),
+            "-" if wanted.chosen is None else _version_text(wanted.chosen),
             "-" if wanted.chosen is None else format_time(wanted.chosen.created),
             _why(wanted),
         )
@@ -124,7 +124,7 @@ def told(window: Window, calendar: Calendar) -> str:
     return "\n".join(lines)
 
 
-def document(window: Window, calendar: Calendar) -> Document:
+def window_document(window: ResolverWindow, calendar: Calendar) -> Document:
     """A window for programs."""
     return {
         "node": window.node,
@@ -148,10 +148,10 @@ def _why(wanted: Wanted) -> str:
         return "nothing was published for this span"
     if not wanted.superseded:
         return "the only version"
-    return f"the newest version; it supersedes {', '.join(map(_edition, reversed(wanted.superseded)))}"
+    return f"the newest version; it supersedes {', '.join(map(_version_text, reversed(wanted.superseded)))}"
 
 
-def _edition(artifact: Artifact) -> str:
+def _version_text(artifact: Artifact) -> str:
     version = artifact.properties.get("version")
     number = artifact.name.rpartition("/")[2]
     return f"v{version}, publication {number}" if isinstance(version, int) else f"publication {number}"

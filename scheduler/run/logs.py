@@ -1,4 +1,4 @@
-"""Logs: what the nodes of a run have printed, each in a file of its own."""
+"""Logs of a run: what its nodes have printed, each to a file of its own."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from spanwise.orchestrator.artifact import Value
 from spanwise.orchestrator.errors import NotRecorded
 from spanwise.orchestrator.run import Execution, Run
 from spanwise.orchestrator.store import Store
+from spanwise.scheduler.formatting import as_document
 from spanwise.scheduler.run.progress import Tail
 
 POLL_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Log:
-    """What one attempt at one node has printed."""
+class NodeLog:
+    """The log of one attempt at one node."""
 
     node: str
     attempt: int
@@ -26,15 +27,15 @@ class Log:
     lines: tuple[str, ...]
 
 
-def logs(store: Store, run: Run, node: str | None) -> list[Log]:
-    """The logs of a run, in the order in which its nodes began; nodes that were reused printed nothing.
+def read_logs(store: Store, run: Run, node: str | None) -> list[NodeLog]:
+    """The logs of a run, in the order in which its nodes began; reused nodes have none.
 
     Raises:
-        NotRecorded: the run has no such node, or it printed nothing because it was not executed.
+        NotRecorded: the run has no such node, or the node has no log because it was not executed.
     """
-    executions = _of(store, run, node)
+    executions = _executions(store, run, node)
     found = [
-        Log(node=e.node, attempt=e.attempt, file=e.log, lines=tuple(Tail(Path(e.log)).rest()))
+        NodeLog(node=e.node, attempt=e.attempt, file=e.log, lines=tuple(Tail(Path(e.log)).rest()))
         for e in executions
         if e.log and Path(e.log).is_file()
     ]
@@ -47,27 +48,27 @@ def logs(store: Store, run: Run, node: str | None) -> list[Log]:
     return found
 
 
-def told(found: Sequence[Log]) -> str:
-    """Logs as text, each under its name; one alone needs none."""
-    if not found:
+def format_logs(logs: Sequence[NodeLog]) -> str:
+    """Logs as text, each under the name of its node; a single log without it."""
+    if not logs:
         return "No node of this run has printed anything."
-    if len(found) == 1:
-        return "\n".join(found[0].lines)
-    heads = (f"== {log.node}" + (f", attempt {log.attempt}" if log.attempt > 1 else "") for log in found)
-    return "\n".join("\n".join([head, *log.lines]) for head, log in zip(heads, found, strict=True))
+    if len(logs) == 1:
+        return "\n".join(logs[0].lines)
+    heads = (f"== {log.node}" + (f", attempt {log.attempt}" if log.attempt > 1 else "") for log in logs)
+    return "\n".join("\n".join([head, *log.lines]) for head, log in zip(heads, logs, strict=True))
 
 
-def document(found: Sequence[Log]) -> list[Value]:
+def logs_document(logs: Sequence[NodeLog]) -> list[Value]:
     """Logs for programs."""
-    return [{"node": log.node, "attempt": log.attempt, "file": log.file, "lines": list(log.lines)} for log in found]
+    return [as_document(log) for log in logs]
 
 
-def followed(store: Store, run: Run, node: str | None) -> Iterator[str]:
-    """Lines as they are printed, until the run has ended."""
+def follow_logs(store: Store, run: Run, node: str | None) -> Iterator[str]:
+    """Yields lines as they are printed, until the run has ended."""
     tails: dict[int, Tail] = {}
     while True:
-        over = store.run(run.pipeline, run.number).state.ended  # asked first, so that nothing after it is missed
-        for execution in _of(store, run, node, may_come=not over):
+        over = store.run(run.pipeline, run.number).state.ended  # read first, so that no line after it is missed
+        for execution in _executions(store, run, node, may_start=not over):
             if execution.log:
                 tail = tails.setdefault(execution.id, Tail(Path(execution.log)))
                 prefix = "" if node is not None else f"{execution.node} | "
@@ -78,10 +79,10 @@ def followed(store: Store, run: Run, node: str | None) -> Iterator[str]:
         time.sleep(POLL_S)
 
 
-def _of(store: Store, run: Run, node: str | None, *, may_come: bool = False) -> list[Execution]:
+def _executions(store: Store, run: Run, node: str | None, *, may_start: bool = False) -> list[Execution]:
     executions = store.executions(run)
     found = [e for e in executions if node in (None, e.node)]
-    if node is not None and not found and not (may_come and node in run.nodes):
+    if node is not None and not found and not (may_start and node in run.nodes):
         there = ", ".join(dict.fromkeys(e.node for e in executions)) or "none yet"
         raise NotRecorded(f"Run {run.name} has no {node!r}; its nodes so far: {there}.")
     return found

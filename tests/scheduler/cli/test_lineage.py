@@ -34,7 +34,7 @@ def test_lineage_is_a_tree_of_artifacts(past, spanwise):
     )
     assert [line[:3] for line in branches] == ["├─ ", "└─ "]
     assert "flights/ExampleGen/examples/15710/1  Examples 2013-01-05 v1" in branches[0]
-    assert last == "It was made of 2 artifacts, 3 executions."
+    assert last == "It was made from 2 artifacts, 3 executions."
 
 
 def test_lineage_down_stops_at_its_depth(past, spanwise):
@@ -171,7 +171,7 @@ def test_tainted_takes_a_file_that_names_the_pipeline(past, spanwise, folder):
     ("words", "said"),
     [
         (["--span", "2013-01-09"], "nothing for span 2013-01-09"),
-        (["--span", "2013-01-06"], "Nothing supersedes"),
+        (["--span", "2013-01-06"], "No version of span 2013-01-06 is superseded"),
         (["--span", "2013-01-05", "--version", "9"], "no version 9"),
         (["--span", "soon"], "is no span"),
         (["--span", "5"], "5 is 1970-01-06 here"),

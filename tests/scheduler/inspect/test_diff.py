@@ -17,7 +17,7 @@ def past(tmp_path):
 
 
 def found(past, before, after):
-    return [(d.topic, d.where, d.what, d.before, d.after, d.note) for d in diff.differences(past.store, before, after)]
+    return [(d.topic, d.where, d.what, d.before, d.after, d.note) for d in diff.compare_runs(past.store, before, after)]
 
 
 def schema(past, text):
@@ -53,7 +53,7 @@ def test_a_run_does_not_differ_from_itself(past):
     past.ingest(DAY)
 
     assert found(past, run, run) == []
-    assert diff.told(run, run, []) == "flights/1 and flights/1 do not differ."
+    assert diff.format_differences(run, run, []) == "flights/1 and flights/1 do not differ."
 
 
 def test_spans_parameters_and_what_was_read_are_told(past):
@@ -169,14 +169,14 @@ def test_files_that_are_gone_are_told_as_such(past):
 
     assert span[2] == "span"
     assert gone[0] == "schema"
-    assert gone[5].startswith("cannot be compared")
+    assert gone[5].startswith("could not compare")
 
 
 def test_the_table_has_a_column_for_each_run(past):
     """Under the names of the runs."""
     one, other = past.begin(DAY), past.begin(DAY + 1)
 
-    head, row = diff.told(one, other, diff.differences(past.store, one, other)).splitlines()
+    head, row = diff.format_differences(one, other, diff.compare_runs(past.store, one, other)).splitlines()
 
     assert head.split() == ["TOPIC", "NODE", "WHAT", "flights/1", "flights/2"]
     assert row.split() == ["run", "span", "2013-01-05", "2013-01-06"]

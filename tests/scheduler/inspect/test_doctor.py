@@ -8,7 +8,7 @@ import pytest
 from spanwise.orchestrator import State
 from spanwise.scheduler.alerts import alert, channel, outbox
 from spanwise.scheduler.inspect import doctor
-from spanwise.scheduler.inspect.doctor import Check
+from spanwise.scheduler.inspect.doctor import HealthCheck
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.settings import Alerts, Settings
 from tests.scheduler.records import NOON, begun, ended, examples, published
@@ -18,8 +18,8 @@ def settings(folder: Path) -> Settings:
     return Settings(root=folder / "root", metadata=str(folder / "root" / "metadata.db"))
 
 
-def found(folder: Path) -> dict[str, Check]:
-    return {check.name: check for check in doctor.checks(settings(folder))}
+def found(folder: Path) -> dict[str, HealthCheck]:
+    return {check.name: check for check in doctor.run_checks(settings(folder))}
 
 
 def test_an_installation_without_a_run_is_sound(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_an_installation_without_a_run_is_sound(tmp_path: Path) -> None:
     checks = found(tmp_path)
 
     assert {c.level for c in checks.values()} == {"ok"}
-    assert checks["metadata"].found.endswith("metadata.db (made by the first run)")
+    assert checks["metadata"].found.endswith("metadata.db (created by the first run)")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -35,8 +35,8 @@ def test_a_library_that_is_missing_fails(tmp_path: Path, monkeypatch: pytest.Mon
     """With the command that installs it."""
     monkeypatch.setattr(doctor, "LIBRARIES", ("no-such-library",))
 
-    assert found(tmp_path)["no-such-library"] == Check(
-        "no-such-library", "fail", "is not installed", "pip install no-such-library"
+    assert found(tmp_path)["no-such-library"] == HealthCheck(
+        "no-such-library", "fail", "not installed", "pip install no-such-library"
     )
 
 
@@ -55,7 +55,7 @@ def test_a_database_that_does_not_open_fails(tmp_path: Path) -> None:
     checks = found(tmp_path)
 
     assert checks["metadata"].level == "fail"
-    assert "is no metadata database" in checks["metadata"].todo
+    assert "is no metadata database" in checks["metadata"].fix
     assert checks["root"].level == "ok"
 
 
@@ -82,16 +82,16 @@ def test_what_dead_runs_left_is_a_warning(tmp_path: Path) -> None:
     checks = found(tmp_path)
 
     assert execution.state is State.COMPLETE
-    assert checks["run flights/2"].todo == "spanwise stop flights/2"
+    assert checks["run flights/2"].fix == "spanwise stop flights/2"
     assert "run flights/1" not in checks
     assert checks["leftovers"].found.startswith("1 output folders")
-    assert str(left) in checks["leftovers"].todo
+    assert str(left) in checks["leftovers"].fix
 
 
 def test_a_check_is_a_line_and_what_to_type() -> None:
     """The second is below the first."""
-    assert doctor.told(Check("x", "warn", "is odd", "mend it")) == "warn  x: is odd\n      -> mend it"
-    assert doctor.told(Check("x", "ok", "is well")) == "ok    x: is well"
+    assert doctor.format_check(HealthCheck("x", "warn", "is odd", "mend it")) == "warn  x: is odd\n      -> mend it"
+    assert doctor.format_check(HealthCheck("x", "ok", "is well")) == "ok    x: is well"
 
 
 def test_channels_for_alerts_are_looked_at(tmp_path: Path) -> None:
@@ -99,12 +99,12 @@ def test_channels_for_alerts_are_looked_at(tmp_path: Path) -> None:
     known = settings(tmp_path)
     wrong = replace(known, alerts=Alerts(urls=("json://127.0.0.1/hook", "slak://hunter2")))
 
-    none = {check.name: check for check in doctor.checks(known)}
-    found = {check.name: check for check in doctor.checks(wrong)}
+    none = {check.name: check for check in doctor.run_checks(known)}
+    found = {check.name: check for check in doctor.run_checks(wrong)}
 
-    assert none["alerts"] == Check("alerts", "ok", "go nowhere: [alerts] in spanwise.toml has no urls")
+    assert none["alerts"] == HealthCheck("alerts", "ok", "not configured: [alerts] in spanwise.toml has no urls")
     assert found["alerts"].level == "fail"
-    assert found["alerts"].todo.startswith("alerts.urls[1] (slak): Apprise knows no such service.")
+    assert found["alerts"].fix.startswith("alerts.urls[1] (slak): Apprise knows no such service.")
 
 
 def test_a_channel_is_tried_when_it_is_asked_for(tmp_path: Path) -> None:
@@ -116,10 +116,10 @@ def test_a_channel_is_tried_when_it_is_asked_for(tmp_path: Path) -> None:
         outbox.put(known.root, alert.failure("flights", at=NOON, site=site, error="as asked for"))
         outbox.deliver(known.root, channel.routes(known.alerts), NOON)
 
-        checks = {check.name: check for check in doctor.checks(known, alert=True)}
+        checks = {check.name: check for check in doctor.run_checks(known, alert=True)}
 
     name = "alerts.urls[0] (json)"
-    assert checks["alerts"] == Check("alerts", "ok", f"go to {name}")
-    assert checks["outbox"].found.startswith("1 could not be sent yet, the oldest since 2013-01-08")
+    assert checks["alerts"] == HealthCheck("alerts", "ok", f"sent to {name}")
+    assert checks["outbox"].found.startswith("1 not sent yet, the oldest since 2013-01-08")
     assert checks["outbox"].found.endswith(f"; {name}: the connection was refused")
-    assert checks[f"message to {name}"] == Check(f"message to {name}", "fail", "the connection was refused")
+    assert checks[f"message to {name}"] == HealthCheck(f"message to {name}", "fail", "the connection was refused")

@@ -28,7 +28,7 @@ def test_a_number_is_enough_when_there_is_one_pipeline() -> None:
         ("2", "flights/2, taxi/2"),
         ("flight", "Did you mean flights?"),
         ("flights/9", "runs are 1 to 3"),
-        ("zzz/1", "These have run here: flights, taxi"),
+        ("zzz/1", "Pipelines: flights, taxi"),
     ],
 )
 def test_a_run_that_is_not_there_is_told_with_what_is_near(reference: str, says: str) -> None:
@@ -55,7 +55,7 @@ def test_runs_of_all_pipelines_are_listed_up_to_a_limit() -> None:
 
 def test_published_artifacts_come_newest_first() -> None:
     """Without a span, the newest runs are read."""
-    found, calendars = find.published(filled(), "flights", kind=None, span=None, limit=3)
+    found, calendars = find.artifacts(filled(), "flights", kind=None, span=None, limit=3)
 
     assert [a.name for a in found] == [
         "flights/Trainer/model/3",
@@ -68,7 +68,7 @@ def test_published_artifacts_come_newest_first() -> None:
 @pytest.mark.parametrize("span", ["2013-01-05", str(DAY)])
 def test_artifacts_of_a_span_are_found_by_label_or_number(span: str) -> None:
     """Every version of the span, and nothing else."""
-    found, _ = find.published(filled(), "flights", kind="Examples", span=span, limit=10)
+    found, _ = find.artifacts(filled(), "flights", kind="Examples", span=span, limit=10)
 
     assert [a.properties["version"] for a in found] == [2, 1]
 
@@ -76,19 +76,19 @@ def test_artifacts_of_a_span_are_found_by_label_or_number(span: str) -> None:
 def test_a_span_that_is_none_is_refused() -> None:
     """The calendar of the pipeline says how spans are typed."""
     with pytest.raises(UsageError, match="is no span"):
-        find.published(filled(), "flights", kind=None, span="soon", limit=10)
+        find.artifacts(filled(), "flights", kind=None, span="soon", limit=10)
 
 
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("Modle", "No Modle was published here. Did you mean Model? There are: Examples, Model."),
-        ("example", "No example was published here. Did you mean Examples? There are: Examples, Model."),
-        ("Zebra", "No Zebra was published here. There are: Examples, Model."),
-        ("Model", "Nothing like that was published here."),
-        (None, "Nothing like that was published here."),
+        ("Modle", "No Modle was published here. Did you mean Model? Published types: Examples, Model."),
+        ("example", "No example was published here. Did you mean Examples? Published types: Examples, Model."),
+        ("Zebra", "No Zebra was published here. Published types: Examples, Model."),
+        ("Model", "No such artifact was published here."),
+        (None, "No such artifact was published here."),
     ],
 )
 def test_a_type_that_nothing_has_is_told_with_those_there_are(kind: str | None, said: str) -> None:
     """Of a type that is there, nothing fitted the rest of what was asked."""
-    assert find.nothing(filled(), None, kind) == said
+    assert find.no_artifacts_message(filled(), None, kind) == said

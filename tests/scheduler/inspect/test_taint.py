@@ -38,7 +38,7 @@ def learned(found):
 
 def test_every_model_that_read_the_superseded_version_is_found(corrected):
     """Both models learned from day 2 as it was; the one that was pushed last serves."""
-    found = taint.taint(corrected.store, "flights", DAY + 1)
+    found = taint.trace_taint(corrected.store, "flights", DAY + 1)
 
     assert learned(found) == ["flights/Trainer/model/1", "flights/Trainer/model/2"]
     assert [t.directly for t in found.models] == [True, True]
@@ -50,7 +50,7 @@ def test_every_model_that_read_the_superseded_version_is_found(corrected):
 
 def test_what_else_was_made_of_it_is_told_as_well(corrected):
     """Statistics of the day, evaluations, blessings and pushes of the models."""
-    found = taint.taint(corrected.store, "flights", DAY + 1)
+    found = taint.trace_taint(corrected.store, "flights", DAY + 1)
 
     assert sorted(a.kind for a in found.others) == [
         "ExampleStatistics", "ModelBlessing", "ModelBlessing", "ModelEvaluation", "ModelEvaluation",
@@ -60,17 +60,17 @@ def test_what_else_was_made_of_it_is_told_as_well(corrected):
 
 def test_a_model_of_the_corrected_version_is_not_tainted(corrected):
     """After the backfill the newest model learned without it, and serves."""
-    address = taint._sources(corrected.store, "flights")[0]
+    address = taint._ingesting_channels(corrected.store, "flights")[0]
     window = [corrected.store.of_span(address, DAY + n)[-1] for n in range(3)]
     corrected.push(corrected.train(window), 200)
 
-    found = taint.taint(corrected.store, "flights", DAY + 1)
+    found = taint.trace_taint(corrected.store, "flights", DAY + 1)
 
     assert learned(found) == ["flights/Trainer/model/1", "flights/Trainer/model/2"]
     assert found.serving == ()
     assert found.outlived
-    assert "The newest model learned without it." in taint.told(found)
-    assert "spanwise backfill" not in taint.told(found)
+    assert "The newest model learned without it." in taint.format_taint(found)
+    assert "spanwise backfill" not in taint.format_taint(found)
 
 
 def test_a_warm_start_passes_it_on(past):
@@ -80,7 +80,7 @@ def test_a_warm_start_passes_it_on(past):
     second = past.train([new], base=first)
     past.ingest(DAY, version=2)
 
-    found = taint.taint(past.store, "flights", DAY)
+    found = taint.trace_taint(past.store, "flights", DAY)
 
     assert learned(found) == [first.name, second.name]
     assert [(t.directly, t.bases) for t in found.models] == [(True, ()), (False, (first.name,))]
@@ -93,7 +93,7 @@ def test_training_from_scratch_beside_a_tainted_base_does_not(past):
     past.train([new], base=first, from_base=False)
     past.ingest(DAY, version=2)
 
-    assert learned(taint.taint(past.store, "flights", DAY)) == [first.name]
+    assert learned(taint.trace_taint(past.store, "flights", DAY)) == [first.name]
 
 
 def test_a_model_that_was_only_compared_with_a_tainted_one_is_clean(past):
@@ -105,7 +105,7 @@ def test_a_model_that_was_only_compared_with_a_tainted_one_is_clean(past):
     past.do("Pusher2", {"model": [clean], **verdict})
     past.ingest(DAY, version=2)
 
-    found = taint.taint(past.store, "flights", DAY)
+    found = taint.trace_taint(past.store, "flights", DAY)
 
     assert learned(found) == [champion.name]
     assert {a.kind for a in found.others} == {"ModelEvaluation", "ModelBlessing"}
@@ -117,7 +117,7 @@ def test_a_kind_of_a_users_own_passes_it_on(past):
     model = past.do("Custom", {"table": features}, model=[past.draft(Model, "m")])["model"][0]
     past.ingest(DAY, version=2)
 
-    found = taint.taint(past.store, "flights", DAY)
+    found = taint.trace_taint(past.store, "flights", DAY)
 
     assert learned(found) == [model.name]
     assert found.reached, "it does not say what it learned from, so its window is not known"
@@ -125,11 +125,11 @@ def test_a_kind_of_a_users_own_passes_it_on(past):
 
 def test_a_version_can_be_named(corrected):
     """The newest too, as for an erasure; then a corrected one has to be made first."""
-    found = taint.taint(corrected.store, "flights", DAY, version=1)
+    found = taint.trace_taint(corrected.store, "flights", DAY, version=1)
 
     assert learned(found) == ["flights/Trainer/model/1", "flights/Trainer/model/2"]
     assert not found.corrected
-    assert "No newer version of 2013-01-05 was ingested yet" in taint.told(found)
+    assert "No newer version of 2013-01-05 was ingested yet" in taint.format_taint(found)
 
 
 def test_what_has_left_the_window_is_replaced_by_the_newest_span(past):
@@ -138,18 +138,18 @@ def test_what_has_left_the_window_is_replaced_by_the_newest_span(past):
     past.push(past.train([past.ingest(DAY + 2), past.ingest(DAY + 3)], base=first), 7)
     past.ingest(DAY, version=2)
 
-    found = taint.taint(past.store, "flights", DAY)
+    found = taint.trace_taint(past.store, "flights", DAY)
 
     assert not found.reached
     assert found.backfill == "spanwise backfill flights.py --span 2013-01-08"
-    assert "no longer has 2013-01-05" in taint.told(found)
+    assert "no longer contains 2013-01-05" in taint.format_taint(found)
 
 
 def test_what_serves_is_what_lies_there(corrected):
     """Somebody has taken the newest version away, so the one before it serves again."""
     shutil.rmtree(corrected.serving / "102")
 
-    found = taint.taint(corrected.store, "flights", DAY + 1)
+    found = taint.trace_taint(corrected.store, "flights", DAY + 1)
 
     assert [t.serves for t in found.models] == [True, False]
 
@@ -158,7 +158,7 @@ def test_the_same_model_serves_under_whatever_version(corrected):
     """It was pushed again by another pipeline, from a copy."""
     (corrected.serving / "101").rename(corrected.serving / "900")
 
-    found = taint.taint(corrected.store, "flights", DAY + 1)
+    found = taint.trace_taint(corrected.store, "flights", DAY + 1)
 
     assert [t.serves for t in found.models] == [True, False]
 
@@ -168,10 +168,10 @@ def test_where_nothing_can_be_seen_the_last_push_serves(past):
     first, second = past.train([past.ingest(DAY)]), past.train([past.ingest(DAY + 1)])
     past.push(first, 1, on_disk=False)
     past.ingest(DAY, version=2)
-    before = taint.taint(past.store, "flights", DAY)
+    before = taint.trace_taint(past.store, "flights", DAY)
 
     past.push(second, 2, on_disk=False)
-    after = taint.taint(past.store, "flights", DAY)
+    after = taint.trace_taint(past.store, "flights", DAY)
 
     assert [t.serves for t in before.models] == [True]
     assert [t.serves for t in after.models] == [False]
@@ -182,8 +182,8 @@ def test_the_same_version_published_again_supersedes_nothing(past):
     past.train([past.ingest(DAY)])
     past.ingest(DAY)
 
-    with pytest.raises(NotRecorded, match="Nothing supersedes"):
-        taint.taint(past.store, "flights", DAY)
+    with pytest.raises(NotRecorded, match="No version of span 2013-01-05 is superseded"):
+        taint.trace_taint(past.store, "flights", DAY)
 
 
 def test_a_pattern_without_versions_counts_publications(past):
@@ -191,34 +191,34 @@ def test_a_pattern_without_versions_counts_publications(past):
     model = past.train([past.ingest(DAY, version=None, content="old")])
     past.ingest(DAY, version=None, content="new")
 
-    found = taint.taint(past.store, "flights", DAY)
+    found = taint.trace_taint(past.store, "flights", DAY)
 
     assert learned(found) == [model.name]
-    assert "publication 1 (asked about), publication 2" in taint.told(found)
-    assert learned(taint.taint(past.store, "flights", DAY, version=2)) == []
+    assert "publication 1 (wrong), publication 2" in taint.format_taint(found)
+    assert learned(taint.trace_taint(past.store, "flights", DAY, version=2)) == []
 
 
 def test_a_span_that_was_never_published_is_refused(corrected):
     """With those that are near."""
     with pytest.raises(NotRecorded, match=r"nothing for span 2013-01-20\. Nearest: 2013-01-05, 2013-01-06, 2013-01-07"):
-        taint.taint(corrected.store, "flights", DAY + 15)
+        taint.trace_taint(corrected.store, "flights", DAY + 15)
 
 
 def test_a_version_that_is_not_there_is_refused(corrected):
     """With those that are."""
-    with pytest.raises(NotRecorded, match="no version 7; there is v1, v2"):
-        taint.taint(corrected.store, "flights", DAY + 1, version=7)
+    with pytest.raises(NotRecorded, match="no version 7; it has v1, v2"):
+        taint.trace_taint(corrected.store, "flights", DAY + 1, version=7)
 
 
 def test_a_span_that_nobody_superseded_is_refused_with_what_to_type(corrected):
     """Silence could be read as: nobody learned from it."""
     with pytest.raises(NotRecorded, match="--version 1"):
-        taint.taint(corrected.store, "flights", DAY)
+        taint.trace_taint(corrected.store, "flights", DAY)
 
 
 def test_the_document_has_it_all(corrected):
     """Versions, models with their pushes, what serves, and the command."""
-    told = taint.document(taint.taint(corrected.store, "flights", DAY + 1))
+    told = taint.taint_document(taint.trace_taint(corrected.store, "flights", DAY + 1))
 
     assert [(p["version"], p["asked_about"]) for p in told["published"]] == [(1, True), (2, False)]
     assert told["serving"] == ["flights/Trainer/model/2"]

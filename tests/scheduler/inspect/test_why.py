@@ -34,7 +34,7 @@ def counted(past):
 
 
 def changes(past, run):
-    return [str(change) for change in why.why(past.store, run, "Count").changes]
+    return [str(change) for change in why.explain(past.store, run, "Count").changes]
 
 
 def test_a_parameter_is_told_with_both_values(past, counted):
@@ -84,10 +84,10 @@ def test_it_is_compared_with_the_newest_run_that_finished_the_node(past, counted
     counted([], state=State.FAILED, code="broken")
     run = counted([], code="mended")
 
-    found = why.why(past.store, run, "Count")
+    found = why.explain(past.store, run, "Count")
 
     assert found.before.run == first.number
-    assert "Since flights/1 (complete" in why.told(found)
+    assert "Changed since flights/1 (complete" in why.format_explanation(found)
 
 
 def test_where_none_has_finished_it_is_compared_with_the_newest_that_tried(past, counted):
@@ -103,18 +103,18 @@ def test_a_reused_node_says_so(past, counted):
     counted([])
     run = counted([], reused=1)
 
-    text = why.told(why.why(past.store, run, "Count"))
+    text = why.format_explanation(why.explain(past.store, run, "Count"))
 
     assert text.startswith(f"Count of {run.name} was reused: same as before.")
-    assert "nothing of its key has changed" in text
+    assert "Its key has not changed" in text
 
 
 def test_the_first_time_has_nothing_to_be_compared_with(past, counted):
     """And says that."""
-    found = why.why(past.store, counted([]), "Count")
+    found = why.explain(past.store, counted([]), "Count")
 
     assert found.changes == ()
-    assert "No earlier run has come to it." in why.told(found)
+    assert "No earlier run has reached it." in why.format_explanation(found)
 
 
 def test_a_node_without_a_key_is_compared_by_what_was_recorded(past):
@@ -124,16 +124,16 @@ def test_a_node_without_a_key_is_compared_by_what_was_recorded(past):
         run = past.begin()
         past.do("Window", {"examples": chosen}, State.CACHED, parameters={"size": 3}, examples=chosen)
 
-    found = why.why(past.store, run, "Window")
+    found = why.explain(past.store, run, "Window")
 
     assert [c.kind for c in found.changes] == ["input"]
-    assert "only chooses" in why.told(found)
+    assert "only chooses" in why.format_explanation(found)
 
 
 def test_a_node_that_is_not_in_the_run_is_refused(past, counted):
     """With the name that was meant, and those there are."""
     with pytest.raises(NotRecorded, match=r"no node 'Cuont'\. Did you mean Count\? It has: Count"):
-        why.why(past.store, counted([]), "Cuont")
+        why.explain(past.store, counted([]), "Cuont")
 
 
 def test_a_node_that_the_run_did_not_come_to_is_refused(past):
@@ -141,8 +141,8 @@ def test_a_node_that_the_run_did_not_come_to_is_refused(past):
     run = past.begin(nodes=("Count", "Trainer"))
     past.do("Count")
 
-    with pytest.raises(NotRecorded, match="did not come to 'Trainer'"):
-        why.why(past.store, run, "Trainer")
+    with pytest.raises(NotRecorded, match="did not reach 'Trainer'"):
+        why.explain(past.store, run, "Trainer")
 
 
 def test_values_that_were_cut_short_alike_are_told_whole():
@@ -152,7 +152,7 @@ def test_values_that_were_cut_short_alike_are_told_whole():
         for end in "ab"
     )  # fmt: skip
 
-    (change,) = why.changes(one, other, why.Calendar.NUMBER)
+    (change,) = why.compare_keys(one, other, why.Calendar.NUMBER)
 
     assert change.before != change.after
 
@@ -162,7 +162,7 @@ def test_the_document_has_the_parts(past, counted):
     counted([])
     run = counted([], parameters={"at_least": 120}, parameter__at_least="120")
 
-    told = why.document(why.why(past.store, run, "Count"))
+    told = why.explanation_document(why.explain(past.store, run, "Count"))
 
     assert told["compared_with"] == "flights/1/Count/1"
     assert told["changes"] == [{"kind": "parameter", "name": "at_least", "before": "100", "after": "120"}]

@@ -39,9 +39,9 @@ def lake(*spans: tuple[int, int]) -> MemoryStore:
 
 def test_a_window_says_what_is_read_superseded_and_missing() -> None:
     """Each span with its state, its version, and why."""
-    found, _ = window.windows(loaded(), lake((DAY, 1), (DAY + 2, 1), (DAY + 2, 2)), at=None, as_of=None)
+    found, _ = window.find_windows(loaded(), lake((DAY, 1), (DAY + 2, 1), (DAY + 2, 2)), at=None, as_of=None)
 
-    lines = window.told(found, Calendar.DAY).splitlines()
+    lines = window.format_window(found, Calendar.DAY).splitlines()
 
     assert lines[0] == "RollingWindow chooses from ExampleGen['examples'] (size=3, step=1, missing=0):"
     assert lines[2].split()[:2] == ["2013-01-05", "read"]
@@ -59,7 +59,7 @@ def test_a_window_says_what_is_read_superseded_and_missing() -> None:
 
 def test_a_window_can_end_elsewhere() -> None:
     """`--at` moves its end; nothing else."""
-    rolling, last = window.windows(loaded(), lake((DAY, 1), (DAY + 1, 1)), at=DAY, as_of=None)
+    rolling, last = window.find_windows(loaded(), lake((DAY, 1), (DAY + 1, 1)), at=DAY, as_of=None)
 
     assert [w.label for w in rolling.spans] == ["2013-01-03", "2013-01-04", "2013-01-05"]
     assert [w.label for w in last.spans] == ["2013-01-05"]
@@ -70,7 +70,7 @@ def test_a_window_is_seen_as_of_an_earlier_time() -> None:
     store = lake((DAY, 1), (DAY, 2))
     first, _ = store.of_span(Address("flights", "ExampleGen", "examples"), DAY)
 
-    found, _ = window.windows(loaded(size=1), store, at=None, as_of=first.created)
+    found, _ = window.find_windows(loaded(size=1), store, at=None, as_of=first.created)
 
     (wanted,) = found.spans
     assert wanted.chosen is not None
@@ -79,25 +79,25 @@ def test_a_window_is_seen_as_of_an_earlier_time() -> None:
 
 def test_before_the_first_run_it_says_that_nothing_was_published() -> None:
     """The refusal is the resolver's own."""
-    found, _ = window.windows(loaded(), MemoryStore(), at=None, as_of=None)
+    found, _ = window.find_windows(loaded(), MemoryStore(), at=None, as_of=None)
 
     assert found.spans == ()
-    assert "A run would fail: RollingWindow has nothing to choose from" in window.told(found, Calendar.DAY)
+    assert "A run would fail: RollingWindow has nothing to choose from" in window.format_window(found, Calendar.DAY)
 
 
 def test_where_history_begins_is_shown_as_a_date() -> None:
     """Parameters that are spans are shown as the pipeline's spans are."""
-    found, _ = window.windows(loaded(since="2013-01-05"), lake((DAY, 1)), at=None, as_of=None)
+    found, _ = window.find_windows(loaded(since="2013-01-05"), lake((DAY, 1)), at=None, as_of=None)
 
-    assert "since=2013-01-05" in window.told(found, Calendar.DAY)
+    assert "since=2013-01-05" in window.format_window(found, Calendar.DAY)
     assert found.refusal == ""
 
 
 def test_a_document_has_all_of_it() -> None:
     """Spans as numbers and labels, artifacts whole."""
-    found, _ = window.windows(loaded(), lake((DAY, 1), (DAY + 2, 1)), at=None, as_of=None)
+    found, _ = window.find_windows(loaded(), lake((DAY, 1), (DAY + 2, 1)), at=None, as_of=None)
 
-    document = json.loads(json.dumps(window.document(found, Calendar.DAY)))
+    document = json.loads(json.dumps(window.window_document(found, Calendar.DAY)))
 
     assert [(s["span"], s["span_label"], s["state"]) for s in document["spans"]] == [
         (DAY, "2013-01-05", "read"),
@@ -114,16 +114,16 @@ def test_a_pipeline_without_a_window_is_refused() -> None:
     pipeline = Pipeline("flights", [ingest, Latest(ingest["examples"])])
 
     with pytest.raises(UsageError, match="no node that chooses by span"):
-        window.windows(replace(loaded(), pipeline=pipeline), MemoryStore(), at=None, as_of=None)
+        window.find_windows(replace(loaded(), pipeline=pipeline), MemoryStore(), at=None, as_of=None)
 
 
 def test_a_window_that_ends_elsewhere_is_judged_as_well() -> None:
     """Whether a run could read it: what is missing there, and what mends it."""
-    rolling, last = window.windows(loaded(), lake((DAY, 1)), at=DAY + 9, as_of=None)
-    early = window.windows(loaded(), lake((DAY, 1)), at=DAY - 9, as_of=None)[1]
+    rolling, last = window.find_windows(loaded(), lake((DAY, 1)), at=DAY + 9, as_of=None)
+    early = window.find_windows(loaded(), lake((DAY, 1)), at=DAY - 9, as_of=None)[1]
 
     assert "3 are missing: 2013-01-12" in rolling.refusal
-    assert window.told(rolling, Calendar.DAY).splitlines()[5:7] == [
+    assert window.format_window(rolling, Calendar.DAY).splitlines()[5:7] == [
         "  0 of 3 spans.",
         f"  A run would fail: {rolling.refusal.splitlines()[0]}",
     ]
@@ -133,6 +133,6 @@ def test_a_window_that_ends_elsewhere_is_judged_as_well() -> None:
 
 def test_as_of_a_time_without_spans_it_is_said_in_local_time() -> None:
     """As every time is that people read."""
-    found, _ = window.windows(loaded(), lake((DAY, 1)), at=None, as_of=NOON - timedelta(days=1))
+    found, _ = window.find_windows(loaded(), lake((DAY, 1)), at=None, as_of=NOON - timedelta(days=1))
 
     assert f"was published by {(NOON - timedelta(days=1)).astimezone():%Y-%m-%d %H:%M %Z}." in found.refusal
