@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-service test test-fast test-lowest soak soak-service test-engines test-mlmd121 lint bench bench-input bench-service venv constraints clean
+.PHONY: help demo demo-service test test-fast test-lowest soak soak-service test-engines test-mlmd121 lint docs bench bench-input bench-service venv constraints clean
 
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -60,6 +60,9 @@ lint: $(VENV)/.dev  ## Check style, form and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(VENV)/.docs  ## Build the documentation site into build/site; broken links fail
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
 bench: $(VENV)/.dev $(VENV)/peers/.made  ## Measure, side by side with tf.data and Grain
 	$(BIN)/python -m benchmarks --tf $(VENV)/peers/bin/python
 
@@ -87,6 +90,10 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing spanwise and its tools into $(VENV) (about a minute the first time)"
 	$(PIP) install --constraint constraints.txt --editable '.[demo,test,lint]'
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install --constraint constraints.txt --editable '.[docs]'
+	@touch $@
 
 $(BIN)/python:
 	@fits='import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))'; \
