@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from spanwise.orchestrator.artifact import Examples
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
-from spanwise.orchestrator.span import Calendar
 from spanwise.pipelines.input.files import conformed, unified
 from spanwise.pipelines.input.ops.parquet import Group, Parquet, footer, opened
 

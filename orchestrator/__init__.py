@@ -18,6 +18,7 @@ from spanwise.orchestrator.artifact import (
     TransformGraph,
     Value,
 )
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import (
     Attempt,
     Channel,
@@ -58,10 +59,9 @@ from spanwise.orchestrator.errors import (
     UsageError,
     WindowIncomplete,
 )
-from spanwise.orchestrator.history import History, edition
+from spanwise.orchestrator.history import History, version_key
 from spanwise.orchestrator.pipeline import Pipeline, Selection
 from spanwise.orchestrator.run import Execution, Run, State, Trigger
-from spanwise.orchestrator.span import Calendar
 
 __all__ = [
     "AmbiguousSpan",
@@ -123,6 +123,6 @@ __all__ = [
     "Value",
     "WindowIncomplete",
     "component",
-    "edition",
     "past",
+    "version_key",
 ]

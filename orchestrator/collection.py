@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from spanwise.orchestrator.artifact import Artifact
-from spanwise.orchestrator.history import edition
+from spanwise.orchestrator.history import version_key
 
 COLLECTED = "collected"
 """The mark of an artifact whose files are removed; from then on no run begins to read them."""
@@ -93,7 +93,7 @@ def _last(artifacts: Sequence[Artifact], count: int) -> list[Artifact]:
     """The newest version of each of the highest spans, which is all that resolvers choose; else the newest ones."""
     newest: dict[int, Artifact] = {}
     unspanned = []
-    for artifact in sorted(artifacts, key=edition):
+    for artifact in sorted(artifacts, key=version_key):
         span = artifact.properties.get("span")
         if isinstance(span, int):
             newest[span] = artifact

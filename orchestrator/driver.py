@@ -12,13 +12,13 @@ from typing import TypeAlias
 
 from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver, signature_of
 from spanwise.orchestrator.errors import ResolutionError, UsageError
 from spanwise.orchestrator.fingerprint import CacheKey
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run, as_typed
-from spanwise.orchestrator.span import Calendar, ranges
 from spanwise.orchestrator.store import Address, Store, marked
 
 log = logging.getLogger("spanwise.driver")
@@ -197,4 +197,4 @@ def _choice(chosen: Sequence[Artifact], run: Run) -> str:
         return "found nothing to choose"
     if len(spans) < len(chosen):
         return f"chose {', '.join(a.name for a in chosen)}"
-    return f"chose {ranges(spans, Calendar.called(chosen[0].properties.get('calendar') or run.calendar))}"
+    return f"chose {format_versions(spans, Calendar.from_name(chosen[0].properties.get('calendar') or run.calendar))}"

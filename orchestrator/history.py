@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.calendar import Version
 from spanwise.orchestrator.run import Run
-from spanwise.orchestrator.span import Version
 from spanwise.orchestrator.store import Address, Store, marked
 
 
@@ -41,7 +41,7 @@ class History:
 
     def newest_version(self, span: int) -> Artifact | None:
         """The newest version of a span; of the same version published twice, the later one."""
-        return max(self.of_span(span), key=edition, default=None)
+        return max(self.of_span(span), key=version_key, default=None)
 
     def newest(self) -> Iterator[Artifact]:
         """Artifacts without a span, newest first, those of this run left out."""
@@ -74,7 +74,7 @@ def version_of(artifact: Artifact) -> Version:
     return version if isinstance(version, int) else None
 
 
-def edition(artifact: Artifact) -> tuple[int, int]:
+def version_key(artifact: Artifact) -> tuple[int, int]:
     """What orders the artifacts of one span: the version, none before all, then the order of publishing."""
     version = version_of(artifact)
     return (-1 if version is None else version, artifact.id)

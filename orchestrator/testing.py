@@ -20,13 +20,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.lease import TTL_S, Clock
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.run_request import Event, RunOutcome, RunRequest
 from spanwise.orchestrator.runner import run
-from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import MemoryStore, Store
 
 __all__ = ["FakeClock", "Lake", "MemoryStore", "Ran", "Trial"]

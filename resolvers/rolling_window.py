@@ -18,7 +18,7 @@ from spanwise.orchestrator import (
     ParameterError,
     Resolver,
     WindowIncomplete,
-    edition,
+    version_key,
 )
 from spanwise.orchestrator.run import as_typed
 from spanwise.resolvers import spans
@@ -155,7 +155,7 @@ class LatestSpans(Resolver):
 
 def explained(history: History, calendar: Calendar, span: int) -> WindowSpan:
     """What was published for one span: the newest version, and what it supersedes."""
-    editions = sorted(history.of_span(span), key=edition)
+    editions = sorted(history.of_span(span), key=version_key)
     chosen = editions.pop() if editions else None
     return WindowSpan(span=span, label=calendar.label(span), chosen=chosen, superseded=tuple(editions))
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from spanwise.orchestrator.artifact import Value
+from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.run import Execution, Run
-from spanwise.orchestrator.span import Calendar, ranges
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -109,7 +109,7 @@ def elapsed_s(record: Run | Execution, now: datetime | None = None) -> float | N
 
 def run_calendar(run: Run) -> Calendar:
     """The calendar that writes the spans of a run."""
-    return Calendar.called(run.calendar)
+    return Calendar.from_name(run.calendar)
 
 
 def format_span(span: object, calendar: Calendar) -> str:
@@ -119,7 +119,7 @@ def format_span(span: object, calendar: Calendar) -> str:
 
 def format_spans(spans: Iterable[int], calendar: Calendar) -> str:
     """Spans as people write them, neighbours as ranges."""
-    return ranges(((span, None) for span in sorted(spans)), calendar)
+    return format_versions(((span, None) for span in sorted(spans)), calendar)
 
 
 # Tables

@@ -30,7 +30,7 @@ from pathlib import Path
 import pytest
 
 from spanwise.orchestrator.errors import PatternError
-from spanwise.orchestrator.span import SpanPattern
+from spanwise.orchestrator.span_pattern import SpanPattern
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

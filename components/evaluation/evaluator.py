@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from spanwise.components.evaluation.metric import KNOWN, USUAL, Metric, suits
 from spanwise.orchestrator.artifact import Blessing, Evaluation, Examples, Model
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Attempt, Component, Input, Output
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
-from spanwise.orchestrator.span import Calendar
 
 if TYPE_CHECKING:
     from spanwise.components.evaluation.bootstrap import Method

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, unquote
 
 from spanwise.components.ingest.query import Query, Value
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import ParameterError, SettingsError, UnreadableInput
-from spanwise.orchestrator.span import Calendar
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,11 +18,13 @@ from spanwise.components.ingest.readers.custom import FunctionReader, RowReader
 from spanwise.components.ingest.readers.descriptor import Dialect, Format
 from spanwise.components.ingest.splits import HashSplit, output_splits, split_names
 from spanwise.orchestrator.artifact import Examples, Rejects
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Component, Output
 from spanwise.orchestrator.errors import ParameterError, SpanNotFound
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run
-from spanwise.orchestrator.span import Calendar, SpanPattern, blocks, choose
+from spanwise.orchestrator.span import choose, list_spans
+from spanwise.orchestrator.span_pattern import SpanPattern
 
 if TYPE_CHECKING:
     from spanwise.components.ingest.plan import IngestReport
@@ -112,9 +114,9 @@ class ExampleGen(Component):
     def available(self, spans: Collection[int] | None = None) -> Mapping[int, int | None]:
         """The newest version of each span that lies ready in every split; of these spans only, when they are named."""
         if spans is not None and len(spans) <= _FEW:
-            found = {s: v for span in spans for s, v in blocks(self._patterns, _listing, span).spans.items()}
+            found = {s: v for span in spans for s, v in list_spans(self._patterns, _listing, span).spans.items()}
         else:
-            every = blocks(self._patterns, _listing).spans
+            every = list_spans(self._patterns, _listing).spans
             found = {s: v for s, v in every.items() if spans is None or s in spans}
         ready = {
             s: [v for v, splits in versions.items() if len(splits) == len(self._patterns)]
@@ -124,7 +126,7 @@ class ExampleGen(Component):
 
     def mark(self, span: int) -> str:
         """Changes with the names, sizes and times of the files of a span, whichever version they are of."""
-        found = blocks(self._patterns, _listing, span).spans.get(span, {})
+        found = list_spans(self._patterns, _listing, span).spans.get(span, {})
         paths = sorted({path for splits in found.values() for files in splits.values() for path in files})
         return json.dumps([[path, *_written(path)] for path in paths])
 
@@ -186,7 +188,7 @@ def _parsed(node: str, pattern: object, patterns: object) -> Mapping[str, SpanPa
     texts = patterns if isinstance(patterns, Mapping) else {_INPUT: pattern}
     found = {str(split): SpanPattern.parse(_at_home(str(text))) for split, text in texts.items()}
     split_names(tuple(found))
-    blocks(found, lambda _: ())  # refuses patterns that do not count in the same way
+    list_spans(found, lambda _: ())  # refuses patterns that do not count in the same way
     return found
 
 

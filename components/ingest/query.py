@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TypeAlias
 
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import ParameterError, UsageError
-from spanwise.orchestrator.span import Calendar
 
 Value: TypeAlias = "int | str | date | datetime"
 """What a parameter of a query may be."""

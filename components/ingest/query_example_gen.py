@@ -13,12 +13,12 @@ from spanwise.components.ingest.example_gen import ExampleGen, compared, describ
 from spanwise.components.ingest.plan import IngestPlan
 from spanwise.components.ingest.query import Query, span_of
 from spanwise.orchestrator.artifact import Examples
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Attempt, Component, Output
 from spanwise.orchestrator.errors import ParameterError, SpanNotFound, UsageError
 from spanwise.orchestrator.fingerprint import digest
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run
-from spanwise.orchestrator.span import Calendar
 
 if TYPE_CHECKING:
     import numpy as np

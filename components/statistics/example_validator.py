@@ -8,8 +8,8 @@ from typing import ClassVar
 from spanwise.orchestrator.artifact import Anomalies
 from spanwise.orchestrator.artifact import Schema as SchemaArtifact
 from spanwise.orchestrator.artifact import Statistics as StatisticsArtifact
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Component, Input, Output
-from spanwise.orchestrator.span import Calendar
 
 log = logging.getLogger("spanwise.example_validator")
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from spanwise.orchestrator.artifact import Anomalies
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Component, Input
 from spanwise.orchestrator.errors import InputError
-from spanwise.orchestrator.span import Calendar
 
 _NAMED = 10  # anomalies that a message names; the report has all
 

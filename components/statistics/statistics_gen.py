@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from spanwise.orchestrator.artifact import Examples
 from spanwise.orchestrator.artifact import Statistics as StatisticsArtifact
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Attempt, Component, Input, Output
 from spanwise.orchestrator.errors import UnreadableInput
-from spanwise.orchestrator.span import Calendar
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal, overload
 
 from spanwise.components.training.elastic.job import ElasticJob
 from spanwise.orchestrator.artifact import Examples, Model, TransformGraph
+from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.component import Attempt, Component, Input, Output
 from spanwise.orchestrator.errors import NodeFailed, ParameterError, PipelineError
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run
-from spanwise.orchestrator.span import Calendar, ranges
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -200,7 +200,9 @@ class Trainer(Component):
             workers=workers,
             attempt=attempt.number,
         )
-        spans = ranges(((e.span, e.version) for e in task.examples), Calendar.called(task.examples[0].calendar))
+        spans = format_versions(
+            ((e.span, e.version) for e in task.examples), Calendar.from_name(task.examples[0].calendar)
+        )
         log.info("training on %s", spans)
         try:
             _call(run_fn, task)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
+from spanwise.orchestrator.calendar import Calendar, Version, format_versions
 from spanwise.orchestrator.run import State, as_typed
 from spanwise.orchestrator.run_request import Event, RunOutcome
-from spanwise.orchestrator.span import Calendar, Version, ranges
 from spanwise.scheduler.backfill.execution import Happened, Result
 from spanwise.scheduler.backfill.inventory import listed
 from spanwise.scheduler.backfill.plan import Plan, Window
@@ -78,7 +78,7 @@ def _versions(versions: Iterable[Version]) -> str:
 
 
 def _window(window: Window, calendar: Calendar) -> str:
-    text = ranges(window.spans, calendar) or "nothing"
+    text = format_versions(window.spans, calendar) or "nothing"
     if window.absent:
         text += f"; missing {listed(window.absent, calendar)}"
     return f"{text}; a run would fail there" if window.refusal else text
@@ -199,7 +199,7 @@ class Passed:
 def told(result: Result, passed: Sequence[Passed], elsewhere: Sequence[str] = ()) -> str:
     """What became of a backfill, and the command that goes on with what is left."""
     backfill = result.backfill
-    calendar = Calendar.called(backfill.calendar)
+    calendar = Calendar.from_name(backfill.calendar)
     lines = [_counted(result)]
     for span in result.failed:
         run = result.runs[span]
@@ -228,7 +228,7 @@ def again(backfill: Backfill, elsewhere: Sequence[str] = ()) -> str:
 def stands(result: Result) -> str:
     """What going on with a backfill would do."""
     backfill = result.backfill
-    calendar = Calendar.called(backfill.calendar)
+    calendar = Calendar.from_name(backfill.calendar)
     lines = [_counted(result)]
     if todo := [s for s in backfill.spans if s not in result.done]:
         lines.append(f"To be run{' up to the model' if backfill.train else ''}: {listed(todo, calendar)}")
@@ -258,7 +258,7 @@ def _words(*words: str, elsewhere: Sequence[str]) -> str:
 def result_document(result: Result, passed: Sequence[Passed] = ()) -> Document:
     """The result for programs."""
     backfill = result.backfill
-    calendar = Calendar.called(backfill.calendar)
+    calendar = Calendar.from_name(backfill.calendar)
     return {
         "backfill": backfill.name,
         "pipeline": backfill.pipeline,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from spanwise.orchestrator.artifact import Examples
+from spanwise.orchestrator.calendar import Calendar, Version, format_versions
 from spanwise.orchestrator.component import Channel
 from spanwise.orchestrator.errors import UsageError
-from spanwise.orchestrator.history import edition, version_of
+from spanwise.orchestrator.history import version_key, version_of
 from spanwise.orchestrator.pipeline import Pipeline
-from spanwise.orchestrator.span import Calendar, Version, ranges
 from spanwise.orchestrator.store import Address, Store
 
 
@@ -64,7 +64,9 @@ def inventory(pipeline: Pipeline, store: Store, spans: Collection[int] | None = 
     for name, node in ingesting(pipeline).items():
         ready = node.available(spans)
         editions = {span: store.of_span(address_of(pipeline, name, node), span) for span in ready}
-        published = {span: version_of(max(versions, key=edition)) for span, versions in editions.items() if versions}
+        published = {
+            span: version_of(max(versions, key=version_key)) for span, versions in editions.items() if versions
+        }
         found.append(Source(node=name, ready=ready, published=published))
     return found
 
@@ -108,4 +110,4 @@ def _order(version: Version) -> int:
 
 def listed(spans: Iterable[int], calendar: Calendar) -> str:
     """Spans as people write them, neighbours as ranges."""
-    return ranges(((span, None) for span in sorted(spans)), calendar)
+    return format_versions(((span, None) for span in sorted(spans)), calendar)

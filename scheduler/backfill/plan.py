@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.calendar import Calendar, Version
 from spanwise.orchestrator.component import Component, Resolver
 from spanwise.orchestrator.driver import past_of
 from spanwise.orchestrator.errors import ResolutionError, SpanNotFound, UsageError
 from spanwise.orchestrator.history import History, version_of
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Execution, Run, State
-from spanwise.orchestrator.span import Calendar, Version
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.backfill.inventory import Source, listed, ready, stale
 from spanwise.scheduler.inspect.window import Explains, Refuses, Wanted

@@ -138,11 +138,11 @@ def coming(
 
     Example: spanwise schedule next flights.py 10
     """
-    from spanwise.orchestrator.span import Calendar
+    from spanwise.orchestrator.calendar import Calendar
     from spanwise.scheduler.schedule import preview
 
     found = [
-        (timetable, preview.coming(timetable, now(), count, rule), Calendar.called(calendar))
+        (timetable, preview.coming(timetable, now(), count, rule), Calendar.from_name(calendar))
         for timetable, rule, calendar in _timetables(file, settings_of(root, config))
     ]
     if json:
@@ -169,7 +169,7 @@ def ticks(
     """
     from datetime import timedelta
 
-    from spanwise.orchestrator.span import Calendar
+    from spanwise.orchestrator.calendar import Calendar
     from spanwise.scheduler.ledger import schedule_status
     from spanwise.scheduler.ledger import ticks as ledger
     from spanwise.scheduler.run.launch import moment
@@ -188,7 +188,7 @@ def ticks(
             begin = now() - timedelta(days=7) if since is None else moment(since, timetable.clock)
             known_one = ledger.schedule(store, timetable.pipeline)
             explained = schedule_status.explain(store, timetable, known_one, begin, now())
-            found.append((explained, timetable, Calendar.called(calendar)))
+            found.append((explained, timetable, Calendar.from_name(calendar)))
         if json:
             print_document(
                 [
@@ -385,8 +385,8 @@ def simulate(
 
     Example: spanwise schedule simulate flights.py --from 2026-03-01 --to 2026-04-01 --duration "normal(2h,30m)"
     """
+    from spanwise.orchestrator.calendar import Calendar
     from spanwise.orchestrator.errors import UsageError
-    from spanwise.orchestrator.span import Calendar
     from spanwise.scheduler.run.launch import moment
     from spanwise.scheduler.schedule import simulate as play
     from spanwise.scheduler.schedule.duration import Duration
@@ -398,7 +398,7 @@ def simulate(
     for timetable, rule, calendar in _timetables(file, settings):
         length = Duration.parse(duration) if duration is not None else _seen(timetable.pipeline, settings)
         begin, stop = moment(start, timetable.clock), moment(end, timetable.clock)
-        found.append((play.simulate(timetable, begin, stop, length, seed, rule=rule), Calendar.called(calendar)))
+        found.append((play.simulate(timetable, begin, stop, length, seed, rule=rule), Calendar.from_name(calendar)))
     if json:
         print_document([play.document(*each) for each in found])
     else:

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from spanwise.orchestrator.artifact import Value
+from spanwise.orchestrator.calendar import Calendar, Version
 from spanwise.orchestrator.pipeline import Pipeline
-from spanwise.orchestrator.span import Calendar, Version
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.backfill.inventory import Marks, arrived, ingesting, inventory, ready
 from spanwise.scheduler.backfill.plan import Expected

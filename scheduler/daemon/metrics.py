@@ -19,8 +19,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.run import Execution, Run, State
-from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import outbox
 from spanwise.scheduler.ledger import overdue
@@ -270,7 +270,7 @@ class _Now(Collector):
 
 def span_end(run: Run, timetable: Timetable) -> datetime | None:
     """When the span that a run was asked for was over, by the schedule's clock; None where spans are mere numbers."""
-    calendar = Calendar.called(run.calendar)
+    calendar = Calendar.from_name(run.calendar)
     if run.span is None or calendar is Calendar.NUMBER:
         return None
     days, hours = (run.span + 1, 0) if calendar is Calendar.DAY else divmod(run.span, 24)

@@ -15,10 +15,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from spanwise.orchestrator import lease, process
+from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.component import Retry
 from spanwise.orchestrator.errors import SpanwiseError
 from spanwise.orchestrator.run import Run, State, Trigger
-from spanwise.orchestrator.span import Calendar, ranges
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import alert as words
 from spanwise.scheduler.alerts import outbox
@@ -570,7 +570,9 @@ class Watched:
     def _tell_outside(self, ready: Ready) -> None:
         outside = [each for each in ready.arrivals if not each.read]
         if any(each.name not in self._outside for each in outside):
-            spans = ranges(((each.span, None) for each in outside), Calendar.called(self.described.calendar))
+            spans = format_versions(
+                ((each.span, None) for each in outside), Calendar.from_name(self.described.calendar)
+            )
             log.warning(
                 "spans-outside", extra={"pipeline": self.pipeline, "spans": spans, "reason": "no window reads them"}
             )
@@ -742,7 +744,7 @@ class Watched:
 
     def label(self, span: int | None) -> str:
         """A span as people write it."""
-        return "the newest" if span is None else Calendar.called(self.described.calendar).label(span)
+        return "the newest" if span is None else Calendar.from_name(self.described.calendar).label(span)
 
     def _log(self, entry: Entry, number: int | None = None) -> Path:
         """What an attempt has printed; the last that began, if no number is given."""

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from spanwise.orchestrator.artifact import Artifact, Value
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.run import Execution, Run
-from spanwise.orchestrator.span import Calendar
 from spanwise.scheduler.formatting import format_number, format_size, format_spans
 
 Properties: TypeAlias = Mapping[str, Value]

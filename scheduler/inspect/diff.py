@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from spanwise.orchestrator.artifact import Artifact, Evaluation, Schema, Statistics, Value
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.run import Execution, Run, State
-from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import (
     Document,

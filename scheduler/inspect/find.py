@@ -12,9 +12,9 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import NotRecorded
 from spanwise.orchestrator.run import Execution, Run, State
-from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Address, Store
 from spanwise.scheduler.formatting import run_calendar
 from spanwise.scheduler.project.load import load

@@ -6,8 +6,8 @@ import html
 from collections.abc import Iterable, Iterator, Mapping
 
 from spanwise.orchestrator.artifact import Artifact, Value
+from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.lineage import Direction, Lineage, Step
-from spanwise.orchestrator.span import Calendar, ranges
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import Document, format_count, iso_time, run_calendar, single_line
 from spanwise.scheduler.inspect import artifact_summary, find, records
@@ -114,7 +114,9 @@ def _span_and_version(artifact: Artifact, calendars: Mapping[str, Calendar]) -> 
     span, version = artifact.properties.get("span"), artifact.properties.get("version")
     if not isinstance(span, int):
         return ""
-    return f" {ranges([(span, version if isinstance(version, int) else None)], _calendar(artifact, calendars))}"
+    return (
+        f" {format_versions([(span, version if isinstance(version, int) else None)], _calendar(artifact, calendars))}"
+    )
 
 
 def _calendar(artifact: Artifact, calendars: Mapping[str, Calendar]) -> Calendar:

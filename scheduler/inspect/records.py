@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, tzinfo
 
 from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver, defaulted, shown
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Execution, Run, as_typed
-from spanwise.orchestrator.span import Calendar, ranges
 from spanwise.scheduler.formatting import (
     Document,
     as_document,
@@ -50,7 +50,7 @@ def describe_artifacts(found: Sequence[Artifact], calendar: Calendar, *, whole: 
     spans = [(s, v if isinstance(v, int) else None) for s, v in versions if isinstance(s, int)]
     if whole or len(found) <= 1 or len(spans) < len(found):
         return ", ".join(describe_artifact(a, calendar) for a in found) or "nothing"
-    return ranges(spans, artifact_calendar(found[0], calendar))
+    return format_versions(spans, artifact_calendar(found[0], calendar))
 
 
 def describe_parameter(name: str, text: str, calendar: Calendar, *, whole: bool = False) -> str:
@@ -75,7 +75,7 @@ def _without_nulls(value: object) -> object:
 def artifact_calendar(artifact: Artifact, default: Calendar) -> Calendar:
     """The calendar that an artifact records for its span, else `default`."""
     recorded = artifact.properties.get("calendar")
-    return default if recorded is None else Calendar.called(recorded)
+    return default if recorded is None else Calendar.from_name(recorded)
 
 
 # Runs

@@ -28,11 +28,11 @@ from spanwise.orchestrator.artifact import (
     Report,
     Schema,
 )
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import NotRecorded
-from spanwise.orchestrator.history import edition
+from spanwise.orchestrator.history import version_key
 from spanwise.orchestrator.lineage import Direction, Lineage, Step, walk
 from spanwise.orchestrator.run import as_typed
-from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Address, Store, number_of
 from spanwise.scheduler.formatting import (
     Document,
@@ -167,7 +167,7 @@ def _ingesting_channels(store: Store, pipeline: str) -> list[Address]:
 
 def _superseded(versions: Sequence[Artifact]) -> list[Artifact]:
     """Those with a newer version. The same version published again, as when its files were gone, supersedes nothing."""
-    newest = max(versions, key=edition)
+    newest = max(versions, key=version_key)
     return [a for a in versions if (a.properties.get("version"), a.content) != _identity(newest)]
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.fingerprint import CacheKey
 from spanwise.orchestrator.run import Execution, Run, State
-from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import Document, as_document, format_time, run_calendar, single_line
 from spanwise.scheduler.inspect import find, records

@@ -8,12 +8,12 @@ from datetime import datetime
 from typing import Protocol, runtime_checkable
 
 from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Resolver
 from spanwise.orchestrator.driver import past_of
 from spanwise.orchestrator.errors import ResolutionError, UsageError
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run
-from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import Document, format_table, format_time, span_document
 from spanwise.scheduler.inspect import records

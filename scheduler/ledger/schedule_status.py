@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import NotRecorded
 from spanwise.orchestrator.run import Run, as_typed
-from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.daemon import scheduled_run
 from spanwise.scheduler.formatting import (
@@ -208,7 +208,7 @@ def recovering(entry: Entry, of: Scheduled, elsewhere: Sequence[str] = ()) -> st
         return shlex.join(["spanwise", "run", as_typed(of.source), *elsewhere])
     if entry.tick.span is None:
         return ""
-    label = Calendar.called(of.calendar).label(entry.tick.span)
+    label = Calendar.from_name(of.calendar).label(entry.tick.span)
     return shlex.join(["spanwise", "backfill", as_typed(of.source), "--span", label, *elsewhere])
 
 
@@ -246,7 +246,7 @@ def missed_told(store: Store, pipelines: Sequence[str], elsewhere: Sequence[str]
         entries = ledger.missed(store, pipeline)
         if not entries:
             continue
-        calendar = Calendar.called(of.calendar)
+        calendar = Calendar.from_name(of.calendar)
         rows = [(e.tick.name, format_span(e.tick.span, calendar), _outcome(e), _cut(_why(e))) for e in entries]
         commands = list(dict.fromkeys(command for e in entries if (command := recovering(e, of, elsewhere))))
         lines = [f"{pipeline}: {format_count(len(entries), 'tick')} to make good"]
@@ -259,7 +259,7 @@ def missed_told(store: Store, pipelines: Sequence[str], elsewhere: Sequence[str]
 def status_told(found: Status, ahead: Forecast, now: datetime) -> str:
     """How a schedule stands, a line for each fact."""
     timetable = Timetable.read(found.known.timetable)
-    zone, calendar = timetable.clock, Calendar.called(found.known.calendar)
+    zone, calendar = timetable.clock, Calendar.from_name(found.known.calendar)
     facts = {
         "schedule": f"{timetable.cron} ({timetable.zone})" if timetable.cron else "when data comes",
         **({"policy": f"{timetable.overrun.value}, catchup {timetable.catchup.value}"} if timetable.cron else {}),
@@ -328,7 +328,9 @@ def schedulers_told(found: Sequence[Present], now: datetime) -> str:
 
 def ended_told(entry: Entry, of: Scheduled) -> str:
     """What became of one tick, in a line."""
-    span = f", span {format_span(entry.tick.span, Calendar.called(of.calendar))}" if entry.tick.span is not None else ""
+    span = (
+        f", span {format_span(entry.tick.span, Calendar.from_name(of.calendar))}" if entry.tick.span is not None else ""
+    )
     number = None if entry.ending is None else entry.ending.run
     run = "" if number is None else f", {pipeline_of(entry.pipeline)}/{number}"
     why = f": {text}" if (text := _why(entry)) else ""
@@ -358,7 +360,7 @@ def _cut(text: str) -> str:
 
 def entry_document(entry: Entry, of: Scheduled, elsewhere: Sequence[str] = ()) -> Document:
     """A tick that was taken."""
-    calendar = Calendar.called(of.calendar)
+    calendar = Calendar.from_name(of.calendar)
     ending = entry.ending
     return {
         "pipeline": entry.pipeline,
@@ -390,7 +392,7 @@ def explained_document(each: Explained, calendar: Calendar) -> Document:
 
 def status_document(found: Status, ahead: Document | None = None) -> Document:
     """How a schedule stands."""
-    calendar = Calendar.called(found.known.calendar)
+    calendar = Calendar.from_name(found.known.calendar)
     paused = found.paused
     return {
         "pipeline": found.known.pipeline,

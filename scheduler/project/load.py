@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import checked, parsed, shown
 from spanwise.orchestrator.errors import LoadError, ParameterError, SpanwiseError, UsageError
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import as_typed
-from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.user_code import PACKAGE, our_module
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import StoreError, UsageError
 from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.pipeline import Pipeline, Selection
 from spanwise.orchestrator.run import State
 from spanwise.orchestrator.run_request import RunOutcome, RunRequest
 from spanwise.orchestrator.runner import run as run_pipeline
-from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import run_calendar, strip_control
 from spanwise.scheduler.inspect import artifact_summary, find, records

@@ -20,10 +20,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
 from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import SettingsError
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.run_request import Event, Observer
-from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import format_count, run_calendar
 from spanwise.scheduler.project import root

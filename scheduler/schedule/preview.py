@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from spanwise.orchestrator.span import Calendar
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.scheduler.formatting import Document, format_span, format_table, format_time, iso_time, span_document
 from spanwise.scheduler.schedule.schedule import SpanRule, Tick, Timetable, span_of, starts, ticks
 

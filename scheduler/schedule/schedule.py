@@ -30,10 +30,10 @@ from croniter import croniter
 from croniter.croniter import CroniterBadDateError, CroniterError
 
 from spanwise.orchestrator.artifact import Value
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Retry
 from spanwise.orchestrator.errors import ScheduleError
 from spanwise.orchestrator.pipeline import Pipeline
-from spanwise.orchestrator.span import Calendar
 from spanwise.scheduler.schedule.part import DATA, INGEST, PARTS, TRAIN, WHOLE, line, part_of
 
 SpanRule: TypeAlias = Callable[[datetime], int]

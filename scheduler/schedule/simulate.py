@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.errors import UsageError
-from spanwise.orchestrator.span import Calendar, ranges
 from spanwise.scheduler.formatting import Document, format_duration, format_table, format_time, iso_time, span_document
 from spanwise.scheduler.ledger.ticks import Outcome
 from spanwise.scheduler.schedule import preview
@@ -163,7 +163,7 @@ def _summary(simulation: Simulation, calendar: Calendar) -> list[str]:
     parts = ", ".join(f"{count} {outcome.value}" for outcome, count in totals.items()) or "none"
     lines = [f"{sum(totals.values())} ticks: {parts}. A run was going {simulation.busy:.0%} of the time."]
     if simulation.lost:
-        spans = ranges(((span, None) for span in simulation.lost), calendar)
+        spans = format_versions(((span, None) for span in simulation.lost), calendar)
         lines.append(f"Without a run to the end: {spans}.")
     return lines
 

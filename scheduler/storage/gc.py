@@ -22,6 +22,7 @@ from pathlib import Path
 from spanwise.orchestrator import lease, publisher
 from spanwise.orchestrator.artifact import Artifact, Model, TransformGraph, Value
 from spanwise.orchestrator.base_run import LOOK_BACK
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.collection import COLLECTED, Retention, RetentionDecision, decide_retention
 from spanwise.orchestrator.component import Resolver
 from spanwise.orchestrator.driver import past_of
@@ -30,7 +31,6 @@ from spanwise.orchestrator.lease import Clock, Lease
 from spanwise.orchestrator.lineage import Direction, walk
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.run_dir import remove_working_files
-from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, marked
 from spanwise.scheduler.backfill import record
 from spanwise.scheduler.backfill.record import Stage

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from spanwise.orchestrator.history import edition
+from spanwise.orchestrator.history import version_key
 from tests.published import Published
 
 
@@ -47,7 +47,7 @@ def test_a_version_comes_before_none(past):
     """A span that has a version is newer than one without."""
     with_version, without = past.span(1, version=0), past.span(1)
 
-    assert edition(with_version) > edition(without)
+    assert version_key(with_version) > version_key(without)
     assert past.history(past.examples).newest_version(1).id == with_version.id
 
 

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.errors import AmbiguousSpan, PatternError, SpanNotFound, UsageError
-from spanwise.orchestrator.span import Calendar, SpanPattern, blocks, choose, ranges
+from spanwise.orchestrator.span import choose, list_spans
+from spanwise.orchestrator.span_pattern import SpanPattern
 
 DAYS = "data/{YYYY}-{MM}-{DD}/v{VERSION}/*.csv"
 
@@ -47,7 +49,7 @@ def one(pattern):
 )
 def test_spans_are_summed_up(editions, calendar, told):
     """Neighbours of one version as a range; of too many ranges only the ends."""
-    assert ranges(editions, calendar) == told
+    assert format_versions(editions, calendar) == told
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,7 @@ def test_spans_are_summed_up(editions, calendar, told):
 )
 def test_a_calendar_is_known_by_its_name(name, calendar):
     """As a run or an artifact records it; what is unknown is counted in numbers."""
-    assert Calendar.called(name) is calendar
+    assert Calendar.from_name(name) is calendar
 
 
 class TestCalendar:
@@ -104,7 +106,7 @@ class TestCalendar:
         ],
     )
     def test_wrong_text_is_refused_with_an_example(self, calendar, text, example):
-        """What is no span is a usage error that shows one."""
+        """Text that is not a span is a usage error with an example."""
         with pytest.raises(UsageError, match=f"for example {re.escape(example)}"):
             calendar.parse(text)
 
@@ -156,32 +158,32 @@ class TestParse:
     @pytest.mark.parametrize(
         ("text", "wrong"),
         [
-            ("{SPAN}/{SPAN}/*", "stands in it 2 times"),
-            ("{SPAN}/{SPAN:2}/*", "stands in it 2 times"),
-            ("{SPAN}/v{VERSION}/{VERSION:3}", "stands in it 2 times"),
+            ("{SPAN}/{SPAN}/*", "occurs 2 times"),
+            ("{SPAN}/{SPAN:2}/*", "occurs 2 times"),
+            ("{SPAN}/v{VERSION}/{VERSION:3}", "occurs 2 times"),
             ("{SPAN}/{YYYY}{MM}{DD}/*", "both {SPAN} and a date"),
             ("{SPAN}/{YYYY}", "both {SPAN} and a date"),
-            ("{YYYY}-{MM}/*", "exactly one of each"),
-            ("{YYYY}-{MM}-{DD}-{MM}/*", "exactly one of each"),
-            ("{YYYY}/{MM}/{DD}/{HH}/{HH}", "stands in it 2 times"),
-            ("{HH}/*", "{HH} needs the date"),
+            ("{YYYY}-{MM}/*", "exactly once each"),
+            ("{YYYY}-{MM}-{DD}-{MM}/*", "exactly once each"),
+            ("{YYYY}/{MM}/{DD}/{HH}/{HH}", "occurs 2 times"),
+            ("{HH}/*", "{HH} needs a date"),
             ("a/version{VERSION}/*", "{VERSION} needs a span"),
-            ("{SPAN:x}/*", "no positive number"),
-            ("{SPAN:0}/*", "no positive number"),
-            ("{SPAN:-2}/*", "no positive number"),
+            ("{SPAN:x}/*", "not a positive number"),
+            ("{SPAN:0}/*", "not a positive number"),
+            ("{SPAN:-2}/*", "not a positive number"),
             ("{SPAN:99}/*", "more than 18 digits"),
-            ("{SPAN}/{VERSION:x}/*", "no positive number"),
+            ("{SPAN}/{VERSION:x}/*", "not a positive number"),
             ("{YYYY:2}{MM}{DD}/*", "takes no width"),
             ("{YYYY}-{MM}-{DAY}/*", "unknown placeholder {DAY}"),
             ("{span}/*", "unknown placeholder {span}"),
             ("{}/*", "unknown placeholder {}"),
             ("{a,b}/{SPAN}", "unknown placeholder {a,b}"),
-            ("{SPAN/*", "no partner"),
-            ("SPAN}/*", "no partner"),
-            ("{{SPAN}}/*", "no partner"),
-            ("{SPAN}{VERSION}/*", "leaves open"),
-            ("data**/{SPAN}", "no whole folder"),
-            ("***/{SPAN}", "no whole folder"),
+            ("{SPAN/*", "is unmatched"),
+            ("SPAN}/*", "is unmatched"),
+            ("{{SPAN}}/*", "is unmatched"),
+            ("{SPAN}{VERSION}/*", "is ambiguous"),
+            ("data**/{SPAN}", "is not a whole folder"),
+            ("***/{SPAN}", "is not a whole folder"),
         ],
     )
     def test_a_misuse_is_quoted_with_what_is_wrong_and_a_pattern_that_works(self, text, wrong):
@@ -369,7 +371,7 @@ class TestMatch:
             SpanPattern.parse("span{SPAN:2}/*").glob(123)
 
     def test_a_span_that_is_no_date_is_refused(self):
-        """A date pattern cannot be asked for a day after the year 9999."""
+        """A date pattern cannot be selected a day after the year 9999."""
         with pytest.raises(UsageError, match="2013-01-05"):
             SpanPattern.parse(DAYS).glob(20130105)
 
@@ -453,13 +455,13 @@ class TestChoose:
 
     def test_a_pattern_without_placeholders_cannot_be_asked_for_a_span(self, tmp_path):
         """Naming a span where there are none is a mistake, not span 0."""
-        with pytest.raises(PatternError, match="span 5 cannot be asked for"):
+        with pytest.raises(PatternError, match="span 5 cannot be selected"):
             choose(one("data/*.csv"), lake(tmp_path, "data/a.csv"), 5)
 
     @pytest.mark.parametrize("pattern", ["data/*.csv", "s{SPAN}/*", DAYS])
     def test_no_file_at_all_is_an_error(self, tmp_path, pattern):
         """A run without input fails, also when the pattern has no span."""
-        with pytest.raises(SpanNotFound, match="No span is there at all"):
+        with pytest.raises(SpanNotFound, match="There are no spans at all"):
             choose(one(pattern), lake(tmp_path))
 
     def test_a_missing_span_is_answered_with_those_that_exist(self, tmp_path):
@@ -488,14 +490,14 @@ class TestChoose:
 
     def test_an_example_of_a_stray_explains_an_empty_lake(self, tmp_path):
         """When nothing parses, the message shows a path that did not."""
-        with pytest.raises(SpanNotFound, match=r"1 path was passed over.*'s1/a'"):
+        with pytest.raises(SpanNotFound, match=r"1 path was ignored.*'s1/a'"):
             choose(one("s{SPAN:2}/*"), lake(tmp_path, "s1/a"))
 
     def test_blocks_are_everything_that_is_there(self, tmp_path):
         """All spans and versions are listed in ascending order."""
         listing = lake(tmp_path, "s2/v1/a", "s1/v2/a", "s1/v10/a", "sx/v1/a")
 
-        found = blocks(one("s{SPAN}/v{VERSION}/*"), listing)
+        found = list_spans(one("s{SPAN}/v{VERSION}/*"), listing)
 
         assert [(span, list(versions)) for span, versions in found.spans.items()] == [(1, [2, 10]), (2, [1])]
         assert found.spans[1][10] == {"all": ("s1/v10/a",)}

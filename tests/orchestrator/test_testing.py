@@ -10,7 +10,7 @@ import pytest
 from spanwise.orchestrator import Attempt, Calendar, Component, Output, Pipeline, Report, State
 from spanwise.orchestrator.lease import TTL_S
 from spanwise.orchestrator.run_request import RunRequest
-from spanwise.orchestrator.span import SpanPattern
+from spanwise.orchestrator.span_pattern import SpanPattern
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.orchestrator.testing import FakeClock, Lake, Trial
 

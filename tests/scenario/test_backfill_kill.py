@@ -14,10 +14,10 @@ from subprocess import DEVNULL
 import pytest
 
 from spanwise.orchestrator import State
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import NotRecorded
 from spanwise.orchestrator.lease import current
 from spanwise.orchestrator.mlmd import open_store
-from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Address
 from spanwise.scheduler.backfill.record import Stage, find
 from spanwise.scheduler.ledger import ticks

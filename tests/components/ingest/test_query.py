@@ -5,8 +5,8 @@ from datetime import UTC, date, datetime
 import pytest
 
 from spanwise.components.ingest.query import Query, span_of
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import ParameterError, UsageError
-from spanwise.orchestrator.span import Calendar
 
 DAY = Calendar.DAY.parse("2013-01-05")
 HOUR = Calendar.HOUR.parse("2013-01-05T13")

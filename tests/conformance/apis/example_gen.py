@@ -13,8 +13,10 @@ from spanwise.components import ExampleGen
 from spanwise.components.ingest.fingerprint import fingerprint
 from spanwise.components.ingest.splits import split_names
 from spanwise.orchestrator import History, Run
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import SpanNotFound
-from spanwise.orchestrator.span import Calendar, SpanPattern, choose
+from spanwise.orchestrator.span import choose
+from spanwise.orchestrator.span_pattern import SpanPattern
 from tests.components.flow import Bench
 
 

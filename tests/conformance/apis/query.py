@@ -6,8 +6,8 @@ from typing import Any
 from spanwise.components import QueryExampleGen
 from spanwise.components.ingest.query import Query
 from spanwise.orchestrator import Run
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.driver import past_of
-from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import MemoryStore
 
 _NEWEST: Mapping[str, int] = {"num_spans": 1, "start": 0}

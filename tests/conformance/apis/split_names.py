@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spanwise.components.ingest.splits import HashSplit, output_splits, split_names
-from spanwise.orchestrator.span import SpanPattern
+from spanwise.orchestrator.span_pattern import SpanPattern
 
 
 def name_splits(given: Mapping[str, Any]) -> dict[str, Any]:

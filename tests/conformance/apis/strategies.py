@@ -8,8 +8,8 @@ from typing import Any
 
 from spanwise.orchestrator import Component, History, Model, Output, Resolver, Run
 from spanwise.orchestrator.artifact import Artifact, Examples
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import ResolutionError
-from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Address, MemoryStore
 from spanwise.resolvers import Latest, LatestBlessed
 from spanwise.resolvers.spans import enough, latest_created, newest_per_span, static_span_range, window

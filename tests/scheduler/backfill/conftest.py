@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.run import Run, State
-from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Store
 
 DAYS = '''

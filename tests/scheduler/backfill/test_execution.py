@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from spanwise.orchestrator import lease, process
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import StoreUnavailable
 from spanwise.orchestrator.run import State, Trigger
-from spanwise.orchestrator.span import Calendar
 from spanwise.orchestrator.store import Claim
 from spanwise.scheduler.backfill.command import _passed
 from spanwise.scheduler.backfill.execution import asked

@@ -75,7 +75,7 @@ def test_artifacts_of_a_span_are_found_by_label_or_number(span: str) -> None:
 
 def test_a_span_that_is_none_is_refused() -> None:
     """The calendar of the pipeline says how spans are typed."""
-    with pytest.raises(UsageError, match="is no span"):
+    with pytest.raises(UsageError, match="is not a span"):
         find.artifacts(filled(), "flights", kind=None, span="soon", limit=10)
 
 
