@@ -1,4 +1,4 @@
-"""Base runs: whose outputs stand in for the nodes that a partial run leaves out."""
+"""Base runs: which earlier run supplies the outputs of the nodes that a partial run leaves out."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from spanwise.orchestrator.run import Execution, Run, as_typed
 from spanwise.orchestrator.store import Store, marked
 
 LOOK_BACK = 100
-"""How many runs are searched for one that has what is needed."""
+"""How many runs are searched for one that has the outputs needed."""
 
 
 @dataclass(frozen=True)
-class StandIns:
-    """The executions that stand in, by node, all of one run: outputs are never mixed from several."""
+class BaseRun:
+    """What one earlier run supplies; outputs of several runs are never mixed."""
 
-    base: int | None = None
+    number: int | None = None  #: None when nothing has to be supplied
     executions: Mapping[str, Execution] = field(default_factory=dict)
 
 
-def stand_ins(
+def find_base_run(
     store: Store, pipeline: Pipeline, selection: Selection, base: int | None, *, source: str = ""
-) -> StandIns:
-    """What stands in for the nodes left out: of run `base`, or of the newest run that has all that is read.
+) -> BaseRun:
+    """Finds the outputs of the nodes left out: in run `base`, or in the newest run that has all that is read.
 
-    TFX takes the newest run whatever became of it, so that one failed run blocks the next partial one; here the
-    newest run that can serve does. `source` is what the pipeline was loaded from, for messages.
+    TFX takes the newest run however it ended, so that one failed run blocks the next partial one; this takes the
+    newest run that has what is needed. `source` is what the pipeline was loaded from, for messages.
 
     Raises:
         UsageError: the base run lacks what a node reads; the message names runs that have it.
@@ -39,8 +39,8 @@ def stand_ins(
     """
     left_out = (*selection.required, *selection.optional)
     if not left_out and base is None:
-        return StandIns()
-    needed = {c.node for n in selection.run for c in _waited_for(pipeline, n) if c.node not in selection.run}
+        return BaseRun()
+    needed = {c.node for n in selection.run for c in _channels_of_run(pipeline, n) if c.node not in selection.run}
     if base is not None:
         chosen = _outputs(store, store.run(pipeline.name, base))
         lacking = sorted(needed - set(chosen))
@@ -50,21 +50,21 @@ def stand_ins(
                 f"Run {base} of {pipeline.name!r} has no finished {', '.join(lacking)}, which this part reads. "
                 + (f"Runs that have it: {', '.join(map(str, able))}." if able else _none(store, pipeline.name, source))
             )
-        return StandIns(base, {n: e for n, e in chosen.items() if n in left_out})
+        return BaseRun(base, {n: e for n, e in chosen.items() if n in left_out})
     for run in _recent(store, pipeline.name):
         chosen = _outputs(store, run)
         if needed <= set(chosen):
-            return StandIns(run.number, {n: e for n, e in chosen.items() if n in left_out})
+            return BaseRun(run.number, {n: e for n, e in chosen.items() if n in left_out})
     if needed:
         raise UsageError(
             f"This part of {pipeline.name!r} begins at {', '.join(_first(pipeline, selection))} and reads what it "
             f"leaves out: {', '.join(n for n in pipeline.order if n in needed)}. {_none(store, pipeline.name, source)}"
         )
-    return StandIns()
+    return BaseRun()
 
 
-def standing(store: Store, executions: Iterable[Execution]) -> list[Execution]:
-    """Those whose outputs may be read on: they ended well, and nothing of it was collected since."""
+def usable_executions(store: Store, executions: Iterable[Execution]) -> list[Execution]:
+    """Those whose outputs can still be read: they succeeded, and none of their artifacts was collected since."""
     return [
         execution
         for execution in executions
@@ -73,7 +73,7 @@ def standing(store: Store, executions: Iterable[Execution]) -> list[Execution]:
     ]
 
 
-def _waited_for(pipeline: Pipeline, node: str) -> list[Channel]:
+def _channels_of_run(pipeline: Pipeline, node: str) -> list[Channel]:
     return [c for c in channels_of(pipeline.nodes[node]) if c.producer is not None]
 
 
@@ -82,8 +82,8 @@ def _recent(store: Store, pipeline: str) -> list[Run]:
 
 
 def _outputs(store: Store, run: Run) -> dict[str, Execution]:
-    """The last execution of each node of a run that may stand in."""
-    return {e.node: e for e in standing(store, store.executions(run))}
+    """The last usable execution of each node of a run."""
+    return {e.node: e for e in usable_executions(store, store.executions(run))}
 
 
 def _first(pipeline: Pipeline, selection: Selection) -> list[str]:

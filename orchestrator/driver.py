@@ -1,4 +1,4 @@
-"""Drivers: what to do with a node in a run. They read and decide; they start and write nothing."""
+"""Drivers: whether a node of a run reuses a result or executes. They read and decide; they start and write nothing."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from spanwise.orchestrator.store import Address, Store, marked
 
 log = logging.getLogger("spanwise.driver")
 
-_NAMED = 5  # more commands than these are summed up in a message
+_MOST_COMMANDS = 5  # in a message
 
 Artifacts: TypeAlias = Mapping[str, tuple[Artifact, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reuse:
-    """The outputs are there already."""
+    """The outputs exist already."""
 
     outputs: Artifacts
     reason: str
-    execution: int | None = None  #: the one that made them; None for a resolver's choice
+    execution: int | None = None  #: the one that produced them; None for a resolver's choice
     key: CacheKey | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Execute:
-    """The work is to be done."""
+    """The work has to be done."""
 
     reason: str
     prepared: Mapping[str, object]
-    parameters: Mapping[str, str]  #: as they are recorded
-    key: CacheKey | None  #: None when its result will never be reused
+    parameters: Mapping[str, str]  #: as recorded, JSON text by name
+    key: CacheKey | None  #: None when the result must not be reused
 
 
 Plan: TypeAlias = Reuse | Execute
@@ -56,23 +56,23 @@ def drive(node: Node, run: Run, store: Store, inputs: Artifacts, mine: Sequence[
     """Decides what a node does. `inputs` are resolved; `mine` is what this run published on a resolver's source.
 
     Raises:
-        ResolutionError: a resolver, or an input that must not be empty, found nothing.
-        InputError: the data a component prepares for is not there or not right.
+        ResolutionError: a resolver found too little, or a required input is empty.
+        InputError: the data that a component prepares for is missing or invalid.
     """
     if isinstance(node, Resolver):
-        chosen = tuple(node.resolve(past_of(store, run, node.source, mine)))
+        chosen = tuple(node.resolve(history_of(store, run, node.source, mine)))
         return Reuse(
             outputs={node.source.key: chosen} if chosen else {},
             reason=_choice(chosen, run),
-            parameters={n: recorded(v) for n, v in node.parameters.items()},
+            parameters={n: encode_parameter(v) for n, v in node.parameters.items()},
         )
     assert isinstance(node, Component)
     _refuse_empty(node, inputs)
-    prepared = dict(node.prepare(run, lambda key: past_of(store, run, node[key])))
-    parameters = {n: recorded(v) for n, v in {**node.parameters, **prepared}.items()}
+    prepared = dict(node.prepare(run, lambda key: history_of(store, run, node[key])))
+    parameters = {n: encode_parameter(v) for n, v in {**node.parameters, **prepared}.items()}
     key, why_not = _key(node, run, inputs, prepared)
     earlier = store.cached(key.digest) if key is not None and cache else None
-    gone = next(_gone(store, earlier.outputs), None) if earlier is not None else None
+    gone = next(_unreadable(store, earlier.outputs), None) if earlier is not None else None
     if earlier is not None and gone is None:
         return Reuse(
             outputs=earlier.outputs,
@@ -82,20 +82,20 @@ def drive(node: Node, run: Run, store: Store, inputs: Artifacts, mine: Sequence[
             parameters=parameters,
         )
     _refuse_gone(node, run, store, inputs)
-    reason = why_not or ("nothing like it was done before" if cache else "told not to use the cache")
+    reason = why_not or ("no cached result matched" if cache else "caching is disabled for this run")
     if earlier is not None and gone is not None:
-        what = f"{gone.name} was collected" if marked(store, COLLECTED, gone) else f"{gone.uri} is gone or damaged"
-        reason = f"done before by {earlier.name}, but {what}"
+        what = f"{gone.name} was collected" if marked(store, COLLECTED, gone) else f"{gone.uri} is missing or damaged"
+        reason = f"the cached result of {earlier.name} is unusable: {what}"
     return Execute(reason=reason, prepared=prepared, parameters=parameters, key=key)
 
 
-def past_of(store: Store, run: Run, channel: Channel, mine: Sequence[Artifact] = ()) -> History:
-    """What was published on a channel, as this run may see it."""
+def history_of(store: Store, run: Run, channel: Channel, mine: Sequence[Artifact] = ()) -> History:
+    """What was published on a channel, as far as this run may see it."""
     return History(store, Address(run.pipeline, channel.node, channel.key), channel.kind, run, tuple(mine))
 
 
-def on_disk(artifact: Artifact) -> bool:
-    """Whether the files of an artifact are there with the size they were published with."""
+def is_on_disk(artifact: Artifact) -> bool:
+    """Whether the files of an artifact exist with the size they had when they were published."""
     path = Path(artifact.uri)
     if not path.exists():
         return False
@@ -103,8 +103,8 @@ def on_disk(artifact: Artifact) -> bool:
     return sum(f.stat().st_size for f in files) == artifact.size_bytes
 
 
-def recorded(value: object) -> str:
-    """A parameter as the metadata keeps it: JSON; functions and classes by name."""
+def encode_parameter(value: object) -> str:
+    """A parameter as the metadata stores it: JSON; functions and classes by name."""
     return json.dumps(value, default=_plain, ensure_ascii=False, sort_keys=True)
 
 
@@ -128,7 +128,7 @@ def _key(
     if not node.cacheable:
         return None, "it has effects outside the store, so it is never served from the cache"
     if not node.cache:
-        return None, "its cache is switched off"
+        return None, "caching is disabled for this node"
     try:
         return fingerprint.cache_key(
             component=f"{run.pipeline}/{node.name}",
@@ -147,7 +147,7 @@ def _key(
 
 
 def _identity(artifact: Artifact) -> str:
-    """What of an artifact can change a result: its kind, its files and its properties; not where it lies."""
+    """What of an artifact can change a result: its kind, files and properties, but not its location."""
     return fingerprint.digest("artifact", artifact.kind, artifact.content, fingerprint.of_value(artifact.properties))
 
 
@@ -156,45 +156,45 @@ def _refuse_empty(node: Component, inputs: Artifacts) -> None:
         found = len(inputs.get(name, ()))
         if not found and not spec.optional:
             channels = ", ".join(map(repr, node.inputs[name]))
-            raise ResolutionError(f"{node.name} needs {name!r}, and {channels} gave nothing in this run.")
+            raise ResolutionError(f"{node.name} needs {name!r}, but {channels} is empty in this run.")
         if found > 1 and not spec.many:
-            raise ResolutionError(f"{node.name} takes one {name!r}, and {found} came; annotate it Input[list[…]].")
+            raise ResolutionError(f"{node.name} takes one {name!r}, not {found}; annotate it Input[list[…]].")
 
 
-def _gone(store: Store, artifacts: Artifacts) -> Iterator[Artifact]:
-    """Those whose files cannot be read: removed, cut short, or about to be removed."""
-    return (a for found in artifacts.values() for a in found if not on_disk(a) or marked(store, COLLECTED, a))
+def _unreadable(store: Store, artifacts: Artifacts) -> Iterator[Artifact]:
+    """The artifacts whose files cannot be read: removed, truncated, or about to be removed."""
+    return (a for found in artifacts.values() for a in found if not is_on_disk(a) or marked(store, COLLECTED, a))
 
 
 def _refuse_gone(node: Component, run: Run, store: Store, inputs: Artifacts) -> None:
-    """Work on inputs whose files were removed or cut short would be wrong without a word: an empty day of examples."""
-    gone = list(_gone(store, inputs))
+    """Refuses inputs whose files were removed or truncated: the result would be silently wrong."""
+    gone = list(_unreadable(store, inputs))
     if not gone:
         return
     first = gone[0]
     what = first.name if len(gone) == 1 else f"{first.name} and {len(gone) - 1} more"
-    why = "were collected." if marked(store, COLLECTED, first) else f"are gone or damaged: {first.uri}"
-    commands = list(dict.fromkeys(_remaking(run, artifact) for artifact in gone))
-    more = [f"… and so for {len(commands) - _NAMED} more."] if len(commands) > _NAMED else []
+    why = "were garbage-collected." if marked(store, COLLECTED, first) else f"are missing or damaged: {first.uri}"
+    commands = list(dict.fromkeys(_recreate_command(run, artifact) for artifact in gone))
+    more = [f"… and {len(commands) - _MOST_COMMANDS} more like these."] if len(commands) > _MOST_COMMANDS else []
     raise ResolutionError(
-        f"{node.name} was to read {what}, but the files {why}\n"
-        + "\n".join([f"Make them again:  {commands[0]}", *(f"  {c}" for c in commands[1:_NAMED]), *more])
+        f"{node.name} reads {what}, but the files {why}\n"
+        + "\n".join([f"Recreate them:  {commands[0]}", *(f"  {c}" for c in commands[1:_MOST_COMMANDS]), *more])
     )
 
 
-def _remaking(run: Run, artifact: Artifact) -> str:
-    """The command that publishes such an artifact anew: its node, with all that comes before, for its span."""
+def _recreate_command(run: Run, artifact: Artifact) -> str:
+    """The command that publishes an artifact again: runs its node, and all before it, for its span."""
     span = artifact.properties.get("span")
     named = f" --span {Calendar(run.calendar).label(span)}" if isinstance(span, int) else ""
     return f"spanwise run {as_typed(run.source) or run.pipeline + '.py'}{named} --to {artifact.name.split('/')[1]}"
 
 
 def _choice(chosen: Sequence[Artifact], run: Run) -> str:
-    """What a resolver chose: spans and versions as people write them; names, where artifacts have no span."""
-    editions = [(a.properties.get("span"), a.properties.get("version")) for a in chosen]
-    spans = [(s, v if isinstance(v, int) else None) for s, v in editions if isinstance(s, int)]
+    """What a resolver chose: spans and versions, or names where artifacts have no span."""
+    versions = [(a.properties.get("span"), a.properties.get("version")) for a in chosen]
+    spans = [(s, v if isinstance(v, int) else None) for s, v in versions if isinstance(s, int)]
     if not chosen:
-        return "found nothing to choose"
+        return "found no artifact to choose"
     if len(spans) < len(chosen):
         return f"chose {', '.join(a.name for a in chosen)}"
     return f"chose {format_versions(spans, Calendar.from_name(chosen[0].properties.get('calendar') or run.calendar))}"

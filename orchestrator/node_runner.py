@@ -69,7 +69,7 @@ class NodeRunner:
     def carry_over(self, earlier: Execution) -> Execution:
         """Records an execution of the base run as this run's own, so that lineage stays whole."""
         execution = self.begin(earlier.node, 1)
-        plan = Reuse(outputs=earlier.outputs, reason=f"stands in from {earlier.name}", execution=earlier.id)
+        plan = Reuse(outputs=earlier.outputs, reason=f"supplied by {earlier.name}", execution=earlier.id)
         return publisher.reuse(self.store, self.lease, execution, earlier.inputs, plan)
 
     def start(
@@ -94,7 +94,7 @@ class NodeRunner:
 
     def finish(self, job: ActiveJob, ended: Ended, *, stopping: bool) -> NodeResult:
         """Publishes what a job made, or how it failed; while the run is stopping, it was canceled."""
-        execution = replace(publisher.described(job.execution, job.plan), inputs=job.inputs)
+        execution = replace(publisher.with_plan(job.execution, job.plan), inputs=job.inputs)
         if ended.outputs is not None:
             done = publisher.complete(self.store, self.lease, execution, job.inputs, job.plan, ended.outputs)
             shutil.rmtree(self._folder / f"{done.node}.checkpoints", ignore_errors=True)

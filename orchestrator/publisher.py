@@ -1,4 +1,4 @@
-"""Publishers: make the outcome of an execution visible, all at once, or take away what a failed one left.
+"""Publishers: make the outcome of an execution visible, all at once, or remove the files of a failed one.
 
 Only these functions write executions, each write under the run's lease.
 """
@@ -19,16 +19,16 @@ from spanwise.orchestrator.store import AlreadyClaimed, Store, marks_of
 ABANDONED = "abandoned: its run died before it ended"
 
 LONGEST_ERROR = 20_000
-"""Characters of an error that are recorded, its beginning and its end; all of it is in the log."""
+"""Characters of an error that are recorded, from its beginning and its end; the log has all of it."""
 
 
 def begin(store: Store, lease: Lease, execution: Execution) -> Execution:
-    """Makes an execution known before anything of it can fail."""
+    """Records an execution as running, before anything of it can fail."""
     return lease.write(lambda place: store.begin(execution, place))
 
 
 def reuse(store: Store, lease: Lease, execution: Execution, inputs: Artifacts, plan: Reuse) -> Execution:
-    """Publishes that an execution's outputs are artifacts that exist already."""
+    """Publishes an execution whose outputs are artifacts that exist already."""
     ended = replace(
         execution,
         state=State.CACHED,
@@ -51,9 +51,9 @@ def complete(
     plan: Execute,
     drafts: Mapping[str, tuple[Artifact, ...]],
 ) -> Execution:
-    """Publishes what an executor made, and what its artifacts say of others, in one transaction."""
+    """Publishes the outputs of an executor, and the marks that they set on others, in one transaction."""
     ended = replace(
-        described(execution, plan),
+        with_plan(execution, plan),
         state=State.COMPLETE,
         inputs=inputs,
         outputs={key: found for key, found in drafts.items() if found},
@@ -63,27 +63,27 @@ def complete(
         try:
             return lease.write(lambda place: store.publish(ended, place, *marks))  # noqa: B023  called before the next turn
         except AlreadyClaimed:
-            continue  # a mark was set between the look and the write; it is only ever set
+            continue  # somebody set a mark between the look and the write; marks are never unset
 
 
 def fail(store: Store, lease: Lease, root: Path, execution: Execution, state: State, error: str) -> Execution:
-    """Publishes that an execution failed or was canceled, then takes away what it had written."""
-    failed = replace(execution, state=state, error=shortened(error))
+    """Publishes that an execution failed or was canceled, then removes its files."""
+    failed = replace(execution, state=state, error=shorten(error))
     failed = lease.write(lambda place: store.publish(failed, place))
-    clear(root, execution)  # now that nobody, not even a write whose answer was lost, can have made it visible
+    clear(root, execution)  # not before: a write whose answer was lost may have made them visible
     return failed
 
 
-def shortened(error: str) -> str:
-    """The beginning and the end of an error that is too long to record."""
+def shorten(error: str) -> str:
+    """The error, without its middle where it is too long to record."""
     if len(error) <= LONGEST_ERROR:
         return error
     half, left_out = LONGEST_ERROR // 2, len(error) - LONGEST_ERROR
     return f"{error[:half]}\n… {left_out} characters left out …\n{error[-half:]}"
 
 
-def described(execution: Execution, plan: Execute) -> Execution:
-    """The execution with what its plan says of it."""
+def with_plan(execution: Execution, plan: Execute) -> Execution:
+    """The execution with the parameters, key and reason of its plan."""
     return replace(
         execution,
         parameters=plan.parameters,
@@ -94,16 +94,16 @@ def described(execution: Execution, plan: Execute) -> Execution:
 
 
 def close_abandoned_runs(store: Store, lease: Lease, root: Path) -> list[Run]:
-    """Closes what earlier, dead holders of this pipeline's lease left running, and returns the runs they were in."""
+    """Records the runs that dead holders of this pipeline's lease left running as failed, and returns them."""
     found = []
     for holder in unclosed_leases(store, lease):
         for run in _runs_of(store, holder):
             for execution in store.executions(run):
                 if not execution.state.succeeded:
-                    clear(root, execution)  # also where its run recorded the failure, and died before it could clear
+                    clear(root, execution)  # also where its run recorded the failure and died before it could clear
                 if not execution.state.ended:
                     fail(store, lease, root, execution, State.FAILED, ABANDONED)
-            # The run comes last: until its end is written, it is found again.
+            # The run comes last: until its end is written, the next holder finds it again.
             ended = replace(run, state=State.FAILED, error="abandoned: its controller died", ended=lease.now())
             lease.write(lambda place, ended=ended: store.update_run(ended, place))  # type: ignore[misc]
             found.append(ended)

@@ -12,7 +12,7 @@ from typing import Self
 
 from spanwise.orchestrator import process, publisher
 from spanwise.orchestrator.active_run import ActiveRun
-from spanwise.orchestrator.base_run import stand_ins
+from spanwise.orchestrator.base_run import find_base_run
 from spanwise.orchestrator.errors import Fenced, NodeFailed, SpanwiseError, StoreError, UsageError
 from spanwise.orchestrator.executor import Ended, Executor, FenceAsked
 from spanwise.orchestrator.lease import Clock, acquire
@@ -140,10 +140,10 @@ class Controller:
     def _begin(self, request: RunRequest, active: list[ActiveRun]) -> None:
         """Records a run and adds it to the active ones; nothing is recorded when no base run supplies what it needs."""
         selection = request.selection or self.pipeline.select()
-        supplied = stand_ins(self.store, self.pipeline, selection, request.base, source=request.source)
+        supplied = find_base_run(self.store, self.pipeline, selection, request.base, source=request.source)
         self._unclosed += 1
         nodes = NodeRunner(
-            run=self._record(request, selection.run, supplied.base),
+            run=self._record(request, selection.run, supplied.number),
             pipeline=self.pipeline,
             executor=self.executor,
             store=self.store,

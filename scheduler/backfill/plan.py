@@ -17,7 +17,7 @@ from functools import cached_property
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar, Version
 from spanwise.orchestrator.component import Component, Resolver
-from spanwise.orchestrator.driver import past_of
+from spanwise.orchestrator.driver import history_of
 from spanwise.orchestrator.errors import ResolutionError, SpanNotFound, UsageError
 from spanwise.orchestrator.history import History, version_of
 from spanwise.orchestrator.pipeline import Pipeline
@@ -234,7 +234,7 @@ class Expected:
         run = Run(pipeline=pipeline.name, calendar=calendar.value)
         self._planned: dict[int, Mapping[str, Version]] = {}
         self._resolvers = [
-            (node, _Foreseen(**vars(past_of(store, run, node.source)), planned=self._planned))
+            (node, _Foreseen(**vars(history_of(store, run, node.source)), planned=self._planned))
             for node in pipeline
             if isinstance(node, Resolver) and isinstance(node, Explains)
         ]

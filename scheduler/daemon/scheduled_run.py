@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from spanwise.orchestrator import lease, process
-from spanwise.orchestrator.base_run import standing
+from spanwise.orchestrator.base_run import usable_executions
 from spanwise.orchestrator.errors import Held, SpanNotFound, SpanwiseError, UsageError
 from spanwise.orchestrator.lease import Holder
 from spanwise.orchestrator.pipeline import Pipeline
@@ -163,7 +163,7 @@ def _asked(store: Store, job: Job, pipeline: Pipeline) -> RunRequest:
     if job.base is not None:
         before = store.run(pipeline.name, job.base)
         with contextlib.suppress(UsageError):  # the pipeline has lost nodes of that run: all of it is run again
-            return resume.resuming(before, standing(store, store.executions(before)), pipeline)
+            return resume.resuming(before, usable_executions(store, store.executions(before)), pipeline)
     return RunRequest(selection=selection(pipeline, job.part), span=job.span, from_scratch=job.from_scratch)
 
 

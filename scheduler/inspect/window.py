@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Resolver
-from spanwise.orchestrator.driver import past_of
+from spanwise.orchestrator.driver import history_of
 from spanwise.orchestrator.errors import ResolutionError, UsageError
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run
@@ -71,7 +71,7 @@ def find_windows(loaded: Loaded, store: Store, *, at: int | None, as_of: datetim
     """
     run = Run(pipeline=loaded.pipeline.name, as_of=as_of, source=loaded.source, calendar=loaded.calendar.value)
     found = [
-        _window(node, node, past_of(store, run, node.source), at)
+        _window(node, node, history_of(store, run, node.source), at)
         for node in loaded.pipeline
         if isinstance(node, Resolver) and isinstance(node, Explains)
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from spanwise.orchestrator.base_run import standing
+from spanwise.orchestrator.base_run import usable_executions
 from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.pipeline import Pipeline, Selection
 from spanwise.orchestrator.run import Execution, Run, State, Trigger, as_typed
@@ -30,7 +30,7 @@ def resume(
     """
     with root.read(settings) as store:
         stopped = find.run(store, reference)
-        executions = standing(store, store.executions(stopped))
+        executions = usable_executions(store, store.executions(stopped))
     _refuse_complete(stopped)
     stopped = replace(stopped, typed=(*stopped.typed, *typed))
     loaded = loaded_again(stopped, settings)

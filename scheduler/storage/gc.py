@@ -25,7 +25,7 @@ from spanwise.orchestrator.base_run import LOOK_BACK
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.collection import COLLECTED, Retention, RetentionDecision, decide_retention
 from spanwise.orchestrator.component import Resolver
-from spanwise.orchestrator.driver import past_of
+from spanwise.orchestrator.driver import history_of
 from spanwise.orchestrator.errors import Held, NotRecorded, ResolutionError, RunError, UsageError
 from spanwise.orchestrator.lease import Clock, Lease
 from spanwise.orchestrator.lineage import Direction, walk
@@ -195,7 +195,7 @@ def _choices(store: Store, loaded: Loaded) -> Iterator[tuple[str, Artifact]]:
     run = Run(pipeline=loaded.pipeline.name, source=loaded.source, calendar=loaded.calendar.value)
     for node in loaded.pipeline:
         if isinstance(node, Resolver):
-            history = past_of(store, run, node.source)
+            history = history_of(store, run, node.source)
             with suppress(ResolutionError):
                 if isinstance(node, Explains):
                     yield from ((node.name, w.chosen) for w in node.explain(history) if w.chosen is not None)

@@ -3,7 +3,7 @@
 import pytest
 
 from spanwise.orchestrator import Component, Input, NotRecorded, Output, Pipeline, Report, UsageError
-from spanwise.orchestrator.base_run import StandIns, stand_ins
+from spanwise.orchestrator.base_run import BaseRun, find_base_run
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.testing import Trial
 
@@ -28,23 +28,23 @@ def trial(tmp_path):
     return Trial(tmp_path)
 
 
-def standing_in(trial, base=None, **part):
+def base_run(trial, base=None, **part):
     whole = pipeline()
-    return stand_ins(trial.store, whole, whole.select(**part), base)
+    return find_base_run(trial.store, whole, whole.select(**part), base)
 
 
 def test_a_whole_run_needs_nobody(trial):
     """Nothing is left out, so nothing stands in."""
-    assert standing_in(trial) == StandIns()
+    assert base_run(trial) == BaseRun()
 
 
 def test_the_newest_run_that_has_it_all_stands_in(trial):
     """For what is read, and for the rest where it has it."""
     for _ in range(2):
         trial.run(pipeline(), RunRequest(cache=False))
-    found = standing_in(trial, first=["b"])
+    found = base_run(trial, first=["b"])
 
-    assert found.base == 2
+    assert found.number == 2
     assert {name: e.run for name, e in found.executions.items()} == {"a": 2, "x": 2}
 
 
@@ -52,9 +52,9 @@ def test_a_run_that_lacks_it_is_passed_over(trial):
     """One failed run does not block the next partial one."""
     trial.run(pipeline())
     trial.run(pipeline(fails="b"), RunRequest(cache=False))
-    found = standing_in(trial, first=["c"])
+    found = base_run(trial, first=["c"])
 
-    assert found.base == 1
+    assert found.number == 1
     assert set(found.executions) == {"a", "b", "x"}
 
 
@@ -62,9 +62,9 @@ def test_outputs_are_never_mixed_from_several_runs(trial):
     """What the chosen run lacks and nobody reads is left out, not taken from another."""
     trial.run(pipeline())
     trial.run(pipeline(fails="x"), RunRequest(cache=False))
-    found = standing_in(trial, first=["b"])
+    found = base_run(trial, first=["b"])
 
-    assert found.base == 2
+    assert found.number == 2
     assert set(found.executions) == {"a"}
 
 
@@ -73,7 +73,7 @@ def test_a_base_run_can_be_named(trial):
     for _ in range(2):
         trial.run(pipeline(), RunRequest(cache=False))
 
-    assert standing_in(trial, base=1, first=["b"]).base == 1
+    assert base_run(trial, base=1, first=["b"]).number == 1
 
 
 def test_a_named_base_run_that_lacks_something_is_refused(trial):
@@ -84,7 +84,7 @@ def test_a_named_base_run_that_lacks_something_is_refused(trial):
     with pytest.raises(
         UsageError, match=r"Run 2 of 'p' has no finished b, which this part reads\. Runs that have it: 1\."
     ):
-        standing_in(trial, base=2, first=["c"])
+        base_run(trial, base=2, first=["c"])
 
 
 def test_without_any_run_the_way_is_told(trial):
@@ -92,7 +92,7 @@ def test_without_any_run_the_way_is_told(trial):
     whole = pipeline()
 
     with pytest.raises(UsageError) as refused:
-        stand_ins(trial.store, whole, whole.select(first=["b"]), None, source="dir/file.py:p")
+        find_base_run(trial.store, whole, whole.select(first=["b"]), None, source="dir/file.py:p")
 
     assert str(refused.value) == (
         "This part of 'p' begins at b and reads what it leaves out: a. No run of it is recorded here yet.\n"
@@ -105,12 +105,12 @@ def test_without_a_run_that_finished_the_way_is_told(trial):
     trial.run(pipeline(fails="a"))
 
     with pytest.raises(UsageError, match=r"out: a\. None of its last 100 runs has finished that\.\nRun the whole"):
-        standing_in(trial, first=["b"])
+        base_run(trial, first=["b"])
 
 
 def test_a_part_that_reads_nothing_needs_no_base(trial):
     """The first nodes can run alone in a fresh store."""
-    assert standing_in(trial, last=["a"]) == StandIns()
+    assert base_run(trial, last=["a"]) == BaseRun()
 
 
 def test_a_base_run_that_is_not_there_is_told(trial):
@@ -118,7 +118,7 @@ def test_a_base_run_that_is_not_there_is_told(trial):
     trial.run(pipeline())
 
     with pytest.raises(NotRecorded, match="has no run 7"):
-        standing_in(trial, base=7, first=["b"])
+        base_run(trial, base=7, first=["b"])
 
 
 def test_a_run_of_stand_ins_can_stand_in(trial):
@@ -126,7 +126,7 @@ def test_a_run_of_stand_ins_can_stand_in(trial):
     trial.run(pipeline())
     whole = pipeline()
     trial.run(whole, RunRequest(selection=whole.select(first=["c"])))
-    found = standing_in(trial, first=["b"])
+    found = base_run(trial, first=["b"])
 
-    assert found.base == 2
+    assert found.number == 2
     assert found.executions["a"].outputs["report"][0].name == "p/a/report/1"

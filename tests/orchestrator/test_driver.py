@@ -7,7 +7,7 @@ from enum import Enum
 import pytest
 
 from spanwise.orchestrator import Component, Examples, Input, Output, Outputs, Report, ResolutionError, Resolver, Run
-from spanwise.orchestrator.driver import Execute, Reuse, drive, on_disk, past_of, recorded
+from spanwise.orchestrator.driver import Execute, Reuse, drive, encode_parameter, history_of, is_on_disk
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.testing import Trial
@@ -84,10 +84,10 @@ def test_what_was_done_before_is_reused(trial):
 @pytest.mark.parametrize(
     ("node", "options", "reason"),
     [
-        (Make(word="b"), {}, "nothing like it was done before"),
-        (Make(word="a", name="Other"), {}, "nothing like it was done before"),
-        (Make(word="a"), {"cache": False}, "told not to use the cache"),
-        (Make(word="a", cache=False), {}, "its cache is switched off"),
+        (Make(word="b"), {}, "no cached result matched"),
+        (Make(word="a", name="Other"), {}, "no cached result matched"),
+        (Make(word="a"), {"cache": False}, "caching is disabled for this run"),
+        (Make(word="a", cache=False), {}, "caching is disabled for this node"),
         (Push(word="a"), {}, "it has effects outside the store, so it is never served from the cache"),
     ],
 )
@@ -108,7 +108,7 @@ def test_a_hit_is_checked_against_the_disk(trial):
     gone = decide(trial, Make(word="a"))
 
     assert isinstance(damaged, Execute)
-    assert gone.reason == f"done before by p/1/Make/1, but {report.uri} is gone or damaged"
+    assert gone.reason == f"the cached result of p/1/Make/1 is unusable: {report.uri} is missing or damaged"
 
 
 @pytest.mark.parametrize("loss", ["gone", "cut short"])
@@ -120,7 +120,7 @@ def test_work_is_not_done_on_inputs_that_are_gone(trial, loss):
     else:
         (report.path / "word").write_text("")
 
-    with pytest.raises(ResolutionError, match="gone or damaged") as refused:
+    with pytest.raises(ResolutionError, match="missing or damaged") as refused:
         decide(trial, Take(one=Make(word="a")["report"]), {"one": (report,)})
 
     assert "p/Make/report/1" in str(refused.value)
@@ -132,13 +132,13 @@ def test_a_file_is_on_the_disk_with_its_size(trial):
     report = trial.first.artifact("Make", "report")
     file = type(report)(str(report.path / "word"), size_bytes=1)
 
-    assert on_disk(report)
-    assert on_disk(file)
-    assert not on_disk(type(report)(str(report.path / "nothing")))
+    assert is_on_disk(report)
+    assert is_on_disk(file)
+    assert not is_on_disk(type(report)(str(report.path / "nothing")))
 
 
 def test_what_a_run_prepares_is_part_of_the_key(trial):
-    """The values that only the run knows can change the result, so they change the key, and are recorded."""
+    """The values that only the run knows can change the result, so they change the key, and are encode_parameter."""
     first = decide(trial, Dated(), run=Run(pipeline="p", number=9, span=1))
     second = decide(trial, Dated(), run=Run(pipeline="p", number=9, span=2))
 
@@ -167,9 +167,9 @@ def test_an_input_changes_the_key_by_its_content(trial):
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({"one": 0, "many": 1}, r"Read needs 'one', and Make\['report'\] gave nothing in this run"),
-        ({"one": 1, "many": 0}, r"Read needs 'many', and Make\['report'\] gave nothing in this run"),
-        ({"one": 2, "many": 1}, r"Read takes one 'one', and 2 came; annotate it Input\[list\[…\]\]"),
+        ({"one": 0, "many": 1}, r"Read needs 'one', but Make\['report'\] is empty in this run"),
+        ({"one": 1, "many": 0}, r"Read needs 'many', but Make\['report'\] is empty in this run"),
+        ({"one": 2, "many": 1}, r"Read takes one 'one', not 2; annotate it Input\[list\[…\]\]"),
     ],
 )
 def test_inputs_are_as_many_as_the_signature_says(trial, inputs, message):
@@ -191,7 +191,7 @@ def test_a_resolver_reuses_what_it_chose(trial):
     assert found.outputs["report"][0].id == report.id
     assert found.reason == "chose p/Make/report/1"
     assert nothing.outputs == {}
-    assert nothing.reason == "found nothing to choose"
+    assert nothing.reason == "found no artifact to choose"
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_choice_of_spans_is_told_as_people_write_them(trial, editions, calenda
 
 def test_the_past_is_seen_as_of_the_run(trial):
     """A history knows the run's pipeline, node and key, and what it may see."""
-    history = past_of(trial.store, RUN, Make(word="a")["report"])
+    history = history_of(trial.store, RUN, Make(word="a")["report"])
 
     assert str(history.address) == "p/Make/report"
     assert history.latest().kind == "Report"
@@ -237,7 +237,7 @@ class Point:
 )  # fmt: skip
 def test_parameters_are_recorded_as_json(value, text):
     """Functions by name, records by their fields, sets in order."""
-    assert recorded(value) == text
+    assert encode_parameter(value) == text
 
 
 def test_many_outputs_are_reused_together(trial):

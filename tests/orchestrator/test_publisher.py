@@ -18,7 +18,7 @@ from spanwise.orchestrator.publisher import (
 )
 from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, MemoryStore
 
-PLAN = Execute(reason="nothing like it was done before", prepared={}, parameters={"n": "3"}, key=None)
+PLAN = Execute(reason="no cached result matched", prepared={}, parameters={"n": "3"}, key=None)
 
 
 @pytest.fixture

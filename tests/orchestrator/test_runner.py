@@ -401,7 +401,7 @@ def test_a_part_reads_the_base_run(trial):
 
     assert ran.states == {"First": State.CACHED, "Second": State.COMPLETE}
     assert ran.run.base == 1
-    assert ran["First"].reason == "stands in from p/1/First/1"
+    assert ran["First"].reason == "supplied by p/1/First/1"
     assert word(ran, "Second") == "ba"
 
 

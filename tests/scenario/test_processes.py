@@ -184,7 +184,7 @@ def begin_and_end(store):
     """What every run does first and last."""
     mine = lease.acquire(store, "unruly", "a run")
     try:
-        for holder in lease.left_open(store, mine):
+        for holder in lease.unclosed_leases(store, mine):
             lease.mark_closed(store, holder)
     finally:
         mine.release()

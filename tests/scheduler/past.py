@@ -42,7 +42,7 @@ class Past:
             key="".join(parts.values()) if parts else "",
             key_parts=parts or {},
             reused=reused,
-            reason="nothing like it was done before" if reused is None else "same as before",
+            reason="no cached result matched" if reused is None else "same as before",
         )
         return self.store.publish(ended).outputs
 

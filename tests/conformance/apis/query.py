@@ -7,7 +7,7 @@ from spanwise.components import QueryExampleGen
 from spanwise.components.ingest.query import Query
 from spanwise.orchestrator import Run
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.driver import past_of
+from spanwise.orchestrator.driver import history_of
 from spanwise.orchestrator.store import MemoryStore
 
 _NEWEST: Mapping[str, int] = {"num_spans": 1, "start": 0}
@@ -17,7 +17,7 @@ def ask(given: Mapping[str, Any]) -> dict[str, Any]:
     """The query as it would be asked; which span is decided as in a run, and the values are those that are bound."""
     node = QueryExampleGen(query=given["query"], connection="env:NOT_CONNECTED")
     run = Run(pipeline="p", span=_named_span(given["range"]))
-    prepared = node.prepare(run, lambda key: past_of(MemoryStore(), run, node[key]))
+    prepared = node.prepare(run, lambda key: history_of(MemoryStore(), run, node[key]))
     return {
         "span": prepared["span"],
         "version": prepared["version"],

@@ -506,7 +506,7 @@ def test_a_node_whose_outputs_were_collected_is_done_again(trial: Trial) -> None
 
     again = trial.run(chain("a"))
 
-    assert again["Make"].reason == "done before by p/1/Make/1, but p/Make/report/1 was collected"
+    assert again["Make"].reason == "the cached result of p/1/Make/1 is unusable: p/Make/report/1 was collected"
     assert again.artifact("Make", "report").name == "p/Make/report/3"
     assert again.artifact("Make", "report").content == first.artifact("Make", "report").content
     assert again.states == {"Make": State.COMPLETE, "Read": State.CACHED}
@@ -534,8 +534,8 @@ def test_a_window_over_collected_spans_names_the_commands(trial: Trial) -> None:
     mended = trial.run(learning(3), span=3)
 
     assert refused["Learn"].error == (
-        "Learn was to read p/Ingest/examples/1/1 and 1 more, but the files were collected.\n"
-        "Make them again:  spanwise run p.py --span 1 --to Ingest\n"
+        "Learn reads p/Ingest/examples/1/1 and 1 more, but the files were garbage-collected.\n"
+        "Recreate them:  spanwise run p.py --span 1 --to Ingest\n"
         "  spanwise run p.py --span 2 --to Ingest"
     )
     assert mended["Learn"].state is State.COMPLETE
