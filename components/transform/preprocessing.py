@@ -26,7 +26,8 @@ from spanwise.components.transform.analyzers import (
     Boundaries,
     Count,
     Extremes,
-    Moments,
+    MeanAndDeviation,
+    NumberRange,
     Plain,
     PreprocessingError,
     Quantile,
@@ -244,7 +245,7 @@ def analyze(analyzer: Analyzer[S], *inputs: pl.Expr, use: Use | None = None) -> 
     if trace is None:
         raise PreprocessingError(f"{name}: analyzers are asked inside of a preprocessing function, nowhere else.")
     if not isinstance(analyzer, Analyzer):
-        raise PreprocessingError(f"analyze takes an analyzer first, such as Moments(), not {analyzer!r}.")
+        raise PreprocessingError(f"analyze takes an analyzer first, such as MeanAndDeviation(), not {analyzer!r}.")
     for each in inputs:
         if not isinstance(each, pl.Expr):
             raise PreprocessingError(f"{name} analyzes expressions such as columns['distance'], not {each!r}.")
@@ -287,12 +288,12 @@ def count(expression: pl.Expr) -> pl.Expr:
 
 def mean(expression: pl.Expr) -> pl.Expr:
     """The mean, without nulls, NaN and infinities; null if there is nothing else."""
-    return _part(Moments(), "mean", expression, pl.Float64)
+    return _part(MeanAndDeviation(), "mean", expression, pl.Float64)
 
 
 def standard_deviation(expression: pl.Expr) -> pl.Expr:
     """That of the population, without nulls, NaN and infinities; null if there is nothing else."""
-    return _part(Moments(), "standard_deviation", expression, pl.Float64)
+    return _part(MeanAndDeviation(), "standard_deviation", expression, pl.Float64)
 
 
 def total(expression: pl.Expr) -> pl.Expr:
@@ -332,7 +333,7 @@ def scale_to_z_score(expression: pl.Expr) -> pl.Expr:
         centred = expression.cast(pl.Float64) - _typed(found["mean"], pl.Float64)
         return centred / pl.lit(found["standard_deviation"] or 1.0, dtype=pl.Float64)
 
-    return analyze(Moments(), expression, use=use)
+    return analyze(MeanAndDeviation(), expression, use=use)
 
 
 def scale_to_0_1(expression: pl.Expr) -> pl.Expr:
@@ -350,13 +351,6 @@ def scale_to_0_1(expression: pl.Expr) -> pl.Expr:
         return (expression.cast(pl.Float64) - pl.lit(float(low))) / pl.lit(width or 1.0)
 
     return analyze(NumberRange(), expression, use=use)
-
-
-class NumberRange(Extremes):
-    """The smallest and largest number."""
-
-    def refusal(self, *types: pl.DataType) -> str | None:
-        return Moments().refusal(*types)
 
 
 def bucketize(expression: pl.Expr, buckets: int) -> pl.Expr:
@@ -472,4 +466,4 @@ def impute_mean(expression: pl.Expr) -> pl.Expr:
         found = cast("dict[str, float | None]", value)["mean"]
         return expression.cast(pl.Float64).fill_nan(None).fill_null(_typed(found, pl.Float64))
 
-    return analyze(Moments(), expression, use=use)
+    return analyze(MeanAndDeviation(), expression, use=use)

@@ -5,16 +5,22 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from typing import Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar
 
 from spanwise.orchestrator.artifact import Value
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 State: TypeAlias = Mapping[str, Value]
 """What an accumulator holds, as JSON can say it."""
 
 
 class Accumulator(Protocol):
-    """Gathered from part of the values; merging two gives what all of their values would have given."""
+    """Figures of some of the values; merging two gives the figures of all their values."""
+
+    @classmethod
+    def accumulate(cls, values: pa.Array[Any]) -> Self: ...
 
     def merge(self, other: Self) -> Self: ...
 

@@ -1,7 +1,15 @@
 """What is learned from all rows of a window before any of them is transformed."""
 
 from spanwise.components.transform.analyzers.analyzer import Analyzer, PreprocessingError
-from spanwise.components.transform.analyzers.numbers import Boundaries, Count, Extremes, Moments, Quantile, Total
+from spanwise.components.transform.analyzers.numbers import (
+    Boundaries,
+    Count,
+    Extremes,
+    MeanAndDeviation,
+    NumberRange,
+    Quantile,
+    Total,
+)
 from spanwise.components.transform.analyzers.plain import Plain
 from spanwise.components.transform.analyzers.terms import Terms
 
@@ -10,7 +18,8 @@ __all__ = [
     "Boundaries",
     "Count",
     "Extremes",
-    "Moments",
+    "MeanAndDeviation",
+    "NumberRange",
     "Plain",
     "PreprocessingError",
     "Quantile",

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 import polars as pl
 
 from spanwise.components.transform.analyzers import plain
 from spanwise.components.transform.analyzers.plain import Plain
 
+if TYPE_CHECKING:
+    from spanwise.components.statistics.accumulators import Accumulator
+
 State = TypeVar("State")
+Accumulated = TypeVar("Accumulated", bound="Accumulator")
 
 
 class PreprocessingError(ValueError):
-    """Something wrong in a preprocessing function or in what it was applied to; the message is complete."""
+    """A mistake in a preprocessing function or in the data it was applied to; the message is complete."""
 
 
 class Analyzer(Generic[State]):
-    """One's own analyzer is a frozen dataclass with three methods; its fields are its parameters.
+    """An analyzer is a frozen dataclass with three methods; its fields are its parameters.
 
         @dataclass(frozen=True)
         class Longest(Analyzer[int]):
@@ -41,7 +47,7 @@ class Analyzer(Generic[State]):
     """
 
     finishing: ClassVar[tuple[str, ...]] = ()
-    """Parameters that `finish` alone reads: with others of those, what was accumulated is used again."""
+    """Parameters that only `finish` reads: when they change, the accumulated states are reused."""
 
     def accumulate(self, *values: pl.Series) -> State:
         """The state of one batch: a series for each expression that was passed to `analyze`, perhaps without rows."""
@@ -52,24 +58,24 @@ class Analyzer(Generic[State]):
         raise NotImplementedError
 
     def finish(self, state: State) -> Plain:
-        """What was learned."""
+        """The value that was learned."""
         raise NotImplementedError
 
     def refusal(self, *types: pl.DataType) -> str | None:  # noqa: ARG002  for those that override it
-        """Why expressions of these types cannot be analyzed, for people; None if they can."""
+        """Why expressions of these types cannot be analyzed; None if they can."""
         return None
 
     def pack(self, state: State) -> bytes:
-        """The state as it is kept between runs: the same bytes for the same state."""
+        """The state as it is stored between runs: the same bytes for the same state."""
         return plain.dumps(cast("Plain", state)).encode()
 
     def unpack(self, raw: bytes) -> State:
-        """What `pack` was given."""
+        """The reverse of `pack`."""
         return cast("State", plain.loads(raw.decode()))
 
     @property
     def label(self) -> str:
-        """Class and parameters, by which the graph on disk finds the value of this analyzer."""
+        """Class and parameters; names the value of this analyzer in the graph on disk."""
         return self._label(())
 
     @property
@@ -79,10 +85,43 @@ class Analyzer(Generic[State]):
 
     def _label(self, without: Sequence[str]) -> str:
         fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(self) if dataclasses.is_dataclass(self) else ()
-        said = [f"{f.name}={plain.dumps(getattr(self, f.name))}" for f in fields if f.name not in without]
-        return ", ".join([type(self).__name__, *said])
+        parameters = [f"{f.name}={plain.dumps(getattr(self, f.name))}" for f in fields if f.name not in without]
+        return ", ".join([type(self).__name__, *parameters])
+
+
+class AccumulatorAnalyzer(Analyzer[Accumulated]):
+    """An analyzer that is an accumulator of `components.statistics` and a `finish`.
+
+    Accumulators are imported only where rows are analyzed: where a graph is applied, its values are all there is.
+    """
+
+    accumulator: ClassVar[str]  #: its name in `components.statistics.accumulators`
+
+    def prepare(self, values: pl.Series) -> pl.Series:
+        """The values as the accumulator takes them."""
+        return values
+
+    def accumulate(self, *values: pl.Series) -> Accumulated:
+        return self._class().accumulate(self.prepare(values[0]).rechunk().to_arrow())
+
+    def merge(self, states: Sequence[Accumulated]) -> Accumulated:
+        return functools.reduce(lambda one, other: one.merge(other), states)
+
+    def pack(self, state: Accumulated) -> bytes:
+        from spanwise.components.statistics.accumulators import to_bytes
+
+        return to_bytes(state)
+
+    def unpack(self, raw: bytes) -> Accumulated:
+        from spanwise.components.statistics.accumulators import from_bytes
+
+        return from_bytes(self._class(), raw)
+
+    def _class(self) -> type[Accumulated]:
+        module = import_module("spanwise.components.statistics.accumulators")
+        return cast("type[Accumulated]", getattr(module, self.accumulator))
 
 
 def is_number(type_: pl.DataType) -> bool:
-    """Whether it can be counted with; a bool is 0 or 1, and a column of nothing but nulls fits everywhere."""
+    """Whether values of this type are numbers; a bool is 0 or 1, and a column of nothing but nulls fits everywhere."""
     return type_.is_numeric() or type_ in (pl.Boolean, pl.Null)

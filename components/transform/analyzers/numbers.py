@@ -1,53 +1,41 @@
-"""Counts, sums, means, extremes and quantiles. Nulls, NaN and infinities are passed over.
-
-The accumulating is that of the statistics (`statistics.accumulators`), imported only where rows are analyzed: where a
-graph is applied, its values are all there is.
-"""
+"""Counts, sums, means, extremes and quantiles. Nulls, NaN and infinities are left out."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import polars as pl
 
-from spanwise.components.transform.analyzers.analyzer import Analyzer, is_number
+from spanwise.components.transform.analyzers.analyzer import Accumulated, AccumulatorAnalyzer, Analyzer, is_number
 from spanwise.components.transform.analyzers.plain import Plain
 
 if TYPE_CHECKING:
-    from typing import Any
-
-    import pyarrow as pa
-
-    from spanwise.components.statistics import accumulators
-    from spanwise.components.statistics.accumulators import Accumulator
+    from spanwise.components.statistics.accumulators import Extrema, Moments, Quantiles
 
 Number: TypeAlias = "int | float"
 
-S = TypeVar("S", bound="Accumulator")
+
+def refuse_others(type_: pl.DataType) -> str | None:
+    """Why a column of this type has no numbers; None if it has."""
+    return None if is_number(type_) else f"it analyzes numbers, not {type_}; cast them first"
 
 
-def merged(states: Sequence[S]) -> S:
-    """The accumulators of all parts as one, in their order."""
-    return functools.reduce(lambda mine, other: mine.merge(other), states)
+class NumberAnalyzer(AccumulatorAnalyzer[Accumulated]):
+    """An accumulator of numbers; a column without any value counts as one of doubles."""
 
-
-def arrow(values: pl.Series) -> pa.Array[Any]:
-    """The numbers as accumulators take them; a column without any value counts as one of doubles."""
-    return values.cast(pl.Float64 if values.dtype == pl.Null else values.dtype).rechunk().to_arrow()
-
-
-class _OfNumbers:
     def refusal(self, *types: pl.DataType) -> str | None:
-        return None if is_number(types[0]) else f"it analyzes numbers, not {types[0]}; cast them first"
+        return refuse_others(types[0])
+
+    def prepare(self, values: pl.Series) -> pl.Series:
+        return values.cast(pl.Float64) if values.dtype == pl.Null else values
 
 
 @dataclass(frozen=True)
 class Count(Analyzer[int]):
-    """How many values there are that are not null."""
+    """The number of values that are not null."""
 
     def accumulate(self, *values: pl.Series) -> int:
         return len(values[0]) - values[0].null_count()
@@ -60,43 +48,29 @@ class Count(Analyzer[int]):
 
 
 @dataclass(frozen=True)
-class Moments(_OfNumbers, Analyzer["accumulators.Moments"]):
-    """Mean and standard deviation (of the population); both None if there is nothing."""
+class MeanAndDeviation(NumberAnalyzer["Moments"]):
+    """Mean and standard deviation (of the population); both None if there are no values."""
 
-    def accumulate(self, *values: pl.Series) -> accumulators.Moments:
-        from spanwise.components.statistics.accumulators import Moments as Accumulated
+    accumulator = "Moments"
 
-        return Accumulated.accumulate(arrow(values[0]))
-
-    def merge(self, states: Sequence[accumulators.Moments]) -> accumulators.Moments:
-        return merged(states)
-
-    def finish(self, state: accumulators.Moments) -> Plain:
+    def finish(self, state: Moments) -> Plain:
         if not state.count:
             return {"mean": None, "standard_deviation": None}
         return {"mean": state.mean, "standard_deviation": state.std}
 
-    def pack(self, state: accumulators.Moments) -> bytes:
-        from spanwise.components.statistics.accumulators import to_bytes
-
-        return to_bytes(state)
-
-    def unpack(self, raw: bytes) -> accumulators.Moments:
-        from spanwise.components.statistics.accumulators import Moments as Accumulated
-        from spanwise.components.statistics.accumulators import from_bytes
-
-        return from_bytes(Accumulated, raw)
-
 
 @dataclass(frozen=True)
-class Total(_OfNumbers, Analyzer[Number]):
+class Total(Analyzer[Number]):
     """The sum; of whole numbers it is exact, however large."""
 
+    def refusal(self, *types: pl.DataType) -> str | None:
+        return refuse_others(types[0])
+
     def accumulate(self, *values: pl.Series) -> Number:
-        (found,) = values
-        if found.dtype.is_integer() or found.dtype in (pl.Boolean, pl.Null):
-            return int(found.cast(pl.Int128).sum())
-        return math.fsum(finite(found))
+        (numbers,) = values
+        if numbers.dtype.is_integer() or numbers.dtype in (pl.Boolean, pl.Null):
+            return int(numbers.cast(pl.Int128).sum())
+        return math.fsum(finite(numbers))
 
     def merge(self, states: Sequence[Number]) -> Number:
         return sum(states) if all(isinstance(each, int) for each in states) else math.fsum(states)
@@ -107,21 +81,21 @@ class Total(_OfNumbers, Analyzer[Number]):
 
 @dataclass(frozen=True)
 class Extremes(Analyzer["list[Plain]"]):
-    """The smallest and the largest value: of numbers, times or texts; both None if there is nothing."""
+    """The smallest and the largest value: of numbers, times or texts; both None if there are no values."""
 
     def refusal(self, *types: pl.DataType) -> str | None:
         (type_,) = types
         if getattr(type_, "time_unit", None) == "ns":
-            return f"values are kept to the microsecond, and it is {type_}; cast it first: .dt.cast_time_unit('us')"
+            return f"values are stored to the microsecond, and it is {type_}; cast it first: .dt.cast_time_unit('us')"
         if is_number(type_) or type_ in (pl.Date, pl.String) or type_.is_temporal():
             return None
         return f"smallest and largest are of numbers, times or texts, not of {type_}; cast it first"
 
     def accumulate(self, *values: pl.Series) -> list[Plain]:
-        (found,) = values
-        if found.dtype.is_float():
-            found = finite(found)
-        return [cast("Plain", found.min()), cast("Plain", found.max())]
+        (column,) = values
+        if column.dtype.is_float():
+            column = finite(column)
+        return [cast("Plain", column.min()), cast("Plain", column.max())]
 
     def merge(self, states: Sequence[list[Plain]]) -> list[Plain]:
         known = [state for state in states if state[0] is not None]
@@ -134,49 +108,43 @@ class Extremes(Analyzer["list[Plain]"]):
         return {"minimum": state[0], "maximum": state[1]}
 
 
-class _Summarizing(_OfNumbers, Analyzer["accumulators.Quantiles"]):
+@dataclass(frozen=True)
+class NumberRange(NumberAnalyzer["Extrema"]):
+    """The smallest and the largest number; both None if there are no values."""
+
+    accumulator = "Extrema"
+
+    def finish(self, state: Extrema) -> Plain:
+        return {"minimum": state.least, "maximum": state.greatest}
+
+
+class QuantileAnalyzer(NumberAnalyzer["Quantiles"]):
     """Quantiles from a summary of bounded size; how far a rank can be off: `statistics.accumulators.quantiles`."""
 
-    def accumulate(self, *values: pl.Series) -> accumulators.Quantiles:
-        from spanwise.components.statistics.accumulators import Quantiles
-
-        return Quantiles.accumulate(arrow(values[0]))
-
-    def merge(self, states: Sequence[accumulators.Quantiles]) -> accumulators.Quantiles:
-        return merged(states)
-
-    def pack(self, state: accumulators.Quantiles) -> bytes:
-        from spanwise.components.statistics.accumulators import to_bytes
-
-        return to_bytes(state)
-
-    def unpack(self, raw: bytes) -> accumulators.Quantiles:
-        from spanwise.components.statistics.accumulators import Quantiles, from_bytes
-
-        return from_bytes(Quantiles, raw)
+    accumulator = "Quantiles"
 
 
 @dataclass(frozen=True)
-class Boundaries(_Summarizing):
-    """What divides the values into `buckets` groups of equal size: ascending, fewer where many values are equal."""
+class Boundaries(QuantileAnalyzer):
+    """The boundaries that divide the values into `buckets` groups of equal size: ascending, fewer where many values are equal."""
 
     finishing = ("buckets",)
 
-    buckets: int  #: how many groups
+    buckets: int  #: number of groups
 
-    def finish(self, state: accumulators.Quantiles) -> Plain:
+    def finish(self, state: Quantiles) -> Plain:
         return sorted(set(state.boundaries(self.buckets).tolist())) if state.count else []
 
 
 @dataclass(frozen=True)
-class Quantile(_Summarizing):
-    """The smallest value that at least the share `at` of all values does not exceed; None if there is nothing."""
+class Quantile(QuantileAnalyzer):
+    """The smallest value that at least the share `at` of all values does not exceed; None if there are no values."""
 
     finishing = ("at",)
 
     at: float  #: from 0 to 1
 
-    def finish(self, state: accumulators.Quantiles) -> Plain:
+    def finish(self, state: Quantiles) -> Plain:
         return float(state.quantiles([self.at])[0]) if state.count else None
 
 

@@ -1,18 +1,16 @@
-"""Terms: which values there are and how often, counted exactly; what vocabularies are made of.
+"""Terms: which values a column has and how often, counted exactly; the basis of vocabularies.
 
 A state holds each distinct value once, so a column of 10 million different texts makes a state of as many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from spanwise.components.transform.analyzers.analyzer import Analyzer
-from spanwise.components.transform.analyzers.numbers import merged
+from spanwise.components.transform.analyzers.analyzer import AccumulatorAnalyzer
 from spanwise.components.transform.analyzers.plain import Plain
 
 if TYPE_CHECKING:
@@ -20,13 +18,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Terms(Analyzer["Vocabulary"]):
+class Terms(AccumulatorAnalyzer["Vocabulary"]):
     """The values as text, the most frequent first, those of equal counts by their bytes."""
 
+    accumulator = "Vocabulary"
     finishing = ("top_k", "min_count")
 
-    top_k: int | None = None  #: no more than these
-    min_count: int = 1  #: only what occurs at least so often in all spans together
+    top_k: int | None = None  #: at most this many
+    min_count: int = 1  #: fewer occurrences in all spans together leave a term out
 
     def refusal(self, *types: pl.DataType) -> str | None:
         (type_,) = types
@@ -34,23 +33,8 @@ class Terms(Analyzer["Vocabulary"]):
             return f"a vocabulary is of texts, whole numbers or dates, not of {type_}; make a text of it first"
         return None
 
-    def accumulate(self, *values: pl.Series) -> Vocabulary:
-        from spanwise.components.statistics.accumulators import Vocabulary
-
-        return Vocabulary.accumulate(values[0].cast(pl.String).rechunk().to_arrow())
-
-    def merge(self, states: Sequence[Vocabulary]) -> Vocabulary:
-        return merged(states)
+    def prepare(self, values: pl.Series) -> pl.Series:
+        return values.cast(pl.String)
 
     def finish(self, state: Vocabulary) -> Plain:
-        return [found.value for found in state.top(self.top_k, at_least=self.min_count)]
-
-    def pack(self, state: Vocabulary) -> bytes:
-        from spanwise.components.statistics.accumulators import to_bytes
-
-        return to_bytes(state)
-
-    def unpack(self, raw: bytes) -> Vocabulary:
-        from spanwise.components.statistics.accumulators import Vocabulary, from_bytes
-
-        return from_bytes(Vocabulary, raw)
+        return [term.value for term in state.top(self.top_k, at_least=self.min_count)]

@@ -13,7 +13,7 @@ from spanwise.components.transform.analyzers import (
     Boundaries,
     Count,
     Extremes,
-    Moments,
+    MeanAndDeviation,
     PreprocessingError,
     Quantile,
     Terms,
@@ -31,7 +31,7 @@ from spanwise.components.transform.preprocessing import (
     scale_to_z_score,
 )
 
-ALL = [Count(), Moments(), Total(), Extremes(), Boundaries(4), Quantile(0.5), Terms()]
+ALL = [Count(), MeanAndDeviation(), Total(), Extremes(), Boundaries(4), Quantile(0.5), Terms()]
 
 
 def learned(analyzer, *batches):
@@ -53,7 +53,7 @@ def test_the_cut_into_batches_does_not_show(analyzer, values, cut):
     found = learned(analyzer, whole[:cut], whole[cut:])
 
     expected = learned(analyzer, whole)
-    if isinstance(analyzer, Moments) and found["mean"] is not None:
+    if isinstance(analyzer, MeanAndDeviation) and found["mean"] is not None:
         assert found == {name: pytest.approx(value, abs=1e-9) for name, value in expected.items()}
     else:
         assert found == expected
@@ -76,7 +76,7 @@ def test_nan_and_infinities_are_passed_over():
     """Mean, extremes and quantiles are those of the finite numbers alone."""
     values = pl.Series([1.0, float("nan"), 3.0, float("inf"), float("-inf"), None])
 
-    assert learned(Moments(), values) == {"mean": 2.0, "standard_deviation": 1.0}
+    assert learned(MeanAndDeviation(), values) == {"mean": 2.0, "standard_deviation": 1.0}
     assert learned(Extremes(), values) == {"minimum": 1.0, "maximum": 3.0}
     assert learned(Quantile(1.0), values) == 3.0
     assert learned(Total(), values) == 4.0
@@ -157,8 +157,8 @@ def test_the_same_question_is_asked_once():
     )
 
     assert [question.text for question in found.open.values()] == [
-        'Moments of col("x")',
-        'Moments of [(col("x")) + (dyn int: 1)]',
+        'MeanAndDeviation of col("x")',
+        'MeanAndDeviation of [(col("x")) + (dyn int: 1)]',
     ]
 
 
@@ -172,7 +172,7 @@ def test_a_nested_question_waits_for_the_inner_one():
     ((key, question),) = first.open.items()
     second = trace(preprocess, {key: {"mean": 2.0, "standard_deviation": 4.0}})
 
-    assert question.analyzer == Moments()
+    assert question.analyzer == MeanAndDeviation()
     ((_, then),) = second.open.items()
     assert then.analyzer == Boundaries(4)
     assert "2.0" in then.text

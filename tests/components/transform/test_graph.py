@@ -212,7 +212,7 @@ def test_a_graph_can_be_read_by_people(folder):
     kept = json.loads((folder / "graph.json").read_text())
 
     values = {each["name"]: each["value"] for each in kept["values"]}
-    assert values["Moments of distance"]["mean"] == 793.75
+    assert values["MeanAndDeviation of distance"]["mean"] == 793.75
     assert values["Terms, top_k=2, min_count=1 of carrier"] == ["AA", "B6"]
     assert kept["outputs"]["late"] == "Int8"
     assert "def preprocess(columns):" in (folder / "preprocessing.py").read_text()
@@ -268,7 +268,7 @@ def test_a_value_too_few_is_noticed(folder):
     kept = json.loads((folder / "graph.json").read_text())
     (folder / "graph.json").write_text(json.dumps({**kept, "values": kept["values"][1:]}))
 
-    with pytest.raises(PreprocessingError, match="holds no answer to 'Moments of distance'"):
+    with pytest.raises(PreprocessingError, match="holds no answer to 'MeanAndDeviation of distance'"):
         Preprocessor.load(folder)
 
 
