@@ -33,7 +33,8 @@ from spanwise.components.transform.preprocessing import (
     vocabulary,
 )
 from spanwise.components.transform.standalone import standalone
-from spanwise.components.transform.window_job import WindowPlan, transform_window
+from spanwise.components.transform.window_plan import TransformPlan
+from spanwise.components.transform.window_transform import transform_window
 from spanwise.orchestrator.artifact import Examples
 
 TIMES = 5
@@ -80,7 +81,7 @@ def _windows(flights: pa.Table, folder: Path) -> Iterator[Figure]:
         spans.append(_span(folder / f"day{number}", number, days.filter(chosen)))
     turns = itertools.count()
 
-    def transformed(window: Sequence[Examples], earlier: Sequence[str] = ()) -> WindowPlan:
+    def transformed(window: Sequence[Examples], earlier: Sequence[str] = ()) -> TransformPlan:
         plan = _plan(window, folder / f"turn{next(turns)}", earlier)
         transform_window(plan)
         return plan
@@ -167,8 +168,8 @@ def _span(folder: Path, number: int, *tables: pa.Table) -> Examples:
     return examples
 
 
-def _plan(window: Sequence[Examples], place: Path, earlier: Sequence[str] = ()) -> WindowPlan:
-    return WindowPlan(
+def _plan(window: Sequence[Examples], place: Path, earlier: Sequence[str] = ()) -> TransformPlan:
+    return TransformPlan(
         examples=tuple(window),
         source=standalone(preprocess),
         function=preprocess.__name__,

@@ -1,4 +1,4 @@
-"""Transform graphs: a user's preprocessing with the values of its analyzers, kept on disk and applied anywhere.
+"""Transform graphs: a user's preprocessing with the values of its analyzers, stored on disk and applied anywhere.
 
 A graph is three files that people can read and later versions can load:
 
@@ -24,7 +24,13 @@ import polars as pl
 
 from spanwise.components.transform import standalone
 from spanwise.components.transform.analyzers import Plain, PreprocessingError, plain
-from spanwise.components.transform.preprocessing import Columns, Preprocessing, Trace, follow, shown
+from spanwise.components.transform.preprocessing import (
+    Columns,
+    Preprocessing,
+    PreprocessingTrace,
+    format_expression,
+    trace_function,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +48,7 @@ T = TypeVar("T", "pl.DataFrame", "pa.Table", "pa.RecordBatch")
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessor:
-    """One preprocessing function, with all that it must know about the rows it was made from.
+    """One preprocessing function, with all that it learned from the rows of a window.
 
     graph = Preprocessor.load("models/7/graph")
     features = graph.apply(table, serving=True)
@@ -52,7 +58,7 @@ class Preprocessor:
     source: str  #: of a module of its own
     inputs: Mapping[str, pl.DataType]  #: every column the examples had, whether it is used or not
     unreadable: Mapping[str, str] = field(default_factory=dict)  #: columns Polars cannot read, and why
-    values: Mapping[str, Plain]  #: what the analyzers learned, by their names
+    values: Mapping[str, Plain]  #: what the analyzers learned, by the names of their calls
     features: Mapping[str, pl.Expr]  #: by name, in order
     outputs: Mapping[str, pl.DataType]  #: the type of each feature
 
@@ -68,14 +74,14 @@ class Preprocessor:
         """The graph whose analyzers have these values.
 
         Raises:
-            PreprocessingError: the function fails, or asks for something else than what the values answer.
+            PreprocessingError: the function fails, or calls other analyzers than those that the values are of.
         """
         unreadable = dict(unreadable or {})
-        trace = Trace(columns=Columns(inputs, unreadable), kept=values)
-        follow(loaded(source, function), trace)
+        trace = PreprocessingTrace(columns=Columns(inputs, unreadable), values=values)
+        trace_function(load_function(source, function), trace)
         unused = sorted(values.keys() - trace.names.values())
         if unused:
-            raise PreprocessingError(f"the graph answers '{unused[0]}', which {function} does not ask.")
+            raise PreprocessingError(f"the graph has a value for '{unused[0]}', which {function} does not call.")
         return cls(
             function=function,
             source=source,
@@ -83,7 +89,7 @@ class Preprocessor:
             unreadable=unreadable,
             values=dict(values),
             features=dict(trace.features),
-            outputs={name: type_of(each, inputs, feature(name)) for name, each in trace.features.items()},
+            outputs={name: type_of(each, inputs, feature_label(name)) for name, each in trace.features.items()},
         )
 
     @classmethod
@@ -95,23 +101,23 @@ class Preprocessor:
         """
         folder = Path(path)
         try:
-            kept = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
+            stored = json.loads((folder / "graph.json").read_text(encoding="utf-8"))
             source = (folder / "preprocessing.py").read_text(encoding="utf-8")
             types = pl.read_parquet(folder / "inputs.parquet").schema
         except (OSError, ValueError, pl.exceptions.PolarsError) as error:
-            raise PreprocessingError(f"{folder} holds no transform graph that can be read: {error}") from error
-        if kept["format"] > FORMAT:
+            raise PreprocessingError(f"{folder} has no transform graph that can be read: {error}") from error
+        if stored["format"] > FORMAT:
             raise PreprocessingError(
-                f"{folder} was written in format {kept['format']} by spanwise {kept['versions'].get('spanwise')}; this "
-                f"version reads up to {FORMAT}. Install that one or a later one."
+                f"{folder} was written in format {stored['format']} by spanwise {stored['versions'].get('spanwise')}; "
+                f"this version reads up to {FORMAT}. Install that one or a later one."
             )
-        if standalone.digest(source) != kept["source_digest"]:
+        if standalone.digest(source) != stored["source_digest"]:
             raise PreprocessingError(
                 f"{folder}/preprocessing.py is not the file that graph.json was written with: it was edited or "
                 "damaged. Restore it, or run Transform again."
             )
-        values = {each["name"]: plain.untagged(each["value"]) for each in kept["values"]}
-        return cls.of(source, kept["function"], types, values, kept["unreadable"])
+        values = {each["name"]: plain.untagged(each["value"]) for each in stored["values"]}
+        return cls.of(source, stored["function"], types, values, stored["unreadable"])
 
     def save(self, path: str | Path) -> None:
         """Writes the graph: the same bytes for the same graph and versions."""
@@ -119,7 +125,7 @@ class Preprocessor:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "preprocessing.py").write_text(self.source, encoding="utf-8")
         pl.DataFrame(schema=dict(self.inputs)).write_parquet(folder / "inputs.parquet")
-        kept = {
+        stored = {
             "format": FORMAT,
             "function": self.function,
             "source_digest": standalone.digest(self.source),
@@ -129,7 +135,7 @@ class Preprocessor:
             "outputs": {name: str(type_) for name, type_ in self.outputs.items()},
             "values": [{"name": name, "value": plain.tagged(value)} for name, value in self.values.items()],
         }
-        text = json.dumps(kept, ensure_ascii=False, allow_nan=False, indent=1)
+        text = json.dumps(stored, ensure_ascii=False, allow_nan=False, indent=1)
         (folder / "graph.json").write_text(text + "\n", encoding="utf-8")
 
     def needs(self, outputs: Iterable[str] | None = None) -> tuple[str, ...]:
@@ -157,10 +163,10 @@ class Preprocessor:
         if serving:
             chosen = [name for name in chosen if there.issuperset(self.features[name].meta.root_names())]
         self._refuse_missing(chosen, there)
-        given = [self._conformed(frame[name]) for name in self.needs(chosen)]
+        given = [self._conform(frame[name]) for name in self.needs(chosen)]
         conformed = pl.DataFrame(given) if given else pl.select(pl.repeat(0, len(frame)).alias("\x1arows"))
         features = {name: self.features[name] for name in chosen}
-        return cast("T", _like(data, evaluate(features, conformed)))
+        return cast("T", _convert_like(data, evaluate(features, conformed)))
 
     def _chosen(self, outputs: Iterable[str] | None) -> list[str]:
         if outputs is None:
@@ -180,7 +186,7 @@ class Preprocessor:
                         f"{', '.join(sorted(there)) or 'none'}. To leave such features out: apply(…, serving=True)."
                     )
 
-    def _conformed(self, column: pl.Series) -> pl.Series:
+    def _conform(self, column: pl.Series) -> pl.Series:
         """The column in the type it had in training.
 
         Raises:
@@ -197,14 +203,14 @@ class Preprocessor:
                 if found.cast(column.dtype).equals(column, null_equal=True):
                     return found
         except pl.exceptions.PolarsError:
-            pass  # told below
+            pass  # the error below says it
         raise PreprocessingError(
             f"column {column.name!r} is {column.dtype} here and was {wanted} where the graph was made, and not every "
             "value can be read as that; cast it before."
         )
 
 
-def loaded(source: str, function: str) -> Preprocessing:
+def load_function(source: str, function: str) -> Preprocessing:
     """The function that a source defines."""
     try:
         return cast("Preprocessing", getattr(standalone.load(source), function))
@@ -225,18 +231,18 @@ def type_of(expression: pl.Expr, inputs: Mapping[str, pl.DataType], who: str) ->
     try:
         return pl.LazyFrame(schema=roots).select(expression.alias("value")).collect_schema()["value"]
     except pl.exceptions.PolarsError as error:
-        raise failure(who, expression, error) from error
+        raise evaluation_error(who, expression, error) from error
 
 
-def feature(name: str) -> str:
-    """How an error calls a feature."""
+def feature_label(name: str) -> str:
+    """A feature as an error names it."""
     return f"feature {name!r}"
 
 
 def evaluate(
-    features: Mapping[str, pl.Expr], frame: pl.DataFrame, called: Callable[[str], str] = feature
+    features: Mapping[str, pl.Expr], frame: pl.DataFrame, label: Callable[[str], str] = feature_label
 ) -> pl.DataFrame:
-    """Each expression over the rows of the frame. `called` says by the name of one what an error calls it.
+    """Each expression over the rows of the frame. `label` gives the text by which an error names one.
 
     Raises:
         PreprocessingError: one fails; it is named.
@@ -244,7 +250,7 @@ def evaluate(
     if not features:
         return frame.select()
     if len(frame) == 1:
-        return evaluate(features, pl.DataFrame([pl.concat([c, c]) for c in frame.get_columns()]), called).head(1)
+        return evaluate(features, pl.DataFrame([pl.concat([c, c]) for c in frame.get_columns()]), label).head(1)
     # Polars divides a constant by another, but multiplies a column by the inverse of a constant; and it takes a column,
     # or a chunk, of one row, or one that was made of a constant, for a constant. So there must be two rows in one
     # chunk, each a value of its own: else a row that is served would differ in its last bits from training.
@@ -259,14 +265,14 @@ def evaluate(
             try:
                 frame.with_columns(each.alias(name))
             except _ANYTHING as its_own:
-                raise failure(called(name), each, its_own) from error
+                raise evaluation_error(label(name), each, its_own) from error
         raise PreprocessingError(f"the features cannot be computed together: {error}") from error
 
 
-def failure(who: str, expression: pl.Expr, error: BaseException) -> PreprocessingError:
-    """What is said of an expression that cannot be computed."""
+def evaluation_error(who: str, expression: pl.Expr, error: BaseException) -> PreprocessingError:
+    """The error for an expression that cannot be computed."""
     said = str(error).strip().splitlines() or [type(error).__name__]
-    return PreprocessingError(f"{who} cannot be computed: {shown(expression)}: {said[0]}")
+    return PreprocessingError(f"{who} cannot be computed: {format_expression(expression)}: {said[0]}")
 
 
 def _is_text(type_: pl.DataType) -> bool:
@@ -302,7 +308,7 @@ def _frame(data: pl.DataFrame | pa.Table | pa.RecordBatch) -> pl.DataFrame:
     return cast("pl.DataFrame", pl.from_arrow(data))
 
 
-def _like(data: object, found: pl.DataFrame) -> object:
+def _convert_like(data: object, found: pl.DataFrame) -> object:
     if isinstance(data, pl.DataFrame):
         return found
     import pyarrow as pa

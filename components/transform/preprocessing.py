@@ -1,9 +1,9 @@
-"""Preprocessing: the words a preprocessing function is written in, and how a call of it is followed.
+"""Preprocessing: the vocabulary of preprocessing functions, and how a run of one is traced.
 
 The function gets columns and returns features, all of them Polars expressions. What a feature needs to know of all
-rows, it asks of `analyze`. The function is called once a phase: what is not known yet stands as a column of its own,
-which is how we see that an analyzer waits for another; what is known is a literal. Nothing here needs the
-orchestrator or Beam, since the same words are spoken where a model is served.
+rows, it gets from `analyze`. The function runs once a phase: a value that is not known yet is a placeholder column,
+which shows that an analyzer waits for another; a known value is a literal. Nothing here needs the orchestrator or
+Beam, since the same functions run where a model is served.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ __all__ = [
 
 
 class Columns(Mapping[str, pl.Expr]):
-    """The columns of the examples by name: `columns["distance"]`. Which there are is the same wherever it is called."""
+    """The columns of the examples by name: `columns["distance"]`. The same wherever the function runs."""
 
     def __init__(self, types: Mapping[str, pl.DataType], unreadable: Mapping[str, str] | None = None) -> None:
         self.types = dict(types)  #: the Polars type of each
@@ -70,7 +70,7 @@ class Columns(Mapping[str, pl.Expr]):
         if name in self.types:
             return pl.col(name)
         if name in self._unreadable:
-            raise PreprocessingError(f"column {name!r} cannot be read by Polars: {self._unreadable[name]}.")
+            raise PreprocessingError(f"column {name!r} is unreadable for Polars: {self._unreadable[name]}.")
         near = difflib.get_close_matches(str(name), self.types, 1)
         meant = f" Did you mean {near[0]!r}?" if near else ""
         listed = ", ".join(list(self.types)[:50])
@@ -92,11 +92,11 @@ S = TypeVar("S")
 
 Use: TypeAlias = "Callable[[Plain], pl.Expr]"
 
-# --- analyze: where an expression meets what is known of all rows
+# --- analyze: where an expression meets what was learned from all rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class AnalyzerCall:
     """An analyzer and the expressions it analyzes."""
 
     analyzer: Analyzer[object]
@@ -106,86 +106,86 @@ class Question:
 
     @property
     def text(self) -> str:
-        """For people."""
-        return f"{self.analyzer.label} of {', '.join(map(shown, self.inputs))}"
+        """The call as a message shows it."""
+        return f"{self.analyzer.label} of {', '.join(map(format_expression, self.inputs))}"
 
 
 @dataclass(kw_only=True)
-class Trace:
-    """One call of a preprocessing function: what it was told, what it asked, what it returned."""
+class PreprocessingTrace:
+    """One run of a preprocessing function: the values it was given, its analyzer calls, its features."""
 
     columns: Columns
-    known: Mapping[bytes, Plain] = field(default_factory=dict)  #: answers by the key of their question
-    kept: Mapping[str, Plain] | None = None  #: answers by name, of a graph on disk
-    open: dict[bytes, Question] = field(default_factory=dict)  #: asked, not known, and waiting for nothing else
-    names: dict[bytes, str] = field(default_factory=dict)  #: of the questions that were answered, in order
+    known: Mapping[bytes, Plain] = field(default_factory=dict)  #: values by the key of their call
+    values: Mapping[str, Plain] | None = None  #: values by name, of a graph on disk
+    pending: dict[bytes, AnalyzerCall] = field(default_factory=dict)  #: unknown, and waiting for nothing else
+    names: dict[bytes, str] = field(default_factory=dict)  #: of the calls whose values are known, in order
     features: dict[str, pl.Expr] = field(default_factory=dict)
     complete: bool = True  #: nothing is unknown
-    _stands_for: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
-    _alike: Counter[str] = field(default_factory=Counter)
+    _unknown: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+    _labels: Counter[str] = field(default_factory=Counter)
 
-    def answer(self, analyzer: Analyzer[object], inputs: tuple[pl.Expr, ...], use: Use) -> pl.Expr:
-        """The expression that `use` makes of the answer, or a column that stands for it."""
+    def resolve(self, analyzer: Analyzer[object], inputs: tuple[pl.Expr, ...], use: Use) -> pl.Expr:
+        """The expression that `use` makes of the value, or a placeholder column while the value is unknown."""
         roots = tuple(sorted({name for each in inputs for name in each.meta.root_names()}))
-        waits = tuple(key for name in roots for key in self._stands_for.get(name, ()))
+        waits = tuple(key for name in roots for key in self._unknown.get(name, ()))
         if waits:
-            return self._stand_in(waits)
+            return self._placeholder(waits)
         key = _key(analyzer, inputs)
-        question = Question(analyzer=analyzer, inputs=inputs, key=key, roots=roots)
-        if self.kept is not None:
-            return use(self.kept[self._found(question, self.kept)])
+        call = AnalyzerCall(analyzer=analyzer, inputs=inputs, key=key, roots=roots)
+        if self.values is not None:
+            return use(self.values[self._stored_name(call, self.values)])
         if key in self.known:
-            self._name(question)
+            self._name(call)
             return use(self.known[key])
-        self.open[key] = question
-        return self._stand_in((key,))
+        self.pending[key] = call
+        return self._placeholder((key,))
 
     def waiting(self) -> dict[bytes, list[str]]:
-        """The features that need an answer, by the key of the open question."""
-        found: dict[bytes, list[str]] = {key: [] for key in self.open}
+        """The features that need a value, by the key of the pending call."""
+        found: dict[bytes, list[str]] = {key: [] for key in self.pending}
         for name, expression in self.features.items():
             for root in expression.meta.root_names():
-                for key in self._stands_for.get(root, ()):
+                for key in self._unknown.get(root, ()):
                     found[key].append(name)
         return {key: list(dict.fromkeys(names)) for key, names in found.items()}
 
-    def _stand_in(self, keys: tuple[bytes, ...]) -> pl.Expr:
+    def _placeholder(self, keys: tuple[bytes, ...]) -> pl.Expr:
         self.complete = False
-        name = f"\x1anot known yet: {len(self._stands_for)}"
-        self._stands_for[name] = keys
+        name = f"\x1anot known yet: {len(self._unknown)}"
+        self._unknown[name] = keys
         return pl.col(name)
 
-    def _name(self, question: Question) -> str:
-        """How the answer is called on disk: that must not depend on how a version of Polars writes expressions."""
-        if question.key not in self.names:
-            stem = f"{question.analyzer.label} of {', '.join(question.roots) or 'a constant'}"
-            self._alike[stem] += 1
-            self.names[question.key] = stem if self._alike[stem] == 1 else f"{stem} #{self._alike[stem]}"
-        return self.names[question.key]
+    def _name(self, call: AnalyzerCall) -> str:
+        """The name of the value on disk; it must not depend on how a version of Polars writes expressions."""
+        if call.key not in self.names:
+            stem = f"{call.analyzer.label} of {', '.join(call.roots) or 'a constant'}"
+            self._labels[stem] += 1
+            self.names[call.key] = stem if self._labels[stem] == 1 else f"{stem} #{self._labels[stem]}"
+        return self.names[call.key]
 
-    def _found(self, question: Question, kept: Mapping[str, Plain]) -> str:
-        name = self._name(question)
-        if name not in kept:
+    def _stored_name(self, call: AnalyzerCall, values: Mapping[str, Plain]) -> str:
+        name = self._name(call)
+        if name not in values:
             raise PreprocessingError(
-                f"the graph holds no answer to '{name}'; it holds: {', '.join(kept) or 'none'}. "
-                "A preprocessing function must ask the same in the same order each time it is called."
+                f"the graph has no value for '{name}'; it has: {', '.join(values) or 'none'}. "
+                "A preprocessing function must call the same analyzers in the same order each time."
             )
         return name
 
 
-_FOLLOWED: dict[int, Trace] = {}
-"""The trace of the call that goes on, by thread. Not a context variable: a cache key could not cover one."""
+_TRACES: dict[int, PreprocessingTrace] = {}
+"""The trace of the function that is running, by thread. Not a context variable: a cache key could not cover one."""
 
 
-def follow(function: Preprocessing, trace: Trace) -> Trace:
-    """Calls the function; the trace then holds its features and what it asked.
+def trace_function(function: Preprocessing, trace: PreprocessingTrace) -> PreprocessingTrace:
+    """Runs the function; the trace then holds its features and its analyzer calls.
 
     Raises:
         PreprocessingError: the function fails, or returns something else than expressions by name.
     """
     name = getattr(function, "__name__", repr(function))
     thread = threading.get_ident()
-    _FOLLOWED[thread] = trace
+    _TRACES[thread] = trace
     try:
         found = function(trace.columns)
     except Exception as error:
@@ -196,7 +196,7 @@ def follow(function: Preprocessing, trace: Trace) -> Trace:
         said = str(error) if isinstance(error, PreprocessingError) else f"{type(error).__name__}: {error}"
         raise PreprocessingError(f"{name}, line {theirs.lineno}, `{theirs.line}`: {said}") from error
     finally:
-        del _FOLLOWED[thread]
+        del _TRACES[thread]
     if not isinstance(found, Mapping) or not found:
         raise PreprocessingError(
             f"{name} returned {type(found).__name__}{'' if found else ', empty'}; it returns a dict of features: "
@@ -217,7 +217,7 @@ def _feature(function: str, feature: object, expression: object) -> str:
         )
     if expression.meta.has_multiple_outputs():
         raise PreprocessingError(
-            f"{function}: feature {feature!r} is {shown(expression)}, which gives several columns; name one."
+            f"{function}: feature {feature!r} is {format_expression(expression)}, several columns; name one."
         )
     return feature
 
@@ -227,23 +227,23 @@ def _key(analyzer: Analyzer[object], inputs: tuple[pl.Expr, ...]) -> bytes:
     return b"".join(len(part).to_bytes(8, "little") + part for part in (analyzer.label.encode(), *written))
 
 
-def shown(expression: pl.Expr) -> str:
-    """An expression for people, on one line and not too long."""
+def format_expression(expression: pl.Expr) -> str:
+    """An expression on one line that is not too long."""
     text = " ".join(str(expression).split())
     return text if len(text) <= 300 else f"{text[:297]}..."  # noqa: PLR2004  three lines of a terminal
 
 
 def analyze(analyzer: Analyzer[S], *inputs: pl.Expr, use: Use | None = None) -> pl.Expr:
-    """What the analyzer learns from all rows of the window, as an expression.
+    """The value that the analyzer learns from all rows of the window, as an expression.
 
     A single number, text or date becomes a literal; of anything else, `use` says what to make of it:
 
         analyze(Terms(), columns["carrier"], use=lambda terms: columns["carrier"].is_in(terms))
     """
-    trace = _FOLLOWED.get(threading.get_ident())
+    trace = _TRACES.get(threading.get_ident())
     name = type(analyzer).__name__
     if trace is None:
-        raise PreprocessingError(f"{name}: analyzers are asked inside of a preprocessing function, nowhere else.")
+        raise PreprocessingError(f"{name}: analyzers can be called only inside a preprocessing function.")
     if not isinstance(analyzer, Analyzer):
         raise PreprocessingError(f"analyze takes an analyzer first, such as MeanAndDeviation(), not {analyzer!r}.")
     for each in inputs:
@@ -251,7 +251,7 @@ def analyze(analyzer: Analyzer[S], *inputs: pl.Expr, use: Use | None = None) -> 
             raise PreprocessingError(f"{name} analyzes expressions such as columns['distance'], not {each!r}.")
     if not inputs:
         raise PreprocessingError(f"{name} needs something to analyze: analyze({name}(…), columns['distance']).")
-    return trace.answer(cast("Analyzer[object]", analyzer), inputs, use or partial(_literal, name))
+    return trace.resolve(cast("Analyzer[object]", analyzer), inputs, use or partial(_literal, name))
 
 
 _SCALARS = (bool, int, float, str, bytes, date, datetime, time, timedelta, Decimal)
@@ -262,7 +262,7 @@ def _literal(name: str, value: Plain) -> pl.Expr:
         return pl.lit(None)
     if not isinstance(value, _SCALARS):
         raise PreprocessingError(
-            f"{name} gives a {type(value).__name__}, which is no literal; say what to make of it: "
+            f"{name} gives a {type(value).__name__}, which is not a literal; say what to make of it: "
             f"analyze({name}(…), …, use=lambda value: …)."
         )
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -270,7 +270,7 @@ def _literal(name: str, value: Plain) -> pl.Expr:
     return pl.lit(value, dtype=pl.Float64) if isinstance(value, float) else pl.lit(value)
 
 
-def _part(analyzer: Analyzer[S], name: str, expression: pl.Expr, type_: type[pl.DataType] | None) -> pl.Expr:
+def _analyze_part(analyzer: Analyzer[S], name: str, expression: pl.Expr, type_: type[pl.DataType] | None) -> pl.Expr:
     return analyze(analyzer, expression, use=lambda value: _typed(cast("dict[str, Plain]", value)[name], type_))
 
 
@@ -278,22 +278,22 @@ def _typed(value: Plain, type_: type[pl.DataType] | None) -> pl.Expr:
     return pl.lit(None, dtype=type_) if value is None else _literal("", value)
 
 
-# --- what is known of all rows, bare
+# --- single values, learned from all rows
 
 
 def count(expression: pl.Expr) -> pl.Expr:
-    """How many values are not null."""
+    """The number of values that are not null."""
     return analyze(Count(), expression)
 
 
 def mean(expression: pl.Expr) -> pl.Expr:
-    """The mean, without nulls, NaN and infinities; null if there is nothing else."""
-    return _part(MeanAndDeviation(), "mean", expression, pl.Float64)
+    """The mean, without nulls, NaN and infinities; null if there are no other values."""
+    return _analyze_part(MeanAndDeviation(), "mean", expression, pl.Float64)
 
 
 def standard_deviation(expression: pl.Expr) -> pl.Expr:
-    """That of the population, without nulls, NaN and infinities; null if there is nothing else."""
-    return _part(MeanAndDeviation(), "standard_deviation", expression, pl.Float64)
+    """That of the population, without nulls, NaN and infinities; null if there are no other values."""
+    return _analyze_part(MeanAndDeviation(), "standard_deviation", expression, pl.Float64)
 
 
 def total(expression: pl.Expr) -> pl.Expr:
@@ -303,12 +303,12 @@ def total(expression: pl.Expr) -> pl.Expr:
 
 def minimum(expression: pl.Expr) -> pl.Expr:
     """The smallest number, time or text."""
-    return _part(Extremes(), "minimum", expression, None)
+    return _analyze_part(Extremes(), "minimum", expression, None)
 
 
 def maximum(expression: pl.Expr) -> pl.Expr:
     """The largest number, time or text."""
-    return _part(Extremes(), "maximum", expression, None)
+    return _analyze_part(Extremes(), "maximum", expression, None)
 
 
 def quantile(expression: pl.Expr, at: float) -> pl.Expr:
@@ -319,7 +319,7 @@ def quantile(expression: pl.Expr, at: float) -> pl.Expr:
     return analyze(Quantile(float(at)), expression, use=use)
 
 
-# --- words made of these
+# --- features made of these
 
 
 def scale_to_z_score(expression: pl.Expr) -> pl.Expr:
@@ -381,7 +381,7 @@ def vocabulary(
     _check_vocabulary(top_k, min_count, out_of_vocabulary)
     terms = Terms(top_k=top_k, min_count=min_count)
     return analyze(
-        terms, expression, use=lambda found: _numbered(expression, cast("list[str]", found), out_of_vocabulary)
+        terms, expression, use=lambda found: _number_terms(expression, cast("list[str]", found), out_of_vocabulary)
     )
 
 
@@ -392,16 +392,12 @@ def one_hot(
     _check_vocabulary(top_k, min_count, out_of_vocabulary)
 
     def use(found: Plain) -> pl.Expr:
-        terms = _texts(found)
-        number = _numbered(expression, terms, out_of_vocabulary)
+        terms = cast("list[str]", found)
+        number = _number_terms(expression, terms, out_of_vocabulary)
         width = max(1, len(terms) + out_of_vocabulary)
         return pl.concat_arr([(number == place).fill_null(value=False).cast(pl.UInt8) for place in range(width)])
 
     return analyze(Terms(top_k=top_k, min_count=min_count), expression, use=use)
-
-
-def _texts(value: Plain) -> list[str]:
-    return cast("list[str]", value)
 
 
 def _check_vocabulary(top_k: int | None, min_count: int, out_of_vocabulary: int) -> None:
@@ -412,7 +408,7 @@ def _check_vocabulary(top_k: int | None, min_count: int, out_of_vocabulary: int)
         )
 
 
-def _numbered(expression: pl.Expr, terms: list[str], out_of_vocabulary: int) -> pl.Expr:
+def _number_terms(expression: pl.Expr, terms: list[str], out_of_vocabulary: int) -> pl.Expr:
     text = expression.cast(pl.String)
     if out_of_vocabulary > 1:
         other = hash_buckets(text, out_of_vocabulary) + pl.lit(len(terms), dtype=pl.Int32)
@@ -431,10 +427,10 @@ def hash_buckets(expression: pl.Expr, buckets: int) -> pl.Expr:
     """
     if not 1 <= buckets < 2**31:
         raise PreprocessingError(f"hash_buckets: there are 1 to {2**31 - 1} buckets, not {buckets!r}.")
-    return expression.map_batches(partial(_hashed, buckets), return_dtype=pl.Int32, is_elementwise=True)
+    return expression.map_batches(partial(_hash_series, buckets), return_dtype=pl.Int32, is_elementwise=True)
 
 
-def _hashed(buckets: int, values: pl.Series) -> pl.Series:
+def _hash_series(buckets: int, values: pl.Series) -> pl.Series:
     import numpy as np
     import pyarrow as pa
 

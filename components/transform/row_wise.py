@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator, Mapping
 import polars as pl
 
 from spanwise.components.transform.analyzers import PreprocessingError
-from spanwise.components.transform.graph import evaluate, feature
-from spanwise.components.transform.preprocessing import shown
+from spanwise.components.transform.graph import evaluate, feature_label
+from spanwise.components.transform.preprocessing import format_expression
 
 _AGGREGATIONS = frozenset({"Agg", "Len", "Over", "Rolling", "Slice", "Filter", "Sort", "SortBy", "Gather", "Explode"})
 """How Polars calls, in its JSON form of an expression, what looks at several rows."""
 
 _INSTEAD = (
     "Rows are transformed in pieces and served one by one, so a value may depend on its own row alone; what is to be "
-    "learned from all rows is asked of an analyzer: mean(…), quantile(…), scale_to_z_score(…), or one of your own."
+    "learned from all rows belongs in an analyzer: mean(…), quantile(…), scale_to_z_score(…), or one of your own."
 )
 
 
@@ -34,14 +34,16 @@ def refuse_unless_row_wise(who: str, expression: pl.Expr) -> None:
         written = expression.meta.serialize(format="json")
     except pl.exceptions.PolarsError:
         return  # some functions of Python have no such form; `probe` looks at what they do
-    words = set(_words(json.loads(written)))
-    found = words & _AGGREGATIONS
-    if found or not (_is_separable(expression) or "SearchSorted" in words):
-        what = f" ({', '.join(sorted(found))})" if found else ""
-        raise PreprocessingError(f"{who} looks at several rows at once{what}: {shown(expression)}. {_INSTEAD}")
+    names = set(_names(json.loads(written)))
+    aggregations = names & _AGGREGATIONS
+    if aggregations or not (_is_separable(expression) or "SearchSorted" in names):
+        what = f" ({', '.join(sorted(aggregations))})" if aggregations else ""
+        raise PreprocessingError(
+            f"{who} looks at several rows at once{what}: {format_expression(expression)}. {_INSTEAD}"
+        )
 
 
-def probe(named: Mapping[str, pl.Expr], frame: pl.DataFrame, called: Callable[[str], str] = feature) -> None:
+def probe(named: Mapping[str, pl.Expr], frame: pl.DataFrame, label: Callable[[str], str] = feature_label) -> None:
     """Computes the expressions over a few rows at once and in two parts.
 
     Raises:
@@ -50,12 +52,13 @@ def probe(named: Mapping[str, pl.Expr], frame: pl.DataFrame, called: Callable[[s
     half = len(frame) // 2
     if not half or not named:
         return
-    whole = evaluate(named, frame, called)
-    parts = pl.concat([evaluate(named, piece, called) for piece in (frame.head(half), frame.tail(len(frame) - half))])
+    whole = evaluate(named, frame, label)
+    parts = pl.concat([evaluate(named, piece, label) for piece in (frame.head(half), frame.tail(len(frame) - half))])
     for name, one, other in zip(named, whole.get_columns(), parts.get_columns(), strict=True):
         if not one.equals(other, null_equal=True):
             raise PreprocessingError(
-                f"{called(name)} has other values when its rows come in two parts: {shown(named[name])}. {_INSTEAD}"
+                f"{label(name)} has other values when its rows come in two parts: {format_expression(named[name])}. "
+                f"{_INSTEAD}"
             )
 
 
@@ -68,17 +71,17 @@ def _is_separable(expression: pl.Expr) -> bool:
         return True  # it cannot tell without the types of the columns
 
 
-def _words(node: object) -> Iterator[str]:
+def _names(node: object) -> Iterator[str]:
     """The names of all parts of an expression in JSON form, but not what literals hold."""
     if isinstance(node, dict):
         for key, value in node.items():
             yield key
             if key not in ("Literal", "Column", "Alias"):
-                yield from _words(value)
+                yield from _names(value)
             elif key == "Alias":
-                yield from _words(value[0])
+                yield from _names(value[0])
     elif isinstance(node, list):
         for each in node:
-            yield from _words(each)
+            yield from _names(each)
     elif isinstance(node, str):
         yield node

@@ -20,7 +20,7 @@ from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run
 
 if TYPE_CHECKING:
-    from spanwise.components.transform.window_job import WindowPlan, WindowReport
+    from spanwise.components.transform.window_plan import TransformPlan, TransformReport
 
 LOOKED_AT = 5
 """So many earlier caches are looked at: the newest one, and those before it for windows that others came between."""
@@ -51,7 +51,7 @@ class Transform(Component):
         "polars",  # importing it starts no thread of its pool, which a fork would lose
         "apache_beam.runners.portability.fn_api_runner",
         "spanwise.components.beam",
-        "spanwise.components.transform.window_job",
+        "spanwise.components.transform.window_transform",
     )
     prepared: ClassVar = ("earlier",)
     hints: ClassVar = ("earlier",)
@@ -81,13 +81,13 @@ class Transform(Component):
         beam_runner: str | None = None,
         beam_options: Mapping[str, str | int | float | bool] | None = None,
     ) -> None:
-        from spanwise.components.transform.window_job import WindowPlan
+        from spanwise.components.transform.window_plan import TransformPlan
 
         window = tuple(sorted(examples, key=lambda each: each.span))  # stable: one span keeps the order it came in
         chosen = chosen_splits([each.split_names for each in window], _names(analyze), _names(transform))
         made = [examples_.new() for _ in window] if chosen.transform else []
         function, source = _source(self.name, preprocessing_fn)
-        plan = WindowPlan(
+        plan = TransformPlan(
             examples=window,
             source=source,
             function=function,
@@ -163,12 +163,12 @@ def _source(node: str, function: object) -> tuple[str, str]:
     return cast("Callable[..., object]", function).__name__, source
 
 
-def _report(plan: WindowPlan) -> WindowReport:
+def _report(plan: TransformPlan) -> TransformReport:
     """Transforms the window: here, or in a fresh process if Polars did not survive the forks on the way here."""
     from spanwise.components import polars_pool
 
     if polars_pool.survived():
-        from spanwise.components.transform.window_job import transform_window
+        from spanwise.components.transform.window_transform import transform_window
 
         return transform_window(plan)
     folder = Path(plan.scratch)
@@ -185,7 +185,7 @@ def _report(plan: WindowPlan) -> WindowReport:
         found = pickle.loads(answered.read_bytes())  # noqa: S301  our own child wrote it just now
         if isinstance(found, SpanwiseError):
             raise found
-        return cast("WindowReport", found)
+        return cast("TransformReport", found)
     raise NodeFailed("the process that transforms the window died (out of memory?); its last words are in the log.")
 
 
@@ -194,7 +194,7 @@ def main(asked: str, answered: str) -> None:
     import logging
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    from spanwise.components.transform.window_job import transform_window
+    from spanwise.components.transform.window_transform import transform_window
 
     found: object
     try:

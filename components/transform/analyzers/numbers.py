@@ -126,7 +126,7 @@ class QuantileAnalyzer(NumberAnalyzer["Quantiles"]):
 
 @dataclass(frozen=True)
 class Boundaries(QuantileAnalyzer):
-    """The boundaries that divide the values into `buckets` groups of equal size: ascending, fewer where many values are equal."""
+    """The ascending boundaries of `buckets` groups of equal size; fewer where many values are equal."""
 
     finishing = ("buckets",)
 

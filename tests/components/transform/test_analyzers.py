@@ -22,13 +22,13 @@ from spanwise.components.transform.analyzers import (
 )
 from spanwise.components.transform.preprocessing import (
     Columns,
-    Trace,
+    PreprocessingTrace,
     analyze,
     bucketize,
-    follow,
     mean,
     quantile,
     scale_to_z_score,
+    trace_function,
 )
 
 ALL = [Count(), MeanAndDeviation(), Total(), Extremes(), Boundaries(4), Quantile(0.5), Terms()]
@@ -147,7 +147,7 @@ def test_what_is_not_plain_is_refused_by_name():
 
 
 def trace(function, known=None):
-    return follow(function, Trace(columns=Columns({"x": pl.Float64()}), known=known or {}))
+    return trace_function(function, PreprocessingTrace(columns=Columns({"x": pl.Float64()}), known=known or {}))
 
 
 def test_the_same_question_is_asked_once():
@@ -156,7 +156,7 @@ def test_the_same_question_is_asked_once():
         lambda columns: {"a": scale_to_z_score(columns["x"]), "b": mean(columns["x"]), "c": mean(columns["x"] + 1)}
     )
 
-    assert [question.text for question in found.open.values()] == [
+    assert [question.text for question in found.pending.values()] == [
         'MeanAndDeviation of col("x")',
         'MeanAndDeviation of [(col("x")) + (dyn int: 1)]',
     ]
@@ -169,11 +169,11 @@ def test_a_nested_question_waits_for_the_inner_one():
         return {"bucket": bucketize(scale_to_z_score(columns["x"]), 4)}
 
     first = trace(preprocess)
-    ((key, question),) = first.open.items()
+    ((key, question),) = first.pending.items()
     second = trace(preprocess, {key: {"mean": 2.0, "standard_deviation": 4.0}})
 
     assert question.analyzer == MeanAndDeviation()
-    ((_, then),) = second.open.items()
+    ((_, then),) = second.pending.items()
     assert then.analyzer == Boundaries(4)
     assert "2.0" in then.text
     assert "4.0" in then.text
@@ -204,14 +204,14 @@ def test_a_function_that_fails_is_told_in_its_own_terms(function, said):
 
 def test_analyzers_are_for_preprocessing_functions():
     """A word that analyzes says where it belongs when it is called elsewhere."""
-    with pytest.raises(PreprocessingError, match="inside of a preprocessing function"):
+    with pytest.raises(PreprocessingError, match="only inside a preprocessing function"):
         mean(pl.col("x"))
 
 
 def test_a_value_that_is_no_literal_needs_a_use():
     """An analyzer that gives a list says that `use` must make an expression of it."""
     question = trace(lambda columns: {"y": analyze(Boundaries(3), columns["x"])})
-    (key,) = question.open
+    (key,) = question.pending
 
     with pytest.raises(PreprocessingError, match="use=lambda value"):
         trace(lambda columns: {"y": analyze(Boundaries(3), columns["x"])}, {key: [1.0]})

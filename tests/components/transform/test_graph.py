@@ -14,16 +14,16 @@ from spanwise.components.transform.analyzers import PreprocessingError
 from spanwise.components.transform.graph import Preprocessor
 from spanwise.components.transform.preprocessing import (
     Columns,
-    Trace,
+    PreprocessingTrace,
     bucketize,
     cross,
-    follow,
     hash_buckets,
     impute_mean,
     maximum,
     one_hot,
     scale_to_0_1,
     scale_to_z_score,
+    trace_function,
     vocabulary,
 )
 from spanwise.components.transform.standalone import load, standalone
@@ -62,8 +62,8 @@ def learned(function, rows):
     source = standalone(function)
     own = getattr(load(source), function.__name__)
     known = {}
-    while not (trace := follow(own, Trace(columns=Columns(rows.schema), known=known))).complete:
-        for key, question in trace.open.items():
+    while not (trace := trace_function(own, PreprocessingTrace(columns=Columns(rows.schema), known=known))).complete:
+        for key, question in trace.pending.items():
             values = rows.select(each.alias(str(n)) for n, each in enumerate(question.inputs)).get_columns()
             known[key] = question.analyzer.finish(question.analyzer.accumulate(*values))
     values = {name: known[key] for key, name in trace.names.items()}
@@ -268,7 +268,7 @@ def test_a_value_too_few_is_noticed(folder):
     kept = json.loads((folder / "graph.json").read_text())
     (folder / "graph.json").write_text(json.dumps({**kept, "values": kept["values"][1:]}))
 
-    with pytest.raises(PreprocessingError, match="holds no answer to 'MeanAndDeviation of distance'"):
+    with pytest.raises(PreprocessingError, match="has no value for 'MeanAndDeviation of distance'"):
         Preprocessor.load(folder)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import polars as pl
 
 from spanwise.components.transform.graph import Preprocessor
-from spanwise.components.transform.window_job import transform_window
+from spanwise.components.transform.window_transform import transform_window
 from tests.components.flow import written
-from tests.components.transform.test_window_job import Windows
+from tests.components.transform.test_window_transform import Windows
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "transform.md"
 

@@ -33,7 +33,8 @@ from spanwise.components.transform.preprocessing import (
     vocabulary,
 )
 from spanwise.components.transform.standalone import standalone
-from spanwise.components.transform.window_job import WindowPlan, transform_window
+from spanwise.components.transform.window_plan import TransformPlan
+from spanwise.components.transform.window_transform import transform_window
 from spanwise.orchestrator.errors import ColumnsChanged, NodeFailed, ParameterError, UnreadableInput
 from tests.components.flow import written
 
@@ -91,7 +92,7 @@ class Windows:
     def plan(self, examples, function=preprocess, *, earlier=(), **settings):
         self.made += 1
         place = self.place / f"run{self.made}"
-        return WindowPlan(
+        return TransformPlan(
             examples=tuple(examples),
             source=standalone(function),
             function=function.__name__,

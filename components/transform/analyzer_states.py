@@ -1,0 +1,190 @@
+"""Analyzer states: what the analyzers accumulated over each split of each span, stored for the windows of later runs.
+
+A state is stored under what it depends on (the span's content, the analyzer, the expressions it analyzed with all that
+was resolved in them), so that a window of which one span is new reads one span. The order of all merging is that of
+files and spans, never that of workers, and a stored state is the bytes that a new one would be: so the result is the
+same on any runner, and with or without what earlier runs stored.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import logging
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spanwise.components.transform import worker
+from spanwise.components.transform.analyzers import Analyzer, Plain
+from spanwise.components.transform.preprocessing import AnalyzerCall
+from spanwise.components.transform.standalone import standalone
+from spanwise.components.transform.window_plan import TransformWindow, count_row_groups
+from spanwise.components.transform.worker import AnalysisTask, FilePiece, PieceAnalyzer, PieceStates, Place
+from spanwise.orchestrator import fingerprint
+
+log = logging.getLogger("spanwise.transform")
+
+GROUPS = 16
+"""Row groups of one file that one worker analyzes. A constant: the order of merging is part of the result."""
+
+STORAGE_VERSION = "1"
+"""Of the stored states; a change makes later runs ignore all states stored before."""
+
+
+class AnalyzerStates:
+    """What the analyzers accumulated over each split of each span: stored by earlier runs, or computed now."""
+
+    def __init__(self, window: TransformWindow) -> None:
+        self._window = window
+        self._stored: dict[Place, dict[str, bytes]] = {}
+        self._files: dict[Place, dict[frozenset[str], Path]] = {}  # stored already, by the keys in them
+        for place in window.places:
+            number, split = place
+            self._stored[place], self._files[place] = _read_states(window.plan.earlier, window.contents[number], split)
+        self._used: dict[Place, dict[str, tuple[str, bytes]]] = {place: {} for place in window.places}
+
+    def values(self, calls: Sequence[AnalyzerCall]) -> dict[bytes, Plain]:
+        """The value of each call over the whole window; reads only what no earlier run has read."""
+        window = self._window
+        keys = [_state_key(call, window.types) for call in calls]
+        lacking = {
+            place: tuple(number for number, key in enumerate(keys) if key not in self._stored[place])
+            for place in window.places
+        }
+        self._accumulate(calls, keys, {place: numbers for place, numbers in lacking.items() if numbers})
+        values: dict[bytes, Plain] = {}
+        for call, key in zip(calls, keys, strict=True):
+            for place in window.places:
+                self._used[place][key] = (call.text, self._stored[place][key])
+            states = [self._stored[place][key] for place in window.places]
+            values[call.key] = cast("Plain", worker.finish(call, states))
+        return values
+
+    def _accumulate(
+        self, calls: Sequence[AnalyzerCall], keys: Sequence[str], lacking: Mapping[Place, tuple[int, ...]]
+    ) -> None:
+        window = self._window
+        tasks = [
+            AnalysisTask(piece, numbers, window.is_newest(place))
+            for place, numbers in lacking.items()
+            for piece in _list_pieces(window, place)
+        ]
+        work = PieceAnalyzer.of(window.plan.source, calls, window.types)
+        results: dict[Place, list[PieceStates]] = {place: [] for place in lacking}
+        for task, result in zip(tasks, window.map(work, tasks), strict=True):
+            results[task.piece.place].append(result)
+        for place, numbers in lacking.items():
+            reads = window.reads[place[0]]
+            reads.analyzed_files += len({a.piece.path for a in tasks if a.piece.place == place})
+            reads.analyzed_rows += sum(result.rows for result in results[place])
+            for number in numbers:
+                call = calls[number]
+                parts = [result.states[number] for result in results[place]]
+                merged = worker.merge(call, parts) if parts else worker.pack_empty(call, window.types)
+                self._stored[place][keys[number]] = merged
+
+    def save(self) -> None:
+        """Stores the states that this window used, for later runs."""
+        for (number, split), states in self._used.items():
+            path = _states_path(self._window.plan.cache, self._window.contents[number], split)
+            if path.exists():
+                continue  # two spans of the same content
+            path.parent.mkdir(parents=True, exist_ok=True)
+            same = self._files[number, split].get(frozenset(states))
+            if same is not None:
+                link_file(same, path)
+                continue
+            ordered = sorted(states)
+            columns = {
+                "key": pa.array(ordered, pa.string()),
+                "call": pa.array([states[key][0] for key in ordered], pa.string()),
+                "state": pa.array([states[key][1] for key in ordered], pa.large_binary()),
+            }
+            pq.write_table(pa.table(columns), path, compression="zstd")
+
+
+def _list_pieces(window: TransformWindow, place: Place) -> list[FilePiece]:
+    pieces = []
+    for path in window.files(place):
+        groups = range(count_row_groups(path))
+        cuts = [groups[first : first + GROUPS] for first in range(0, len(groups), GROUPS)]
+        pieces += [FilePiece(place, str(path), tuple(cut)) for cut in cuts]
+    return pieces
+
+
+def _state_key(call: AnalyzerCall, types: Mapping[str, pl.DataType]) -> str:
+    """What a state depends on, besides the rows. The values of nested analyzers are literals in the expressions."""
+    roots = [part for root in call.roots for part in (root, str(types[root]))]
+    expressions = [each.meta.serialize(format="binary") for each in call.inputs]
+    return fingerprint.digest(
+        "analyzer state",
+        STORAGE_VERSION,
+        GROUPS,
+        code_versions(),
+        _analyzer_code(type(call.analyzer)),
+        call.analyzer.state_label,
+        len(roots),
+        *roots,
+        *expressions,
+    )
+
+
+@functools.cache
+def code_versions() -> str:
+    """The versions of what serializes and computes expressions: Polars, and each of our modules that takes part."""
+    here = Path(__file__).parents[1]
+    modules = [*(here / name for name in _MODULES), *(p for f in _FOLDERS for p in sorted((here / f).glob("*.py")))]
+    ours = fingerprint.digest("modules", *(module.read_bytes() for module in modules))
+    return f"{ours}, polars {importlib.metadata.version('polars')}"
+
+
+_MODULES = ("transform/preprocessing.py", "row_hash.py", "transform/graph.py", "transform/worker.py")
+_FOLDERS = ("statistics/accumulators", "transform/analyzers")
+
+
+def _analyzer_code(analyzer: type[Analyzer[object]]) -> str:
+    """A user's analyzer by its source and what that uses; ours are in `code_versions`."""
+    ours = analyzer.__module__.startswith("spanwise.")
+    return analyzer.__qualname__ if ours else standalone(analyzer)
+
+
+def _read_states(
+    earlier: Iterable[str], content: str, split: str
+) -> tuple[dict[str, bytes], dict[frozenset[str], Path]]:
+    """The states that earlier runs have of a split, and their files by the keys of the states in them.
+
+    A file that is missing or damaged is ignored: its states are computed again.
+    """
+    states: dict[str, bytes] = {}
+    files: dict[frozenset[str], Path] = {}
+    for folder in earlier:
+        path = _states_path(folder, content, split)
+        if not path.is_file():
+            continue
+        try:
+            table = pq.read_table(path, columns=["key", "state"]).to_pydict()
+        except (OSError, pa.ArrowException) as error:
+            log.warning("states-file-skipped", extra={"file": str(path), "reason": str(error)})
+            continue
+        states = {**dict(zip(table["key"], table["state"], strict=True)), **states}
+        files.setdefault(frozenset(table["key"]), path)
+    return states, files
+
+
+def _states_path(folder: str, content: str, split: str) -> Path:
+    return Path(folder, "states", content, f"{split}.parquet")
+
+
+def link_file(source: Path, target: Path) -> None:
+    """Gives a file a second name; artifacts never change, so the two stay equal."""
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, target)
