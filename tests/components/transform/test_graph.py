@@ -259,7 +259,7 @@ def test_damage_and_later_formats_are_told(folder):
     with pytest.raises(PreprocessingError, match=r"format 99 .* reads up to 1"):
         Preprocessor.load(folder)
 
-    with pytest.raises(PreprocessingError, match="holds no transform graph"):
+    with pytest.raises(PreprocessingError, match="has no transform graph"):
         Preprocessor.load(folder / "nowhere")
 
 
