@@ -32,7 +32,7 @@ from spanwise.components.training.elastic.parameters import Contribution, Parame
 from spanwise.components.training.elastic.phases import Phase, Phases
 from spanwise.pipelines.input.dataset import Dataset
 from spanwise.pipelines.input.service.wire.connection import Connection
-from spanwise.pipelines.input.service.wire.requests import Request
+from spanwise.pipelines.input.service.wire.requests import Message
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.service.wire.server import Server
 from spanwise.pipelines.input.sources import from_generator
@@ -276,12 +276,12 @@ def parameter_server() -> Iterator[Connection]:
 def serve() -> None:
     """The parameter server's program: serves until its standard input is closed."""
 
-    class SendArrays(Request):
+    class SendArrays(Message):
         """The arrays follow as bytes."""
 
         layout: requests.Layout
 
-    class GetCurrentModel(Request):
+    class GetCurrentModel(Message):
         """Asks for the parameters."""
 
     model: list[Parameters] = []

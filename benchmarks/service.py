@@ -32,10 +32,11 @@ from benchmarks.input_peers import features, rate
 from spanwise.pipelines.input import sources
 from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServer
 from spanwise.pipelines.input.service.dispatcher.journal import Journal
-from spanwise.pipelines.input.service.dispatcher.state import AcquireClient, CreateJob, LeaseSplits, RegisterDataset
+from spanwise.pipelines.input.service.dispatcher.records import AcquireClient, CreateJob, LeaseSplits
 from spanwise.pipelines.input.service.policy import ShardingPolicy
 from spanwise.pipelines.input.service.wire.config import DispatcherConfig
 from spanwise.pipelines.input.service.wire.connection import Connection
+from spanwise.pipelines.input.service.wire.requests import RegisterDataset
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.sources import from_arrow_files
 

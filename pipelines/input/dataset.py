@@ -317,9 +317,9 @@ class Dataset(Flow):
         `cross_trainer_cache` lets trainers share what workers make, each at its own pace. Both want a `job_name` and
         a dataset that never ends.
         """
-        from spanwise.pipelines.input.service.client import consumer
+        from spanwise.pipelines.input.service.client.distribute import distribute
 
-        return consumer.distributed(
+        return distribute(
             self,
             service=service,
             processing_mode=processing_mode,

@@ -13,9 +13,9 @@ import pytest
 
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.service.client import coordinated
-from spanwise.pipelines.input.service.dispatcher import state
+from spanwise.pipelines.input.service.dispatcher import records
 from spanwise.pipelines.input.service.dispatcher.journal import record_of
-from spanwise.pipelines.input.service.dispatcher.sharding import splits_of
+from spanwise.pipelines.input.service.sharding.splits import splits_of
 from tests.pipelines.input.service.consumers import Consumers, groups, is_consecutive
 from tests.pipelines.input.service.servers import eventually
 from tests.scenario.served import Consumer, Servers, numbers
@@ -80,11 +80,11 @@ class Round:
         with suppress(FileNotFoundError):
             for line in (self.servers.folder / "journal").read_bytes().splitlines(keepends=True):
                 match record_of(line):
-                    case state.CreateJob(name=self.name, job=number):
+                    case records.CreateJob(name=self.name, job=number):
                         job = number
-                    case state.AcquireClient(client=client, job=number) if number == job:
+                    case records.AcquireClient(client=client, job=number) if number == job:
                         found[client] = set()
-                    case state.LeaseSplits(client=client, done=done) if client in found:
+                    case records.LeaseSplits(client=client, done=done) if client in found:
                         found[client].update(done)
         return found
 
@@ -141,7 +141,7 @@ def test_each_mode_keeps_its_word_while_members_are_killed(tmp_path, mode):
 @pytest.mark.slow
 def test_every_round_is_of_one_worker_while_servers_are_killed(tmp_path, monkeypatch):
     """Coordinated reads: all consumers get their part of each round from one worker, and nobody hangs."""
-    monkeypatch.setattr(coordinated, "MOST_ROUNDS", 8)
+    monkeypatch.setattr(coordinated, "MAX_ROUNDS_AHEAD", 8)
     dice = random.Random(f"{os.environ.get('SPANWISE_TEST_SEED', 'spanwise')} coordinated")
     kills = Counter()
     with Servers(tmp_path / "service", client_timeout_s=60) as servers:

@@ -6,7 +6,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import Field
 
-from spanwise.pipelines.input.service.wire.requests import Name, Number, Request, Text
+from spanwise.pipelines.input.service.wire.requests import Message, Name, Number, Text
 
 Layout: TypeAlias = Annotated[
     tuple[tuple[Name, Annotated[str, Field(max_length=20)], Annotated[tuple[Number, ...], Field(max_length=32)]], ...],
@@ -15,16 +15,16 @@ Layout: TypeAlias = Annotated[
 Wait: TypeAlias = Annotated[float, Field(ge=0, le=10)]
 
 
-class GetTask(Request):
+class GetTask(Message):
     worker: Name
     wait_s: Wait  #: how long the answer may wait for a task to be there
 
 
-class Heartbeat(Request):
+class Heartbeat(Message):
     worker: Name
 
 
-class GetModel(Request):
+class GetModel(Message):
     """The parameters: of a version that is being evaluated, or the current ones."""
 
     worker: Name
@@ -34,7 +34,7 @@ class GetModel(Request):
     wait_s: Wait = 0.0
 
 
-class ReportGradient(Request):
+class ReportGradient(Message):
     """The arrays come with it."""
 
     worker: Name
@@ -46,7 +46,7 @@ class ReportGradient(Request):
     layout: Layout
 
 
-class ReportTask(Request):
+class ReportTask(Message):
     """Every batch of the task was computed; predictions come with it, as an Arrow file."""
 
     worker: Name
@@ -58,7 +58,7 @@ class ReportTask(Request):
     seconds: dict[Name, float]  #: of this worker by phase, since its last report
 
 
-class ReportFailure(Request):
+class ReportFailure(Message):
     worker: Name
     task: Number
     lease: Number

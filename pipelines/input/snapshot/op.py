@@ -38,7 +38,7 @@ def taken(
     dataset: AnyFlow,
     *,
     path: str,
-    compression: str,
+    compression: Compression,
     reader_fn: Callable[[AnyFlow], AnyFlow] | None,
     writer_fn: Callable[[AnyFlow], AnyFlow | Sequence[AnyFlow]] | None,
     expiry_s: float,
@@ -74,7 +74,7 @@ class Snapshot(Op):
     input: Op
     path: str
     fingerprint: str  #: of the graph before it, as the user wrote it; empty for `mode="passthrough"`
-    compression: str = "auto"
+    compression: Compression = "auto"
     mode: Mode = "auto"
     expiry_s: float = 86_400
     reader_fn: Callable[[Any], Any] | None = None

@@ -1,4 +1,4 @@
-"""Writers: which process writes a snapshot, told so that others of the same machine can say whether it has died."""
+"""Writers: which process writes a snapshot, named so that others on the same machine can tell whether it has died."""
 
 from __future__ import annotations
 
@@ -7,24 +7,21 @@ from pathlib import Path
 
 
 def this_writer() -> str:
-    """This process, among all of this boot of this machine; empty where the system does not tell."""
-    here, start = place(), _start(os.getpid())
+    """The name of this process, unique for this boot of the machine; empty where the system has none."""
+    here, start = pid_namespace(), _start(os.getpid())
     return "" if not here or start is None else f"{here}/{os.getpid()}/{start}"
 
 
 def is_dead(writer: str) -> bool:
-    """Whether that process has ended for sure. One of another machine may live, and so may one that nobody knows."""
+    """Whether that process has certainly ended. A process of another machine or an unknown one may be alive."""
     there, _, process = writer.rpartition("/")[0].rpartition("/")
-    if not there or there != place():
+    if not there or there != pid_namespace():
         return False
     return _start(int(process)) != writer.rpartition("/")[2]
 
 
-def place() -> str:
-    """Where process ids mean what they mean here: the kernel's boot, and the namespace of a container.
-
-    Empty where the system does not tell.
-    """
+def pid_namespace() -> str:
+    """Within which process ids are unique: the kernel's boot and the container's namespace; empty if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
@@ -33,9 +30,9 @@ def place() -> str:
 
 
 def _start(process: int) -> str | None:
-    """When a process was started, since ids are used again; None if it is not there, or is dead and not yet buried."""
+    """When a process was started, since ids are reused; None if it does not exist or is a zombie."""
     try:
-        words = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
-    return None if words[0] in "XZ" else words[19]
+    return None if fields[0] in "XZ" else fields[19]

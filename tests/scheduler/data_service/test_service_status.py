@@ -5,7 +5,8 @@ import json
 from typer.testing import CliRunner
 
 from spanwise.pipelines import input as inputs
-from spanwise.pipelines.input.service.wire.load import Lately, Load
+from spanwise.pipelines.input.service.dispatcher.load import RecentLoad
+from spanwise.pipelines.input.service.wire.requests import WorkerLoad
 from spanwise.scheduler.cli import app
 from spanwise.scheduler.data_service import service_status
 from tests.pipelines.input.service.servers import Service
@@ -33,7 +34,7 @@ def test_jobs_are_listed_with_those_who_read_them():
 def test_the_table_says_what_helps_consumers_that_wait():
     """Where they wait for most of their time, the table says what would help."""
     job = {"name": "j", "job": 1, "mode": "off", "consumers": 1, "tasks": 1, "tasks_finished": 0, "rate": 10.0}
-    worker = {"address": "there", "tasks": 1, "busy": 0.9, **Lately(Load(buffered_bytes=2048), 0.0).facts()}
+    worker = {"address": "there", "tasks": 1, "busy": 0.9, **RecentLoad(WorkerLoad(buffered_bytes=2048), 0.0).facts()}
     status = {"target": "here", "workers": [worker], "datasets": 1}
 
     def shown(starved, wanted, *, finished=False):

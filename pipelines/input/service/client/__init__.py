@@ -1,1 +1,1 @@
-"""The client: the side of the data service that a trainer sees."""
+"""The consumer's side: the op that reads a job's elements from workers, and registers the dataset they come from."""

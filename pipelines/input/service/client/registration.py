@@ -1,28 +1,30 @@
-"""Registered datasets: how a service comes to know one, and how others read it by its id."""
+"""Registered datasets: one consumer registers a dataset with a service, and others read it by its id."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from spanwise.pipelines.input.dataset import Dataset
-from spanwise.pipelines.input.service.client.consumer import Compression, distributed
+from spanwise.pipelines.input.service.client.distribute import distribute
+from spanwise.pipelines.input.service.client.feed import Compression
 from spanwise.pipelines.input.service.policy import CrossTrainerCache, ShardingPolicy
-from spanwise.pipelines.input.service.wire.connection import Connection
+from spanwise.pipelines.input.service.wire.connection import Connection, refusing_malformed
+from spanwise.pipelines.input.service.wire.requests import GetDataset
 from spanwise.pipelines.input.service.wire.security import Security
-from spanwise.pipelines.input.service.wire.shipped_graph import Given, registered, unpacked_graph
+from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph, register, unpack_graph
 
 
 def register_dataset(
     service: str, dataset: Dataset, *, dataset_id: str | None = None, security: Security | None = None
 ) -> str:
-    """Makes a dataset known to a service, and gives the id by which `from_dataset_id` finds it.
+    """Registers a dataset with a service; returns the id by which `from_dataset_id` finds it.
 
     Raises:
-        ServiceError: the id stands for a dataset with other elements, or the service cannot be reached.
+        ServiceError: the id belongs to a dataset with other elements, or the service cannot be reached.
     """
     connection = Connection(service, security or Security.from_environment())
     try:
-        return registered(connection, Given(dataset.op, dataset.settings), dataset_id)
+        return register(connection, ShippedGraph(dataset.op, dataset.settings), dataset_id)
     finally:
         connection.close()
 
@@ -41,18 +43,19 @@ def from_dataset_id(
     cross_trainer_cache: CrossTrainerCache | None = None,
     security: Security | None = None,
 ) -> Dataset:
-    """The elements of a registered dataset, as `Dataset.distribute` gives them.
+    """The elements of a registered dataset, read as by `Dataset.distribute`.
 
     Raises:
         ServiceError: no dataset has this id.
     """
     connection = Connection(service, security or Security.from_environment())
     try:
-        _, content = connection.call("get_dataset", {"dataset": dataset_id})
+        with refusing_malformed("request"):
+            _, content = connection.ask(GetDataset(dataset=dataset_id))
     finally:
         connection.close()
-    op, options = unpacked_graph(content, f"dataset {dataset_id!r}")
-    return distributed(
+    op, options = unpack_graph(content, f"dataset {dataset_id!r}")
+    return distribute(
         Dataset(op, options),
         is_registered=True,
         service=service,

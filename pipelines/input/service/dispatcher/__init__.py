@@ -1,1 +1,1 @@
-"""The dispatcher: knows datasets, jobs and workers, and hands out the work."""
+"""The dispatcher: knows datasets, jobs, consumers and workers, and hands out the work. Knows no element."""

@@ -1,43 +1,43 @@
-"""The dispatcher's journal: one record a line, each with its checksum, on disk before anybody hears of it.
+"""The dispatcher's journal: one record per line, each with its checksum, on disk before anybody learns of it.
 
-A line that was torn by a crash is cut off; damage before the last line is an error. When it has grown long, it is
-replaced in one step by the shortest journal that leads to the same state.
+A line that a crash has torn is cut off; damage before the last line is an error. A long journal is replaced in one step
+by the shortest one that leads to the same state.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import threading
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, get_args
 
+from pydantic import TypeAdapter
+
 from spanwise.orchestrator import durable
 from spanwise.orchestrator.errors import ServiceError
-from spanwise.pipelines.input.service.dispatcher import state
-from spanwise.pipelines.input.service.dispatcher.state import Record, State
-from spanwise.pipelines.input.service.policy import ShardingPolicy
+from spanwise.pipelines.input.service.dispatcher.records import Record
+from spanwise.pipelines.input.service.dispatcher.state import ServiceState
 
 COMPACT_RECORDS: Final = 100_000
-"""How many records are added before the journal is made shorter."""
+"""How many records are added before the journal is compacted."""
 
-_KINDS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in get_args(Record)}
-_FIELDS: Final = {kind: tuple(each.name for each in fields(kind)) for kind in _KINDS.values()}
+_ADAPTERS: Final[dict[bytes, TypeAdapter[Any]]] = {
+    kind.__name__.encode(): TypeAdapter(kind) for kind in get_args(Record)
+}
 
 
 def line_of(record: Record) -> bytes:
-    """A record as a line: the checksum of what follows, its kind and its fields in their order."""
-    content = [type(record).__name__, *(getattr(record, name) for name in _FIELDS[type(record)])]
-    text = json.dumps(content, separators=(",", ":")).encode()
+    """A record as a line: the checksum of what follows, its kind, and its fields as JSON."""
+    kind = type(record).__name__.encode()
+    text = b"%s %s" % (kind, _ADAPTERS[kind].dump_json(record))
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
 def record_of(line: bytes) -> Record | None:
-    """The record of a line; None if it is not whole."""
+    """The record of a line; None if it is damaged."""
     if len(line) < 10 or not line.endswith(b"\n"):  # noqa: PLR2004  checksum and blank
         return None
     text = line[9:-1]
@@ -46,17 +46,9 @@ def record_of(line: bytes) -> Record | None:
             return None
     except ValueError:
         return None
-    kind, *values = json.loads(text)
-    cls = _KINDS[kind]
-    found = {name: _tuple(value) for name, value in zip(_FIELDS[cls], values, strict=True)}
-    if cls is state.CreateJob:
-        found["mode"] = ShardingPolicy(found["mode"])
-    record: Record = cls(**found)
+    kind, _, content = text.partition(b" ")
+    record: Record = _ADAPTERS[kind].validate_json(content)
     return record
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(map(_tuple, value)) if isinstance(value, list) else value
 
 
 class Journal:
@@ -65,8 +57,8 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "journal"
-        self._lock = _held(folder / "lock")
-        self.state = State()  #: as the journal says
+        self._lock = _lock(folder / "lock")
+        self.state = ServiceState()  #: that the journal leads to
         self._size = self._replay()
         self._file = self.path.open("ab", buffering=0)
         self._file.truncate(self._size)
@@ -76,7 +68,7 @@ class Journal:
         self._written = self._synced = self._compacted = 0  # records, since it was opened
 
     def _replay(self) -> int:
-        """Applies all whole records, and says where they end."""
+        """Applies all undamaged records; returns where they end."""
         if not self.path.exists():
             return 0
         content = self.path.read_bytes()
@@ -91,30 +83,30 @@ class Journal:
         if b"\n" in torn[:-1] and any(record_of(line) is not None for line in torn.splitlines(keepends=True)):
             number = content.count(b"\n", 0, at) + 1
             raise ServiceError(
-                f"{self.path} is damaged: its line {number} is not what was written, and there "
-                f"are more behind it. Bring the file back from a copy, or start the dispatcher on an empty folder."
+                f"{self.path} is damaged: its line {number} is not what was written, and there are records behind it. "
+                f"Restore the file from a backup, or start the dispatcher on an empty folder."
             )
         return at
 
     def write(self, records: Sequence[Record]) -> int:
-        """Adds records, which are safe after `sync` of the number that it gives."""
-        left = memoryview(b"".join(map(line_of, records)))
-        size = len(left)
+        """Appends records; returns the number whose `sync` makes them safe."""
+        rest = memoryview(b"".join(map(line_of, records)))
+        size = len(rest)
         with self._writing:
             try:
-                while left:
-                    left = left[self._file.write(left) :]
+                while rest:
+                    rest = rest[self._file.write(rest) :]
             except OSError as error:
-                self._file.truncate(self._size)  # what stands behind half a line would be lost with it
+                self._file.truncate(self._size)  # records behind half a line would be lost with it
                 raise ServiceError(
-                    f"{self.path} cannot be written: {error}. Nothing was changed; make room on its disk."
+                    f"{self.path} could not be written: {error}. Nothing was changed; free space on its disk."
                 ) from error
             self._size += size
             self._written += len(records)
             return self._written
 
     def sync(self, number: int) -> None:
-        """Waits until so many records are on disk: those who come together wait for one `fsync`."""
+        """Waits until this many records are on disk; concurrent callers share one `fsync`."""
         with self._syncing:
             if self._synced >= number:
                 return
@@ -128,13 +120,13 @@ class Journal:
         return self._written - self._compacted >= COMPACT_RECORDS
 
     def compact(self, records: Iterable[Record]) -> None:
-        """Puts these records in the place of all that were written; nobody writes meanwhile."""
+        """Replaces all records by these; the caller sees to it that nobody writes meanwhile."""
         with self._syncing, self._writing:
             durable.put(self.path, map(line_of, records))
             self._file.close()
             self._file = self.path.open("ab", buffering=0)
             self._size = self.path.stat().st_size
-            self._synced = self._written  # those who still wait have theirs in the new one
+            self._synced = self._written  # records that are waited for are part of the new file
             self._compacted = self._written
 
     def close(self) -> None:
@@ -142,13 +134,13 @@ class Journal:
         os.close(self._lock)
 
 
-def _held(path: Path) -> int:
-    lock = os.open(path, os.O_RDWR | os.O_CREAT)
+def _lock(path: Path) -> int:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        os.close(lock)
+        os.close(handle)
         raise ServiceError(
-            f"{path.parent} is the work directory of a dispatcher that runs. Stop that one, or name another folder."
+            f"{path.parent} is the work directory of a running dispatcher. Stop that one, or use another folder."
         ) from error
-    return lock
+    return handle

@@ -1,4 +1,4 @@
-"""Saving a dataset: has the workers of a service write a snapshot of it, side by side."""
+"""Saving a dataset: the workers of a service write a snapshot of it, side by side."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from spanwise.orchestrator.errors import DatasetError, ServiceError
 from spanwise.orchestrator.fingerprint import versions
 from spanwise.pipelines.input.graph.fingerprint import FilesBy
-from spanwise.pipelines.input.service.dispatcher import sharding
-from spanwise.pipelines.input.service.wire.connection import Connection, Unreachable
+from spanwise.pipelines.input.service.sharding.splits import count_shards, plan_graph
+from spanwise.pipelines.input.service.wire.connection import Connection, Unreachable, refusing_malformed
+from spanwise.pipelines.input.service.wire.requests import PollSave, StartSave
 from spanwise.pipelines.input.service.wire.security import Security
-from spanwise.pipelines.input.service.wire.shipped_graph import Given, registered
+from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph, register
 from spanwise.pipelines.input.snapshot.folder import Folder, new_run_id
 from spanwise.pipelines.input.snapshot.op import Compression, Snapshot
 from spanwise.pipelines.input.snapshot.state import Metadata, PassThrough, Read, decide
@@ -25,12 +26,12 @@ from spanwise.pipelines.input.snapshot.storage import files_at, from_anywhere
 if TYPE_CHECKING:
     from spanwise.pipelines.input.dataset import Dataset
 
-_LOOK_S: Final = 0.1
-_START_S: Final = 60.0
+_POLL_S: Final = 0.1
+_RETRY_FOR_S: Final = 60.0
 
 _Answer = TypeVar("_Answer")
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("spanwise.service.saves")
 
 
 def save(
@@ -47,16 +48,18 @@ def save(
 ) -> bool:
     """Has the workers of a service write the snapshot of a dataset that `dataset.snapshot(path)` reads.
 
-    `path` is reached by the workers under the same name. It is waited for unless told otherwise; the save goes on
-    without whoever has begun it. With `exist_ok` a snapshot that is there will do, and one that somebody writes is
-    waited for; False says that it was so.
+    Workers must reach `path` under the same name. With `wait=False` the call returns at once; the save continues
+    without its caller either way. With `exist_ok` an existing snapshot is accepted, and one that somebody else is
+    writing is waited for; the result is then False.
 
     Raises:
-        DatasetError: the dataset never ends.
-        ServiceError: its snapshot is there, or is being written; or it could not be written, and the message says why.
+        DatasetError: the dataset is infinite.
+        ServiceError: its snapshot exists or is being written, or could not be written; the message says why.
     """
     if dataset.cardinality == math.inf:
-        raise DatasetError("save: saving an infinite dataset is not allowed. Put repeat() behind what reads it.")
+        raise DatasetError(
+            "save: saving an infinite dataset is not allowed. Apply repeat() where the snapshot is read."
+        )
     where = from_anywhere(path)
     snapshot = dataset.snapshot(
         where,
@@ -67,23 +70,24 @@ def save(
     assert isinstance(snapshot, Snapshot)
     connection = Connection(service, security or Security.from_environment())
     try:
-        given = Given(dataset.op, dataset.settings)
-        known_as = _patiently(lambda: registered(connection, given, None))
+        graph = ShippedGraph(dataset.op, dataset.settings)
+        dataset_id = _retry(lambda: register(connection, graph, None))
         folder = Folder(files_at(where), snapshot.fingerprint)
-        run_id = _claimed(snapshot, folder, exist_ok=exist_ok)
+        run_id = _claim(snapshot, folder, exist_ok=exist_ok)
         if run_id is None:
             return False
         try:
-            request = {
-                "save": run_id,
-                "dataset": known_as,
-                "path": where,
-                "fingerprint": snapshot.fingerprint,
-                "compression": snapshot.compression,
-                "shards": sharding.shards_of(sharding.planned(given.op, given.options)),
-                "seed": secrets.randbits(53),
-            }
-            _patiently(lambda: connection.call("start_save", request))
+            with refusing_malformed("request"):
+                request = StartSave(
+                    save=run_id,
+                    dataset=dataset_id,
+                    path=where,
+                    fingerprint=snapshot.fingerprint,
+                    compression=snapshot.compression,
+                    shards=count_shards(plan_graph(graph.op, graph.options)),
+                    seed=secrets.randbits(53),
+                )
+            _retry(lambda: connection.ask(request))
         except BaseException:
             folder.withdraw(run_id)
             raise
@@ -94,11 +98,11 @@ def save(
         connection.close()
 
 
-def _claimed(op: Snapshot, folder: Folder, *, exist_ok: bool) -> str | None:
-    """A run that is the attempt in the snapshot's folder now; None if a snapshot is there, and may be.
+def _claim(op: Snapshot, folder: Folder, *, exist_ok: bool) -> str | None:
+    """The id of a run that has become the attempt in the snapshot's folder; None if an existing snapshot is accepted.
 
     Raises:
-        ServiceError: another one is, or a snapshot is there.
+        ServiceError: there is another attempt or a snapshot.
     """
     while True:
         found, now = folder.look(), time.time()
@@ -106,13 +110,13 @@ def _claimed(op: Snapshot, folder: Folder, *, exist_ok: bool) -> str | None:
         if isinstance(decision, Read) and exist_ok:
             return None
         if isinstance(decision, PassThrough) and exist_ok:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
             continue
         if isinstance(decision, Read | PassThrough):
-            reason = "it is whole" if isinstance(decision, Read) else decision.reason
+            reason = "it is complete" if isinstance(decision, Read) else decision.reason
             raise ServiceError(
                 f"save({op.path!r}): a save of this dataset has been started or completed already: {folder}: {reason}. "
-                f"dataset.snapshot(path) and load(path) read it; remove the folder to save it anew."
+                f"Read it with dataset.snapshot(path) or load(path); remove the folder to save it again."
             )
         run = Metadata(
             run_id=new_run_id(),
@@ -125,26 +129,26 @@ def _claimed(op: Snapshot, folder: Folder, *, exist_ok: bool) -> str | None:
             return run.run_id
 
 
-def _patiently(ask: Callable[[], _Answer]) -> _Answer:
-    """The dispatcher's answer; it may be on its way up again."""
-    deadline = time.monotonic() + _START_S
+def _retry(ask: Callable[[], _Answer]) -> _Answer:
+    """The dispatcher's answer; waits for a dispatcher that is being restarted."""
+    deadline = time.monotonic() + _RETRY_FOR_S
     while True:
         try:
             return ask()
         except Unreachable:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
 
 def _wait(connection: Connection, folder: Folder, run_id: str) -> None:
-    """Waits until the snapshot's folder says how the save has ended.
+    """Waits until the snapshot's folder records how the save ended.
 
     Raises:
-        ServiceError: it was not written.
+        ServiceError: it failed.
     """
-    while _goes_on(connection, run_id):
-        time.sleep(_LOOK_S)
+    while _is_running(connection, run_id):
+        time.sleep(_POLL_S)
     found = folder.look()
     if found.final is not None and found.final.run_id == run_id:
         return
@@ -152,15 +156,14 @@ def _wait(connection: Connection, folder: Folder, run_id: str) -> None:
         raise ServiceError(f"the save job failed to write {folder}: {found.failed.error}")
     folder.withdraw(run_id)
     raise ServiceError(
-        f"the dispatcher at {connection.address} does not know of the save of {folder} any more: it was restarted "
-        f"without fault_tolerant_mode, or the folder could not be written. Save it again."
+        f"the dispatcher at {connection.address} no longer knows the save of {folder}: it was restarted without "
+        f"fault_tolerant_mode, or the folder could not be written. Save the dataset again."
     )
 
 
-def _goes_on(connection: Connection, run_id: str) -> bool:
+def _is_running(connection: Connection, run_id: str) -> bool:
     try:
-        answer, _ = connection.call("look_save", {"save": run_id})
+        return connection.ask(PollSave(save=run_id))[0].going
     except Unreachable as error:
-        _log.info("service-unreachable", extra={"reason": str(error)})
+        _log.info("dispatcher-unreachable", extra={"reason": str(error)})
         return True
-    return bool(answer["going"])

@@ -1,7 +1,7 @@
-"""Saves: which shards of a snapshot are written, and which worker writes one. Pure; a part of the dispatcher's state.
+"""The state of saves: which shards of a snapshot are written, and by whom. Pure; part of the dispatcher's state.
 
-A save ends twice: when all shards are written or one has failed, and then when a worker has told the snapshot's folder.
-So a dispatcher or worker that dies between the two leaves nothing undone.
+A save ends in two steps: when all shards are written or one has failed, and when a worker has recorded this in the
+snapshot's folder. So a dispatcher or worker that dies between the two leaves nothing undone.
 """
 
 from __future__ import annotations
@@ -10,139 +10,89 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-Chunk: TypeAlias = tuple[str, int, int, int, str]
-"""A finished file: its name, elements before it in the shard, elements, bytes, checksum."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StartSave:
-    save: str  #: its id: that of the run in the snapshot's folder
-    dataset: str
-    path: str  #: of the snapshot, as workers reach it
-    fingerprint: str
-    compression: str
-    shards: int
-    seed: int  #: of what the dataset leaves to chance
+from spanwise.pipelines.input.service.wire.requests import (
+    AbandonSave,
+    CommitSave,
+    EndSave,
+    FailSave,
+    KeepShard,
+    SaveStep,
+    StartSave,
+    WaitForWriters,
+    WriteShard,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TakeShard:
+    """A worker has begun to write a shard."""
+
     save: str
     shard: int
     worker: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeepShard:
-    """A shard is written, in these files."""
-
-    save: str
-    shard: int
-    chunks: tuple[Chunk, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class FailSave:
-    save: str
-    error: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class EndSave:
-    """The snapshot's folder says what became of it."""
-
-    save: str
 
 
 SaveRecord: TypeAlias = StartSave | TakeShard | KeepShard | FailSave | EndSave
 
 
 @dataclass(slots=True)
-class Save:
-    made: StartSave
-    writing: dict[int, str] = field(default_factory=dict)  #: shards, and the workers that write them
-    written: dict[int, tuple[Chunk, ...]] = field(default_factory=dict)
+class RunningSave:
+    start: StartSave
+    writers: dict[int, str] = field(default_factory=dict)  #: the worker that writes a shard
+    written: dict[int, KeepShard] = field(default_factory=dict)  #: by shard
     error: str = ""
 
     @property
     def is_written(self) -> bool:
-        return len(self.written) == self.made.shards
+        return len(self.written) == self.start.shards
 
 
-class Saves:
-    """The saves that go on, by their ids. Changed by `apply` and `lose` alone."""
+class RunningSaves:
+    """The saves that have not ended, by id. Changed by `apply` and `remove_worker` alone."""
 
     def __init__(self) -> None:
-        self.going: dict[str, Save] = {}
+        self.by_id: dict[str, RunningSave] = {}
 
     def apply(self, record: SaveRecord) -> None:
         match record:
             case StartSave(save=save):
-                self.going[save] = Save(record)
+                self.by_id[save] = RunningSave(record)
             case TakeShard(save=save, shard=shard, worker=worker):
-                self.going[save].writing[shard] = worker
-            case KeepShard(save=save, shard=shard, chunks=chunks):
-                self.going[save].writing.pop(shard, None)
-                self.going[save].written[shard] = chunks
+                self.by_id[save].writers[shard] = worker
+            case KeepShard(save=save, shard=shard):
+                self.by_id[save].writers.pop(shard, None)
+                self.by_id[save].written[shard] = record
             case FailSave(save=save, error=error):
-                self.going[save].error = error
+                self.by_id[save].error = error
             case EndSave(save=save):
-                del self.going[save]
+                del self.by_id[save]
 
-    def lose(self, worker: str) -> None:
-        """What a worker was writing that is gone, another one writes."""
-        for save in self.going.values():
-            save.writing = {shard: writer for shard, writer in save.writing.items() if writer != worker}
+    def remove_worker(self, worker: str) -> None:
+        """Leaves the shards of a lost worker to others."""
+        for save in self.by_id.values():
+            save.writers = {shard: writer for shard, writer in save.writers.items() if writer != worker}
 
     def records(self) -> Iterator[SaveRecord]:
-        """Records that make the same again."""
-        for name, save in self.going.items():
-            yield save.made
-            for shard, chunks in save.written.items():
-                yield KeepShard(save=name, shard=shard, chunks=chunks)
-            for shard, worker in save.writing.items():
+        """Records that lead to this state."""
+        for name, save in self.by_id.items():
+            yield save.start
+            yield from save.written.values()
+            for shard, worker in save.writers.items():
                 yield TakeShard(save=name, shard=shard, worker=worker)
             if save.error:
                 yield FailSave(save=name, error=save.error)
 
 
-@dataclass(frozen=True)
-class Write:
-    shard: int
-
-
-@dataclass(frozen=True)
-class Commit:
-    """All is written: the folder is to be told which files make the snapshot, in this order."""
-
-    chunks: tuple[tuple[int, Chunk], ...]  #: each with its shard
-
-
-@dataclass(frozen=True)
-class GiveUp:
-    """The folder is to be told why there will be no snapshot."""
-
-    error: str
-
-
-@dataclass(frozen=True)
-class Wait:
-    """Others write what is left."""
-
-
-Next: TypeAlias = Write | Commit | GiveUp | Wait
-
-
-def next_of(save: Save, worker: str) -> Next:
-    """What a worker is to do next. One that asks again, since no answer has come, is told the same."""
+def next_step(save: RunningSave, worker: str) -> SaveStep:
+    """What a worker is to do next. A worker that asks again, since it got no answer, gets the same one."""
     if save.error:
-        return GiveUp(save.error)
+        return AbandonSave(error=save.error)
     if save.is_written:
-        return Commit(tuple((shard, chunk) for shard in sorted(save.written) for chunk in save.written[shard]))
-    for shard, writer in save.writing.items():
+        return CommitSave(chunks=tuple(chunk for shard in sorted(save.written) for chunk in save.written[shard].chunks))
+    for shard, writer in save.writers.items():
         if writer == worker:
-            return Write(shard)
-    for shard in range(save.made.shards):
-        if shard not in save.written and shard not in save.writing:
-            return Write(shard)
-    return Wait()
+            return WriteShard(shard=shard)
+    for shard in range(save.start.shards):
+        if shard not in save.written and shard not in save.writers:
+            return WriteShard(shard=shard)
+    return WaitForWriters()

@@ -1,4 +1,4 @@
-"""How a dispatcher and a worker are set up."""
+"""The settings of a dispatcher and of a worker."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ MIB: Final = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class DispatcherConfig:
-    host: str = "127.0.0.1"  #: where it listens; any other than loopback wants a token and TLS
-    port: int = 0  #: 0 takes one that is free
-    work_dir: str | None = None  #: where its journal and the registered datasets are kept
-    fault_tolerant_mode: bool = False  #: whether it goes on where it was when it is started again; wants `work_dir`
+    host: str = "127.0.0.1"  #: where it listens; other than on loopback it needs a token and TLS
+    port: int = 0  #: 0 takes a free one
+    work_dir: str | None = None  #: where its journal and the registered datasets are stored
+    fault_tolerant_mode: bool = False  #: whether it recovers its state when it is restarted; needs `work_dir`
     worker_addresses: tuple[str, ...] = ()  #: `host:port` of each worker, for static sharding
-    worker_timeout_s: float = 10.0  #: a worker that is silent so long is lost
-    client_timeout_s: float = 20.0  #: a consumer that is silent so long is gone, and its leases with it
-    job_gc_timeout_s: float = 300.0  #: a job that nobody has read for so long is forgotten
-    gc_dynamic_sharding_jobs: bool = False  #: also if it is dealt out by splits, and so would give elements again
+    worker_timeout_s: float = 10.0  #: a worker that is silent for longer is lost
+    client_timeout_s: float = 20.0  #: a consumer that is silent for longer is gone, and its leases with it
+    job_gc_timeout_s: float = 300.0  #: a job that nobody has read for longer is forgotten
+    gc_dynamic_sharding_jobs: bool = False  #: also a job that hands out splits, and so would yield elements again
     max_message_bytes: int = 256 * MIB  #: a larger request is refused
     security: Security = field(default_factory=Security)
 
     def __post_init__(self) -> None:
         if self.fault_tolerant_mode and self.work_dir is None:
-            raise SettingsError("Cannot enable fault tolerant mode without configuring a work dir: give work_dir=….")
+            raise SettingsError("Cannot enable fault tolerant mode without configuring a work dir: pass work_dir=….")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig:
     dispatcher_address: str
-    host: str = "127.0.0.1"  #: where it listens; any other than loopback wants a token and TLS
-    port: int = 0  #: 0 takes one that is free
+    host: str = "127.0.0.1"  #: where it listens; other than on loopback it needs a token and TLS
+    port: int = 0  #: 0 takes a free one
     worker_address: str | None = None  #: `host:port` by which consumers reach it; None for host and port
-    heartbeat_s: float = 0.5  #: how often it tells the dispatcher that it is there
+    heartbeat_s: float = 0.5  #: how often it reports to the dispatcher
     buffer_bytes: int = 64 * MIB  #: how far each task works ahead of its consumers
-    cross_trainer_cache_bytes: int = 1024 * MIB  #: of elements that each task keeps for slower trainers, if shared
+    cross_trainer_cache_bytes: int = 1024 * MIB  #: of elements that each shared task keeps for slower trainers
     shared_bytes: int = 256 * MIB  #: of memory that it lends to consumers on its host; 0 sends them everything
-    max_requests: int = 1_024  #: how many consumers it answers at a time
+    max_requests: int = 1_024  #: how many consumers it answers at once
     security: Security = field(default_factory=Security)
 
     def __post_init__(self) -> None:
-        if self.host in {"0.0.0.0", "::"} and self.worker_address is None:  # noqa: S104  to be refused
+        if self.host in {"0.0.0.0", "::"} and self.worker_address is None:  # noqa: S104  refused
             raise SettingsError(
-                f"A worker that listens everywhere (host {self.host}) has no address by which consumers reach it. Say "
-                f"which: --address HOST:PORT, or WorkerConfig(worker_address=…)."
+                f"a worker that listens on all interfaces (host {self.host}) needs an address by which consumers reach "
+                f"it: --address HOST:PORT, or WorkerConfig(worker_address=…)."
             )

@@ -1,34 +1,45 @@
-"""Requests between the members of a service: Flight actions with a JSON header; errors arrive as they left."""
+"""How a request reaches another member: a Flight action with a JSON header. Errors arrive as they were raised."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 import socket
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from os import getpid
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
+
+from pydantic import BaseModel, ValidationError
 
 from spanwise.orchestrator import errors
 from spanwise.orchestrator.errors import ServiceError, SpanwiseError
 from spanwise.orchestrator.fingerprint import versions
+from spanwise.pipelines.input.service.wire.requests import Message, Request
 from spanwise.pipelines.input.service.wire.security import Security
 
 if TYPE_CHECKING:
     from pyarrow import flight
-    from pydantic import BaseModel
 
 CALL_TIMEOUT_S: Final = 20.0
+_RETRY_S: Final = 0.1
 _LIBRARIES: Final = ("spanwise", "pyarrow", "numpy", "cloudpickle")
-_HEADER_BYTES: Final = 1 << 20
+_HEADER_BYTES: Final = 2 << 20
+
+_Answer = TypeVar("_Answer", bound=Message)
 
 
 class Unreachable(ServiceError):
-    """Nobody answers at the address: now, or not in time. Who can wait tries again."""
+    """The address did not answer in time. A caller that can wait tries again."""
 
 
 class UnknownTask(ServiceError):
-    """A worker does not know the task: it was started again, or has heard that the task is over."""
+    """A worker does not know the task: the worker was restarted, or the task has ended."""
+
+
+class CallCanceled(Exception):
+    """The caller was stopped before there was an answer."""
 
 
 _KINDS: Final[Mapping[str, type[SpanwiseError]]] = {
@@ -39,20 +50,20 @@ _KINDS: Final[Mapping[str, type[SpanwiseError]]] = {
 
 
 def this_process() -> str:
-    """What two members have in common only if they are in one process."""
+    """A name that two members share only if they run in one process."""
     return f"{socket.gethostname()}:{getpid()}"
 
 
 def environment() -> dict[str, str]:
-    """What must be the same where a graph is written and where it is run."""
+    """The versions that must be equal where a graph is pickled and where it runs."""
     return {"python": ".".join(platform.python_version_tuple()[:2]), **versions(_LIBRARIES)}
 
 
 def check_environment(theirs: Mapping[str, str], who: str) -> None:
-    """Refuses a graph from another environment.
+    """Refuses a graph that was pickled in another environment.
 
     Raises:
-        ServiceError: says which versions differ.
+        ServiceError: names the versions that differ.
     """
     ours = environment()
     differ = [
@@ -62,21 +73,21 @@ def check_environment(theirs: Mapping[str, str], who: str) -> None:
     ]
     if differ:
         raise ServiceError(
-            f"{who} comes from another environment, so its functions cannot be trusted to do the same here: "
-            f"{'; '.join(differ)}. Give both sides the same versions."
+            f"{who} was pickled in another environment, so its functions may behave differently here: "
+            f"{'; '.join(differ)}. Install the same versions on both sides."
         )
 
 
-def located(address: str, security: Security) -> str:
+def with_scheme(address: str, security: Security) -> str:
     """The address with its scheme.
 
     Raises:
-        ServiceError: it is none.
+        ServiceError: it is not an address.
     """
-    scheme, found, place = address.rpartition("://")
-    if (found and scheme not in {"grpc", "grpc+tls"}) or ":" not in place:
-        raise ServiceError(f"{address!r} is no address of a data service; one is grpc://127.0.0.1:5050.")
-    if found:
+    scheme, separator, place = address.rpartition("://")
+    if (separator and scheme not in {"grpc", "grpc+tls"}) or ":" not in place:
+        raise ServiceError(f"{address!r} is not the address of a data service, such as grpc://127.0.0.1:5050.")
+    if separator:
         return address
     return f"{'grpc+tls' if security.authority is not None or security.is_tls else 'grpc'}://{place}"
 
@@ -87,10 +98,12 @@ class Connection:
     def __init__(self, address: str, security: Security) -> None:
         from pyarrow import flight
 
-        self.address = located(address, security)
+        self.address = with_scheme(address, security)
         self._security = security
         self._client = flight.connect(
-            self.address, generic_options=[("grpc.max_reconnect_backoff_ms", 500)], **security.of_client(self.address)
+            self.address,
+            generic_options=[("grpc.max_reconnect_backoff_ms", 500)],
+            **security.client_arguments(self.address),
         )
 
     def _options(self, timeout_s: float) -> flight.FlightCallOptions:
@@ -98,25 +111,48 @@ class Connection:
 
         return flight.FlightCallOptions(timeout=timeout_s, headers=self._security.headers())  # type: ignore[arg-type]  # stubs: texts
 
-    def call(self, kind: str, header: Mapping[str, Any], blob: bytes = b"") -> tuple[Any, bytes]:
-        """The answer to a request: its header, and what comes with it.
+    def ask(self, request: Request[_Answer], blob: bytes = b"") -> tuple[_Answer, bytes]:
+        """Sends a request; returns its answer and the bytes that come with it.
 
         Raises:
-            Unreachable: there was none.
+            Unreachable: there was no answer.
             SpanwiseError: as the other side raised it.
         """
+        header, content = self._exchange(request.kind, request.model_dump_json().encode(), blob)
+        return cast("_Answer", request.answer.model_validate_json(header)), content
+
+    def ask_until_answered(self, request: Request[_Answer], stopped: threading.Event) -> tuple[_Answer, bytes]:
+        """The same; tries again while the other side does not answer.
+
+        Raises:
+            CallCanceled: `stopped` was set meanwhile.
+        """
+        while not stopped.is_set():
+            try:
+                return self.ask(request)
+            except Unreachable:
+                stopped.wait(_RETRY_S)
+        raise CallCanceled
+
+    def call(self, kind: str, header: Mapping[str, Any], blob: bytes = b"") -> tuple[Any, bytes]:
+        """As `ask`, with plain JSON in place of records."""
+        answer, content = self._exchange(kind, json.dumps(header).encode(), blob)
+        return json.loads(answer), content
+
+    def _exchange(self, kind: str, header: bytes, blob: bytes) -> tuple[bytes, bytes]:
         import pyarrow as pa
         from pyarrow import flight
 
-        action = flight.Action(kind, packed(header, blob))
         try:
+            action = flight.Action(kind, b"%s\n%s" % (header, blob))
             (result,) = self._client.do_action(action, self._options(CALL_TIMEOUT_S))
         except (pa.ArrowException, OSError) as error:
             _translate(error, self.address)
-        return unpacked(result.body)
+        answer, _, content = result.body.to_pybytes().partition(b"\n")
+        return answer, content
 
     def fetch(self, ticket: bytes, timeout_s: float) -> tuple[Any, list[Any]]:
-        """The schema and the batches of an answer."""
+        """The schema and the blocks that a ticket is answered with."""
         import pyarrow as pa
         from pyarrow import flight
 
@@ -130,41 +166,42 @@ class Connection:
         self._client.close()
 
 
-def packed(header: Mapping[str, Any], blob: bytes = b"") -> bytes:
-    return json.dumps(header).encode() + b"\n" + blob
+def packed_answer(header: BaseModel | Mapping[str, Any], blob: bytes = b"") -> bytes:
+    text = json.dumps(header) if isinstance(header, Mapping) else header.model_dump_json()
+    return text.encode() + b"\n" + blob
 
 
-def unpacked(body: Any) -> tuple[Any, bytes]:
-    header, _, blob = body.to_pybytes().partition(b"\n")
-    return json.loads(header), blob
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
-_Model = TypeVar("_Model", bound="BaseModel")
-
-
-def request_of(kind: type[_Model], body: Any, limit_bytes: int) -> tuple[_Model, bytes]:
-    """A request from outside, checked.
+def parse_request(kind: type[_Model], body: Any, limit_bytes: int) -> tuple[_Model, bytes]:
+    """A request as it arrived, checked; and the bytes that came with it.
 
     Raises:
-        ServiceError: it is too large, or not what it should be.
+        ServiceError: it is too large or malformed.
     """
-    from pydantic import ValidationError
-
     if body is None or body.size > limit_bytes:
         size = 0 if body is None else body.size
-        raise ServiceError(f"a request of {size} bytes was refused: at most {limit_bytes} are taken.")
+        raise ServiceError(f"refused a request of {size} bytes: at most {limit_bytes} are allowed.")
     header, _, blob = body.to_pybytes().partition(b"\n")
     if len(header) > _HEADER_BYTES:
         raise ServiceError(
-            f"a request with a header of {len(header)} bytes was refused: at most {_HEADER_BYTES} are taken."
+            f"refused a request with a header of {len(header)} bytes: at most {_HEADER_BYTES} are allowed."
         )
-    try:
+    with refusing_malformed("request"):
         return kind.model_validate_json(header), blob
+
+
+@contextlib.contextmanager
+def refusing_malformed(what: str) -> Iterator[None]:
+    """Turns pydantic's errors into ours."""
+    try:
+        yield
     except ValidationError as error:
-        raise ServiceError(f"a request was refused, since it is malformed: {error.errors()[0]['msg']}.") from error
+        raise ServiceError(f"refused a malformed {what}: {error.errors()[0]['msg']}.") from error
 
 
-def sent(error: Exception) -> Exception:
+def to_flight_error(error: Exception) -> Exception:
     """An error in the form in which a server sends it."""
     from pyarrow import flight
 
@@ -178,8 +215,8 @@ def kind_of(error: Exception) -> str:
     return type(error).__name__ if type(error).__name__ in _KINDS else "ServiceError"
 
 
-def received(kind: str, text: str) -> SpanwiseError:
-    """An error that came from another process."""
+def error_of(kind: str, text: str) -> SpanwiseError:
+    """An error that another process sent."""
     return _KINDS.get(kind, ServiceError)(text)
 
 
@@ -188,16 +225,15 @@ def _translate(error: Exception, address: str) -> NoReturn:
 
     extra = getattr(error, "extra_info", b"")
     if extra.startswith(b"{"):
-        sent_ = json.loads(extra)
-        raise received(sent_["kind"], sent_["text"]) from error
+        raise error_of(**json.loads(extra)) from error
     if isinstance(error, flight.FlightUnauthenticatedError):
         raise ServiceError(
-            f"{address} refused a request without its token. Set SPANWISE_SERVICE_TOKEN, or give "
+            f"{address} refused a request without its token. Set SPANWISE_SERVICE_TOKEN, or pass "
             f"security=Security(token=…)."
         ) from error
     if "handshake" in str(error).lower() or "certificate" in str(error).lower():
         raise ServiceError(
-            f"{address} and this client do not trust each other's certificates: {str(error)[:200]}. See whether they "
-            f"have expired, and whether both sides name the same authority."
+            f"{address} and this client do not trust each other's certificates: {str(error)[:200]}. Check whether "
+            f"they have expired, and whether both sides name the same authority."
         ) from error
     raise Unreachable(f"{address} does not answer: {str(error)[:200]}") from error

@@ -1,65 +1,174 @@
-"""What members of the service ask of each other, as it arrives from outside."""
+"""Every request of the data service, with its answer: one record each, built by who asks and checked by who answers."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from spanwise.pipelines.input.service.policy import ShardingPolicy
+from spanwise.pipelines.input.snapshot.state import ChunkRecord
 
 Number: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 62)]
 Text: TypeAlias = Annotated[str, Field(max_length=10_000)]
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=500)]
+OptionalName: TypeAlias = Annotated[str, Field(max_length=500)]
+Tasks: TypeAlias = Annotated[tuple[Number, ...], Field(max_length=100_000)]
+
+MAX_SHARDS = 10_000
+MAX_ROUNDS_AHEAD = 1_024
+"""How many rounds of a coordinated read a worker or a consumer holds ahead of the current round."""
 
 
-class Request(BaseModel):
+class Message(BaseModel):
+    """What one member of a service sends another."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class PutDataset(Request):
-    """The graph comes with it."""
+_Answer = TypeVar("_Answer", bound=Message)
+
+
+class Request(Message, Generic[_Answer]):
+    """A message that is answered by `Request[Answer]`'s argument."""
+
+    kind: ClassVar[str]  #: its name on the wire and in metrics
+    answer: ClassVar[type[Message]]
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        arguments = cls.__pydantic_generic_metadata__["args"]
+        if arguments and isinstance(arguments[0], type):
+            cls.answer = arguments[0]
+
+
+class Done(Message):
+    """The answer of a request that asks for nothing."""
+
+
+# Datasets.
+
+
+class RegisterDataset(Request[Done]):
+    """The pickled graph comes with it. Also a record of the dispatcher's journal."""
+
+    kind: ClassVar = "put_dataset"
+
+    dataset: Name  #: its id
+    structure: Text  #: a description of its elements: equal for equal structures
+    splits: Annotated[tuple[Number, ...], Field(max_length=10_000)]  #: how many splits each of its sources has
+    unsplittable: Text = ""  #: why it has no splits
+    unleasable: Text = ""  #: why a split cannot be produced without the others
+    infinite: bool = False  #: whether a pass never ends
+
+
+class GetDataset(Request[Done]):
+    """The pickled graph comes with the answer."""
+
+    kind: ClassVar = "get_dataset"
 
     dataset: Name
-    structure: Text
-    splits: Annotated[tuple[Number, ...], Field(max_length=10_000)]
-    unsplittable: Text
-    unleasable: Text
-    infinite: bool
 
 
-class GetDataset(Request):
-    dataset: Name
+# Workers.
 
 
-class Load(Request):
-    """What a worker has done since it began, and what it holds."""
+class WorkerLoad(Message):
+    """What a worker has done since it started, and what it holds."""
 
-    busy_s: Annotated[float, Field(ge=0)] = 0.0
-    given: Number = 0
+    busy_s: Annotated[float, Field(ge=0)] = 0.0  #: spent on producing elements, over all tasks, without waiting
+    given: Number = 0  #: elements sent
     given_bytes: Number = 0
-    buffered_bytes: Number = 0
-    lent_bytes: Number = 0
+    buffered_bytes: Number = 0  #: ready and not sent yet
+    lent_bytes: Number = 0  #: of shared memory
 
 
-class Heartbeat(Request):
-    """Of a worker, which is registered by its first one."""
+class TaskAssignment(Message):
+    """A task that a worker is to run."""
+
+    task: int
+    dataset: str
+    mode: ShardingPolicy
+    seed: int
+    shards: int  #: of static sharding
+    index: int  #: the worker's shard of these
+    consumers: int  #: of a coordinated read; 0 for first come, first served
+    cached: bool  #: whether trainers share a window
+
+
+class StartSave(Request[Done]):
+    """Has the workers write a snapshot of a dataset. Also a record of the journal, and what workers are sent."""
+
+    kind: ClassVar = "start_save"
+
+    save: Name  #: its id: that of the run in the snapshot's folder
+    dataset: Name
+    path: Text  #: of the snapshot, as workers reach it
+    fingerprint: Name
+    compression: Literal["auto", "none", "lz4", "zstd"]
+    shards: Annotated[int, Field(gt=0, le=MAX_SHARDS)]
+    seed: Number  #: for the dataset's ops without a seed
+
+
+class Assignments(Message):
+    """All that a worker is to do."""
+
+    tasks: tuple[TaskAssignment, ...]
+    saves: tuple[StartSave, ...]
+
+
+class WorkerHeartbeat(Request[Assignments]):
+    """The first one registers the worker."""
+
+    kind: ClassVar = "heartbeat"
 
     worker: Name
     address: Name
     process: Name
-    tasks: Annotated[tuple[Number, ...], Field(max_length=100_000)]  #: that it has
-    finished: Annotated[tuple[Number, ...], Field(max_length=100_000)]  #: since the last one
-    wait_s: Annotated[float, Field(ge=0, le=10)]  #: how long the answer may wait for something new
-    load: Load = Load()
+    tasks: Tasks = ()  #: that it runs
+    finished: Tasks = ()  #: since the last heartbeat
+    wait_s: Annotated[float, Field(ge=0, le=10)]  #: how long the answer may wait for a change
+    load: WorkerLoad = WorkerLoad()
 
 
-class Join(Request):
+class SplitRange(Message):
+    """Splits `first` to `first + count - 1`; none if the source has none left in this repetition."""
+
+    first: int
+    count: int
+    below: int  #: repetitions before this one have no splits left
+
+
+class TakeSplits(Request[SplitRange]):
+    """A task wants more splits."""
+
+    kind: ClassVar = "deal"
+
+    task: Number
+    number: Number  #: of the request: one that is repeated gets the same answer
+    source: Number
+    repetition: Number
+
+
+# Consumers.
+
+
+class Membership(Message):
+    """A consumer that has joined a job."""
+
+    client: int
+    seed: int  #: the job's
+
+
+class JoinJob(Request[Membership]):
+    kind: ClassVar = "join"
+
     dataset: Name
     mode: ShardingPolicy
-    name: Annotated[str, Field(max_length=500)]
+    name: OptionalName
     epoch: Name
-    key: Annotated[str, Field(max_length=500)] = ""  #: who joins a coordinated read again by it is the same consumer
+    key: OptionalName = ""  #: a consumer that joins a coordinated read again with the same key is the same consumer
     cached: bool = False  #: whether trainers share a window
     index: Number | None = None  #: of the consumer, in a coordinated read
     consumers: Number = 0  #: how many there are
@@ -72,60 +181,215 @@ class Join(Request):
         return self
 
 
-class Rounds(Request):
-    """How far a consumer of a coordinated read has come: see `rounds.Report`."""
+class RoundReport(Message):
+    """How far a consumer of a coordinated read has come."""
 
-    plans: Number
-    ready: Number
-    agreed: Number
+    plans: Number  #: that it knows
+    ready: Number  #: it holds all rounds below, by these plans
+    agreed: Number  #: it may yield all rounds below
 
 
-class Look(Request):
-    """A consumer's heartbeat: what is there to read?"""
+class RoundPlan(Message):
+    """From round `first` on these tasks serve in turn."""
+
+    first: int
+    tasks: tuple[int, ...]
+
+
+class JobView(Message):
+    """What a consumer can read from, and whether more is to come."""
+
+    tasks: tuple[tuple[int, str], ...]  #: each with its worker's address
+    workers: tuple[str, ...] = ()  #: addresses, if the consumer leases splits
+    finished: bool
+    plans: tuple[RoundPlan, ...] = ()  #: of a coordinated read: those that the consumer does not know
+    agreed: int = 0  #: all consumers hold the rounds below
+    gone: int | None = None  #: a consumer that has left
+    again_s: float = 0.0  #: when to ask again
+
+
+class PollJob(Request[JobView]):
+    """A consumer's heartbeat: is there anything new to read?"""
+
+    kind: ClassVar = "look"
 
     client: Number
     targets: tuple[Name, ...] | Literal["any", "local"]
     process: Name
-    tasks: Annotated[tuple[Number, ...], Field(max_length=100_000)]  #: that it knows
-    waited_s: Annotated[float, Field(ge=0)]  #: for elements, since it began
-    given: Number  #: elements and blocks, since it began
-    rounds: Rounds | None = None
+    tasks: Tasks = ()  #: that it knows
+    waited_s: Annotated[float, Field(ge=0)] = 0.0  #: for elements, since it started
+    given: Number = 0  #: elements and blocks that it has yielded
+    rounds: RoundReport | None = None
     wait_s: Annotated[float, Field(ge=0, le=10)]
 
 
-class Leave(Request):
+class LeaveJob(Request[Done]):
+    kind: ClassVar = "leave"
+
     client: Number
 
 
-class Deal(Request):
-    task: Number
-    number: Number
-    source: Number
-    repetition: Number
+class HeldSplits(Message):
+    held: tuple[int, ...]
+    finished: bool  #: whether the job has no splits left
 
 
-class Lease(Request):
+class ExchangeSplits(Request[HeldSplits]):
+    """A consumer acknowledges splits and leases more until it holds `want`."""
+
+    kind: ClassVar = "lease"
+
     client: Number
-    done: Annotated[tuple[Number, ...], Field(max_length=10_000)]
+    done: Annotated[tuple[Number, ...], Field(max_length=10_000)] = ()
     want: Number
 
 
-class Status(Request):
-    pass
+class WorkerStatus(WorkerLoad):
+    address: str
+    worker: str
+    tasks: int
+    busy: float  #: the share of its time that it has recently spent on producing elements
+    given_per_s: float
+    bytes_per_s: float
 
 
-class Fetch(Request):
+class JobStatus(Message):
+    job: int
+    name: str
+    dataset: str
+    mode: ShardingPolicy
+    tasks: int
+    tasks_finished: int
+    consumers: int
+    starved: float  #: the share of their time that its consumers have recently spent waiting
+    rate: float  #: elements and blocks per second
+    given: int  #: elements and blocks
+    splits_leased: int
+    finished: bool
+
+
+class ServiceStatus(Message):
+    """What a dispatcher knows of its service."""
+
+    target: str
+    workers: tuple[WorkerStatus, ...]
+    wanted: int  #: how many workers would match what consumers take
+    jobs: tuple[JobStatus, ...]
+    datasets: int
+    splits_dealt: int
+    requests: dict[str, int]  #: since it started, by kind
+    errors: dict[str, int]
+
+
+class GetStatus(Request[ServiceStatus]):
+    kind: ClassVar = "status"
+
+
+class Fetch(Message):
     """A ticket: elements of a task, or of a split that the client has leased."""
 
     task: Number | None = None
     split: Number | None = None
-    dataset: Annotated[str, Field(max_length=500)] = ""  #: of the split
+    dataset: OptionalName = ""  #: of the split
     seed: Number = 0  #: of the split's job
     client: Number
-    number: Number  #: of the request: one that is made again is answered as before
+    number: Number = 0  #: of the request: one that is repeated gets the same answer
     index: Number | None = None  #: of the consumer, in a coordinated read
-    trainer: Annotated[str, Field(max_length=500)] = ""  #: that shares a window
+    trainer: OptionalName = ""  #: that shares a window
     limit_bytes: Annotated[int, Field(gt=0, le=1 << 30)]
     compression: Literal["lz4", "zstd"] | None = None
-    host: Annotated[str, Field(max_length=500)] | None = None  #: whose memory the client can map
-    returned: Annotated[tuple[Number, ...], Field(max_length=1_000)] = ()  #: segments that it has done with
+    host: OptionalName | None = None  #: whose memory the client can map
+    returned: Annotated[tuple[Number, ...], Field(max_length=1_000)] = ()  #: segments that it no longer uses
+
+
+# Saves.
+
+
+class WriteShard(Message):
+    do: Literal["write"] = "write"
+    shard: int
+
+
+class CommitSave(Message):
+    """All shards are written: these files, in this order, are the snapshot."""
+
+    do: Literal["commit"] = "commit"
+    chunks: tuple[ChunkRecord, ...]
+
+
+class AbandonSave(Message):
+    """The snapshot's folder is to record why the save failed."""
+
+    do: Literal["giveup"] = "giveup"
+    error: str
+
+
+class WaitForWriters(Message):
+    """Other workers write the remaining shards."""
+
+    do: Literal["wait"] = "wait"
+
+
+class LeaveSave(Message):
+    """The save is over."""
+
+    do: Literal["end"] = "end"
+
+
+SaveStep: TypeAlias = WriteShard | CommitSave | AbandonSave | WaitForWriters | LeaveSave
+
+
+class NextStep(Message):
+    step: Annotated[SaveStep, Field(discriminator="do")]
+
+
+class NextShard(Request[NextStep]):
+    """A worker asks what it can do for a save."""
+
+    kind: ClassVar = "next_shard"
+
+    save: Name
+    worker: Name
+
+
+class Acceptance(Message):
+    kept: bool  #: whether the shard counts
+
+
+class KeepShard(Request[Acceptance]):
+    """A worker has written a shard into these files. Also a record of the journal."""
+
+    kind: ClassVar = "keep_shard"
+
+    save: Name
+    worker: Name
+    shard: Number
+    chunks: Annotated[tuple[ChunkRecord, ...], Field(max_length=MAX_SHARDS)]
+
+
+class FailSave(Request[Done]):
+    """A save cannot be completed. Also a record of the journal."""
+
+    kind: ClassVar = "fail_save"
+
+    save: Name
+    error: Annotated[str, Field(min_length=1, max_length=10_000)]
+
+
+class EndSave(Request[Done]):
+    """The snapshot's folder records how the save ended. Also a record of the journal."""
+
+    kind: ClassVar = "end_save"
+
+    save: Name
+
+
+class SaveProgress(Message):
+    going: bool
+    written: int  #: shards
+
+
+class PollSave(Request[SaveProgress]):
+    kind: ClassVar = "look_save"
+
+    save: Name

@@ -1,4 +1,4 @@
-"""Who may speak to a server of the service, and how it is proven: a token, and TLS certificates."""
+"""Who may call a server of the service, and how this is proven: a token and TLS certificates."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ _LOOPBACK_NAMES: Final = frozenset({"localhost"})
 
 @dataclass(frozen=True, kw_only=True)
 class Security:
-    """What a server asks of its clients, and what a client shows. PEM is a file's path or the text itself."""
+    """What a server requires of its clients, and what a client presents. PEM is a file's path or the text itself."""
 
-    token: str | None = field(default=None, repr=False)  #: known to all members of the service, and to nobody else
-    certificate: str | None = None  #: of this server, or of this client if the server asks for one
-    key: str | None = field(default=None, repr=False)  #: the certificate's private one
-    authority: str | None = None  #: whose certificates are believed
-    name: str | None = None  #: whom servers' certificates are made out to, if that is not their address
-    mutual: bool = False  #: whether a server asks its clients for a certificate
+    token: str | None = field(default=None, repr=False)  #: a secret that all members of the service share
+    certificate: str | None = None  #: of this server, or of this client if the server requires one
+    key: str | None = field(default=None, repr=False)  #: the certificate's private key
+    authority: str | None = None  #: whose certificates are trusted
+    name: str | None = None  #: the name in servers' certificates, if it is not their address
+    mutual: bool = False  #: whether a server requires a certificate of its clients
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
-            raise SettingsError("the data service wants a certificate and its key together; give both, or none.")
+            raise SettingsError("the data service needs a certificate and its key together; pass both or none.")
         if self.mutual and (self.certificate is None or self.authority is None):
-            raise SettingsError("mutual TLS wants a certificate, its key and the authority; give all three.")
+            raise SettingsError("mutual TLS needs a certificate, its key and the authority; pass all three.")
         if self.token is not None and not self.token.isascii():
-            raise SettingsError("the data service's token has letters that are not ASCII; make it of plain ones.")
+            raise SettingsError("the data service's token has characters that are not ASCII; use ASCII only.")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """As the variables SPANWISE_SERVICE_TOKEN, _CERTIFICATE, _KEY, _AUTHORITY, _NAME and _MUTUAL say."""
+        """From the variables SPANWISE_SERVICE_TOKEN, _CERTIFICATE, _KEY, _AUTHORITY, _NAME and _MUTUAL."""
 
-        def given(name: str) -> str | None:
+        def value(name: str) -> str | None:
             return environment.get(f"SPANWISE_SERVICE_{name}") or None
 
         return cls(
-            token=given("TOKEN"),
-            certificate=given("CERTIFICATE"),
-            key=given("KEY"),
-            authority=given("AUTHORITY"),
-            name=given("NAME"),
-            mutual=given("MUTUAL") == "1",
+            token=value("TOKEN"),
+            certificate=value("CERTIFICATE"),
+            key=value("KEY"),
+            authority=value("AUTHORITY"),
+            name=value("NAME"),
+            mutual=value("MUTUAL") == "1",
         )
 
     def inlined(self) -> Self:
-        """The same with texts in place of paths, for a machine that has not these files."""
+        """The same with texts in place of paths, for a machine without these files."""
 
         def text(pem: str | None) -> str | None:
             return None if pem is None else _content(pem).decode()
@@ -64,17 +64,17 @@ class Security:
         return self.certificate is not None
 
     def allows(self, headers: Mapping[str, list[str]]) -> bool:
-        """Whether a request with these headers knows the token."""
+        """Whether the headers of a request hold the token."""
         if self.token is None:
             return True
-        shown = (headers.get("authorization") or [""])[0]
-        return hmac.compare_digest(shown.encode(), f"Bearer {self.token}".encode())
+        presented = (headers.get("authorization") or [""])[0]
+        return hmac.compare_digest(presented.encode(), f"Bearer {self.token}".encode())
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         return [] if self.token is None else [(b"authorization", f"Bearer {self.token}".encode())]
 
-    def of_server(self) -> dict[str, Any]:
-        """What a Flight server is started with."""
+    def server_arguments(self) -> dict[str, Any]:
+        """The arguments of a Flight server."""
         if self.certificate is None or self.key is None:
             return {}
         arguments: dict[str, Any] = {"tls_certificates": [(_content(self.certificate), _content(self.key))]}
@@ -82,8 +82,8 @@ class Security:
             arguments |= {"verify_client": True, "root_certificates": _content(self.authority)}
         return arguments
 
-    def of_client(self, address: str) -> dict[str, Any]:
-        """What a Flight client is connected with."""
+    def client_arguments(self, address: str) -> dict[str, Any]:
+        """The arguments of a Flight client."""
         if not address.startswith("grpc+tls://"):
             return {}
         arguments: dict[str, Any] = {} if self.name is None else {"override_hostname": self.name}
@@ -94,25 +94,25 @@ class Security:
         return arguments
 
     def check_bind(self, host: str) -> None:
-        """Refuses to listen where strangers can reach, without a token and TLS.
+        """Refuses to listen where other machines can connect, without a token and TLS.
 
         Raises:
-            SettingsError: says what is missing.
+            SettingsError: names what is missing.
         """
         if is_loopback(host):
             return
         missing = [
-            words
-            for words, there in (
+            name
+            for name, value in (
                 ("a token (SPANWISE_SERVICE_TOKEN)", self.token),
                 ("a certificate and its key (SPANWISE_SERVICE_CERTIFICATE, SPANWISE_SERVICE_KEY)", self.certificate),
             )
-            if not there
+            if not value
         ]
         if missing:
             raise SettingsError(
-                f"the data service was to listen at {host}, where other machines reach it, and who reaches it runs "
-                f"code. It wants {' and '.join(missing)}; or listen at 127.0.0.1."
+                f"the data service would listen at {host}, where other machines can connect and run code. It needs "
+                f"{' and '.join(missing)}; or listen at 127.0.0.1."
             )
 
 
@@ -129,4 +129,4 @@ def _content(pem: str) -> bytes:
     try:
         return Path(pem).read_bytes()
     except OSError as error:
-        raise ServiceError(f"{pem} cannot be read, and the data service needs it: {error}.") from error
+        raise ServiceError(f"the data service could not read {pem}: {error}.") from error

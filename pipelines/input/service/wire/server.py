@@ -1,4 +1,4 @@
-"""A Flight server of the service: lets in who knows the token, and sends errors as what they are."""
+"""A Flight server of the service: admits clients that know the token, and sends errors in full."""
 
 from __future__ import annotations
 
@@ -6,53 +6,61 @@ import contextlib
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 import pyarrow as pa
 from pyarrow import flight
 
 from spanwise.orchestrator.errors import ServiceError, SpanwiseError
-from spanwise.pipelines.input.service.wire.connection import packed, request_of, sent
-from spanwise.pipelines.input.service.wire.load import Meter
+from spanwise.pipelines.input.service.wire.connection import packed_answer, parse_request, to_flight_error
+from spanwise.pipelines.input.service.wire.meter import Meter
+from spanwise.pipelines.input.service.wire.requests import Message
 from spanwise.pipelines.input.service.wire.security import Security
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-MOST_WAITING: Final = 128
-_log = logging.getLogger(__name__)
-_Answer = TypeVar("_Answer")
+MAX_WAITING: Final = 128
+
+Answer: TypeAlias = "tuple[Message | dict[str, Any], bytes]"
+"""What a request is answered with: a record, and bytes that come with it."""
+
+Action: TypeAlias = "tuple[type[BaseModel], Callable[[Any, bytes], Answer]]"
+"""The record that a request must be, and the function that answers it."""
+
+_log = logging.getLogger("spanwise.service.server")
+_T = TypeVar("_T")
 
 
-class _Guard(flight.ServerMiddlewareFactory):
+class _TokenCheck(flight.ServerMiddlewareFactory):
     def __init__(self, security: Security) -> None:
         self._security = security
 
     def start_call(self, info: Any, headers: Any) -> None:
         if not self._security.allows(headers):
-            _log.warning("service-refused", extra={"method": str(info.method)})
-            raise flight.FlightUnauthenticatedError("the token is missing, or another one")
+            _log.warning("request-refused", extra={"method": str(info.method)})
+            raise flight.FlightUnauthenticatedError("the token is missing or wrong")
 
 
-def _nothing(ticket: bytes) -> flight.FlightDataStream:  # noqa: ARG001  as those take it who have something
-    raise ServiceError("a dispatcher has no elements; workers have.")
+def _refuse_ticket(ticket: bytes) -> flight.FlightDataStream:  # noqa: ARG001  the signature of `get`
+    raise ServiceError("a dispatcher has no elements; ask a worker.")
 
 
 class Serving(ABC):
-    """Something that serves, in this process, until it is stopped."""
+    """A member of a service in this process, which serves until it is stopped."""
 
     def __init__(self) -> None:
         self._closed = threading.Event()
 
     @abstractmethod
     def stop(self) -> None:
-        """Answers nobody any more."""
+        """Stops answering."""
 
     def join(self) -> None:
         """Waits until it is stopped."""
-        while not self._closed.wait(0.5):  # a signal that the kernel gave to another thread is seen between two waits
+        while not self._closed.wait(0.5):  # between two waits a signal that another thread received is handled
             pass
 
     def __enter__(self) -> Self:
@@ -64,25 +72,25 @@ class Serving(ABC):
         self.stop()
 
 
-class Waiting:
-    """Those whose requests wait for something new: each takes a thread, so there may not be many."""
+class WaitingPlaces:
+    """A limit on the requests that wait for a change: each of them occupies a thread."""
 
     def __init__(self) -> None:
-        self._places = threading.BoundedSemaphore(MOST_WAITING)
+        self._places = threading.BoundedSemaphore(MAX_WAITING)
 
     @contextlib.contextmanager
     def place(self) -> Iterator[bool]:
-        """Whether there is one."""
-        taken = self._places.acquire(blocking=False)
+        """Takes a place; False if there is none."""
+        is_free = self._places.acquire(blocking=False)
         try:
-            yield taken
+            yield is_free
         finally:
-            if taken:
+            if is_free:
                 self._places.release()
 
 
 class Server(flight.FlightServerBase):
-    """Answers actions by the functions that it was given, and tickets by another."""
+    """Answers each kind of action with its function, and tickets with `get`."""
 
     def __init__(
         self,
@@ -90,7 +98,7 @@ class Server(flight.FlightServerBase):
         port: int,
         security: Security,
         *,
-        actions: dict[str, tuple[type[BaseModel], Callable[[Any, bytes], tuple[dict[str, Any], bytes]]]],
+        actions: Mapping[str, Action],
         limit_bytes: int,
         meter: Meter | None = None,
         get: Callable[[bytes], flight.FlightDataStream] | None = None,
@@ -99,44 +107,38 @@ class Server(flight.FlightServerBase):
         scheme = "grpc+tls" if security.is_tls else "grpc"
         self._actions = actions
         self._limit_bytes = limit_bytes
-        self._get = get or _nothing
+        self._get = get or _refuse_ticket
         self._meter = meter or Meter()
         try:
             super().__init__(
-                f"{scheme}://{host}:{port}", middleware={"guard": _Guard(security)}, **security.of_server()
+                f"{scheme}://{host}:{port}", middleware={"guard": _TokenCheck(security)}, **security.server_arguments()
             )
         except (pa.ArrowException, OSError) as error:
             raise ServiceError(
-                f"the data service cannot listen at {host}:{port}: {error}. Is another one there? "
-                f"Port 0 takes a free one."
+                f"the data service cannot listen at {host}:{port}: {error}. Is the port in use? Port 0 picks one."
             ) from error
         self.target = f"{scheme}://{host}:{self.port}"
 
-    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:  # noqa: ARG002  as Flight calls it
-        kind, answer = self._known(action.type)
+    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:  # noqa: ARG002  Flight's signature
+        if action.type not in self._actions:
+            raise to_flight_error(ServiceError(f"there is no request {action.type!r:.40}."))
+        kind, answer = self._actions[action.type]
 
-        def answered() -> Iterator[bytes]:
-            request, blob = request_of(kind, action.body, self._limit_bytes)
-            return iter([packed(*answer(request, blob))])
+        def perform() -> Iterator[bytes]:
+            request, blob = parse_request(kind, action.body, self._limit_bytes)
+            return iter([packed_answer(*answer(request, blob))])
 
-        return self._counted(action.type, answered)
+        return self._metered(action.type, perform)
 
-    def _counted(self, kind: str, answer: Callable[[], _Answer]) -> _Answer:
-        self._meter.asked(kind)
+    def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:  # noqa: ARG002  Flight's signature
+        return self._metered("get", lambda: self._get(ticket.ticket))
+
+    def _metered(self, kind: str, perform: Callable[[], _T]) -> _T:
+        self._meter.count_request(kind)
         try:
-            return answer()
-        except SpanwiseError as error:
-            self._meter.failed(kind)
-            raise sent(error) from error
+            return perform()
         except Exception as error:
-            self._meter.failed(kind)
-            _log.exception("service-failed", extra={"request": kind})
-            raise sent(error) from error
-
-    def _known(self, kind: str) -> tuple[type[BaseModel], Callable[[Any, bytes], tuple[dict[str, Any], bytes]]]:
-        if kind not in self._actions:
-            raise sent(ServiceError(f"there is no request {kind!r:.40}."))
-        return self._actions[kind]
-
-    def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:  # noqa: ARG002  as Flight calls it
-        return self._counted("get", lambda: self._get(ticket.ticket))
+            self._meter.count_error(kind)
+            if not isinstance(error, SpanwiseError):
+                _log.exception("request-failed", extra={"request": kind})
+            raise to_flight_error(error) from error

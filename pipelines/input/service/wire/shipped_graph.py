@@ -1,4 +1,4 @@
-"""How a dataset travels, with the versions of where it was pickled before it; and how a dispatcher comes to know it."""
+"""Shipped graphs: a dataset pickled for workers, behind the versions of the environment it was pickled in."""
 
 from __future__ import annotations
 
@@ -15,23 +15,29 @@ from spanwise.orchestrator.errors import DatasetError, Unfingerprintable
 from spanwise.orchestrator.fingerprint import digest
 from spanwise.pipelines.input.graph.fingerprint import of_graph
 from spanwise.pipelines.input.op import Op, Options, ops_of
-from spanwise.pipelines.input.service.dispatcher import sharding
-from spanwise.pipelines.input.service.wire.connection import Connection, check_environment, environment
+from spanwise.pipelines.input.service.sharding.splits import plan_graph, split_graph
+from spanwise.pipelines.input.service.wire.connection import (
+    Connection,
+    check_environment,
+    environment,
+    refusing_malformed,
+)
+from spanwise.pipelines.input.service.wire.requests import RegisterDataset
 from spanwise.pipelines.input.snapshot.op import Snapshot
 
-_looking = threading.Lock()  # ops note what they find out about themselves, and cannot be pickled meanwhile
+_inspecting = threading.Lock()  # ops cache what they compute of themselves, and cannot be pickled meanwhile
 
 
 @dataclass(frozen=True)
-class Given:
-    """A dataset that workers are to run: closed, since no rewrite or seed of the consumer's graph goes into it."""
+class ShippedGraph:
+    """A dataset for workers: opaque, so that no rewrite or seed of the consumer's graph enters it."""
 
     op: Op
     options: Options
 
 
-def packed_graph(op: Op, options: Options) -> bytes:
-    """A dataset as bytes: functions of packages and installed modules by their names, others with their code.
+def pack_graph(op: Op, options: Options) -> bytes:
+    """Pickles a dataset: functions of packages and installed modules by name, others with their code.
 
     Raises:
         DatasetError: something in it cannot be pickled.
@@ -39,12 +45,12 @@ def packed_graph(op: Op, options: Options) -> bytes:
     import cloudpickle
 
     try:
-        with _by_value():
+        with _pickle_by_value():
             content: bytes = cloudpickle.dumps((op, options))
     except Exception as error:
         raise DatasetError(
             f"distribute: the dataset cannot be sent to workers: {type(error).__name__}: {error}. A function must not "
-            f"hold locks, open files or connections; open them inside of it."
+            f"hold locks, open files or connections; open them inside the function."
         ) from error
     return json.dumps(environment()).encode() + b"\n" + content
 
@@ -53,8 +59,8 @@ _packing = threading.Lock()
 
 
 @contextmanager
-def _by_value() -> Iterator[None]:
-    """Has functions of files that were loaded by their paths, as pipelines are, travel with their code meanwhile."""
+def _pickle_by_value() -> Iterator[None]:
+    """Pickles functions of modules that were loaded by path, as pipelines are, with their code."""
     import cloudpickle
 
     libraries = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
@@ -68,11 +74,12 @@ def _by_value() -> Iterator[None]:
         yield
 
 
-def unpacked_graph(content: bytes, who: str) -> tuple[Op, Options]:
-    """The dataset that was packed. Runs what the sender says, so it comes from a dispatcher that knows the token.
+def unpack_graph(content: bytes, who: str) -> tuple[Op, Options]:
+    """The dataset that was pickled. Runs code of the sender, so it must come from a dispatcher that knows the token.
 
     Raises:
-        ServiceError: it was packed in another environment, or cannot be put together here.
+        ServiceError: it was pickled in another environment.
+        DatasetError: it cannot be unpickled here.
     """
     import cloudpickle
 
@@ -82,34 +89,33 @@ def unpacked_graph(content: bytes, who: str) -> tuple[Op, Options]:
         op, options = cloudpickle.loads(pickled)
     except Exception as error:
         raise DatasetError(
-            f"{who} cannot be put together here: {type(error).__name__}: {error}. Modules that its functions come from "
-            f"must be there on workers too."
+            f"{who} could not be unpickled here: {type(error).__name__}: {error}. The modules of its functions must be "
+            f"installed on the workers too."
         ) from error
     return op, options
 
 
 def id_of(op: Op, options: Options, content: bytes) -> str:
-    """The id of a dataset for which none was given: equal datasets have equal ones, as far as that can be known."""
-    kept = [f"{each.mode} {each.path}" for each in ops_of(op) if isinstance(each, Snapshot)]  # no fingerprint has these
+    """The default id of a dataset: equal for equal datasets, as far as that can be known."""
+    snapshots = [f"{each.mode} {each.path}" for each in ops_of(op) if isinstance(each, Snapshot)]  # in no fingerprint
     try:
-        return digest("service dataset", of_graph(op), repr(options), *kept)
+        return digest("service dataset", of_graph(op), repr(options), *snapshots)
     except Unfingerprintable:
         return digest("service dataset", content)
 
 
-def registered(connection: Connection, given: Given, dataset_id: str | None) -> str:
-    """Makes a dataset known to a dispatcher, and gives the id under which it is."""
-    with _looking:
-        content = packed_graph(given.op, given.options)
-        shares = sharding.shares_of(sharding.planned(given.op, given.options))
-        header = {
-            "dataset": dataset_id or id_of(given.op, given.options, content),
-            "structure": str(given.op.spec)[:10_000],
-            "splits": shares.splits,
-            "unsplittable": shares.unsplittable,
-            "unleasable": shares.unleasable,
-            "infinite": given.op.cardinality == math.inf,
-        }
-    answer, _ = connection.call("put_dataset", header, content)
-    registered: str = answer["dataset"]
-    return registered
+def register(connection: Connection, graph: ShippedGraph, dataset_id: str | None) -> str:
+    """Registers a dataset with a dispatcher; returns its id."""
+    with _inspecting, refusing_malformed("request"):
+        content = pack_graph(graph.op, graph.options)
+        splits = split_graph(plan_graph(graph.op, graph.options))
+        request = RegisterDataset(
+            dataset=dataset_id or id_of(graph.op, graph.options, content),
+            structure=str(graph.op.spec)[:10_000],
+            splits=splits.splits,
+            unsplittable=splits.unsplittable,
+            unleasable=splits.unleasable,
+            infinite=graph.op.cardinality == math.inf,
+        )
+    connection.ask(request, content)
+    return request.dataset

@@ -1,1 +1,1 @@
-"""The worker: runs the graphs of jobs ahead of the consumers."""
+"""The worker: runs the graphs of jobs and answers consumers with their elements. Knows no job but its own tasks."""

@@ -1,47 +1,44 @@
-"""What a task has ready, and who gets which of it. Pure: whoever holds one sees to it that one asks at a time."""
+"""Buffers: what a task has ready, and which consumer gets which of it. Pure; the holder serialises access."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
-from typing import ClassVar, Final, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from spanwise.orchestrator.errors import ServiceError, SpanwiseError
-from spanwise.pipelines.input.service.wire.requests import Fetch
-from spanwise.pipelines.input.service.wire.runs import Run, size_bytes
+from spanwise.pipelines.input.service.wire.requests import MAX_ROUNDS_AHEAD, Fetch
+from spanwise.pipelines.input.service.worker.runs import BatchRun, size_bytes
 from spanwise.pipelines.input.snapshot.encoding import Encoding, Piece
 
-MOST_ROUNDS: Final = 1_024
-"""How many rounds of a coordinated read are made, or held by a consumer, ahead of those that were given."""
-
-Ready: TypeAlias = Piece | Run | SpanwiseError
-"""A piece, or an error that stands in the place of an element."""
+Ready: TypeAlias = Piece | BatchRun | SpanwiseError
+"""A piece, or an error in the place of an element."""
 
 
-class Buffer(ABC):
-    """Elements between the pass that makes them and those who ask for them."""
+class TaskBuffer(ABC):
+    """Elements between the pass that produces them and the consumers that ask for them."""
 
-    is_shared: ClassVar[bool] = False  #: whether what it holds is for whoever comes first
+    is_shared: ClassVar[bool] = False  #: whether its elements go to whoever asks first
 
     @property
     @abstractmethod
     def has_room(self) -> bool:
-        """Whether the pass may go on."""
+        """Whether the pass may continue."""
 
     @property
     @abstractmethod
     def is_empty(self) -> bool:
-        """Whether all that it holds was taken by somebody."""
+        """Whether everything in it was taken."""
 
     @property
     @abstractmethod
     def held_bytes(self) -> int:
-        """Roughly what it holds takes."""
+        """Roughly how much memory it takes."""
 
     @abstractmethod
-    def put(self, piece: Piece | Run, encoding: Encoding) -> None:
-        """Adds what the pass gave."""
+    def put(self, piece: Piece | BatchRun, encoding: Encoding) -> None:
+        """Adds what the pass has produced."""
 
     @abstractmethod
     def fail(self, error: SpanwiseError) -> None:
@@ -49,26 +46,26 @@ class Buffer(ABC):
 
     @abstractmethod
     def end(self, error: SpanwiseError | None) -> None:
-        """The pass has come to its end, or to an error behind which it does not go on."""
+        """The pass has ended, or has raised an error that ends it."""
 
     @abstractmethod
     def has(self, request: Fetch) -> bool:
-        """Whether there is something for whoever asks."""
+        """Whether there is something for the consumer that asks."""
 
     @abstractmethod
-    def take(self, request: Fetch) -> tuple[list[Piece | Run], SpanwiseError | None]:
-        """Pieces, about `limit_bytes` of them; or, in its turn, an error."""
+    def take(self, request: Fetch) -> tuple[list[Piece | BatchRun], SpanwiseError | None]:
+        """Pieces, about `limit_bytes` of them; or an error, if that is next."""
 
 
-class Queue(Buffer):
-    """For consumers who share elements: first come, first served."""
+class SharedQueue(TaskBuffer):
+    """For consumers that share elements: first come, first served."""
 
     is_shared = True
 
     def __init__(self, buffer_bytes: int) -> None:
         self._buffer_bytes = buffer_bytes
         self._items: deque[tuple[Ready, int]] = deque()
-        self.size_bytes = 0  #: of what it holds
+        self.size_bytes = 0  #: of its content
 
     def __len__(self) -> int:
         return len(self._items)
@@ -85,7 +82,7 @@ class Queue(Buffer):
     def held_bytes(self) -> int:
         return self.size_bytes
 
-    def put(self, piece: Piece | Run, encoding: Encoding) -> None:
+    def put(self, piece: Piece | BatchRun, encoding: Encoding) -> None:
         self.add(piece, size_bytes(encoding, piece))
 
     def add(self, item: Ready, size_bytes: int) -> None:
@@ -99,30 +96,30 @@ class Queue(Buffer):
         if error is not None:
             self.fail(error)
 
-    def has(self, request: Fetch) -> bool:  # noqa: ARG002  the next one is anybody's
+    def has(self, request: Fetch) -> bool:  # noqa: ARG002  any consumer may take the next one
         return not self.is_empty
 
-    def take(self, request: Fetch) -> tuple[list[Piece | Run], SpanwiseError | None]:
-        pieces, error = _first(self._items, request.limit_bytes)
+    def take(self, request: Fetch) -> tuple[list[Piece | BatchRun], SpanwiseError | None]:
+        pieces, error = _take_first(self._items, request.limit_bytes)
         for _ in range(len(pieces) or (error is not None)):
             self.size_bytes -= self._items.popleft()[1]
         return pieces, error
 
 
-class Lanes(Buffer):
-    """For the consumers of a coordinated read: element `r * n + i` is what consumer `i` of `n` gets in round `r`."""
+class RoundLanes(TaskBuffer):
+    """For the consumers of a coordinated read: consumer `i` of `n` gets element `r * n + i` in round `r`."""
 
     def __init__(self, consumers: int, buffer_bytes: int) -> None:
         self._buffer_bytes = buffer_bytes
-        self._lanes = [Queue(buffer_bytes) for _ in range(consumers)]
+        self._lanes = [SharedQueue(buffer_bytes) for _ in range(consumers)]
         self._next = 0  # the consumer of the next element
 
     @property
     def has_room(self) -> bool:
-        if self._next != 0:  # a round that has begun is made whole: those who have their part wait for the others
+        if self._next != 0:  # completes a round: consumers that have their part wait for the others
             return True
         taken_bytes = sum(lane.size_bytes for lane in self._lanes)
-        return taken_bytes < self._buffer_bytes and max(map(len, self._lanes)) < MOST_ROUNDS
+        return taken_bytes < self._buffer_bytes and max(map(len, self._lanes)) < MAX_ROUNDS_AHEAD
 
     @property
     def is_empty(self) -> bool:
@@ -132,7 +129,7 @@ class Lanes(Buffer):
     def held_bytes(self) -> int:
         return sum(lane.size_bytes for lane in self._lanes)
 
-    def put(self, piece: Piece | Run, encoding: Encoding) -> None:
+    def put(self, piece: Piece | BatchRun, encoding: Encoding) -> None:
         for at in range(encoding.count(piece)):
             element = encoding.cut(piece, at, at + 1)
             self._add(element, encoding.size_bytes(element))
@@ -145,32 +142,32 @@ class Lanes(Buffer):
         self._add(error, 0)
 
     def end(self, error: SpanwiseError | None) -> None:
-        """Each consumer hears of it: rounds cannot go on."""
-        error = error or ServiceError("distribute: the dataset came to an end, which coordinated reads do not allow.")
+        """Ends the rounds for each consumer."""
+        error = error or ServiceError("distribute: the dataset ended, which coordinated reads do not allow.")
         for lane in self._lanes:
             lane.fail(error)
 
     def has(self, request: Fetch) -> bool:
         return self._lane(request).has(request)
 
-    def take(self, request: Fetch) -> tuple[list[Piece | Run], SpanwiseError | None]:
+    def take(self, request: Fetch) -> tuple[list[Piece | BatchRun], SpanwiseError | None]:
         return self._lane(request).take(request)
 
-    def _lane(self, request: Fetch) -> Queue:
+    def _lane(self, request: Fetch) -> SharedQueue:
         if request.index is None or request.index >= len(self._lanes):
-            raise ServiceError(f"a ticket was refused: {request.index} is none of {len(self._lanes)} consumers.")
+            raise ServiceError(f"refused a ticket: there is no consumer {request.index} among {len(self._lanes)}.")
         return self._lanes[request.index]
 
 
-class Window(Buffer):
-    """For trainers who share a computation, each at its own place: the oldest make room for new ones, read or not."""
+class TrainerWindow(TaskBuffer):
+    """For trainers that share a computation, each at its own place: new elements replace the oldest, read or not."""
 
     def __init__(self, cache_bytes: int, buffer_bytes: int) -> None:
         self._cache_bytes = cache_bytes
         self._ahead_limit_bytes = max(1, min(buffer_bytes, cache_bytes // 2))
-        self._items: dict[int, tuple[Ready, int]] = {}  # by their numbers, which follow each other
-        self._first = self._end = 0  # the number of the oldest, and of the next one
-        self._front = 0  # the number of the first that no trainer has read
+        self._items: dict[int, tuple[Ready, int]] = {}  # by consecutive numbers
+        self._first = self._end = 0  # the numbers of the oldest and of the next one
+        self._front = 0  # the first that no trainer has read
         self._bytes = self._ahead_bytes = 0  # of all, and of those that no trainer has read
         self._places: dict[str, int] = {}
 
@@ -186,7 +183,7 @@ class Window(Buffer):
     def held_bytes(self) -> int:
         return self._bytes
 
-    def put(self, piece: Piece | Run, encoding: Encoding) -> None:
+    def put(self, piece: Piece | BatchRun, encoding: Encoding) -> None:
         self._add(piece, size_bytes(encoding, piece))
 
     def _add(self, item: Ready, size_bytes: int) -> None:
@@ -208,9 +205,9 @@ class Window(Buffer):
     def has(self, request: Fetch) -> bool:
         return self._place(request) < self._end
 
-    def take(self, request: Fetch) -> tuple[list[Piece | Run], SpanwiseError | None]:
+    def take(self, request: Fetch) -> tuple[list[Piece | BatchRun], SpanwiseError | None]:
         place = self._place(request)
-        pieces, error = _first((self._items[number] for number in range(place, self._end)), request.limit_bytes)
+        pieces, error = _take_first((self._items[number] for number in range(place, self._end)), request.limit_bytes)
         after = self._places[request.trainer] = place + (len(pieces) or (error is not None))
         for number in range(self._front, after):
             self._ahead_bytes -= self._items[number][1]
@@ -218,13 +215,15 @@ class Window(Buffer):
         return pieces, error
 
     def _place(self, request: Fetch) -> int:
-        """Where a trainer goes on; what slid out of the window meanwhile, it skips."""
+        """Where a trainer continues; it skips what has left the window meanwhile."""
         return max(self._first, self._places.get(request.trainer, 0))
 
 
-def _first(items: Iterable[tuple[Ready, int]], limit_bytes: int) -> tuple[list[Piece | Run], SpanwiseError | None]:
-    """Pieces from the beginning, up to an error; or the error that is there."""
-    pieces: list[Piece | Run] = []
+def _take_first(
+    items: Iterable[tuple[Ready, int]], limit_bytes: int
+) -> tuple[list[Piece | BatchRun], SpanwiseError | None]:
+    """Pieces from the beginning up to an error; or the error, if it is first."""
+    pieces: list[Piece | BatchRun] = []
     taken = 0
     for item, size in items:
         if isinstance(item, SpanwiseError):

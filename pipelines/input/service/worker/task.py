@@ -1,4 +1,4 @@
-"""A task on a worker: one pass over a graph, ahead of those who ask for its elements."""
+"""A task of a worker: one pass over a graph, which works ahead of the consumers that ask for its elements."""
 
 from __future__ import annotations
 
@@ -19,66 +19,59 @@ from spanwise.pipelines.input.graph.rewrite import optimized
 from spanwise.pipelines.input.iterator import DatasetIterator
 from spanwise.pipelines.input.op import Op, Options, seeded
 from spanwise.pipelines.input.rows import in_rows
-from spanwise.pipelines.input.service.dispatcher import sharding
-from spanwise.pipelines.input.service.wire.connection import Connection, UnknownTask, Unreachable
-from spanwise.pipelines.input.service.wire.elements import Reply
-from spanwise.pipelines.input.service.wire.load import Meter
-from spanwise.pipelines.input.service.wire.requests import Fetch
-from spanwise.pipelines.input.service.wire.runs import in_runs
-from spanwise.pipelines.input.service.worker.buffers import Buffer
-from spanwise.pipelines.input.snapshot.encoding import encoding_of
+from spanwise.pipelines.input.service.sharding.dealing import SplitQueue
+from spanwise.pipelines.input.service.wire.connection import CallCanceled, Connection, UnknownTask
+from spanwise.pipelines.input.service.wire.meter import Meter
+from spanwise.pipelines.input.service.wire.requests import Fetch, TakeSplits
+from spanwise.pipelines.input.service.worker.buffers import TaskBuffer
+from spanwise.pipelines.input.service.worker.reply import WorkerReply
+from spanwise.pipelines.input.service.worker.runs import with_batch_runs
+from spanwise.pipelines.input.snapshot.encoding import Encoding, encoding_of
 
 WAIT_S: Final = 1.0
 """How long an answer waits for the first element."""
 
-_RETRY_S: Final = 0.1
-
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("spanwise.service.worker")
 
 
-class Stopped(Exception):
-    """The task is over before its pass is."""
+class WorkerTask:
+    """A pass in a thread of its own, and what it has ready."""
 
-
-class Task:
-    """A pass, in a thread of its own, and what it has ready."""
-
-    def __init__(self, make: Callable[[], Work], buffer: Buffer, meter: Meter) -> None:
-        self._make = make
+    def __init__(self, create_pass: Callable[[], TaskPass], buffer: TaskBuffer, meter: Meter) -> None:
+        self._create_pass = create_pass
         self._meter = meter
         self._buffer = buffer
         lock = threading.RLock()
-        self._changed = threading.Condition(lock)  # for those who ask
-        self._room = threading.Condition(lock)  # for the pass
+        self._changed = threading.Condition(lock)  # wakes consumers
+        self._room = threading.Condition(lock)  # wakes the pass
         self._ended = False
         self._stopped = False
-        self._replies: dict[int, tuple[Reply, float]] = {}  # the last one to each client, and when it was given
-        self._numbers: dict[int, int] = {}  # of these, and of those that were dropped since
-        self._work: Work | None = None
-        self.spec: Spec = UNKNOWN  #: of its elements, once there are some
-        self.began = self.touched = time.monotonic()  #: and when somebody last asked
+        self._replies: dict[int, tuple[WorkerReply, float]] = {}  # the last one to each client, and when it was sent
+        self._numbers: dict[int, int] = {}  # of these, and of those that were dropped
+        self._pass: TaskPass | None = None
+        self.spec: Spec = UNKNOWN  #: of its elements, once the graph is known
+        self.started = self.touched = time.monotonic()  #: and when a consumer last asked
         threading.Thread(target=self._run, name="service-task", daemon=True).start()
 
     @property
     def is_drained(self) -> bool:
-        """Whether all that it gives was taken."""
+        """Whether the pass has ended and everything was taken."""
         with self._changed:
             return self._ended and self._buffer.is_empty
 
     @property
     def held_bytes(self) -> int:
-        """What is ready."""
         with self._changed:
             return self._buffer.held_bytes
 
     @property
     def is_fresh(self) -> bool:
-        """Whether nobody has got more than its first answer."""
+        """Whether no client has got more than its first answer."""
         with self._changed:
             return all(number == 0 for number in self._numbers.values())
 
     def drop_replies(self, before: float) -> None:
-        """Forgets what was answered before that moment: a client that has not asked since then is gone, or has it."""
+        """Forgets answers from before that moment: a client that has not asked since is gone, or has received them."""
         with self._changed:
             for client in [client for client, (_, at) in self._replies.items() if at < before]:
                 del self._replies[client]
@@ -88,21 +81,21 @@ class Task:
             self._stopped = True
             self._changed.notify_all()
             self._room.notify_all()
-            work = self._work
-        if work is not None:
-            work.stop()
+            running = self._pass
+        if running is not None:
+            running.stop()
 
     def _run(self) -> None:
         try:
-            work = self._made()
-            with work.open() as elements:
-                self._pass(work, elements)
-        except Stopped:
+            running = self._begin()
+            with running.open() as elements:
+                self._fill(elements, encoding_of(running.op.spec))
+        except CallCanceled:
             return
         except SpanwiseError as error:
             self._end(error)
-        except Exception as error:  # noqa: BLE001  whatever it is, the consumers have to hear of it
-            _log.exception("service-task-failed")
+        except Exception as error:  # noqa: BLE001  any error must reach the consumers
+            _log.exception("task-failed")
             self._end(ServiceError(f"a worker's pass failed: {type(error).__name__}: {error}"))
         else:
             self._end(None)
@@ -113,46 +106,45 @@ class Task:
             self._ended = True
             self._changed.notify_all()
 
-    def _made(self) -> Work:
-        work = self._make()
+    def _begin(self) -> TaskPass:
+        running = self._create_pass()
         with self._changed:
             if self._stopped:
-                raise Stopped
-            self._work, self.spec = work, work.op.spec
-        return work
+                raise CallCanceled
+            self._pass, self.spec = running, running.op.spec
+        return running
 
-    def _pass(self, work: Work, elements: DatasetIterator) -> None:
-        encoding = encoding_of(work.op.spec)
+    def _fill(self, elements: DatasetIterator, encoding: Encoding) -> None:
         while True:
-            begun = time.monotonic()
+            started = time.monotonic()
             try:
                 piece = next(elements)
             except StopIteration:
                 return
-            except FunctionFailed as error:  # this element is lost, and the next one can be made
+            except FunctionFailed as error:  # this element is lost, but the next one may not be
                 self._put(partial(self._buffer.fail, error))
             else:
-                self._meter.worked(time.monotonic() - begun)
+                self._meter.add_work(time.monotonic() - started)
                 self._put(partial(self._buffer.put, piece, encoding))
 
     def _put(self, put: Callable[[], None]) -> None:
         with self._changed:
             self._room.wait_for(lambda: self._stopped or self._buffer.has_room)
             if self._stopped:
-                raise Stopped
+                raise CallCanceled
             put()
             if self._buffer.is_shared:
-                self._changed.notify()  # to wake them all for what one takes would be a stampede
+                self._changed.notify()  # waking them all for what one takes would be a stampede
             else:
                 self._changed.notify_all()
 
-    def reply(self, request: Fetch, wait_s: float = WAIT_S) -> Reply:
-        """What is ready, about `limit_bytes` of it at most; the answer of before if the request is made again.
+    def reply(self, request: Fetch, wait_s: float = WAIT_S) -> WorkerReply:
+        """About `limit_bytes` of what is ready; the same answer if the request is repeated.
 
-        If nothing is, it waits so long.
+        Waits up to `wait_s` for the first element.
 
         Raises:
-            UnknownTask: the request goes on with answers that this task has not given, or it is over.
+            UnknownTask: the request continues answers that this task has not sent, or the task is over.
         """
         self.touched = time.monotonic()
         with self._changed:
@@ -160,13 +152,13 @@ class Task:
             if last is not None and last.number == request.number:
                 return last
             if request.number != self._numbers.get(request.client, -1) + 1:
-                raise UnknownTask("the request goes on with answers of another life of this task.")
+                raise UnknownTask("the request continues answers of an earlier worker.")
             self._changed.wait_for(lambda: self._buffer.has(request) or self._ended or self._stopped, wait_s)
             if self._stopped:
                 raise UnknownTask("the task is over.")
             pieces, error = self._buffer.take(request)
             ended = self._ended and not self._buffer.has(request)
-            reply = Reply(request.number, pieces, error, ended)
+            reply = WorkerReply(request.number, pieces, error, ended)
             self._replies[request.client] = reply, self.touched
             self._numbers[request.client] = reply.number
             self._room.notify()
@@ -176,34 +168,34 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a task runs."""
+class TaskPass:
+    """The graph that a task runs, and how."""
 
     op: Op
     options: Options
-    deal: Splits | None = None
-    runs: bool = True  #: whether batches may come as runs
+    queue: TakenSplits | None = None
+    in_runs: bool = True  #: whether batches may travel as runs
 
     def open(self) -> DatasetIterator:
         seed = secrets.randbits(63) if self.options.seed is None else self.options.seed
         graph = optimized(seeded(self.op, seed), self.options).op
         options = replace(self.options, seed=seed, optimize=False)
-        graph = in_runs(graph) if self.runs else graph
+        graph = with_batch_runs(graph) if self.in_runs else graph
         return DatasetIterator(graph, options, 0, blocks=in_rows(self.op), dataset=Dataset)
 
     def stop(self) -> None:
-        if self.deal is not None:
-            self.deal.stop()
+        if self.queue is not None:
+            self.queue.stop()
 
 
-class Splits(sharding.Deal):
-    """The splits that the dispatcher deals to a task; asks until it is answered."""
+class TakenSplits(SplitQueue):
+    """The splits that the dispatcher hands to a task; asks until it is answered."""
 
     def __init__(self, task: int, dispatcher: Connection) -> None:
         self._task = task
         self._dispatcher = dispatcher
         self._lock = threading.Lock()
-        self._number = secrets.randbits(40)  # another life of this worker has other tasks
+        self._number = secrets.randbits(40)  # a restarted worker repeats no number
         self._ready: dict[tuple[int, int], deque[int]] = {}
         self._below: dict[int, int] = {}
         self._stopped = threading.Event()
@@ -212,26 +204,21 @@ class Splits(sharding.Deal):
         with self._lock:
             ready = self._ready.setdefault((source, repetition), deque())
             if not ready and repetition >= self._below.get(source, 0):
-                ready.extend(self._ask(source, repetition))
+                ready.extend(self._take(source, repetition))
             if ready:
                 return ready.popleft()
             del self._ready[source, repetition]
             return None
 
-    def _ask(self, source: int, repetition: int) -> range:
+    def _take(self, source: int, repetition: int) -> range:
         self._number += 1
-        request = {"task": self._task, "number": self._number, "source": source, "repetition": repetition}
-        while True:
-            try:
-                answer, _ = self._dispatcher.call("deal", request)
-            except Unreachable:
-                if self._stopped.wait(_RETRY_S):
-                    raise Stopped from None
-            except UnknownTask:  # it is over: the dispatcher has taken this worker for lost
-                raise Stopped from None
-            else:
-                self._below[source] = answer["below"]
-                return range(answer["first"], answer["first"] + answer["count"])
+        request = TakeSplits(task=self._task, number=self._number, source=source, repetition=repetition)
+        try:
+            answer, _ = self._dispatcher.ask_until_answered(request, self._stopped)
+        except UnknownTask:  # it is over: the dispatcher considers this worker lost
+            raise CallCanceled from None
+        self._below[source] = answer.below
+        return range(answer.first, answer.first + answer.count)
 
     def stop(self) -> None:
         self._stopped.set()

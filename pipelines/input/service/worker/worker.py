@@ -1,4 +1,4 @@
-"""The worker: runs the graphs of jobs ahead of the consumers, and answers these with what is ready."""
+"""The worker's server: it keeps a task for each assignment of its dispatcher, and answers consumers from them."""
 
 from __future__ import annotations
 
@@ -8,61 +8,70 @@ import secrets
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from pyarrow import flight
-from pydantic import ValidationError
 
 from spanwise.orchestrator.errors import ServiceError
 from spanwise.pipelines.input.op import Op, Options, mixed, seeded
-from spanwise.pipelines.input.service.dispatcher import sharding
 from spanwise.pipelines.input.service.policy import ShardingPolicy
 from spanwise.pipelines.input.service.saves.saver import Saver
-from spanwise.pipelines.input.service.saves.state import StartSave
-from spanwise.pipelines.input.service.wire import elements
+from spanwise.pipelines.input.service.sharding.dealing import read_from_queue
+from spanwise.pipelines.input.service.sharding.splits import cut_to_split, plan_graph
+from spanwise.pipelines.input.service.sharding.static import cut_to_shard
 from spanwise.pipelines.input.service.wire.config import WorkerConfig
 from spanwise.pipelines.input.service.wire.connection import (
     Connection,
     UnknownTask,
     Unreachable,
+    refusing_malformed,
     this_process,
 )
-from spanwise.pipelines.input.service.wire.load import Load, Meter
 from spanwise.pipelines.input.service.wire.memory import Lender
-from spanwise.pipelines.input.service.wire.requests import Fetch
-from spanwise.pipelines.input.service.wire.server import Server, Serving, Waiting
-from spanwise.pipelines.input.service.wire.shipped_graph import unpacked_graph
-from spanwise.pipelines.input.service.worker.buffers import Buffer, Lanes, Queue, Window
-from spanwise.pipelines.input.service.worker.task import WAIT_S, Splits, Stopped, Task, Work
+from spanwise.pipelines.input.service.wire.meter import Meter
+from spanwise.pipelines.input.service.wire.requests import (
+    Assignments,
+    Fetch,
+    GetDataset,
+    StartSave,
+    TaskAssignment,
+    WorkerHeartbeat,
+    WorkerLoad,
+)
+from spanwise.pipelines.input.service.wire.server import Server, Serving, WaitingPlaces
+from spanwise.pipelines.input.service.wire.shipped_graph import unpack_graph
+from spanwise.pipelines.input.service.worker.buffers import RoundLanes, SharedQueue, TaskBuffer, TrainerWindow
+from spanwise.pipelines.input.service.worker.reply import stream_of
+from spanwise.pipelines.input.service.worker.task import WAIT_S, TakenSplits, TaskPass, WorkerTask
 
 _RETRY_S: Final = 0.1
 _AGAIN_S: Final = 0.5
-"""After how long one asks again for whom there was no place to wait."""
+"""When a consumer that found no place to wait is to ask again."""
 
 _IDLE_S: Final = 30.0
-"""After how long a split is given up that nobody asks about any more."""
+"""After how long a split is dropped that no consumer asks for."""
 
 _REPLY_S: Final = 120.0
-"""How long an answer is kept, in case that it got lost and is asked for again."""
+"""How long an answer is kept in case it got lost and is asked for again."""
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("spanwise.service.worker")
 
 
 class WorkerServer(Serving):
-    """A worker in this process; it stays with its dispatcher until it is stopped."""
+    """A worker in this process, which serves its dispatcher until it is stopped."""
 
     def __init__(self, config: WorkerConfig) -> None:
         super().__init__()
         self.config = config
         self._lock = threading.Lock()
-        self._tasks: dict[int, Task] = {}
-        self._splits: dict[tuple[str, int, int], Task] = {}  # by dataset, split and client
+        self._tasks: dict[int, WorkerTask] = {}
+        self._splits: dict[tuple[str, int, int], WorkerTask] = {}  # by dataset, split and client
         self._graphs: dict[str, tuple[Op, Options]] = {}
         self._savers: dict[str, Saver] = {}
-        self._finished: set[int] = set()  # tasks, of which the dispatcher has heard
-        self._waiting = Waiting()
+        self._finished: set[int] = set()  # tasks that the dispatcher knows to have finished
+        self._waiting = WaitingPlaces()
         self._busy = threading.BoundedSemaphore(config.max_requests)
         self._lender = Lender(config.shared_bytes)
         self._meter = Meter()
@@ -75,155 +84,151 @@ class WorkerServer(Serving):
         try:
             self._beat(wait_s=0.0)
         except Unreachable:
-            _log.warning("service-dispatcher-unreachable", extra={"dispatcher": config.dispatcher_address})
+            _log.warning("dispatcher-unreachable", extra={"dispatcher": config.dispatcher_address})
         except BaseException:
             self._server.shutdown()
             raise
-        self._heart = threading.Thread(target=self._live, name="service-worker", daemon=True)
+        self._heart = threading.Thread(target=self._beat_on, name="service-worker", daemon=True)
         self._heart.start()
 
     def stop(self) -> None:
-        """Gives up its tasks and answers nobody any more."""
+        """Stops its tasks, and stops answering."""
         if self._closed.is_set():
             return
         self._closed.set()
         with self._lock:
-            tasks: list[Task | Saver] = [*self._tasks.values(), *self._splits.values(), *self._savers.values()]
+            tasks: list[WorkerTask | Saver] = [*self._tasks.values(), *self._splits.values(), *self._savers.values()]
         for task in tasks:
             task.stop()
         self._server.shutdown()
         self._heart.join()
         self._lender.close()
 
-    # Its dispatcher.
+    # The dispatcher.
 
-    def _live(self) -> None:
+    def _beat_on(self) -> None:
         while not self._closed.is_set():
             try:
                 self._beat(wait_s=self._patience_s())
             except Unreachable:
                 self._closed.wait(_RETRY_S)
             except ServiceError as error:
-                _log.warning("service-heartbeat-refused", extra={"reason": str(error)})
+                _log.warning("heartbeat-refused", extra={"reason": str(error)})
                 self._closed.wait(self.config.heartbeat_s)
-            except Exception:  # noqa: BLE001  a worker without a heart is lost
-                _log.exception("service-heartbeat-failed")
+            except Exception:  # noqa: BLE001  without heartbeats the worker is lost
+                _log.exception("heartbeat-failed")
                 self._closed.wait(self.config.heartbeat_s)
 
     def _patience_s(self) -> float:
-        """How long to wait for news: not long while there are tasks, whose end has to be told; longer for long ones."""
+        """How long a heartbeat may wait: briefly while there are young tasks, whose end must be reported soon."""
         with self._lock:
-            youngest_s = min((time.monotonic() - task.began for task in self._tasks.values()), default=math.inf)
+            youngest_s = min((time.monotonic() - task.started for task in self._tasks.values()), default=math.inf)
         return min(0.02 + youngest_s / 20, self.config.heartbeat_s)
 
     def _beat(self, *, wait_s: float) -> None:
         with self._lock:
             drained = [number for number, task in self._tasks.items() if task.is_drained]
             running = [number for number in self._tasks if number not in drained]
-        answer, _ = self._dispatcher.call(
-            "heartbeat",
-            {
-                "worker": self._id,
-                "address": self.address,
-                "process": this_process(),
-                "tasks": running,
-                "finished": [number for number in drained if number not in self._finished],
-                "wait_s": wait_s,
-                "load": asdict(self._load()),
-            },
+        request = WorkerHeartbeat(
+            worker=self._id,
+            address=self.address,
+            process=this_process(),
+            tasks=tuple(running),
+            finished=tuple(number for number in drained if number not in self._finished),
+            wait_s=wait_s,
+            load=self._load(),
         )
+        assignments, _ = self._dispatcher.ask(request)
         self._finished.update(drained)
-        wanted = {each["task"]: each for each in answer["tasks"]}
+        self._follow(assignments, running, drained)
+        self._save(assignments.saves)
+        self._lender.sweep(_IDLE_S)
+
+    def _follow(self, assignments: Assignments, running: Sequence[int], drained: Sequence[int]) -> None:
+        """Starts what is assigned, and drops what is not, or is no longer asked for."""
+        assigned = {each.task: each for each in assignments.tasks}
         now = time.monotonic()
         with self._lock:
-            over = [self._tasks.pop(number) for number in running if number not in wanted]
+            over = [self._tasks.pop(number) for number in running if number not in assigned]
             over += [self._tasks.pop(each) for each in drained if now - self._tasks[each].touched > _IDLE_S]
-            old = [key for key, task in self._splits.items() if now - task.touched > _IDLE_S]
-            over += [self._splits.pop(key) for key in old]
-            for number, each in wanted.items():
+            idle = [key for key, task in self._splits.items() if now - task.touched > _IDLE_S]
+            over += [self._splits.pop(key) for key in idle]
+            for number, each in assigned.items():
                 if number not in self._tasks:
-                    self._tasks[number] = Task(partial(self._work, each), self._buffer(each), self._meter)
+                    self._tasks[number] = WorkerTask(partial(self._pass_of, each), self._buffer_of(each), self._meter)
             self._finished &= self._tasks.keys()
-            answering = [*self._tasks.values(), *self._splits.values()]
-        for task in answering:
+            tasks = [*self._tasks.values(), *self._splits.values()]
+        for task in tasks:
             task.drop_replies(now - _REPLY_S)
         for task in over:
             task.stop()
-        self._save([StartSave(**each) for each in answer["saves"]])
-        self._lender.sweep(_IDLE_S)
 
-    def _load(self) -> Load:
+    def _save(self, starts: Sequence[StartSave]) -> None:
+        """Takes part in the saves that are running."""
+        with self._lock:
+            self._savers = {
+                each.save: self._savers.get(each.save) or Saver(each, self._id, self._dispatcher, self._graph)
+                for each in starts
+                if not self._closed.is_set()
+            }
+
+    def _load(self) -> WorkerLoad:
         with self._lock:
             tasks = [*self._tasks.values(), *self._splits.values()]
         return self._meter.load(buffered_bytes=sum(task.held_bytes for task in tasks), lent_bytes=self._lender.bytes)
 
     def status(self) -> dict[str, Any]:
-        """What it has done and holds, in plain numbers."""
+        """What it has done and holds, as plain numbers."""
         with self._lock:
             tasks = {"tasks": len(self._tasks), "splits": len(self._splits), "saves": len(self._savers)}
-        return {"address": self.address, **tasks, **asdict(self._load()), **self._meter.counts()}
+        return {"address": self.address, **tasks, **self._load().model_dump(), **self._meter.counts()}
 
-    def _save(self, going: Sequence[StartSave]) -> None:
-        """Takes part in the saves that go on."""
-        with self._lock:
-            self._savers = {
-                each.save: self._savers.get(each.save) or Saver(each, self._id, self._dispatcher, self._graph)
-                for each in going
-                if not self._closed.is_set()
-            }
+    # Passes.
 
-    def _buffer(self, task: dict[str, Any]) -> Buffer:
-        if task["consumers"]:
-            return Lanes(task["consumers"], self.config.buffer_bytes)
-        if task["cached"]:
-            return Window(self.config.cross_trainer_cache_bytes, self.config.buffer_bytes)
-        return Queue(self.config.buffer_bytes)
+    def _buffer_of(self, task: TaskAssignment) -> TaskBuffer:
+        if task.consumers:
+            return RoundLanes(task.consumers, self.config.buffer_bytes)
+        if task.cached:
+            return TrainerWindow(self.config.cross_trainer_cache_bytes, self.config.buffer_bytes)
+        return SharedQueue(self.config.buffer_bytes)
 
     def _graph(self, dataset: str) -> tuple[Op, Options]:
-        """A registered dataset; asked for until the dispatcher answers.
+        """A registered dataset; asks until the dispatcher answers.
 
         Raises:
-            ServiceError: it was written in another environment.
+            ServiceError: it was pickled in another environment.
         """
-        while dataset not in self._graphs:
-            try:
-                _, content = self._dispatcher.call("get_dataset", {"dataset": dataset})
-                self._graphs[dataset] = unpacked_graph(content, f"dataset {dataset!r}")
-            except Unreachable:
-                if self._closed.wait(_RETRY_S):
-                    raise Stopped from None
+        if dataset not in self._graphs:
+            _, content = self._dispatcher.ask_until_answered(GetDataset(dataset=dataset), self._closed)
+            self._graphs[dataset] = unpack_graph(content, f"dataset {dataset!r}")
         return self._graphs[dataset]
 
-    def _work(self, task: dict[str, Any]) -> Work:
-        """What a task is to run."""
-        op, options = self._graph(task["dataset"])
-        mode = ShardingPolicy(task["mode"])
-        runs = not task["consumers"]  # of which each gets elements, one by one
-        if mode is ShardingPolicy.OFF:
-            return Work(op, options, runs=runs)
-        options = replace(options, seed=task["seed"] if options.seed is None else options.seed)
-        if mode.is_static:
-            return Work(sharding.of_shard(op, mode, task["shards"], task["index"]), options, runs=runs)
-        deal = Splits(task["task"], self._dispatcher)
-        planned = sharding.planned(seeded(op, options.seed or 0), options)
-        return Work(sharding.dealt(planned, deal), replace(options, optimize=False), deal, runs=runs)
+    def _pass_of(self, task: TaskAssignment) -> TaskPass:
+        op, options = self._graph(task.dataset)
+        in_runs = not task.consumers  # each of which gets single elements
+        if task.mode is ShardingPolicy.OFF:
+            return TaskPass(op, options, in_runs=in_runs)
+        options = replace(options, seed=task.seed if options.seed is None else options.seed)
+        if task.mode.is_static:
+            return TaskPass(cut_to_shard(op, task.mode, task.shards, task.index), options, in_runs=in_runs)
+        queue = TakenSplits(task.task, self._dispatcher)
+        graph = read_from_queue(plan_graph(seeded(op, options.seed or 0), options), queue)
+        return TaskPass(graph, replace(options, optimize=False), queue, in_runs=in_runs)
 
-    def _work_of_split(self, request: Fetch) -> Work:
+    def _pass_of_split(self, request: Fetch) -> TaskPass:
         assert request.split is not None
         op, options = self._graph(request.dataset)
         seed = mixed(request.seed if options.seed is None else options.seed, request.split)
-        part = sharding.of_split(sharding.planned(op, options), request.split)
-        return Work(part, replace(options, seed=seed, optimize=False, autotune=False, deterministic=True))
+        graph = cut_to_split(plan_graph(op, options), request.split)
+        return TaskPass(graph, replace(options, seed=seed, optimize=False, autotune=False, deterministic=True))
 
-    # Its consumers.
+    # Consumers.
 
     def _get(self, ticket: bytes) -> flight.FlightDataStream:
-        try:
+        with refusing_malformed("ticket"):
             request = Fetch.model_validate_json(ticket[: 1 << 16])
-        except ValidationError as error:
-            raise ServiceError(f"a ticket was refused, since it is malformed: {error.errors()[0]['msg']}.") from error
         if not self._busy.acquire(blocking=False):
-            raise Unreachable(f"the worker answers {self.config.max_requests} consumers already; ask again.")
+            raise Unreachable(f"the worker is already answering {self.config.max_requests} consumers; ask again.")
         try:
             task = self._task(request)
             with self._waiting.place() as waits:
@@ -231,19 +236,19 @@ class WorkerServer(Serving):
         finally:
             self._busy.release()
         again_s = 0.0 if waits or reply.pieces or reply.ended else _AGAIN_S
-        return elements.stream_of(reply, task.spec, request, self._lender, self._meter, again_s)
+        return stream_of(reply, task.spec, request, self._lender, self._meter, again_s)
 
-    def _task(self, request: Fetch) -> Task:
+    def _task(self, request: Fetch) -> WorkerTask:
         if request.task is not None:
             with self._lock:
                 task = self._tasks.get(request.task)
             if task is None:
-                raise UnknownTask(f"task {request.task} is not one of this worker's.")
+                raise UnknownTask(f"this worker has no task {request.task}.")
             return task
         if request.split is None:
-            raise ServiceError("a ticket was refused, since it names neither a task nor a split.")
+            raise ServiceError("refused a ticket that names neither a task nor a split.")
         key = (request.dataset, request.split, request.client)
-        over: list[Task] = []
+        over: list[WorkerTask] = []
         with self._lock:
             found = self._splits.get(key)
             if request.number == 0 and (found is None or not found.is_fresh):
@@ -251,10 +256,10 @@ class WorkerServer(Serving):
                 over += [self._splits.pop(each) for each in read]
                 if found is not None:
                     over.append(found)
-                buffer = Queue(self.config.buffer_bytes)
-                found = self._splits[key] = Task(partial(self._work_of_split, request), buffer, self._meter)
+                buffer = SharedQueue(self.config.buffer_bytes)
+                found = self._splits[key] = WorkerTask(partial(self._pass_of_split, request), buffer, self._meter)
         for task in over:
             task.stop()
         if found is None:
-            raise UnknownTask(f"split {request.split} is not being read here.")
+            raise UnknownTask(f"this worker is not reading split {request.split}.")
         return found

@@ -10,11 +10,11 @@ from spanwise.orchestrator.errors import DatasetError, ServiceError
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.service import CrossTrainerCache
 from spanwise.pipelines.input.service.client import coordinated
-from spanwise.pipelines.input.service.dispatcher import rounds
-from spanwise.pipelines.input.service.dispatcher import state as dispatch
-from spanwise.pipelines.input.service.dispatcher.rounds import Report
-from spanwise.pipelines.input.service.dispatcher.state import CreateJob, RegisterDataset, RegisterWorker, State
+from spanwise.pipelines.input.service.dispatcher import decisions, rounds
+from spanwise.pipelines.input.service.dispatcher.records import CreateJob, RegisterWorker
+from spanwise.pipelines.input.service.dispatcher.state import ServiceState
 from spanwise.pipelines.input.service.policy import ShardingPolicy
+from spanwise.pipelines.input.service.wire.requests import RegisterDataset, RoundReport
 from spanwise.pipelines.input.service.worker import buffers
 from tests.pipelines.input.service.consumers import Consumers, groups, is_consecutive
 from tests.pipelines.input.service.servers import Service
@@ -27,8 +27,8 @@ CACHE = CrossTrainerCache("one")
 @pytest.fixture(autouse=True)
 def near(monkeypatch):
     """Nobody works or reads far ahead, so that what happens is seen soon."""
-    monkeypatch.setattr(buffers, "MOST_ROUNDS", 8)
-    monkeypatch.setattr(coordinated, "MOST_ROUNDS", 8)
+    monkeypatch.setattr(buffers, "MAX_ROUNDS_AHEAD", 8)
+    monkeypatch.setattr(coordinated, "MAX_ROUNDS_AHEAD", 8)
 
 
 @pytest.fixture
@@ -152,16 +152,16 @@ def coordinated_state(consumers):
     """A job with so many consumers, and a worker; the clients, by index."""
     dataset = RegisterDataset(dataset="d", structure="int64", splits=(10,), infinite=True)
     wanted = CreateJob(job=0, dataset="d", mode=ShardingPolicy.OFF, name="j", epoch="0", consumers=consumers)
-    state = State([dataset])
+    state = ServiceState([dataset])
     arrive(state, "one")
     for index in range(consumers):
-        do(state, dispatch.join(state, wanted, index, f"key {index}"))
+        do(state, decisions.join(state, wanted, index, f"key {index}"))
     (job,) = state.jobs
     return state, job
 
 
 def arrive(state, name):
-    return do(state, dispatch.arrive(state, RegisterWorker(worker=name, address=name, process="here:1")))
+    return do(state, decisions.arrive(state, RegisterWorker(worker=name, address=name, process="here:1")))
 
 
 def do(state, records):
@@ -177,20 +177,22 @@ def test_CR_08_a_new_worker_joins_at_a_round_that_no_consumer_has_passed():
     state, job = coordinated_state(2)
     (old,) = state.tasks
     plans = state.jobs[job].plans
-    do(state, dispatch.plan(state, job, rounds.agreed(plans, [Report(plans=0, ready=0, agreed=0)] * 2)))
+    do(state, decisions.plan_rounds(state, job, rounds.agreed(plans, [RoundReport(plans=0, ready=0, agreed=0)] * 2)))
     arrive(state, "two")
     (new,) = state.tasks.keys() - {old}
-    at_9 = Report(plans=1, ready=9, agreed=4)
-    at_6 = Report(plans=1, ready=6, agreed=5)
+    at_9 = RoundReport(plans=1, ready=9, agreed=4)
+    at_6 = RoundReport(plans=1, ready=6, agreed=5)
 
-    pending = dispatch.plan(state, job, rounds.agreed(plans, [at_9, None]))
-    (made,) = do(state, dispatch.plan(state, job, rounds.agreed(plans, [at_9, at_6])))
+    pending = decisions.plan_rounds(state, job, rounds.agreed(plans, [at_9, None]))
+    (made,) = do(state, decisions.plan_rounds(state, job, rounds.agreed(plans, [at_9, at_6])))
 
     assert not pending
-    assert (made.first, set(made.tasks)) == (6, {old, new})
-    assert rounds.agreed(plans, [at_9, Report(plans=2, ready=20, agreed=6)]) == 6  # one goes by the old plan still
-    assert rounds.agreed(plans, [Report(plans=2, ready=12, agreed=6), Report(plans=2, ready=20, agreed=6)]) == 12
-    assert not dispatch.plan(state, job, 12)
+    assert (made.plan.first, set(made.plan.tasks)) == (6, {old, new})
+    assert rounds.agreed(plans, [at_9, RoundReport(plans=2, ready=20, agreed=6)]) == 6  # one goes by the old plan still
+    assert (
+        rounds.agreed(plans, [RoundReport(plans=2, ready=12, agreed=6), RoundReport(plans=2, ready=20, agreed=6)]) == 12
+    )
+    assert not decisions.plan_rounds(state, job, 12)
 
 
 @pytest.mark.parametrize(
@@ -250,5 +252,5 @@ def test_jobs_must_agree_on_the_number_of_consumers(one):
     make = partial(ENDLESS.distribute, one.target, OFF, "job")
     with Consumers(2, make) as consumers, make(consumer_index=0, num_consumers=3).iterator() as other:
         consumers.read(1)
-        with pytest.raises(ServiceError, match="by 2 consumers in coordination"):
+        with pytest.raises(ServiceError, match="by 2 coordinated consumers"):
             next(other)

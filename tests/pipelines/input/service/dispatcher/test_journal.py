@@ -6,17 +6,18 @@ import time
 import pytest
 
 from spanwise.orchestrator.errors import ServiceError
-from spanwise.pipelines.input.service.dispatcher import state as dispatch
+from spanwise.pipelines.input.service.dispatcher import decisions, records
 from spanwise.pipelines.input.service.dispatcher.journal import Journal, line_of, record_of
-from spanwise.pipelines.input.service.dispatcher.state import ProduceSplits
+from spanwise.pipelines.input.service.dispatcher.records import ProduceSplits
+from spanwise.pipelines.input.service.dispatcher.state import records_of
 from tests.pipelines.input.service.dispatcher.test_state import as_records, dataset, do, job, worker
 
 
 def begun(folder, splits=1000):
     journal = Journal(folder)
     records = do(journal.state, [dataset(splits=(splits,))])
-    records += do(journal.state, dispatch.arrive(journal.state, worker("w")))
-    records += do(journal.state, dispatch.join(journal.state, job()))
+    records += do(journal.state, decisions.arrive(journal.state, worker("w")))
+    records += do(journal.state, decisions.join(journal.state, job()))
     journal.sync(journal.write(records))
     return journal
 
@@ -69,7 +70,7 @@ def test_a_folder_has_one_dispatcher(tmp_path):
     """A second one is refused while the first one holds it."""
     journal = begun(tmp_path)
 
-    with pytest.raises(ServiceError, match="dispatcher that runs"):
+    with pytest.raises(ServiceError, match="running dispatcher"):
         Journal(tmp_path)
     journal.close()
     Journal(tmp_path).close()
@@ -81,14 +82,14 @@ def test_JR_02_the_split_cursor_is_part_of_it(tmp_path):
     journal.write([dealt(number) for number in range(3)])
     journal.close()
     middle = Journal(tmp_path)
-    third = dispatch.deal(middle.state, 3, 100, 0, 0)
+    third = decisions.next_splits(middle.state, 3, 100, 0, 0)
     middle.write([dealt(3), dealt(4)])
     middle.close()
     end = Journal(tmp_path)
 
     assert third.first == 3
-    assert dispatch.deal(end.state, 3, 100, 0, 0) is None
-    assert dispatch.deal(end.state, 3, 100, 0, 1).first == 0
+    assert decisions.next_splits(end.state, 3, 100, 0, 0) is None
+    assert decisions.next_splits(end.state, 3, 100, 0, 1).first == 0
     end.close()
 
 
@@ -96,13 +97,13 @@ def test_JR_03_ids_go_on_after_replay(tmp_path):
     """No id is given twice, not after the journal was made shorter either."""
     journal = begun(tmp_path)
     state = journal.state
-    journal.write(do(state, [dispatch.ReleaseClient(client=2), dispatch.CollectJob(job=1)]))
-    journal.compact(dispatch.records_of(state))
+    journal.write(do(state, [records.ReleaseClient(client=2), records.CollectJob(job=1)]))
+    journal.compact(records_of(state))
     journal.close()
     again = Journal(tmp_path)
     again.close()
 
-    (made, client, task) = dispatch.join(again.state, job())
+    (made, client, task) = decisions.join(again.state, job())
     assert (made.job, client.client, task.task) == (4, 5, 6)
 
 
@@ -112,7 +113,7 @@ def test_a_long_journal_is_made_shorter(tmp_path):
     do(journal.state, [dealt(number) for number in range(500)])
     journal.write([dealt(number) for number in range(500)])
     long = journal.path.stat().st_size
-    journal.compact(dispatch.records_of(journal.state))
+    journal.compact(records_of(journal.state))
     short = journal.path.stat().st_size
     journal.sync(journal.write(do(journal.state, [dealt(500)])))
     journal.close()
@@ -144,7 +145,7 @@ def test_a_full_disk_leaves_whole_records_only(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (journal.path.stat().st_size + 20, limits[1]))
     try:
-        with pytest.raises(ServiceError, match="make room"):
+        with pytest.raises(ServiceError, match="free space"):
             journal.write([dealt(0)])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

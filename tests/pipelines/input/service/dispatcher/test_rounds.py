@@ -4,23 +4,20 @@ import random
 
 import pytest
 
-from spanwise.pipelines.input.service.dispatcher import rounds, state
-from spanwise.pipelines.input.service.dispatcher.rounds import Course, Plan, Report, agreed, later, task_of
-from spanwise.pipelines.input.service.dispatcher.state import (
-    CreateJob,
-    RegisterDataset,
-    RegisterWorker,
-    RemoveWorker,
-    State,
-)
+from spanwise.pipelines.input.service.client.course import RoundCourse, task_of
+from spanwise.pipelines.input.service.dispatcher import decisions
+from spanwise.pipelines.input.service.dispatcher.records import CreateJob, RegisterWorker, RemoveWorker
+from spanwise.pipelines.input.service.dispatcher.rounds import agreed, later
+from spanwise.pipelines.input.service.dispatcher.state import ServiceState, records_of
 from spanwise.pipelines.input.service.policy import ShardingPolicy
+from spanwise.pipelines.input.service.wire.requests import RegisterDataset, RoundPlan, RoundReport
 
 CONSUMERS = 3
 
 
 def test_tasks_serve_in_turn_until_a_later_plan_begins():
     """A plan that begins at or before another one's first round takes its place altogether."""
-    plans = [Plan(first=0, tasks=(1, 2)), Plan(first=9, tasks=(1,)), Plan(first=3, tasks=(2, 3, 4))]
+    plans = [RoundPlan(first=0, tasks=(1, 2)), RoundPlan(first=9, tasks=(1,)), RoundPlan(first=3, tasks=(2, 3, 4))]
 
     assert [task_of(plans, number) for number in range(11)] == [1, 2, 1, 2, 3, 4, 2, 3, 4, 2, 3]
     assert task_of([], 0) is None
@@ -28,23 +25,23 @@ def test_tasks_serve_in_turn_until_a_later_plan_begins():
 
 def test_what_is_in_hand_by_an_old_plan_counts_up_to_the_next():
     """A consumer that has not heard of a plan may hold elements of rounds that are others by now."""
-    plans = [Plan(first=0, tasks=(1,)), Plan(first=5, tasks=(2,))]
+    plans = [RoundPlan(first=0, tasks=(1,)), RoundPlan(first=5, tasks=(2,))]
 
-    assert agreed(plans, [Report(plans=2, ready=8, agreed=5), Report(plans=1, ready=7, agreed=4)]) == 5
-    assert agreed(plans, [Report(plans=2, ready=8, agreed=5), Report(plans=2, ready=7, agreed=4)]) == 7
-    assert agreed(plans, [Report(plans=2, ready=8, agreed=5), None]) is None
+    assert agreed(plans, [RoundReport(plans=2, ready=8, agreed=5), RoundReport(plans=1, ready=7, agreed=4)]) == 5
+    assert agreed(plans, [RoundReport(plans=2, ready=8, agreed=5), RoundReport(plans=2, ready=7, agreed=4)]) == 7
+    assert agreed(plans, [RoundReport(plans=2, ready=8, agreed=5), None]) is None
 
 
 def test_what_a_consumer_has_leave_to_give_stays_agreed():
     """A dispatcher that was started again takes it from those who remember."""
-    plans = [Plan(first=0, tasks=(1,))]
+    plans = [RoundPlan(first=0, tasks=(1,))]
 
-    assert agreed(plans, [Report(plans=1, ready=9, agreed=7), Report(plans=0, ready=0, agreed=0)]) == 7
+    assert agreed(plans, [RoundReport(plans=1, ready=9, agreed=7), RoundReport(plans=0, ready=0, agreed=0)]) == 7
 
 
 def test_reports_may_arrive_in_any_order():
     """By a later plan less may be in hand; by the same one, never."""
-    old, new = Report(plans=1, ready=9, agreed=4), Report(plans=2, ready=6, agreed=5)
+    old, new = RoundReport(plans=1, ready=9, agreed=4), RoundReport(plans=2, ready=6, agreed=5)
 
     assert later(old, new) == later(new, old) == later(new, new) == new
     assert later(None, old) == old
@@ -56,13 +53,13 @@ class World:
     def __init__(self):
         dataset = RegisterDataset(dataset="d", structure="int64", splits=(10,), infinite=True)
         wanted = CreateJob(job=0, dataset="d", mode=ShardingPolicy.OFF, name="j", epoch="0", consumers=CONSUMERS)
-        self.state = State([dataset])
+        self.state = ServiceState([dataset])
         self.workers = 0
         self.arrive()
         for index in range(CONSUMERS):
-            self.do(state.join(self.state, wanted, index, str(index)))
+            self.do(decisions.join(self.state, wanted, index, str(index)))
         (self.job,) = self.state.jobs
-        self.courses = [Course() for _ in range(CONSUMERS)]
+        self.courses = [RoundCourse() for _ in range(CONSUMERS)]
         self.fetched = [{} for _ in range(CONSUMERS)]  # of each task, how many elements a consumer has got
         self.reports = [None] * CONSUMERS  # what the dispatcher has heard
         self.asked = [[] for _ in range(CONSUMERS)]  # reports on their way
@@ -76,7 +73,7 @@ class World:
     def arrive(self):
         self.workers += 1
         worker = RegisterWorker(worker=f"w{self.workers}", address=f"w{self.workers}", process="here:1")
-        self.do(state.arrive(self.state, worker))
+        self.do(decisions.arrive(self.state, worker))
 
     def lose(self, choice):
         workers = sorted(self.state.workers)
@@ -103,22 +100,22 @@ class World:
         self.reports[consumer] = later(self.reports[consumer], report)
         plans = self.state.jobs[self.job].plans
         before = agreed(plans, self.reports)
-        self.do(state.plan(self.state, self.job, before))
+        self.do(decisions.plan_rounds(self.state, self.job, before))
         now = agreed(plans, self.reports)
         assert before == now, "a new plan takes nothing back"
         self.answers[consumer].append((report.plans, plans[report.plans :], now or 0))
 
     def learn(self, consumer, choice):
         if self.answers[consumer]:
-            self.courses[consumer].hear(*self.answers[consumer].pop(choice % len(self.answers[consumer])))
+            self.courses[consumer].update(*self.answers[consumer].pop(choice % len(self.answers[consumer])))
 
     def give(self, consumer):
-        while self.courses[consumer].may_give:
-            self.given[consumer].append(self.courses[consumer].give())
+        while self.courses[consumer].may_yield:
+            self.given[consumer].append(self.courses[consumer].pop())
 
     def restart(self):
         """The dispatcher forgets what is not in its journal; who waits for an answer does not get it."""
-        self.state = State(state.records_of(self.state))
+        self.state = ServiceState(records_of(self.state))
         self.reports = [None] * CONSUMERS
         self.asked = [[] for _ in range(CONSUMERS)]
         self.answers = [[] for _ in range(CONSUMERS)]
@@ -176,17 +173,17 @@ def test_all_consumers_are_given_the_same_rounds(seed):
 
 def test_lanes_of_lost_tasks_are_dropped():
     """When no round is theirs any more, nothing of them is kept."""
-    course = Course()
+    course = RoundCourse()
     course.add(1, [(number, 1) for number in range(9)])
     course.add(2, [(number, 1) for number in range(9)])
-    course.hear(0, [Plan(first=0, tasks=(1,))], 2)
-    course.hear(1, [Plan(first=2, tasks=(2,))], 4)
+    course.update(0, [RoundPlan(first=0, tasks=(1,))], 2)
+    course.update(1, [RoundPlan(first=2, tasks=(2,))], 4)
     before = course.held(1)
-    found = [course.give() for _ in range(4)]
+    found = [course.pop() for _ in range(4)]
 
     assert found == [0, 1, 0, 1]
     assert (before, course.held(1), course.held(2)) == ((9, 9), (0, 0), (7, 7))
-    assert not course.may_give
+    assert not course.may_yield
 
 
 def test_rounds_are_planned_once_for_the_same_workers():
@@ -196,4 +193,4 @@ def test_rounds_are_planned_once_for_the_same_workers():
     world.settle()
 
     assert [plan.first for plan in world.state.jobs[world.job].plans] == [0]
-    assert rounds.agreed(world.state.jobs[world.job].plans, world.reports) > 0
+    assert agreed(world.state.jobs[world.job].plans, world.reports) > 0

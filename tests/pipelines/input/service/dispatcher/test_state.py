@@ -5,9 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spanwise.orchestrator.errors import DatasetError, ServiceError
-from spanwise.pipelines.input.service.dispatcher import state as dispatch
-from spanwise.pipelines.input.service.dispatcher.state import CreateJob, RegisterDataset, RegisterWorker, State
+from spanwise.pipelines.input.service.dispatcher import decisions, records
+from spanwise.pipelines.input.service.dispatcher.records import CreateJob, RegisterWorker
+from spanwise.pipelines.input.service.dispatcher.state import ServiceState, records_of
 from spanwise.pipelines.input.service.policy import ShardingPolicy, policy_of
+from spanwise.pipelines.input.service.wire.requests import RegisterDataset
 
 
 def dataset(name="d", splits=(10,), **more):
@@ -29,15 +31,15 @@ def do(state, records):
 
 
 def started(*, workers=1, mode=ShardingPolicy.DYNAMIC, **more):
-    state = State([dataset(**more)])
+    state = ServiceState([dataset(**more)])
     for number in range(workers):
-        do(state, dispatch.arrive(state, worker(f"w{number}", shard=number)))
-    do(state, dispatch.join(state, job(mode, shards=workers if mode.is_static else 0)))
+        do(state, decisions.arrive(state, worker(f"w{number}", shard=number)))
+    do(state, decisions.join(state, job(mode, shards=workers if mode.is_static else 0)))
     return state
 
 
 def as_records(state):
-    return [str(record) for record in dispatch.records_of(state)]
+    return [str(record) for record in records_of(state)]
 
 
 def test_every_split_is_dealt_once():
@@ -48,7 +50,7 @@ def test_every_split_is_dealt_once():
     while asking:
         for task in list(asking):
             number += 1
-            dealt = dispatch.deal(state, task, number, 0, 0)
+            dealt = decisions.next_splits(state, task, number, 0, 0)
             if dealt is None:
                 asking.remove(task)
             else:
@@ -62,10 +64,10 @@ def test_a_request_that_is_made_again_is_answered_as_before():
     """Whose answer got lost asks again by the same number, and no split is lost with it."""
     state = started()
     task = next(iter(state.tasks))
-    (first,) = do(state, [dispatch.deal(state, task, 1, 0, 0)])
+    (first,) = do(state, [decisions.next_splits(state, task, 1, 0, 0)])
 
-    assert dispatch.deal(state, task, 1, 0, 0) == first
-    assert dispatch.deal(state, task, 2, 0, 0).first == first.first + first.count
+    assert decisions.next_splits(state, task, 1, 0, 0) == first
+    assert decisions.next_splits(state, task, 2, 0, 0).first == first.first + first.count
 
 
 def test_a_worker_that_comes_back_takes_the_place_of_its_earlier_life():
@@ -73,7 +75,7 @@ def test_a_worker_that_comes_back_takes_the_place_of_its_earlier_life():
     state = started()
     before = set(state.tasks)
 
-    do(state, dispatch.arrive(state, worker("again", address="w0:1")))
+    do(state, decisions.arrive(state, worker("again", address="w0:1")))
 
     assert list(state.workers) == ["again"]
     assert not before & set(state.tasks)
@@ -83,14 +85,14 @@ def test_a_worker_that_comes_back_takes_the_place_of_its_earlier_life():
 def test_leases_of_a_client_that_is_gone_are_given_to_another():
     """What a client has not done with when it is released, the next one gets, before what nobody has had."""
     state = started(mode=ShardingPolicy.EXACTLY_ONCE)
-    do(state, dispatch.join(state, job(ShardingPolicy.EXACTLY_ONCE)))
+    do(state, decisions.join(state, job(ShardingPolicy.EXACTLY_ONCE)))
     one, two = sorted(state.clients)
-    state.apply(dispatch.lease(state, one, [], 4))
-    state.apply(dispatch.lease(state, one, [1], 3))
-    state.apply(dispatch.ReleaseClient(client=one))
-    state.apply(dispatch.lease(state, two, [], 5))
+    state.apply(decisions.lease(state, one, [], 4))
+    state.apply(decisions.lease(state, one, [1], 3))
+    state.apply(records.ReleaseClient(client=one))
+    state.apply(decisions.lease(state, two, [], 5))
 
-    assert dispatch.held_by(state, two) == [0, 2, 3, 4, 5]
+    assert decisions.held_by(state, two) == (0, 2, 3, 4, 5)
 
 
 def test_a_leased_job_ends_when_every_split_is_done():
@@ -98,23 +100,23 @@ def test_a_leased_job_ends_when_every_split_is_done():
     state = started(mode=ShardingPolicy.AT_LEAST_ONCE, splits=(3,))
     (client,) = state.clients
     (number,) = state.jobs
-    state.apply(dispatch.lease(state, client, [], 3))
-    leased = dispatch.is_finished(state, number)
-    state.apply(dispatch.lease(state, client, [0, 1, 2], 3))
+    state.apply(decisions.lease(state, client, [], 3))
+    leased = decisions.is_finished(state, number)
+    state.apply(decisions.lease(state, client, [0, 1, 2], 3))
 
     assert not leased
-    assert dispatch.is_finished(state, number)
+    assert decisions.is_finished(state, number)
 
 
 def test_jobs_of_one_name_are_shared_and_must_agree():
     """A second consumer joins the job; one that wants another mode is refused."""
     state = started()
-    do(state, dispatch.join(state, job()))
+    do(state, decisions.join(state, job()))
 
     assert len(state.jobs) == 1
     assert len(state.clients) == 2
     with pytest.raises(ServiceError, match="existing job with different parameters"):
-        dispatch.join(state, job(ShardingPolicy.OFF))
+        decisions.join(state, job(ShardingPolicy.OFF))
 
 
 def test_old_names_of_modes_are_known_and_others_refused():
@@ -133,27 +135,27 @@ STEPS = st.lists(
 @given(STEPS, st.sampled_from([ShardingPolicy.DYNAMIC, ShardingPolicy.EXACTLY_ONCE, ShardingPolicy.OFF]))
 def test_the_shortest_journal_leads_to_the_same_state(steps, mode):
     """Whatever has happened, `records_of` makes it again, and the next ids are the same."""
-    state = State([dataset(splits=(7, 3))])
+    state = ServiceState([dataset(splits=(7, 3))])
     for number, (step, choice) in enumerate(steps):
         tasks, clients = sorted(state.tasks), sorted(state.clients)
         if step == "arrive":
-            do(state, dispatch.arrive(state, worker(f"w{choice}-{number}", address=f"w{choice}")))
+            do(state, decisions.arrive(state, worker(f"w{choice}-{number}", address=f"w{choice}")))
         elif step == "lose" and state.workers:
-            state.apply(dispatch.RemoveWorker(worker=sorted(state.workers)[choice % len(state.workers)]))
+            state.apply(records.RemoveWorker(worker=sorted(state.workers)[choice % len(state.workers)]))
         elif step == "join":
-            do(state, dispatch.join(state, job(mode, name=f"j{choice % 2}")))
+            do(state, decisions.join(state, job(mode, name=f"j{choice % 2}")))
         elif step == "leave" and clients:
-            state.apply(dispatch.ReleaseClient(client=clients[choice % len(clients)]))
+            state.apply(records.ReleaseClient(client=clients[choice % len(clients)]))
         elif step == "deal" and tasks:
-            dealt = dispatch.deal(state, tasks[choice % len(tasks)], number, choice % 2, choice // 3)
+            dealt = decisions.next_splits(state, tasks[choice % len(tasks)], number, choice % 2, choice // 3)
             do(state, [dealt] if dealt else [])
         elif step == "lease" and clients and mode.is_leased:
             client = clients[choice % len(clients)]
-            state.apply(dispatch.lease(state, client, dispatch.held_by(state, client)[:choice], choice))
+            state.apply(decisions.lease(state, client, decisions.held_by(state, client)[:choice], choice))
         elif step == "finish" and tasks:
-            state.apply(dispatch.FinishTask(task=tasks[choice % len(tasks)]))
+            state.apply(records.FinishTask(task=tasks[choice % len(tasks)]))
 
-    again = State(dispatch.records_of(state))
+    again = ServiceState(records_of(state))
 
     assert as_records(again) == as_records(state)
     assert again.next_id == state.next_id

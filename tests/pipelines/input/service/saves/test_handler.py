@@ -11,31 +11,30 @@ import pytest
 
 from spanwise.orchestrator.errors import ServiceError
 from spanwise.pipelines import input as inputs
-from spanwise.pipelines.input.service.dispatcher import sharding
-from spanwise.pipelines.input.service.dispatcher.state import (
-    RegisterDataset,
-    RegisterWorker,
-    RemoveWorker,
-    State,
-    records_of,
-)
+from spanwise.pipelines.input.service.dispatcher.records import RegisterWorker, RemoveWorker
+from spanwise.pipelines.input.service.dispatcher.state import ServiceState, records_of
 from spanwise.pipelines.input.service.policy import ShardingPolicy
-from spanwise.pipelines.input.service.saves import state as saves
 from spanwise.pipelines.input.service.saves.save import _wait
-from spanwise.pipelines.input.service.saves.state import (
-    Commit,
-    FailSave,
-    GiveUp,
-    KeepShard,
-    StartSave,
-    TakeShard,
-    Wait,
-    Write,
-)
+from spanwise.pipelines.input.service.saves.state import TakeShard, next_step
+from spanwise.pipelines.input.service.sharding.splits import count_shards, plan_graph, splits_of_shard
 from spanwise.pipelines.input.service.wire.connection import Connection, this_process
+from spanwise.pipelines.input.service.wire.requests import (
+    AbandonSave,
+    CommitSave,
+    FailSave,
+    KeepShard,
+    NextShard,
+    PollSave,
+    RegisterDataset,
+    StartSave,
+    WaitForWriters,
+    WorkerHeartbeat,
+    WriteShard,
+)
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.snapshot.folder import Folder
 from spanwise.pipelines.input.snapshot.inventory import collect, snapshots, verify
+from spanwise.pipelines.input.snapshot.state import ChunkRecord
 from spanwise.pipelines.input.snapshot.storage import files_at
 from tests.pipelines.input.service.servers import Service, eventually, listed
 
@@ -105,8 +104,8 @@ def test_shards_are_splits_to_a_reader_function(two, tmp_path):
 )
 def test_what_looks_at_all_elements_is_one_shard(word):
     """Batches do not end with a split, numbers go on: such a dataset one worker writes."""
-    assert sharding.shards_of(word(inputs.range(100)).op) == 1
-    assert sharding.shards_of(inputs.range(100).map(doubled).op) == 32
+    assert count_shards(word(inputs.range(100)).op) == 1
+    assert count_shards(inputs.range(100).map(doubled).op) == 32
 
 
 def test_one_shard_is_the_whole_dataset(two, tmp_path):
@@ -121,9 +120,9 @@ def test_one_shard_is_the_whole_dataset(two, tmp_path):
 
 def test_shards_put_behind_each_other_are_the_dataset():
     """Whatever their number, each split is in one of them."""
-    op = sharding.planned(inputs.range(1000).map(doubled).op, inputs.range(1).settings)
+    op = plan_graph(inputs.range(1000).map(doubled).op, inputs.range(1).settings)
     for shards in (2, 7, 32):
-        found = [number for shard in range(shards) for number, _ in sharding.of_save(op, shards, shard)]
+        found = [number for shard in range(shards) for number, _ in splits_of_shard(op, shards, shard)]
         assert found == list(range(250)), shards
 
 
@@ -165,7 +164,7 @@ def test_a_dispatcher_that_has_forgotten_the_save(tmp_path):
         (listing,) = snapshots(files_at(tmp_path))
         service.restart_dispatcher()
         connection = Connection(service.target, Security())
-        with pytest.raises(ServiceError, match="does not know of the save"):
+        with pytest.raises(ServiceError, match="no longer knows the save"):
             _wait(connection, Folder(files_at(tmp_path), listing.fingerprint), listing.pending.run_id)
         inputs.save(inputs.range(10), tmp_path, service.target, wait=False)
 
@@ -259,12 +258,12 @@ def test_a_shard_of_a_lost_worker_is_written_by_another(tmp_path):
         connection = Connection(service.target, Security())
         lost = _arrive(connection, "127.0.0.1:1")
         about = {"save": listing.pending.run_id, "worker": lost}
-        assert connection.call("next_shard", about)[0] == {"do": "write", "shard": 0}
+        assert connection.ask(NextShard(**about))[0].step == WriteShard(shard=0)
         _arrive(connection, "127.0.0.1:1")  # it was started again: its first life is over
         (tmp_path / listing.fingerprint / listing.pending.run_id / "000-00000000-gone.snapshot").touch()
         service.add_worker()
-        eventually(lambda: not connection.call("look_save", {"save": listing.pending.run_id})[0]["going"])
-        kept = connection.call("keep_shard", {**about, "shard": 0, "chunks": []})[0]["kept"]
+        eventually(lambda: not connection.ask(PollSave(save=listing.pending.run_id))[0].going)
+        kept = connection.ask(KeepShard(**about, shard=0, chunks=()))[0].kept
 
     assert not kept
     assert list(inputs.load(tmp_path)) == list(range(100))
@@ -274,8 +273,7 @@ def test_a_shard_of_a_lost_worker_is_written_by_another(tmp_path):
 def _arrive(connection, address):
     """A life of a worker that never does anything."""
     life = secrets.token_hex(4)
-    heartbeat = {"worker": life, "address": address, "process": this_process(), "tasks": [], "finished": []}
-    connection.call("heartbeat", {**heartbeat, "wait_s": 0})
+    connection.ask(WorkerHeartbeat(worker=life, address=address, process=this_process(), wait_s=0))
     return life
 
 
@@ -287,7 +285,7 @@ def test_a_dispatcher_that_is_started_again_goes_on(tmp_path):
         service.restart_dispatcher()
         service.add_worker()
         connection = Connection(service.target, Security())
-        eventually(lambda: not connection.call("look_save", {"save": listing.pending.run_id})[0]["going"])
+        eventually(lambda: not connection.ask(PollSave(save=listing.pending.run_id))[0].going)
 
     assert list(inputs.load(tmp_path / "kept")) == list(range(100))
 
@@ -296,26 +294,30 @@ def test_a_dispatcher_that_is_started_again_goes_on(tmp_path):
 
 
 START = StartSave(save="s", dataset="d", path="p", fingerprint="f", compression="auto", shards=3, seed=1)
-FILE = ("000-0", 0, 4, 100, "abc")
+
+
+def kept(shard, *, files=1):
+    chunk = ChunkRecord(file=f"{shard}-0", split=shard, first=0, elements=4, size_bytes=100, checksum="abc")
+    return KeepShard(save="s", worker="a", shard=shard, chunks=(chunk,) * files)
 
 
 def state_of(*records):
     workers = [RegisterWorker(worker=each, address=each, process="p") for each in "ab"]
     dataset = RegisterDataset(dataset="d", structure="", splits=(9,))
-    return State([dataset, *workers, START, *records])
+    return ServiceState([dataset, *workers, START, *records])
 
 
-def next_of(state, worker):
-    return saves.next_of(state.saves.going["s"], worker)
+def step_of(state, worker):
+    return next_step(state.saves.by_id["s"], worker)
 
 
 def test_each_worker_has_a_shard_of_its_own():
     """And the same one if it asks again; who comes too late waits."""
     state = state_of(TakeShard(save="s", shard=0, worker="a"), TakeShard(save="s", shard=1, worker="b"))
 
-    assert [next_of(state, each) for each in "abc"] == [Write(0), Write(1), Write(2)]
+    assert [step_of(state, each) for each in "abc"] == [WriteShard(shard=shard) for shard in range(3)]
     state.apply(TakeShard(save="s", shard=2, worker="c"))
-    assert next_of(state, "d") == Wait()
+    assert step_of(state, "d") == WaitForWriters()
 
 
 def test_the_shard_of_a_worker_that_is_gone_is_free():
@@ -323,30 +325,30 @@ def test_the_shard_of_a_worker_that_is_gone_is_free():
     state = state_of(TakeShard(save="s", shard=0, worker="a"))
     state.apply(RemoveWorker(worker="a"))
 
-    assert next_of(state, "b") == Write(0)
+    assert step_of(state, "b") == WriteShard(shard=0)
 
 
 def test_when_all_is_written_it_is_committed_in_the_order_of_shards():
     """By whoever asks."""
-    kept = [KeepShard(save="s", shard=shard, chunks=(FILE,)) for shard in (2, 0, 1)]
+    step = step_of(state_of(*(kept(shard) for shard in (2, 0, 1))), "a")
 
-    assert next_of(state_of(*kept), "a") == Commit(((0, FILE), (1, FILE), (2, FILE)))
+    assert step == CommitSave(chunks=tuple(chunk for shard in range(3) for chunk in kept(shard).chunks))
 
 
 def test_an_error_ends_a_save_whatever_is_written():
     """Nobody writes any more."""
-    kept = [KeepShard(save="s", shard=shard, chunks=()) for shard in range(3)]
+    written = [kept(shard, files=0) for shard in range(3)]
 
-    assert next_of(state_of(*kept, FailSave(save="s", error="full")), "a") == GiveUp("full")
+    assert step_of(state_of(*written, FailSave(save="s", error="full")), "a") == AbandonSave(error="full")
 
 
 def test_a_shorter_journal_leads_to_the_same_save():
     """Who writes what, what is written, and the error."""
     state = state_of(
         TakeShard(save="s", shard=0, worker="a"),
-        KeepShard(save="s", shard=0, chunks=(FILE,)),
+        kept(0),
         TakeShard(save="s", shard=1, worker="b"),
         FailSave(save="s", error="full"),
     )
 
-    assert State(records_of(state)).saves.going == state.saves.going
+    assert ServiceState(records_of(state)).saves.by_id == state.saves.by_id

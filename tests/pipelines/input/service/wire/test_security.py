@@ -19,7 +19,7 @@ from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServe
 from spanwise.pipelines.input.service.wire.config import DispatcherConfig, WorkerConfig
 from spanwise.pipelines.input.service.wire.connection import Connection, environment
 from spanwise.pipelines.input.service.wire.security import Security
-from spanwise.pipelines.input.service.wire.shipped_graph import packed_graph, unpacked_graph
+from spanwise.pipelines.input.service.wire.shipped_graph import pack_graph, unpack_graph
 from spanwise.pipelines.input.service.worker.worker import WorkerServer
 from tests.pipelines.input.service.servers import Service
 
@@ -63,7 +63,7 @@ def test_other_addresses_than_loopback_want_a_token_and_tls():
     """Refused, with what is missing; the token is not shown where configurations are printed."""
     with pytest.raises(SettingsError, match=r"a token .* and a certificate"):
         DispatchServer(DispatcherConfig(host="0.0.0.0"))
-    with pytest.raises(SettingsError, match="wants a certificate"):
+    with pytest.raises(SettingsError, match="needs a certificate"):
         DispatchServer(DispatcherConfig(host="0.0.0.0", security=TOKEN))
     assert "sesame" not in repr(DispatcherConfig(security=TOKEN))
 
@@ -183,7 +183,7 @@ def test_what_is_too_large_or_malformed_is_refused_and_the_rest_goes_on():
     with Service(1, max_message_bytes=10_000) as service:
         worker = Connection(service.workers[0].address, Security())
         dispatcher = Connection(service.target, Security())
-        with pytest.raises(ServiceError, match="at most 10000 are taken"):
+        with pytest.raises(ServiceError, match="at most 10000 are allowed"):
             list(inputs.from_tensors(np.random.default_rng(0).bytes(20_000)).distribute(service.target))
         for header in ({}, {"client": "x"}, {"client": -1}, {"client": 1, "more": 2}):
             with pytest.raises(ServiceError, match="malformed"):
@@ -217,9 +217,9 @@ def test_a_client_that_stops_reading_costs_one_answer():
 
 def test_another_environment_is_refused_before_anything_is_unpickled():
     """The message says what differs."""
-    content = packed_graph(inputs.range(3).op, inputs.range(3).settings)
+    content = pack_graph(inputs.range(3).op, inputs.range(3).settings)
     other = json.dumps({**environment(), "python": "3.8", "numpy": "1.0"}).encode()
 
     with pytest.raises(ServiceError, match=r"python 3.8 there, .*; numpy 1.0 there"):
-        unpacked_graph(other + b"\n" + b"this is no pickle", "dataset 'x'")
-    assert unpacked_graph(content, "dataset 'x'")[0].name == "Range"
+        unpack_graph(other + b"\n" + b"this is no pickle", "dataset 'x'")
+    assert unpack_graph(content, "dataset 'x'")[0].name == "Range"

@@ -7,14 +7,14 @@ from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.service.wire import server
 from spanwise.pipelines.input.service.wire.connection import Connection, this_process
 from spanwise.pipelines.input.service.wire.security import Security
-from spanwise.pipelines.input.service.wire.server import Waiting
+from spanwise.pipelines.input.service.wire.server import WaitingPlaces
 from tests.pipelines.input.service.servers import Service
 
 
 def test_places_to_wait_are_few(monkeypatch):
     """Who finds none is told so; a place that was left is free."""
-    monkeypatch.setattr(server, "MOST_WAITING", 1)
-    waiting = Waiting()
+    monkeypatch.setattr(server, "MAX_WAITING", 1)
+    waiting = WaitingPlaces()
     with waiting.place() as first, waiting.place() as second:
         pass
     with waiting.place() as third:
@@ -25,8 +25,8 @@ def test_places_to_wait_are_few(monkeypatch):
 
 def test_who_cannot_wait_at_the_dispatcher_is_answered_at_once(monkeypatch):
     """And asked to come again, the later the more consumers there are."""
-    monkeypatch.setattr(server, "MOST_WAITING", 0)
-    monkeypatch.setattr("spanwise.pipelines.input.service.dispatcher.dispatcher._LOOKS_PER_S", 0.5)
+    monkeypatch.setattr(server, "MAX_WAITING", 0)
+    monkeypatch.setattr("spanwise.pipelines.input.service.dispatcher.jobs.POLLS_PER_S", 0.5)
     with Service(0) as service:
         dataset = inputs.register_dataset(service.target, inputs.range(10))
         connection = Connection(service.target, Security())
@@ -43,7 +43,7 @@ def test_who_cannot_wait_at_the_dispatcher_is_answered_at_once(monkeypatch):
 
 def test_consumers_get_everything_though_none_may_wait(monkeypatch):
     """Neither at the dispatcher nor at workers; together they are given each element once."""
-    monkeypatch.setattr(server, "MOST_WAITING", 0)
+    monkeypatch.setattr(server, "MAX_WAITING", 0)
     monkeypatch.setattr("spanwise.pipelines.input.service.worker.worker._AGAIN_S", 0.01)
     found = []
     with Service(2) as service:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from spanwise.orchestrator.errors import FunctionFailed, ServiceError
 from spanwise.pipelines.input.service.wire.requests import Fetch
 from spanwise.pipelines.input.service.worker import buffers
-from spanwise.pipelines.input.service.worker.buffers import Lanes, Queue, Window
+from spanwise.pipelines.input.service.worker.buffers import RoundLanes, SharedQueue, TrainerWindow
 from spanwise.pipelines.input.snapshot.encoding import ENCODINGS
 
 ELEMENTS, ROWS = ENCODINGS["elements"], ENCODINGS["rows"]
@@ -31,7 +31,7 @@ def fill(buffer, elements):
 
 def test_who_comes_first_gets_the_first():
     """A queue has room until it holds its limit, and gives about as much as is asked for."""
-    queue = Queue(3 * SIZE)
+    queue = SharedQueue(3 * SIZE)
     fill(queue, range(2))
     before = queue.has_room
     fill(queue, [2])
@@ -45,7 +45,7 @@ def test_who_comes_first_gets_the_first():
 
 def test_an_error_is_given_in_its_turn():
     """What lies before it goes first."""
-    queue = Queue(1_000)
+    queue = SharedQueue(1_000)
     error = FunctionFailed("no")
     fill(queue, [0])
     queue.fail(error)
@@ -56,7 +56,7 @@ def test_an_error_is_given_in_its_turn():
 
 def test_each_consumer_has_every_nth_element():
     """Blocks of rows are cut for it; an error counts as an element."""
-    lanes = Lanes(3, 1_000)
+    lanes = RoundLanes(3, 1_000)
     lanes.put(pa.record_batch({"n": list(range(4))}), ROWS)
     error = FunctionFailed("no")
     lanes.fail(error)
@@ -71,8 +71,8 @@ def test_each_consumer_has_every_nth_element():
 
 def test_a_round_that_has_begun_is_made_whole(monkeypatch):
     """There is room for the rest of it whatever the limit says, and only for so many rounds."""
-    monkeypatch.setattr(buffers, "MOST_ROUNDS", 2)
-    small, large = Lanes(3, 1), Lanes(3, 1 << 20)
+    monkeypatch.setattr(buffers, "MAX_ROUNDS_AHEAD", 2)
+    small, large = RoundLanes(3, 1), RoundLanes(3, 1 << 20)
     fill(small, range(1))
     begun = small.has_room
     fill(small, range(1, 3))
@@ -83,13 +83,13 @@ def test_a_round_that_has_begun_is_made_whole(monkeypatch):
 
 def test_all_consumers_hear_of_the_end():
     """Whether there was an error or the elements ran out, no round comes behind it."""
-    lanes = Lanes(2, 1_000)
+    lanes = RoundLanes(2, 1_000)
     lanes.end(None)
 
     assert [str(taken(lanes, index=index)) for index in (0, 1)] == [
-        "distribute: the dataset came to an end, which coordinated reads do not allow."
+        "distribute: the dataset ended, which coordinated reads do not allow."
     ] * 2
-    with pytest.raises(ServiceError, match="2 is none of 2 consumers"):
+    with pytest.raises(ServiceError, match="there is no consumer 2 among 2"):
         lanes.take(asking(index=2))
 
 
@@ -99,7 +99,7 @@ def test_all_consumers_hear_of_the_end():
 )
 def test_a_window_gives_each_trainer_an_ascending_part_and_keeps_its_limit(steps, cache):
     """No trainer gets an element twice or out of order; only what slid out is skipped; whoever leads, skips nothing."""
-    window = Window(cache * SIZE, 1 << 20)
+    window = TrainerWindow(cache * SIZE, 1 << 20)
     end, lead = 0, 0
     places = {"a": 0, "b": 0, "c": 0}
     for step, count in steps:

@@ -7,15 +7,15 @@ import pytest
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.op import Options
 from spanwise.pipelines.input.service.wire.connection import UnknownTask
-from spanwise.pipelines.input.service.wire.load import Meter
+from spanwise.pipelines.input.service.wire.meter import Meter
 from spanwise.pipelines.input.service.wire.requests import Fetch
-from spanwise.pipelines.input.service.worker.buffers import Queue
-from spanwise.pipelines.input.service.worker.task import Task, Work
+from spanwise.pipelines.input.service.worker.buffers import SharedQueue
+from spanwise.pipelines.input.service.worker.task import TaskPass, WorkerTask
 
 
 @pytest.fixture
 def task():
-    task = Task(lambda: Work(inputs.range(9).op, Options()), Queue(1 << 20), Meter())
+    task = WorkerTask(lambda: TaskPass(inputs.range(9).op, Options()), SharedQueue(1 << 20), Meter())
     yield task
     task.stop()
 
@@ -37,6 +37,6 @@ def test_old_answers_are_dropped(task):
     task.reply(asking(0))
     task.drop_replies(time.monotonic())
 
-    with pytest.raises(UnknownTask, match="goes on with answers of another life"):
+    with pytest.raises(UnknownTask, match="continues answers of an earlier worker"):
         task.reply(asking(0))
     assert task.reply(asking(1)).pieces == [1]

@@ -7,8 +7,9 @@ import pytest
 
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.op import Options
-from spanwise.pipelines.input.service.dispatcher.sharding import of_shard, of_split, planned, shares_of
 from spanwise.pipelines.input.service.policy import ShardingPolicy
+from spanwise.pipelines.input.service.sharding.splits import cut_to_split, plan_graph, split_graph
+from spanwise.pipelines.input.service.sharding.static import cut_to_shard
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +60,9 @@ def numbers(op):
 @pytest.mark.parametrize("kind", KINDS)
 def test_splits_are_the_source(sources, kind):
     """Every element is in one split, and no split is empty."""
-    plan = planned(sources[kind].op, Options())
-    shares = shares_of(plan)
-    parts = [numbers(of_split(plan, number)) for number in range(sum(shares.splits))]
+    plan = plan_graph(sources[kind].op, Options())
+    shares = split_graph(plan)
+    parts = [numbers(cut_to_split(plan, number)) for number in range(sum(shares.splits))]
 
     assert all(parts)
     assert sorted(number for part in parts for number in part) == list(range(1_000))
@@ -71,7 +72,7 @@ def test_splits_are_the_source(sources, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_shards_are_the_source(sources, kind):
     """Every element is in one of three shards; of files, whole files are."""
-    shards = [numbers(of_shard(sources[kind].op, ShardingPolicy.FILE_OR_DATA, 3, index)) for index in range(3)]
+    shards = [numbers(cut_to_shard(sources[kind].op, ShardingPolicy.FILE_OR_DATA, 3, index)) for index in range(3)]
 
     assert sorted(number for shard in shards for number in shard) == list(range(1_000))
     if kind in {"parquet", "csv", "ipc"}:

@@ -4,8 +4,9 @@ import pytest
 
 from spanwise.orchestrator.errors import ServiceError
 from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.service.dispatcher.load import RecentLoad, wanted_workers
 from spanwise.pipelines.input.service.wire.connection import Connection
-from spanwise.pipelines.input.service.wire.load import Lately, Load, wanted
+from spanwise.pipelines.input.service.wire.requests import WorkerLoad
 from spanwise.pipelines.input.service.wire.security import Security
 from tests.pipelines.input.service.servers import Service, eventually
 
@@ -25,15 +26,15 @@ from tests.pipelines.input.service.servers import Service, eventually
 )
 def test_as_many_workers_are_wanted_as_consumers_could_use(workers, busy, starved, right):
     """Busy ones, each as busy as it can be; never none."""
-    assert wanted(workers, busy, starved) == right
+    assert wanted_workers(workers, busy, starved) == right
 
 
 def test_a_load_is_told_by_what_came_lately():
     """Shares and rates are of the time between two tellings, not shorter than a quarter of a second."""
-    lately = Lately(Load(busy_s=10.0, given=100, given_bytes=1000), now=0.0)
-    lately.note(Load(busy_s=10.1, given=110, given_bytes=1100), now=0.1)
+    lately = RecentLoad(WorkerLoad(busy_s=10.0, given=100, given_bytes=1000), now=0.0)
+    lately.update(WorkerLoad(busy_s=10.1, given=110, given_bytes=1100), now=0.1)
     assert lately.busy == 0.0
-    lately.note(Load(busy_s=10.5, given=150, given_bytes=3000, buffered_bytes=7), now=1.0)
+    lately.update(WorkerLoad(busy_s=10.5, given=150, given_bytes=3000, buffered_bytes=7), now=1.0)
 
     assert (lately.busy, lately.given_per_s, lately.bytes_per_s) == (0.5, 50.0, 2000.0)
     assert lately.facts()["buffered_bytes"] == 7

@@ -1,4 +1,4 @@
-"""Runs: batches of rows that lie behind each other in one block, and are cut only where they are used."""
+"""Batch runs: batches of rows that lie behind each other in one block, and are cut only where they are used."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BatchRun:
     """Batches of `size` rows each; the last one may be shorter."""
 
     block: pa.RecordBatch
     size: int
 
 
-def in_runs(op: Op) -> Op:
-    """The graph whose stream gives runs, if it ends in batches of rows. A worker works ahead without a prefetch."""
+def with_batch_runs(op: Op) -> Op:
+    """The graph whose stream yields runs, if it ends in batches of rows. A worker works ahead without a prefetch."""
     match op:
         case Prefetch(input=below):
-            made = in_runs(below)
-            return op if made is below else made
+            changed = with_batch_runs(below)
+            return op if changed is below else changed
         case Batch(input=below, numpy=False) if in_rows(below):
-            return Runs(input=below, batch=replace(op, input=below))
+            return BatchRuns(input=below, batch=replace(op, input=below))
     return op
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Runs(Op):
+class BatchRuns(Op):
     input: Op
     batch: Batch
 
@@ -47,62 +47,62 @@ class Runs(Op):
         return self.batch.spec
 
     def open(self, opening: Opening) -> Stream:
-        return RunStream(opening.open(self.input), self.batch)
+        return BatchRunStream(opening.open(self.input), self.batch)
 
 
-class RunStream(Stream):
+class BatchRunStream(Stream):
     def __init__(self, source: Stream, batch: Batch) -> None:
         self._source = source
         self._size = batch.size
         self._drop = batch.drop_remainder
-        self._left: list[pa.RecordBatch] = []  # rows that make no whole batch yet, and then what came behind them
+        self._rest: list[pa.RecordBatch] = []  # fewer rows than a batch, and then the block behind them
 
     def __next__(self) -> Element:
-        rows = sum(block.num_rows for block in self._left)
+        rows = sum(block.num_rows for block in self._rest)
         while rows < self._size:
             try:
-                self._left.append(next(self._source))
+                self._rest.append(next(self._source))
             except StopIteration:
                 return self._last()
-            rows += self._left[-1].num_rows
-        *before, block = self._left
-        # a batch that begins in one block and ends in another is copied, and goes by itself
+            rows += self._rest[-1].num_rows
+        *before, block = self._rest
+        # a batch that begins in one block and ends in another is copied, and travels alone
         end = self._size - (rows - block.num_rows) if before else rows - rows % self._size
-        run = Run(joined([*before, block.slice(0, end)]), self._size)
-        self._left = [block.slice(end)] if end < block.num_rows else []
+        run = BatchRun(joined([*before, block.slice(0, end)]), self._size)
+        self._rest = [block.slice(end)] if end < block.num_rows else []
         return run
 
-    def _last(self) -> Run:
-        left, self._left = self._left, []
-        if not left or self._drop:
+    def _last(self) -> BatchRun:
+        rest, self._rest = self._rest, []
+        if not rest or self._drop:
             raise StopIteration
-        return Run(joined(left), self._size)
+        return BatchRun(joined(rest), self._size)
 
     def state(self) -> State:
         return {}
 
     def restore(self, state: State) -> None:
-        raise NotImplementedError("a worker's pass begins at the beginning")
+        raise NotImplementedError("a worker's pass starts at the beginning")
 
     def close(self) -> None:
         self._source.close()
 
 
-def size_bytes(encoding: Encoding, piece: Piece | Run) -> int:
-    """Roughly what it takes."""
-    return bytes_of(piece.block) if isinstance(piece, Run) else encoding.size_bytes(piece)
+def size_bytes(encoding: Encoding, piece: Piece | BatchRun) -> int:
+    """Roughly how much memory a piece takes."""
+    return bytes_of(piece.block) if isinstance(piece, BatchRun) else encoding.size_bytes(piece)
 
 
-def counted(encoding: Encoding, pieces: Sequence[Piece | Run]) -> int:
-    """How many elements the pieces are."""
+def count_elements(encoding: Encoding, pieces: Sequence[Piece | BatchRun]) -> int:
     return sum(
-        -(-piece.block.num_rows // piece.size) if isinstance(piece, Run) else encoding.count(piece) for piece in pieces
+        -(-piece.block.num_rows // piece.size) if isinstance(piece, BatchRun) else encoding.count(piece)
+        for piece in pieces
     )
 
 
-def packed(encoding: Encoding, pieces: Sequence[Piece | Run]) -> tuple[pa.Schema, list[pa.RecordBatch], str]:
-    """As `encoding` packs the pieces; runs lie as they should already."""
-    if not isinstance(pieces[0], Run):
+def pack(encoding: Encoding, pieces: Sequence[Piece | BatchRun]) -> tuple[pa.Schema, list[pa.RecordBatch], str]:
+    """As `encoding` packs the pieces; runs are blocks already."""
+    if not isinstance(pieces[0], BatchRun):
         return encoding.pack(pieces)
     layout = [[[run.size, run.block.num_rows // run.size], [run.block.num_rows % run.size, 1]] for run in pieces]
     blocks = [run.block for run in pieces]

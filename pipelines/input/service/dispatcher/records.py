@@ -1,0 +1,132 @@
+"""The records of a dispatcher: every change of its state is one of these. The journal stores them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from spanwise.pipelines.input.service.policy import ShardingPolicy
+from spanwise.pipelines.input.service.saves.state import SaveRecord
+from spanwise.pipelines.input.service.wire.requests import RegisterDataset, RoundPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegisterWorker:
+    worker: str  #: one life of a worker; a restarted worker has another one
+    address: str
+    process: str  #: host and pid, so that a consumer can recognise a worker in its own process
+    shard: int | None = None  #: its index in the dispatcher's list of workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoveWorker:
+    worker: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateJob:
+    job: int
+    dataset: str
+    mode: ShardingPolicy
+    name: str  #: by which consumers share it; empty for a job of one consumer
+    epoch: str  #: which of the consumers' iterations
+    shards: int = 0  #: how many workers share it by static sharding
+    seed: int = 0  #: of all its workers, if the dataset has none; unused under OFF
+    consumers: int = 0  #: how many read it in coordination; 0 for first come, first served
+    cached: bool = False  #: whether trainers share a window
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectJob:
+    job: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcquireClient:
+    client: int
+    job: int
+    index: int | None = None  #: in a coordinated read
+    key: str = ""  #: of who joined, so that a lost answer can be repeated
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseClient:
+    client: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateTask:
+    task: int
+    job: int
+    worker: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRounds:
+    job: int
+    plan: RoundPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishTask:
+    task: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProduceSplits:
+    """A task got the splits `first` to `first + count - 1` of a source; `count` 0 says that none were left."""
+
+    task: int
+    number: int  #: of the task's request: one that is repeated gets the same answer
+    source: int
+    repetition: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseSplits:
+    """A client has acknowledged some splits, and holds others until it acknowledges them or is gone."""
+
+    client: int
+    done: tuple[int, ...] = ()
+    taken: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobProgress:
+    """How far a job has come, in a compacted journal."""
+
+    job: int
+    sources: tuple[tuple[int, tuple[tuple[int, int], ...]], ...]  #: of each `SourceProgress`: below, taken
+    cursor: int
+    returned: tuple[int, ...]
+    leased: tuple[tuple[int, int], ...]
+    ever_finished: bool
+    shards_done: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContinueNumbers:
+    """The next number, in a compacted journal."""
+
+    next_id: int
+
+
+Record: TypeAlias = (
+    RegisterDataset
+    | RegisterWorker
+    | RemoveWorker
+    | CreateJob
+    | CollectJob
+    | AcquireClient
+    | ReleaseClient
+    | CreateTask
+    | PlanRounds
+    | FinishTask
+    | ProduceSplits
+    | LeaseSplits
+    | JobProgress
+    | ContinueNumbers
+    | SaveRecord
+)

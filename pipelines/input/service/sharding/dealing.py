@@ -1,0 +1,141 @@
+"""Dynamic sharding: a graph whose sources read the splits that they are dealt while the graph runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from spanwise.pipelines.input.element import Spec
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, mixed, rebuilt
+from spanwise.pipelines.input.ops.parquet import Parquet
+from spanwise.pipelines.input.ops.repeat import Repeat
+from spanwise.pipelines.input.ops.shuffle_and_repeat import ShuffleAndRepeat
+from spanwise.pipelines.input.service.sharding.splits import SourceSplits, is_zipped, sources_of, splits_of
+
+
+class SplitQueue:
+    """Where a worker gets its splits from, one at a time; several threads use it."""
+
+    def next(self, source: int, repetition: int) -> int | None:
+        """The number of the next split; None if this repetition has none left."""
+        raise NotImplementedError
+
+
+def read_from_queue(op: Op, queue: SplitQueue) -> Op:
+    """The graph whose sources read the splits that the queue hands out."""
+    single = is_zipped(op)
+    numbers = {id(source): number for number, source in enumerate(sources_of(op))}
+
+    def change(each: Op) -> Op:
+        if id(each) in numbers:
+            splits = splits_of(each, single=single)
+            assert splits is not None, "checked when the dataset was registered"
+            return QueuedSource(source=each, splits=splits, number=numbers[id(each)], queue=queue)
+        assert not isinstance(each, ShuffleAndRepeat), "plan_graph leaves out the rewrite that makes it"
+        return QueuedRepeat(input=each.input, count=each.count) if isinstance(each, Repeat) else each
+
+    return rebuilt(op, change)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class QueuedSource(Op):
+    """A source that reads the splits that a queue hands out."""
+
+    source: Op = field(repr=False)
+    splits: SourceSplits = field(repr=False)
+    number: int
+    queue: SplitQueue = field(repr=False)
+    opened: list[int] = field(default_factory=lambda: [0], repr=False)  #: how often: the repetition it is opened for
+
+    @property
+    def inputs(self) -> tuple[Op, ...]:
+        return ()
+
+    @property
+    def spec(self) -> Spec:
+        return self.source.spec
+
+    @property
+    def cardinality(self) -> Count:
+        return None if self.splits.count else 0
+
+    def open(self, opening: Opening) -> Stream:
+        self.opened[0] += 1
+        order = list(range(self.splits.count))
+        if isinstance(self.source, Parquet) and self.source.shuffle:
+            import numpy as np
+
+            seed = mixed(self.source.seed or 0, *opening.epoch)
+            order = np.random.Generator(np.random.PCG64(seed)).permutation(len(order)).tolist()
+        return QueuedSourceStream(self, opening, self.opened[0] - 1, order)
+
+
+class QueuedSourceStream(Stream):
+    def __init__(self, op: QueuedSource, opening: Opening, repetition: int, order: Sequence[int]) -> None:
+        self._op = op
+        self._opening = opening
+        self._repetition = repetition
+        self._order = order
+        self._split: Stream | None = None
+
+    def __next__(self) -> Element:
+        while True:
+            if self._split is None:
+                number = self._op.queue.next(self._op.number, self._repetition)
+                if number is None:
+                    raise StopIteration
+                self._split = self._opening.open(self._op.splits.part(self._order[number]))
+            try:
+                return next(self._split)
+            except StopIteration:
+                self._split.close()
+                self._split = None
+
+    def state(self) -> State:
+        return {}
+
+    def restore(self, state: State) -> None:
+        raise NotImplementedError("the splits of a job are handed out once; only the job itself can go on")
+
+    def close(self) -> None:
+        if self._split is not None:
+            self._split.close()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class QueuedRepeat(Repeat):
+    """A repeat over queued sources: a repetition in which other workers got every split does not end it."""
+
+    def open(self, opening: Opening) -> Stream:
+        return QueuedRepeatStream(self, opening)
+
+
+class QueuedRepeatStream(Stream):
+    def __init__(self, op: QueuedRepeat, opening: Opening) -> None:
+        self._op = op
+        self._opening = opening
+        self._round = 0
+        self._source: Stream | None = None
+        self._is_empty = all(each.cardinality == 0 for each in sources_of(op))
+
+    def __next__(self) -> Element:
+        while self._round < self._op.rounds and not self._is_empty:
+            if self._source is None:
+                self._source = self._opening.round(self._round).open(self._op.input)
+            try:
+                return next(self._source)
+            except StopIteration:
+                self._source.close()
+                self._source = None
+                self._round += 1
+        raise StopIteration
+
+    def state(self) -> State:
+        return {}
+
+    def restore(self, state: State) -> None:
+        raise NotImplementedError("the splits of a job are handed out once; only the job itself can go on")
+
+    def close(self) -> None:
+        if self._source is not None:
+            self._source.close()

@@ -1,0 +1,243 @@
+"""Splits: how the elements of a graph's sources are numbered, and graphs that are cut down to some of them. Pure.
+
+A split is a run of a source's units (numbers, elements, rows of a table, files, row groups), known by its number alone.
+So the dispatcher counts and knows nothing of what it hands out; what split 7 of the second source is, a worker knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from spanwise.pipelines.input.element import Spec
+from spanwise.pipelines.input.graph.fingerprint import WithFingerprint
+from spanwise.pipelines.input.graph.rewrite import optimized
+from spanwise.pipelines.input.op import Element, Op, Opening, Options, State, Stream, ops_of, rebuilt
+from spanwise.pipelines.input.ops.arrow import Arrow
+from spanwise.pipelines.input.ops.as_numpy import AsNumpy
+from spanwise.pipelines.input.ops.as_rows import AsRows
+from spanwise.pipelines.input.ops.concatenate import Concatenate
+from spanwise.pipelines.input.ops.csv import Csv
+from spanwise.pipelines.input.ops.enumerate import Enumerate
+from spanwise.pipelines.input.ops.filter import Filter
+from spanwise.pipelines.input.ops.ignore_errors import IgnoreErrors
+from spanwise.pipelines.input.ops.interleave import Interleave
+from spanwise.pipelines.input.ops.ipc import ArrowFiles
+from spanwise.pipelines.input.ops.map import Map
+from spanwise.pipelines.input.ops.parquet import Parquet
+from spanwise.pipelines.input.ops.prefetch import Prefetch
+from spanwise.pipelines.input.ops.range import Range
+from spanwise.pipelines.input.ops.sample import Sample
+from spanwise.pipelines.input.ops.scan import Scan
+from spanwise.pipelines.input.ops.select import Select
+from spanwise.pipelines.input.ops.shard import Shard
+from spanwise.pipelines.input.ops.skip import Skip
+from spanwise.pipelines.input.ops.take import Take
+from spanwise.pipelines.input.ops.tensors import Elements, TensorSlices
+from spanwise.pipelines.input.ops.unbatch import Unbatch
+from spanwise.pipelines.input.ops.zip import Zip
+from spanwise.pipelines.input.snapshot.op import Snapshot
+from spanwise.pipelines.input.snapshot.source import Loaded
+from spanwise.pipelines.input.stacking import cut, length
+
+_SPLITS: Final = 256
+"""At most how many splits the units of a source make; each file is a split of its own."""
+
+_SHARDS: Final = 32
+"""At most how many shards a dataset is saved in."""
+
+_BLOCK_ROWS: Final = 8_192
+_BY_ELEMENT: Final = (
+    AsNumpy,
+    AsRows,
+    Concatenate,
+    Filter,
+    IgnoreErrors,
+    Interleave,
+    Map,
+    Prefetch,
+    Select,
+    Unbatch,
+    WithFingerprint,
+)
+"""Ops that yield of two datasets, one behind the other, what they yield of each."""
+
+
+def sources_of(op: Op) -> list[Op]:
+    """The ops without inputs, in the graph's order."""
+    return [each for each in ops_of(op) if not each.inputs]
+
+
+def plan_graph(op: Op, options: Options) -> Op:
+    """The graph as workers run it, on which splits are counted: rewritten, but each `repeat` stays an op."""
+    return optimized(op, replace(options, without=options.without | {"shuffle_and_repeat_fusion"})).op
+
+
+# Splits.
+
+
+@dataclass(frozen=True)
+class SourceSplits:
+    """The splits of one source."""
+
+    count: int
+    part: Callable[[int], Op]  #: the source, cut down to one split
+
+
+def splits_of(source: Op, *, single: bool = False) -> SourceSplits | None:  # noqa: C901, PLR0911  a case per kind of source
+    """The splits of a source, of one unit each if `single`; None if it cannot be split."""
+    match source:
+        case Range(start=start, stop=stop, step=step):
+            numbers = range(start, stop, step)
+
+            def cut_range(units: slice) -> Op:
+                part = numbers[units]
+                return Range(start=part.start, stop=part.stop, step=step)
+
+            return _of_units(len(numbers), cut_range, 1 if single else None)
+        case Elements(values=values):
+            return _of_units(len(values), lambda units: Elements(values=values[units]), 1 if single else None)
+        case TensorSlices(tensors=tensors):
+            return _of_units(
+                length(tensors),
+                lambda units: TensorSlices(tensors=cut(tensors, units.start, units.stop)),
+                1 if single else None,
+            )
+        case Arrow(table=table):
+            rows = int(table.num_rows)
+            size = max(_BLOCK_ROWS, -(-rows // _SPLITS))
+            return _of_units(rows, lambda units: Arrow(table=table[units]), size)
+        case Parquet(groups=groups) if not source.shuffle:
+            return _of_units(len(groups), lambda units: replace(source, groups=groups[units]), 1)
+        case Parquet(groups=groups):
+            return SourceSplits(len(groups), lambda number: replace(source, groups=(groups[number],), shuffle=False))
+        case ArrowFiles():  # counting the rows of each file would take longer than opening it
+            return _of_units(len(source.paths), lambda units: replace(source, paths=source.paths[units], rows=None), 1)
+        case Csv():
+            return _of_units(len(source.paths), lambda units: with_files(source, source.paths[units]), 1)
+        case Loaded(chunks=chunks):
+            return _of_units(len(chunks), lambda units: replace(source, chunks=chunks[units]), 1)
+    return None
+
+
+def _of_units(units: int, cut_source: Callable[[slice], Op], size: int | None) -> SourceSplits:
+    """Runs of `size` units; None makes as many splits as allowed."""
+    size = size or max(1, -(-units // _SPLITS))
+    return SourceSplits(
+        -(-units // size), lambda number: cut_source(slice(number * size, min(units, (number + 1) * size)))
+    )
+
+
+@dataclass(frozen=True)
+class GraphSplits:
+    """Whether and how a graph can be split."""
+
+    splits: tuple[int, ...]  #: of each source
+    unsplittable: str = ""  #: why it cannot be
+    unleasable: str = ""  #: why a split cannot be produced without the others
+
+
+def split_graph(op: Op) -> GraphSplits:
+    """How a graph can be split."""
+    single = is_zipped(op)
+    by_source = [splits_of(source, single=single) for source in sources_of(op)]
+    for source, splits in zip(sources_of(op), by_source, strict=True):
+        if splits is None:
+            return GraphSplits((), f"{source.name} has no splits; use processing_mode='off' or a static one")
+    counting = (Take, Skip, Shard, Enumerate, Scan)
+    unleasable = ""
+    for each in ops_of(op):
+        if _writes_snapshot(each):
+            return GraphSplits((), "snapshot keeps a whole pass, and no worker makes one; save the dataset and load it")
+        if isinstance(each, counting):
+            unleasable = f"{each.name} counts elements over all splits; put it behind distribute"
+        elif isinstance(each, Zip | Sample):
+            unleasable = f"{each.name} reads several sources side by side; put it behind distribute"
+    return GraphSplits(tuple(splits.count for splits in by_source if splits is not None), "", unleasable)
+
+
+def _writes_snapshot(op: Op) -> bool:
+    return isinstance(op, Snapshot) and op.mode != "passthrough"
+
+
+def is_zipped(op: Op) -> bool:
+    return any(isinstance(each, Zip) for each in ops_of(op))
+
+
+def cut_to_split(op: Op, number: int) -> Op:
+    """The graph with one split of one source and nothing of the others; splits are numbered through all sources."""
+    parts: dict[int, Op] = {}
+    single = is_zipped(op)
+    for source in sources_of(op):
+        splits = splits_of(source, single=single)
+        assert splits is not None, "checked when the dataset was registered"
+        parts[id(source)] = splits.part(number) if 0 <= number < splits.count else EmptySource(of=source)
+        number -= splits.count
+    return rebuilt(op, lambda each: parts.get(id(each), each))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EmptySource(Op):
+    """Replaces a source of which a worker reads nothing."""
+
+    of: Op = field(repr=False)
+
+    @property
+    def inputs(self) -> tuple[Op, ...]:
+        return ()
+
+    @property
+    def spec(self) -> Spec:
+        return self.of.spec
+
+    @property
+    def cardinality(self) -> int:
+        return 0
+
+    def open(self, opening: Opening) -> Stream:  # noqa: ARG002
+        return EmptyStream()
+
+
+class EmptyStream(Stream):
+    def __next__(self) -> Element:
+        raise StopIteration
+
+    def state(self) -> State:
+        return {}
+
+    def restore(self, state: State) -> None:
+        pass
+
+
+def count_shards(op: Op) -> int:
+    """In how many shards a dataset is saved; one if an op needs to see all its elements."""
+    splits = split_graph(op)
+    if splits.unsplittable or not all(isinstance(each, _BY_ELEMENT) for each in ops_of(op) if each.inputs):
+        return 1
+    return max(1, min(_SHARDS, sum(splits.splits)))
+
+
+def splits_of_shard(op: Op, shards: int, shard: int) -> Iterator[tuple[int, Op]]:
+    """The splits of a shard, with their numbers; one behind the other, the shards are the elements in their order."""
+    if shards == 1:
+        yield 0, op
+        return
+    count = sum(split_graph(op).splits)
+    for number in range(shard * count // shards, (shard + 1) * count // shards):
+        yield number, cut_to_split(op, number)
+
+
+def with_files(source: Op, paths: Sequence[str]) -> Op:
+    """The source with only these of its files."""
+    if isinstance(source, Parquet):
+        groups = tuple(group for group in source.groups if group.path in paths)
+        return replace(source, paths=tuple(paths), groups=groups)
+    if isinstance(source, ArrowFiles):
+        from spanwise.pipelines.input.ops.ipc import rows_in
+
+        counts = [rows_in(path) for path in paths] if source.rows is not None else [None]
+        known = [count for count in counts if count is not None]
+        return replace(source, paths=tuple(paths), rows=sum(known) if len(known) == len(counts) else None)
+    assert isinstance(source, Csv)
+    return replace(source, paths=tuple(paths))

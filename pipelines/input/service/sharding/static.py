@@ -1,0 +1,94 @@
+"""Static sharding: a fixed list of workers shares the files or elements of a graph. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.orchestrator.fingerprint import digest
+from spanwise.pipelines.input.op import Op, ops_of, rebuilt
+from spanwise.pipelines.input.ops.csv import Csv
+from spanwise.pipelines.input.ops.interleave import Interleave
+from spanwise.pipelines.input.ops.ipc import ArrowFiles
+from spanwise.pipelines.input.ops.parquet import Parquet
+from spanwise.pipelines.input.ops.shard import SHARD_HINT, Shard
+from spanwise.pipelines.input.ops.tensors import Elements, TensorSlices
+from spanwise.pipelines.input.service.policy import ShardingPolicy
+from spanwise.pipelines.input.service.sharding.splits import sources_of, with_files
+from spanwise.pipelines.input.snapshot.op import Snapshot
+
+_FILES: Final = (Parquet, Csv, ArrowFiles)
+
+
+def cut_to_shard(op: Op, policy: ShardingPolicy, shards: int, index: int) -> Op:
+    """The graph cut down to what the worker with this index reads.
+
+    Raises:
+        DatasetError: the policy is FILE, and there are no files, or fewer files than workers.
+    """
+    if policy is ShardingPolicy.HINT:
+        return rebuilt(op, lambda each: _fill_hint(_rename_snapshot(each, shards, index), shards, index))
+    files = _files_of(op)
+    if policy is ShardingPolicy.DATA or (policy is ShardingPolicy.FILE_OR_DATA and not files):
+        return Shard(input=op, shards=shards, index=index)
+    if not files:
+        names = ", ".join(source.name for source in sources_of(op))
+        raise DatasetError(
+            f"distribute(processing_mode='file'): found an unshardable source dataset: {names} reads no files. "
+            f"Use 'data', or 'file_or_data'."
+        )
+
+    def change(each: Op) -> Op:
+        if id(each) in files:
+            return _cut_to_files(each, files[id(each)], shards, index)
+        return _rename_snapshot(each, shards, index)
+
+    return rebuilt(op, change)
+
+
+def _rename_snapshot(op: Op, shards: int, index: int) -> Op:
+    """The snapshot of a shard has a name of its own: its elements are not the dataset's (Snapshot RFC, Concurrency)."""
+    if isinstance(op, Snapshot) and op.fingerprint:
+        return replace(op, fingerprint=digest("shard", op.fingerprint, str(shards), str(index)))
+    return op
+
+
+def _fill_hint(op: Op, shards: int, index: int) -> Op:
+    return replace(op, shards=shards, index=index) if isinstance(op, Shard) and op.shards == SHARD_HINT else op
+
+
+def _files_of(op: Op) -> dict[int, Sequence[Any]]:
+    """The sources that read files, or yield names of files to an interleave that reads them; and these files."""
+    files: dict[int, Sequence[Any]] = {}
+    for each in ops_of(op):
+        if isinstance(each, _FILES):
+            files[id(each)] = each.paths
+        elif isinstance(each, Interleave):
+            for source in sources_of(each):
+                values = _strings_of(source)
+                if values:
+                    files[id(source)] = values
+    return files
+
+
+def _strings_of(source: Op) -> Sequence[str]:
+    values: Sequence[Any] = ()
+    if isinstance(source, Elements):
+        values = source.values
+    elif isinstance(source, TensorSlices) and isinstance(source.tensors, list | tuple):
+        values = source.tensors
+    elif isinstance(source, TensorSlices) and getattr(getattr(source.tensors, "dtype", None), "kind", "") == "U":
+        values = source.tensors.tolist()
+    return values if all(isinstance(value, str) for value in values) else ()
+
+
+def _cut_to_files(source: Op, files: Sequence[Any], shards: int, index: int) -> Op:
+    if len(files) < shards:
+        raise DatasetError(
+            f"distribute(processing_mode='file'): there are {len(files)} files, which is not enough for the required "
+            f"{shards} shards/workers. Use 'data', fewer workers or more files."
+        )
+    mine = tuple(files[index::shards])
+    return Elements(values=mine) if isinstance(source, Elements | TensorSlices) else with_files(source, mine)
