@@ -8,7 +8,7 @@ import sys
 import time
 
 from spanwise.pipelines import input as inputs
-from spanwise.pipelines.input.service.client import consumer as _loaded_before_the_forks  # noqa: F401
+from spanwise.pipelines.input.service.client import distribute as _loaded_before_the_forks  # noqa: F401
 from spanwise.pipelines.input.service.wire.connection import Connection
 from spanwise.pipelines.input.service.wire.security import Security
 from tests.pipelines.input.service.servers import free_ports
