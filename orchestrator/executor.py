@@ -36,6 +36,7 @@ from spanwise.orchestrator.errors import Fenced, MissingProperty, NodeFailed, Ru
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.process import Survivor
 from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.user_code import without_our_frames
 
 log = logging.getLogger("spanwise.executor")
 
@@ -578,14 +579,14 @@ def _failure(error: BaseException) -> Failure:
 
 def _user_lines(error: BaseException) -> str:
     """The traceback without our own frames around the user's code."""
-    return "".join(traceback.format_list(_theirs(traceback.extract_tb(error.__traceback__)))).rstrip()
+    return "".join(traceback.format_list(without_our_frames(traceback.extract_tb(error.__traceback__)))).rstrip()
 
 
 def _print_error(error: BaseException) -> None:
     """Into the log of the node: what is expected as its message, all else as Python shows it, from their lines on."""
     try:
         told = traceback.TracebackException.from_exception(error)
-        theirs = _theirs(told.stack)
+        theirs = without_our_frames(told.stack)
         if isinstance(error, RunError) or (isinstance(error, SpanwiseError) and not theirs):
             sys.stderr.write(f"{error}\n")
             return
@@ -593,14 +594,3 @@ def _print_error(error: BaseException) -> None:
         sys.stderr.write("".join(told.format()))
     except Exception:  # noqa: BLE001  an exception of the user's may do anything
         traceback.print_exc()
-
-
-_HOME = Path(__file__).parents[1]
-_OURS = tuple(
-    f"{_HOME / name}{os.sep}" for name in ("orchestrator", "components", "resolvers", "scheduler", "pipelines/input")
-)
-
-
-def _theirs(frames: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
-    """From the first frame on that is not ours; a pipeline is its author's, wherever it lies."""
-    return list(itertools.dropwhile(lambda frame: frame.filename.startswith(_OURS), frames))

@@ -28,6 +28,7 @@ from spanwise.components.transform.standalone import standalone
 from spanwise.components.transform.window_plan import TransformWindow, count_row_groups
 from spanwise.components.transform.worker import AnalysisTask, FilePiece, PieceAnalyzer, PieceStates, Place
 from spanwise.orchestrator import fingerprint
+from spanwise.orchestrator.user_code import Owner, owner_of
 
 log = logging.getLogger("spanwise.transform")
 
@@ -151,7 +152,7 @@ _FOLDERS = ("statistics/accumulators", "transform/analyzers")
 
 def _analyzer_code(analyzer: type[Analyzer[object]]) -> str:
     """A user's analyzer by its source and what that uses; ours are in `code_versions`."""
-    ours = analyzer.__module__.startswith("spanwise.")
+    ours = owner_of(analyzer.__module__) is Owner.SPANWISE
     return analyzer.__qualname__ if ours else standalone(analyzer)
 
 

@@ -5,30 +5,34 @@ source that could stand alone (an open file, a table, a fitted model) is refused
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import builtins
 import hashlib
-import importlib.util
 import inspect
 import linecache
 import math
-import os
 import re
-import site
-import symtable
 import sys
-import sysconfig
 import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from pathlib import Path
 
 from spanwise.components.transform.analyzers.analyzer import PreprocessingError
-from spanwise.orchestrator.user_code import is_ours
+from spanwise.orchestrator.user_code import (
+    STORE_NAME,
+    Import,
+    NameUse,
+    Owner,
+    code_within,
+    operations,
+    owner_of_module,
+    uses,
+)
 
 _HEAD = (
     '"""{title}: written when it was used for the first time, from the functions of its author. Not to be edited."""'
@@ -107,7 +111,7 @@ class _Module:
             self.definitions.append(f"{name} = {self._written(value, way)}")
 
     def _add_module(self, name: str, module: types.ModuleType, way: str) -> None:
-        if not _is_library_module(module.__name__):
+        if not _is_installed(module.__name__):
             raise PreprocessingError(
                 f"{way} is the module {module.__name__} of yours, which is not installed where the graph is loaded; "
                 f"import what you use of it by name: from {module.__name__} import …"
@@ -129,17 +133,19 @@ class _Module:
     def _add_source(self, name: str, value: types.FunctionType | type, way: str) -> None:
         source, own = _source(value, name, way)
         scope = _scope(value)
-        for used in _needs(source):
+        found = list(_uses(source))
+        for used in sorted({use.name for use in found if isinstance(use, NameUse)}):
             if used in scope:
                 if used != own or scope[used] is not value:
                     self.add(used, scope[used], f"{way} -> {used}")
             elif used not in vars(builtins) and used != own:
                 raise PreprocessingError(f"{way} uses {used!r}, which is not defined in {_where(value)}.")
-        for line, imported in _inner_imports(source):
-            if not _is_library_module(imported):
+        for use in found:
+            if isinstance(use, Import) and (use.level or not _is_installed(use.module)):
+                module = "." * use.level + use.module
                 raise PreprocessingError(
-                    f"{way}, line {line}: it imports {imported}, a module of yours, which is not installed where the "
-                    f"graph is loaded; import what you use at the top of the file: from {imported} import …"
+                    f"{way}, line {use.line}: it imports {module}, a module of yours, which is not installed where "
+                    f"the graph is loaded; import what you use at the top of the file: from {module} import …"
                 )
         self.definitions.append(source if own == name else f"{source}\n\n{name} = {own}")
         if own != name:
@@ -212,33 +218,12 @@ def _origin(value: object) -> tuple[str, str]:
 def _is_library(value: object) -> bool:
     if not isinstance(value, types.FunctionType | types.BuiltinFunctionType | type):
         return False
-    return _is_library_module(str(getattr(value, "__module__", None) or "builtins"))
+    return _is_installed(str(getattr(value, "__module__", None) or "builtins"))
 
 
-def _is_library_module(name: str) -> bool:
+def _is_installed(module: str) -> bool:
     """Whether a module is there wherever the graph will be loaded: ours, the standard library's or an installed one."""
-    top = name.partition(".")[0]
-    if name == "__main__":
-        return False
-    if top in sys.stdlib_module_names:
-        return True
-    if top == "spanwise":
-        return is_ours(name)
-    module = sys.modules.get(top)
-    file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
-    if file is None:
-        spec = importlib.util.find_spec(top) if module is None else None
-        file = spec.origin if spec is not None else None
-    if file is None:
-        return False
-    path = Path(os.path.realpath(file))
-    return any(path.is_relative_to(folder) for folder in _library_folders())
-
-
-def _library_folders() -> Iterator[Path]:
-    for folder in {*sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()}:
-        if os.path.realpath(folder) not in (os.path.realpath(sys.prefix), "/"):
-            yield Path(os.path.realpath(folder))
+    return owner_of_module(module) is not Owner.USER
 
 
 def _scope(value: types.FunctionType | type) -> Mapping[str, object]:
@@ -305,45 +290,10 @@ def _source(value: types.FunctionType | type, name: str, way: str) -> tuple[str,
     raise PreprocessingError(f"{way}: {name!r} is a lambda inside of a larger line; write it with def.")
 
 
-class _WithoutAnnotations(ast.NodeTransformer):
-    """Annotations are not run, so what they name need not be there."""
-
-    def visit_arg(self, node: ast.arg) -> ast.arg:
-        node.annotation = None
-        return node
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        node.returns = None
-        self.generic_visit(node)
-        return node
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        self.generic_visit(node)
-        if node.value is None:
-            return ast.Pass()
-        return ast.Assign(targets=[node.target], value=node.value, lineno=node.lineno)
-
-
-def _needs(source: str) -> list[str]:
-    """The names that the source takes from outside of itself, sorted."""
-    tree = ast.fix_missing_locations(_WithoutAnnotations().visit(ast.parse(source)))
-    found: set[str] = set()
-
-    def look(table: symtable.SymbolTable) -> None:
-        for symbol in table.get_symbols():
-            top = table.get_type() == "module"
-            if symbol.is_referenced() and (symbol.is_global() or (top and not symbol.is_assigned())):
-                found.add(symbol.get_name())
-        for inner in table.get_children():
-            look(inner)
-
-    look(symtable.symtable(ast.unparse(tree), "<source>", "exec"))
-    return sorted(found)
-
-
-def _inner_imports(source: str) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield node.lineno, "." * node.level + (node.module or "")
+def _uses(source: str) -> Iterator[NameUse | Import]:
+    """What the source takes from outside of itself. Annotations are not run, so what they name need not be there."""
+    flags = __future__.annotations.compiler_flag
+    module = compile(source, "<source>", "exec", flags, dont_inherit=True, optimize=0)
+    for code in code_within(module):
+        own = {"__name__", "__annotations__", *(name for op, _, name, _ in operations(code) if op == STORE_NAME)}
+        yield from (use for use in uses(code) if isinstance(use, Import) or use.is_global or use.name not in own)

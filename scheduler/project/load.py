@@ -6,13 +6,11 @@ import difflib
 import importlib
 import importlib.util
 import inspect
-import linecache
 import sys
-import sysconfig
 import traceback
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -22,7 +20,7 @@ from spanwise.orchestrator.component import checked, parsed, shown
 from spanwise.orchestrator.errors import LoadError, ParameterError, SpanwiseError, UsageError
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import as_typed
-from spanwise.orchestrator.user_code import PACKAGE, our_module
+from spanwise.orchestrator.user_code import PACKAGE, our_module, user_frames
 
 if TYPE_CHECKING:
     from spanwise.scheduler.schedule.schedule import Schedule
@@ -286,22 +284,11 @@ class _user_code:  # noqa: N801  used as a word after `with`
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if error is None or isinstance(error, KeyboardInterrupt | LoadError):
             return
-        lines = "".join(traceback.format_list(list(their_frames(error)))).rstrip()
+        lines = "".join(traceback.format_list(user_frames(error))).rstrip()
         if isinstance(error, SpanwiseError):
             raise type(error)(f"{error}\n{lines}".rstrip()) from error
         what = "".join(traceback.format_exception_only(error)).rstrip()
         raise LoadError("\n".join(filter(None, [f"{self._path} {self._did}:", lines, what]))) from error
-
-
-def their_frames(error: BaseException) -> Iterator[traceback.FrameSummary]:
-    """The frames of a traceback that are in the user's own files."""
-    libraries = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    ours = [str(PACKAGE / name) for name in ("orchestrator", "components", "resolvers", "scheduler")]
-    linecache.checkcache()
-    for frame in traceback.extract_tb(error.__traceback__):
-        foreign = frame.filename.startswith("<") or any(frame.filename.startswith(f"{f}/") for f in [*libraries, *ours])
-        if not foreign:
-            yield frame
 
 
 def _named(module: types.ModuleType, path: Path, name: str) -> tuple[str, Maker | Pipeline]:

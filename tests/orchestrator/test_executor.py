@@ -8,13 +8,11 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 from datetime import date
 from pathlib import Path
 
 import pytest
 
-import spanwise.orchestrator.executor as executor_module
 from spanwise.orchestrator import Artifact, Attempt, Component, Input, Output, Outputs, Pipeline, Report, Run
 from spanwise.orchestrator.errors import NodeFailed, RunError
 from spanwise.orchestrator.executor import Ended, Executor, FenceAsked, Job
@@ -266,15 +264,6 @@ def test_the_log_of_a_failure_shows_no_lines_of_ours(bench, how, first, last):
     lines = (bench.root / "log").read_text().splitlines()
     assert (lines[0], lines[-1]) == (first, last)
     assert f"orchestrator{os.sep}executor.py" not in "".join(lines)
-
-
-def test_frames_of_our_components_are_left_out_and_those_of_a_pipeline_are_not():
-    """A component of ours calls the user's function; a pipeline file may lie in our own folder of examples."""
-    home = executor_module._HOME
-    names = ["orchestrator/executor.py", "components/training/trainer.py", "pipelines/flights.py", "components/rows.py"]
-    frames = [traceback.FrameSummary(str(home / name), 1, "run", line="x") for name in names]
-
-    assert executor_module._theirs(frames) == frames[2:]
 
 
 @pytest.mark.parametrize("how", ["prints_megabytes", "prints_bytes"])

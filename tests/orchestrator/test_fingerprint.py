@@ -3,6 +3,7 @@
 import contextlib
 import enum
 import functools
+import importlib.util
 import json
 import os
 import re
@@ -22,7 +23,7 @@ import pydantic
 import pytest
 from hypothesis import given, settings
 
-from spanwise.orchestrator import fingerprint
+from spanwise.orchestrator import code_digest, fingerprint, user_code
 from spanwise.orchestrator.errors import Unfingerprintable
 from spanwise.orchestrator.fingerprint import CacheKey, cache_key, of_class, of_function, of_tree, of_value
 
@@ -899,19 +900,56 @@ def test_versions_of_libraries_are_those_installed():
     }
 
 
-def test_our_components_count_as_a_whole(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("changed", "folders"),
+    [
+        ("components/inner/rows.py", ("components", "resolvers")),
+        ("resolvers/latest.py", ("components", "resolvers")),
+        ("scheduler/due.py", ("scheduler",)),
+        ("input.py", ("components",)),
+    ],
+)
+def test_our_components_count_as_a_whole(changed, folders, tmp_path, monkeypatch):
     """A change to any file of our components changes what every one of them counts as."""
-    (tmp_path / "components" / "inner").mkdir(parents=True)
-    file = tmp_path / "components" / "inner" / "rows.py"
-    monkeypatch.setattr(fingerprint, "_OURS", f"{tmp_path}{os.sep}")
+    file = tmp_path / changed
+    file.parent.mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr(user_code, "PACKAGE", tmp_path)
     found = []
     for text in ("a = 1\n", "a = 2\n", "a = 1\n"):
         file.write_text(text)
-        fingerprint._components.cache_clear()
-        found.append(fingerprint._components())
-    fingerprint._components.cache_clear()
+        code_digest._content.cache_clear()
+        found.append(code_digest._content(folders))
+    code_digest._content.cache_clear()
 
     assert found[0] == found[2] != found[1]
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        ("spanwise.orchestrator.runner", "spanwise"),
+        ("spanwise.components.rows", "spanwise components"),
+        ("spanwise.resolvers.latest", "spanwise components"),
+        ("spanwise.pipelines.input.dataset", "spanwise components"),
+        ("spanwise.input", "spanwise components"),
+        ("spanwise", "spanwise components"),
+        ("spanwise.scheduler.schedule.due", "spanwise scheduler"),
+        ("json", "python"),
+        ("numpy", "numpy"),
+    ],
+)
+def test_code_of_others_counts_by_where_it_comes_from(module, expected):
+    """No file is digested by its code but a user's: ours by their folders, libraries by distribution."""
+    spec = importlib.util.find_spec(module)
+
+    assert code_digest.distribution_of(module, spec.origin).name == expected
+
+
+def test_a_worked_example_counts_as_a_users():
+    """The pipelines that we ship are followed by their code, as a user's copy of them would be."""
+    spec = importlib.util.find_spec("spanwise.pipelines.flights")
+
+    assert code_digest.distribution_of(spec.name, spec.origin) is None
 
 
 class Named:

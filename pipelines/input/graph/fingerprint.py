@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.errors import DatasetError, Unfingerprintable
+from spanwise.orchestrator.user_code import Owner, owner_of
 from spanwise.pipelines.input.element import ElementSpec, each_leaf
 from spanwise.pipelines.input.op import Op, Opening, Stream
 
@@ -85,7 +86,7 @@ def _of_step(op: Op, inputs: list[str], files_by: FilesBy) -> str:
 
 
 def _is_ours(op: Op) -> bool:
-    return type(op).__module__.startswith("spanwise.pipelines.input.")
+    return owner_of(type(op).__module__) is Owner.SPANWISE
 
 
 def _is_input(value: object, op: Op) -> bool:

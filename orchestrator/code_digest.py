@@ -1,0 +1,379 @@
+"""Code digests: how functions, classes and modules are described, for `orchestrator.digest`.
+
+Code of the user's counts by its bytecode and by everything that bytecode names; other code by the version it comes in.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import os
+import re
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+from spanwise.orchestrator import user_code
+from spanwise.orchestrator.digest import (
+    NoRecipe,
+    SameValue,
+    ValueChild,
+    ValueNode,
+    attribute_children,
+    digest,
+    encode_text,
+    frame,
+    named_children,
+)
+from spanwise.orchestrator.user_code import Import, NameUse, Operation, Owner
+from spanwise.version import __version__
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@dataclass(frozen=True)
+class CodeScope:
+    """Code with what its names mean."""
+
+    code: types.CodeType
+    names: Mapping[str, object] | None  #: the globals it runs with; None if it has not run yet
+    package: str
+
+
+@dataclass(frozen=True)
+class SourceFile(SameValue):
+    """A module of the user's, by its file: it need not have been imported."""
+
+    file: str
+    package: str
+
+
+@dataclass(frozen=True)
+class Distribution(SameValue):
+    """Where a module comes from that is not the user's."""
+
+    name: str
+    version: str
+
+
+def describe_code(value: object) -> ValueNode | None:  # noqa: C901, PLR0911, PLR0912  a table of kinds
+    """Describes a function, class, module or the like; None for every other value."""
+    kind = type(value)
+    if isinstance(value, CodeScope):
+        return _code(value)
+    if isinstance(value, SourceFile):
+        return _source(value)
+    if isinstance(value, Distribution):
+        return ValueNode("distribution", [encode_text(value.name), encode_text(value.version)])
+    if isinstance(value, types.FunctionType):
+        return _function(value)
+    if isinstance(value, type):
+        return _class(value)
+    if isinstance(value, types.ModuleType):
+        return _module(value)
+    if isinstance(value, types.CodeType):
+        return _code(CodeScope(value, None, ""))
+    if isinstance(value, types.MethodType):
+        return ValueNode("method", named_children(function=value.__func__, object=value.__self__))
+    if isinstance(value, types.BuiltinFunctionType) and isinstance(value.__self__, types.ModuleType | None):
+        return describe_by_name("builtin", value, value.__qualname__)
+    if isinstance(value, functools.partial):
+        parts = named_children(function=value.func, arguments=value.args, keywords=value.keywords)
+        return ValueNode("partial", parts)
+    if isinstance(value, classmethod | staticmethod):
+        return ValueNode(kind.__name__, [ValueChild("", value.__func__)])
+    if isinstance(value, property):
+        return ValueNode("property", named_children(getter=value.fget, setter=value.fset, deleter=value.fdel))
+    if isinstance(value, functools.cached_property):  # it holds a lock until Python 3.12
+        return ValueNode("cached property", [ValueChild("", value.func)])
+    if isinstance(value, types.CellType):
+        return _cell(value)
+    return None
+
+
+def _cell(cell: types.CellType) -> ValueNode:
+    try:
+        return ValueNode("cell", [ValueChild("", cell.cell_contents)])
+    except ValueError:  # not bound yet, or deleted
+        return ValueNode("empty cell", [])
+
+
+def describe_by_name(tag: str, value: object, name: str) -> ValueNode:
+    """Describes what only its module and name tell apart, with the version of where it comes from."""
+    module = getattr(value, "__module__", None) or type(value).__module__
+    parts: list[bytes | ValueChild] = [encode_text(module), encode_text(name)]
+    if (distribution := _distribution_of(module)) is not None:
+        parts.append(ValueChild("", distribution))
+    wrapped = getattr(value, "__wrapped__", None)
+    return ValueNode(tag, [*parts, ValueChild("what it wraps", wrapped)] if wrapped is not None else parts)
+
+
+def _module(module: types.ModuleType) -> ValueNode:
+    file = getattr(module, "__file__", None)
+    if (distribution := distribution_of(module.__name__, file)) is not None:
+        return ValueNode("module", [encode_text(module.__name__), ValueChild("", distribution)])
+    if not file:
+        return ValueNode("module", [encode_text(module.__name__)])
+    return ValueNode("module", [ValueChild("", SourceFile(file, module.__package__ or ""))])
+
+
+def _source(source: SourceFile) -> ValueNode:
+    """A file by its compiled code, so that comments do not count, and by the modules of the user's it imports."""
+    try:
+        content = Path(source.file).read_bytes()
+    except OSError as error:
+        raise NoRecipe(f"the module {source.file}, which cannot be read") from error
+    if not source.file.endswith(".py"):
+        return ValueNode("file", [frame(b"y", content)])
+    try:
+        code = compile(content, source.file, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        raise NoRecipe(f"the module {source.file}, which is not valid Python ({error})") from error
+    return ValueNode("source", [ValueChild("", CodeScope(code, None, source.package))])
+
+
+def _function(function: types.FunctionType) -> ValueNode:
+    names = function.__globals__
+    distribution = distribution_of(str(names.get("__name__", "")), names.get("__file__"))
+    free = function.__code__.co_freevars
+    cells = [ValueChild(f"closure {name!r}", cell) for name, cell in zip(free, function.__closure__ or (), strict=True)]
+    given = [ValueChild(f"default {at}", value) for at, value in enumerate(function.__defaults__ or ())]
+    surroundings = [*cells, *given, *attribute_children(function.__kwdefaults__ or {})]
+    if distribution is None:
+        code = CodeScope(function.__code__, names, _package(names))
+        return ValueNode("function", [ValueChild("", code), *surroundings])
+    if _is_public(function) or not surroundings:
+        return describe_by_name("function", function, function.__qualname__)
+    if names.get("__name__") == "functools" and hasattr(function, "registry"):  # it closes over a cache
+        return ValueNode("singledispatch", [ValueChild("its registry", dict(function.registry))])
+    # Made at run time, such as by a library's decorator around a function of the user's.
+    name = encode_text(function.__code__.co_qualname)
+    return ValueNode("closure", [name, ValueChild("", distribution), *surroundings])
+
+
+def _is_public(function: types.FunctionType) -> bool:
+    """Whether its module gives it out under its name, so that the version says all about it."""
+    found: object = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is function and _distribution_of(function.__module__) is not None
+
+
+def _distribution_of(module: str) -> Distribution | None:
+    return distribution_of(module, getattr(sys.modules.get(module), "__file__", None))
+
+
+def _package(names: Mapping[str, object]) -> str:
+    package = names.get("__package__")
+    return package if isinstance(package, str) else str(names.get("__name__", "")).rpartition(".")[0]
+
+
+# What a class holds that no method reads, that is kept per process, or that repeats what is taken from elsewhere.
+_NOT_CODE = frozenset(
+    {"__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__firstlineno__", "__static_attributes__"}
+    | {"__annotations__", "__type_params__", "__parameters__", "__orig_bases__", "__slotnames__", "__signature__"}
+    | {"__abstractmethods__", "_abc_impl", "__dataclass_fields__", "__dataclass_params__"}
+    | {"__class_vars__", "__private_attributes__"}
+)
+_WRITTEN = (types.FunctionType, classmethod, staticmethod, property)
+
+
+def _class(cls: type) -> ValueNode:
+    if _distribution_of(cls.__module__) is not None:
+        return describe_by_name("class", cls, cls.__qualname__)
+    space = {name: value for name, value in vars(cls).items() if name not in _NOT_CODE and not _is_slot(value)}
+    parts: list[bytes | ValueChild] = [encode_text(cls.__qualname__)]
+    parts += [ValueChild(f"base {base.__qualname__!r}", base) for base in cls.__bases__]
+    if type(cls) is not type:
+        parts.append(ValueChild("its metaclass", type(cls)))
+    if issubclass(cls, enum.Enum):
+        members = [(name, member.value) for name, member in cls.__members__.items()]
+        # The rest was put there by the machinery of enums, differs between versions and follows from the members.
+        space = {name: each for name, each in space.items() if isinstance(each, _WRITTEN) and not name.startswith("_")}
+        parts.append(ValueChild("its members", members))
+    elif is_model(cls):
+        space = {name: value for name, value in space.items() if not name.startswith("__pydantic_")}
+        parts += _fields(cls)
+    notes = vars(cls).get("__annotations__", {})
+    parts += [encode_text(f"{name}: {annotation_text(notes[name])}") for name in sorted(notes)]
+    return ValueNode("class", parts + attribute_children(space))
+
+
+def _is_slot(value: object) -> bool:
+    return isinstance(value, types.MemberDescriptorType | types.GetSetDescriptorType)
+
+
+def _fields(model: type) -> list[bytes | ValueChild]:
+    parts: list[bytes | ValueChild] = []
+    for name, info in sorted(getattr(model, "__pydantic_fields__", {}).items()):
+        parts += [encode_text(name), encode_text(_address.sub("", repr(info.metadata)))]
+        if not info.is_required():
+            parts.append(ValueChild(f"default of {name!r}", info.default_factory or info.default))
+    return parts
+
+
+def is_model(cls: type) -> bool:
+    """Whether it is a pydantic model, without importing pydantic."""
+    return "pydantic" in sys.modules and issubclass(cls, sys.modules["pydantic"].BaseModel)
+
+
+_address = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def annotation_text(note: object) -> str:
+    """An annotation as it is digested: without the addresses of the objects in it."""
+    return note if isinstance(note, str) else _address.sub("", repr(note))
+
+
+# Code: bytecode, with each constant and name in place of its number.
+
+# varargs, varkeywords, generator, coroutine, iterable coroutine, async generator: the rest says nothing of behaviour
+_FLAGS = 0x04 | 0x08 | 0x20 | 0x80 | 0x100 | 0x200
+# Set by the compiler in a class body or module; the last one even in an order that differs between processes.
+_UNREAD = frozenset({"__doc__", "__qualname__", "__firstlineno__", "__static_attributes__"})
+# A module's own place and name: they change with the machine and the way it was loaded.
+_PLACES = {"__name__", "__file__", "__spec__", "__loader__", "__package__", "__path__", "__cached__", "__builtins__"}
+
+
+def _code(scope: CodeScope) -> ValueNode:
+    code = scope.code
+    arguments = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
+    shape = (*arguments, code.co_flags & _FLAGS, len(code.co_freevars))
+    stream = [encode_text(PYTHON), encode_text(repr(shape)), frame(b"y", code.co_exceptiontable)]
+    constants: list[bytes | ValueChild] = []
+    operations = _operations(code)
+    for op, number, name, _ in operations:
+        if name is not None:
+            stream.append(bytes((op, number)) + encode_text(name))
+        elif op in user_code.CONSTANT_OPERATIONS:
+            stream.append(bytes((op,)))
+            constants.append(_constant(code.co_consts[number], scope))
+        else:
+            stream.append(op.to_bytes(2, "little") + number.to_bytes(4, "little"))
+    keywords = code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
+    parts = [frame(b"y", b"".join(stream)), *constants, *_surroundings(scope, operations)]
+    return ValueNode("code", parts, arguments=keywords)
+
+
+def _operations(code: types.CodeType) -> list[Operation]:
+    """The operations without those that set what nobody reads."""
+    found = user_code.operations(code)
+    if _UNREAD.isdisjoint(code.co_names):
+        return found
+    counted: list[Operation] = []
+    for operation in found:
+        is_unread = operation[2] in _UNREAD and operation[0] == user_code.STORE_NAME
+        if is_unread and counted[-1][0] in user_code.CONSTANT_OPERATIONS:
+            counted.pop()
+        else:
+            counted.append(operation)
+    return counted
+
+
+def _constant(value: object, scope: CodeScope) -> ValueChild:
+    if isinstance(value, types.CodeType):
+        return ValueChild("", CodeScope(value, scope.names, scope.package))
+    return ValueChild("a constant", value)
+
+
+def _surroundings(scope: CodeScope, operations: list[Operation]) -> list[bytes | ValueChild]:
+    """What a piece of code takes from outside of itself: globals by their content, imports by what they would run."""
+    values: dict[str, object] = {}
+    modules: dict[SourceFile | Distribution, None] = {}
+    for use in user_code.uses(scope.code, operations):
+        if isinstance(use, Import):
+            specs = user_code.find_imported(use, scope.package)
+            modules.update(dict.fromkeys(source for spec in specs if (source := _of_spec(spec)) is not None))
+        elif scope.names is None or use.name in _PLACES:
+            continue
+        elif use.name in scope.names:
+            values.update(_follow(use, scope.names[use.name]))
+        elif use.is_global and use.name not in vars(sys.modules["builtins"]):
+            values[use.name] = _UNBOUND
+    parts: list[bytes | ValueChild] = []
+    for text in sorted(values):
+        parts += [encode_text(text), ValueChild(f"global {text!r}", values[text])]
+    return parts + [ValueChild("an import", module) for module in modules]
+
+
+def _follow(use: NameUse, value: object) -> Iterator[tuple[str, object]]:
+    """A module of the user's is followed to what is taken from it; so is an attribute of a function."""
+    text = use.name
+    for name in use.attributes:
+        if not isinstance(value, types.ModuleType | types.FunctionType) or name not in vars(value):
+            break
+        names = vars(value) if isinstance(value, types.ModuleType) else value.__globals__
+        if distribution_of(str(names.get("__name__", "")), names.get("__file__")) is not None:
+            break
+        if isinstance(value, types.FunctionType):
+            yield text, value
+        text, value = f"{text}.{name}", vars(value)[name]
+    yield text, value
+
+
+_UNBOUND = Distribution("", "")
+
+
+# Versions: what stands for code that is not the user's.
+
+
+@functools.lru_cache(maxsize=4096)
+def distribution_of(module: str, file: object) -> Distribution | None:
+    """The distribution that a module belongs to; None if it is the user's.
+
+    The standard library is a distribution of its own, without version: that is in every digest of code. The rest of
+    spanwise counts as a whole, by its files: to follow each component by its code took a quarter of a second a node.
+    Only what runs the components, the orchestrator, counts by its version.
+    """
+    match user_code.owner_of(module, file):
+        case Owner.USER:
+            return None
+        case Owner.PYTHON:
+            return Distribution("python", "")
+        case Owner.LIBRARY:
+            site = user_code.SITE.match(os.path.realpath(str(file)))
+            assert site is not None, "that is how a library is known"
+            return _installed(site[1], site[2].replace("\\", "/"))
+    place = user_code.place_of(os.path.realpath(file)) if isinstance(file, str) else None
+    room = place.partition("/")[0] if place is not None else ""
+    if room == "orchestrator":
+        return Distribution("spanwise", __version__)
+    folders = ("scheduler",) if room == "scheduler" else ("components", "resolvers", "pipelines/input")
+    return Distribution(f"spanwise {folders[0]}", _content(folders))
+
+
+@functools.cache
+def _content(folders: tuple[str, ...]) -> str:
+    """The digest of all files in these folders of spanwise, and of the modules that users import from."""
+    package = user_code.PACKAGE
+    files = sorted([*package.glob("*.py"), *(path for folder in folders for path in (package / folder).rglob("*.py"))])
+    return digest(folders[0], *(part for f in files for part in (f.relative_to(package).as_posix(), f.read_bytes())))
+
+
+@functools.lru_cache(maxsize=4096)
+def _installed(site: str, below: str) -> Distribution:
+    """The distribution whose list of files names this one. Reads the lists directly: parsing them all takes 100 ms."""
+    top = below.partition("/")[0]
+    package = f"{top}/__init__.py"
+    if below != package and Path(site, package).is_file():
+        return _installed(site, package)
+    wanted = b"\n" + below.encode() + b","
+    lists = sorted(Path(site).glob("*.dist-info/RECORD"))
+    lists.sort(key=lambda each: not each.parent.name.lower().startswith(top.lower()))  # the likeliest first
+    for each in lists:
+        if wanted in b"\n" + each.read_bytes():
+            name, _, version = each.parent.name.removesuffix(".dist-info").partition("-")
+            return Distribution(re.sub(r"[-_.]+", "-", name).lower(), version)
+    # Copied there by hand, or by a tool that keeps no list: then this one file stands for it.
+    return Distribution(below, digest("file", Path(site, below).read_bytes()))
+
+
+def _of_spec(spec: ModuleSpec) -> SourceFile | Distribution | None:
+    file = spec.origin if spec.has_location and spec.origin else None
+    distribution = distribution_of(spec.name, file)
+    if distribution is not None or file is None:
+        return distribution
+    return SourceFile(file, spec.name if spec.submodule_search_locations is not None else spec.parent or "")

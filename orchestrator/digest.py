@@ -1,0 +1,251 @@
+"""Digests: how plain values, and graphs of values that refer to each other, become a digest. Knows no kind of value.
+
+A digest is a tagged BLAKE2b hash. `orchestrator.fingerprint` says what is digested, and why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeGuard
+
+from spanwise.orchestrator.errors import Unfingerprintable
+
+Scalar: TypeAlias = "None | bool | int | float | complex | str | bytes"
+"""What a digest is made of directly."""
+
+# 128 bits: two of 10**12 entries of a cache collide with a probability of 10**-15, and a key stays short in a log.
+_SIZE_BYTES = 16
+# Raise this number with every change that lets old and new digests disagree about the same thing.
+_RECIPES = b"spanwise-1"
+
+
+def digest(tag: str, *parts: Scalar) -> str:
+    """The digest of `parts` under `tag`: 32 hexadecimal digits.
+
+    Each part carries its type and its length, so neither `("ab", "c")` and `("a", "bc")` nor 1, True and "1" agree.
+    """
+    return hash_parts(tag, map(encode, parts)).hex()
+
+
+def hash_parts(tag: str, encoded: Iterable[bytes]) -> bytes:
+    """The hash of encoded parts under a tag."""
+    state = hashlib.blake2b(frame(b"T", tag.encode()), digest_size=_SIZE_BYTES, person=_RECIPES)
+    for part in encoded:
+        state.update(part)
+    return state.digest()
+
+
+def new_hash() -> hashlib.blake2b:
+    """A hash for content that is read piece by piece."""
+    return hashlib.blake2b(digest_size=_SIZE_BYTES, person=_RECIPES)
+
+
+def frame(kind: bytes, payload: bytes) -> bytes:
+    """Encoded content with its kind, a letter, and its length in front."""
+    return kind + len(payload).to_bytes(8, "little") + payload
+
+
+def encode_text(text: str) -> bytes:
+    """Encodes a text."""
+    return frame(b"s", text.encode("utf-8", "surrogatepass"))
+
+
+def encode(value: Scalar) -> bytes:  # noqa: PLR0911  one line per type
+    """Encodes a plain value.
+
+    A float counts by its bits, so 0.0 and -0.0 differ. Every NaN counts as the same one: Python cannot tell them
+    apart, and processors disagree about their sign.
+    """
+    if isinstance(value, str):
+        return encode_text(value)
+    if isinstance(value, bool):
+        return frame(b"b", b"1" if value else b"0")
+    if isinstance(value, int):
+        return frame(b"i", format(value, "x").encode())
+    if isinstance(value, float):
+        return frame(b"f", b"nan" if math.isnan(value) else struct.pack("<d", value))
+    if isinstance(value, bytes):
+        return frame(b"y", value)
+    if isinstance(value, complex):
+        return frame(b"c", encode(value.real) + encode(value.imag))
+    if value is None:
+        return frame(b"n", b"")
+    raise TypeError(f"a digest is made of plain values, not of {type(value).__qualname__}; use of_value for that")
+
+
+_SCALARS = frozenset({str, bool, int, float, bytes, complex, types.NoneType})
+
+
+def is_scalar(value: object) -> TypeGuard[Scalar]:
+    """Whether a digest is made of it directly; not of a subclass, which may hold more."""
+    return type(value) in _SCALARS
+
+
+# Values refer to each other in circles (a method names its class, the class holds the method), so they are first
+# laid out as a graph, each value described by itself, and digested afterwards, circle by circle. That gives a value
+# the same digest wherever the walk came in, and needs no recursion.
+
+
+@dataclass(slots=True)  # one for each item of a long list: freezing one costs as much as digesting it
+class ValueChild:
+    """A value that another one is made of."""
+
+    label: str  #: how an error names the way to it
+    value: object
+
+
+@dataclass
+class ValueNode:
+    """One value, described by its own content and its children."""
+
+    tag: str
+    parts: list[bytes | ValueChild]
+    ordered: bool = True
+    arguments: Sequence[str] = ()  #: names by which a caller could pass something to this code
+    texts: Sequence[str] = ()  #: texts in it that could be such names, besides its children
+    links: list[bytes | int] = field(default_factory=list)  #: `parts` with each child encoded or numbered
+
+
+def named_children(**values: object) -> list[bytes | ValueChild]:
+    """Children by the names under which an error mentions them; the names are not digested."""
+    return [ValueChild(f"its {name}", value) for name, value in values.items()]
+
+
+def attribute_children(state: Mapping[str, object]) -> list[bytes | ValueChild]:
+    """Children with their names, whatever their order."""
+    parts: list[bytes | ValueChild] = []
+    for name in sorted(state):
+        parts += [encode_text(name), ValueChild(f"attribute {name!r}", state[name])]
+    return parts
+
+
+class NoRecipe(Exception):
+    """A value that cannot be described."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
+def digest_graph(root: object, who: str, describe: Callable[[object], ValueNode]) -> bytes:
+    """The encoded value, or the encoded digest of it and all that it is made of, each as `describe` says.
+
+    Raises:
+        Unfingerprintable: something in it has no recipe; `who` opens the message.
+    """
+    if is_scalar(root):
+        return encode(root)
+    values: list[object] = [root]
+    parents: list[tuple[int, str]] = [(-1, who)]
+    numbers = {_identity(root): 0}
+    texts: set[str] = set()
+    nodes: list[ValueNode] = []
+    for number, value in enumerate(values):  # grows as it goes
+        try:
+            node = describe(value)
+        except NoRecipe as error:
+            raise Unfingerprintable(_refusal(parents, number, error)) from error.__cause__
+        for part in node.parts:
+            if isinstance(part, bytes):
+                node.links.append(part)
+            elif is_scalar(part.value):
+                if isinstance(part.value, str):
+                    texts.add(part.value)
+                node.links.append(encode(part.value))
+            else:
+                child = numbers.setdefault(_identity(part.value), len(values))
+                if child == len(values):
+                    values.append(part.value)  # which also keeps it alive, so that its id is not used again
+                    parents.append((number, part.label))
+                node.links.append(child)
+        texts.update(node.texts)
+        nodes.append(node)
+    for node in nodes:
+        node.links += [encode_text(f"{at} {name}") for at, name in enumerate(node.arguments) if name in texts]
+    return _digest_nodes(nodes)[0]
+
+
+class SameValue:
+    """Base of records that `describe` creates anew each time: equal ones are one value."""
+
+
+def _identity(value: object) -> object:
+    return value if isinstance(value, SameValue) else id(value)
+
+
+def _refusal(parents: Sequence[tuple[int, str]], number: int, error: NoRecipe) -> str:
+    way = []
+    while number >= 0:
+        number, label = parents[number]
+        if label:
+            way.append(label)
+    return (
+        f"{' -> '.join(reversed(way))} -> {error.what}: the cache key must cover everything that can change the "
+        f"result, and this has no content to compare. Make it inside the function that uses it, or pass what it is "
+        f"made from (a path, a name, numbers) instead."
+    )
+
+
+def _digest_nodes(nodes: Sequence[ValueNode]) -> list[bytes]:
+    """The encoded digest of each node, from those that refer to nothing upwards."""
+    done = [b""] * len(nodes)
+    for circle in _circles([[link for link in node.links if isinstance(link, int)] for node in nodes]):
+        if len(circle) == 1 and circle[0] not in nodes[circle[0]].links:
+            done[circle[0]] = _digest_node(nodes[circle[0]], done)
+            continue
+        # Colour refinement: each member is told apart by its surroundings, one step further each round, until that
+        # tells no more of them apart; then all colours together make each member depend on the whole circle.
+        for member in circle:
+            done[member] = frame(b"D", b"circle")
+        colours = 0
+        while colours < (colours := len({done[member] for member in circle})):
+            fresh = [_digest_node(nodes[member], done) for member in circle]
+            for member, colour in zip(circle, fresh, strict=True):
+                done[member] = colour
+        whole = sorted({done[member] for member in circle})
+        for member in circle:
+            done[member] = frame(b"D", hash_parts("circle", [done[member], *whole]))
+    return done
+
+
+def _digest_node(node: ValueNode, done: Sequence[bytes]) -> bytes:
+    parts = [link if isinstance(link, bytes) else done[link] for link in node.links]
+    return frame(b"D", hash_parts(node.tag, parts if node.ordered else sorted(parts)))
+
+
+def _circles(links: Sequence[Sequence[int]]) -> Iterator[list[int]]:  # noqa: C901  one algorithm, as in its paper
+    """The strongly connected parts of a graph, those that are referred to first (Tarjan 1972, without recursion)."""
+    order: dict[int, int] = {}
+    low: dict[int, int] = {}
+    waiting: list[int] = []
+    is_waiting = [False] * len(links)
+    for root in range(len(links)):
+        work = [(root, iter(links[root]))] if root not in order else []
+        while work:
+            node, rest = work[-1]
+            if node not in order:
+                order[node] = low[node] = len(order)
+                waiting.append(node)
+                is_waiting[node] = True
+            for child in rest:
+                if child not in order:
+                    work.append((child, iter(links[child])))
+                    break
+                if is_waiting[child]:
+                    low[node] = min(low[node], order[child])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == order[node]:
+                    circle = [waiting.pop()]
+                    while circle[-1] != node:
+                        circle.append(waiting.pop())
+                    for member in circle:
+                        is_waiting[member] = False
+                    yield circle

@@ -1,0 +1,228 @@
+"""Value digests: how each kind of value is described by its content, for `orchestrator.digest`.
+
+Code among the values is described by `orchestrator.code_digest`.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import enum
+import functools
+import hashlib
+import io
+import logging
+import re
+import sys
+import types
+import zoneinfo
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from pathlib import PurePath
+
+from spanwise.orchestrator.code_digest import describe_by_name, describe_code, is_model
+from spanwise.orchestrator.digest import (
+    NoRecipe,
+    ValueChild,
+    ValueNode,
+    attribute_children,
+    encode,
+    encode_text,
+    frame,
+    is_scalar,
+    named_children,
+    new_hash,
+)
+
+
+def describe(value: object) -> ValueNode:
+    """Describes a value by its content.
+
+    Raises:
+        NoRecipe: its content cannot be known.
+    """
+    return _describe_container(value) or describe_code(value) or _describe_plain(value) or _instance(value)
+
+
+def _describe_container(value: object) -> ValueNode | None:
+    kind = type(value)
+    if isinstance(value, list | tuple) and kind in {list, tuple}:
+        return _sequence(value)
+    if isinstance(value, dict | types.MappingProxyType) and kind in {dict, types.MappingProxyType}:
+        return _mapping(value)
+    if isinstance(value, set | frozenset) and kind in {set, frozenset}:
+        return ValueNode(kind.__name__, [ValueChild("an element", item) for item in value], ordered=False)
+    if isinstance(value, ValuePair):
+        return ValueNode("pair", [ValueChild("a key", value.key), ValueChild(f"key {value.key!r:.40}", value.value)])
+    return None
+
+
+@dataclass(frozen=True)
+class ValuePair:
+    """A key of a dict and its value."""
+
+    key: object
+    value: object
+
+
+def _describe_plain(value: object) -> ValueNode | None:  # noqa: PLR0911  a table of kinds
+    kind = type(value)
+    if isinstance(value, enum.Enum):
+        return ValueNode("enum", named_children(**{"class": kind, "name": value.name, "value": value.value}))
+    if isinstance(value, PurePath):
+        return ValueNode("path", [encode_text(value.as_posix())])
+    if isinstance(value, date | time | timedelta) and kind in {date, time, datetime, timedelta}:
+        return _moment(value)
+    if isinstance(value, zoneinfo.ZoneInfo) and value.key:
+        return ValueNode("zone", [encode_text(value.key)])
+    if isinstance(value, re.Pattern):
+        return ValueNode("regex", [ValueChild("its pattern", value.pattern), encode(value.flags)])
+    if isinstance(value, logging.Logger):  # writes, and decides nothing
+        return ValueNode("logger", [])
+    own = getattr(kind, "__fingerprint__", None)
+    if own is not None:
+        return ValueNode("own", [encode_text(own(value))])
+    return _describe_array(value) or _describe_model(value)
+
+
+def _sequence(value: Sequence[object]) -> ValueNode:
+    """Encodes scalars at once: a list of a million numbers needs no million nodes."""
+    parts = [encode(item) if is_scalar(item) else ValueChild(f"item {at}", item) for at, item in enumerate(value)]
+    return ValueNode(type(value).__name__, parts, texts=[item for item in value if isinstance(item, str)])
+
+
+def _mapping(value: Mapping[object, object]) -> ValueNode:
+    parts: list[bytes | ValueChild] = []
+    for key, item in value.items():
+        if is_scalar(key) and is_scalar(item):
+            parts.append(frame(b"P", encode(key) + encode(item)))
+        else:
+            parts.append(ValueChild("", ValuePair(key, item)))
+    texts = [each for pair in value.items() for each in pair if isinstance(each, str)]
+    return ValueNode("dict", parts, ordered=False, texts=texts)
+
+
+def _moment(value: date | time | timedelta) -> ValueNode:
+    if isinstance(value, timedelta):
+        return ValueNode("timedelta", [encode(value.days), encode(value.seconds), encode(value.microseconds)])
+    if isinstance(value, datetime | time):
+        naive = encode_text(value.replace(tzinfo=None).isoformat())
+        kind = "datetime" if isinstance(value, datetime) else "time"
+        return ValueNode(kind, [naive, encode(value.fold), ValueChild("its time zone", value.tzinfo)])
+    return ValueNode("date", [encode_text(value.isoformat())])
+
+
+def _describe_array(value: object) -> ValueNode | None:
+    """NumPy and Arrow by their bytes. Whoever holds such a value has imported the library already."""
+    library = type(value).__module__.partition(".")[0]
+    if library == "pyarrow":
+        return _arrow(value)
+    if (numpy := sys.modules.get("numpy")) is None:
+        return None
+    if isinstance(value, numpy.dtype):
+        return ValueNode("numpy dtype", [encode_text(repr(value))])
+    if isinstance(value, numpy.ndarray | numpy.generic) and type(value).__module__ == "numpy":
+        array = numpy.asarray(value)
+        shape = encode_text(f"{type(value).__name__ if isinstance(value, numpy.ndarray) else 'scalar'} {array.shape}")
+        if array.dtype.hasobject:
+            items = ValueChild("its items", array.tolist())
+            return ValueNode("numpy objects", [shape, encode_text(repr(array.dtype)), items])
+        content = new_hash()
+        content.update(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8).data if array.nbytes else b"")
+        return ValueNode("numpy array", [shape, encode_text(repr(array.dtype)), frame(b"D", content.digest())])
+    return None
+
+
+def _arrow(value: object) -> ValueNode | None:
+    """By the bytes of the IPC format, in one chunk: how a table was cut into batches does not count."""
+    import pyarrow as pa
+
+    if isinstance(value, pa.DataType):
+        value = pa.schema([pa.field("", value)])
+    if isinstance(value, pa.Field):
+        value = pa.schema([value])
+    if isinstance(value, pa.Schema):
+        return ValueNode("arrow schema", [frame(b"y", value.serialize().to_pybytes())])
+    if isinstance(value, pa.Array | pa.ChunkedArray):
+        value = pa.table({"": value})
+    if isinstance(value, pa.RecordBatch):
+        value = pa.Table.from_batches([value])
+    if not isinstance(value, pa.Table):
+        return None
+    content = new_hash()
+    with pa.PythonFile(DigestSink(content), mode="w") as sink, pa.ipc.new_stream(sink, value.schema) as writer:
+        writer.write_table(value.combine_chunks())
+    return ValueNode("arrow table", [frame(b"D", content.digest())])
+
+
+class DigestSink(io.RawIOBase):
+    """A file that keeps only the digest of what is written to it."""
+
+    def __init__(self, state: hashlib.blake2b) -> None:
+        super().__init__()
+        self._state = state
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: bytes, /) -> int:  # type: ignore[override]  # any buffer, which has no name before 3.12
+        self._state.update(data)
+        return len(data)
+
+
+def _describe_model(value: object) -> ValueNode | None:
+    """A pydantic model by its fields, without the memory of which of them were set."""
+    if not is_model(type(value)):
+        return None
+    extra = getattr(value, "__pydantic_extra__", None)
+    private = getattr(value, "__pydantic_private__", None)
+    state = {**vars(value), " extra": extra, " private": private}  # no field has a blank in its name
+    return ValueNode("object", [ValueChild("its class", type(value)), *attribute_children(state)])
+
+
+def _instance(value: object) -> ValueNode:
+    """Anything else by its class and state, as its class gives them to be copied or pickled."""
+    if isinstance(value, functools._lru_cache_wrapper):  # noqa: SLF001  the type has no other name
+        return ValueNode("lru_cache", [ValueChild("", value.__wrapped__)])
+    try:
+        registered = copyreg.dispatch_table.get(type(value))
+        reduced = registered(value) if registered else value.__reduce_ex__(4)
+    except Exception as error:
+        raise NoRecipe(_what(value)) from error
+    if isinstance(reduced, str):
+        return describe_by_name("global", value, reduced)
+    make, arguments, state, items, pairs = (*reduced, None, None, None, None)[:5]
+    parts = [ValueChild("its maker", make), ValueChild("", arguments)]
+    if type(state) is dict and all(isinstance(name, str) for name in state):
+        return ValueNode("object", [*parts, *attribute_children(state), *_contents(value, items, pairs)])
+    return ValueNode("object", [*parts, ValueChild("its state", state), *_contents(value, items, pairs)])
+
+
+def _contents(
+    value: object, items: Iterable[object] | None, pairs: Iterable[tuple[object, object]] | None
+) -> list[bytes | ValueChild]:
+    parts: list[bytes | ValueChild] = []
+    if items is not None:
+        parts.append(ValueChild("", list(items)))
+    if pairs is not None:
+        parts.append(ValueChild("", list(pairs) if isinstance(value, OrderedDict) else dict(pairs)))
+    return parts
+
+
+def _what(value: object) -> str:
+    kind = type(value)
+    known = {
+        "lock": "a thread lock",
+        "RLock": "a thread lock",
+        "_local": "a thread-local",
+        "TextIOWrapper": "an open file",
+        "BufferedReader": "an open file",
+        "BufferedWriter": "an open file",
+        "BufferedRandom": "an open file",
+        "FileIO": "an open file",
+        "socket": "a socket",
+        "generator": "a generator",
+        "coroutine": "a coroutine",
+    }
+    return known.get(kind.__name__, f"an object of {kind.__module__}.{kind.__qualname__}")

@@ -1,0 +1,182 @@
+"""Whose code it is, what it uses, and how it is sent to another process."""
+
+import dis
+import importlib
+import json
+import os
+import sys
+import traceback
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spanwise.orchestrator import user_code
+from spanwise.orchestrator.user_code import Import, NameUse, Owner
+
+# --- whose code it is
+
+
+@pytest.mark.parametrize(
+    ("module", "owner"),
+    [
+        ("spanwise", Owner.SPANWISE),
+        ("spanwise.input", Owner.SPANWISE),
+        ("spanwise.components.rows", Owner.SPANWISE),
+        ("spanwise.pipelines", Owner.SPANWISE),
+        ("spanwise.pipelines.input.dataset", Owner.SPANWISE),
+        ("spanwise.pipelines.flights", Owner.USER),
+        ("json", Owner.PYTHON),
+        ("json.decoder", Owner.PYTHON),
+        ("sys", Owner.PYTHON),
+        ("importlib._bootstrap", Owner.PYTHON),
+        ("numpy", Owner.LIBRARY),
+        ("pyarrow.parquet", Owner.LIBRARY),
+        (__name__, Owner.USER),
+        ("__main__", Owner.USER),
+        ("no_such_module", Owner.USER),
+        ("no_such_package.module", Owner.USER),
+    ],
+)
+def test_each_module_has_one_owner(module, owner):
+    """Modules are ours, the standard library's, a library's or the user's; the worked examples count as a user's."""
+    assert user_code.owner_of_module(module) is owner
+
+
+@pytest.mark.parametrize("module", ["spanwise.input", "spanwise.components.rows", "spanwise.pipelines.flights", "json"])
+def test_a_file_has_the_owner_of_its_module(module):
+    """The name of a module and its file, whichever way its path leads there, say the same."""
+    file = importlib.import_module(module).__file__
+
+    assert user_code.owner_of_file(file) is user_code.owner_of_module(module)
+    assert user_code.owner_of_file(os.path.realpath(file)) is user_code.owner_of_module(module)
+
+
+def test_a_users_module_that_is_named_like_one_of_python_stays_the_users(tmp_path, monkeypatch):
+    """Where a module was loaded from counts for more than its name."""
+    module = types.ModuleType("statistics")
+    module.__file__ = str(tmp_path / "statistics.py")
+    monkeypatch.setitem(sys.modules, "statistics", module)
+
+    assert user_code.owner_of_module("statistics") is Owner.USER
+
+
+@pytest.mark.parametrize(
+    ("file", "owner"),
+    [("<frozen importlib._bootstrap>", Owner.PYTHON), ("<string>", Owner.USER), (np.__file__, Owner.LIBRARY)],
+)
+def test_code_without_a_file_of_its_own_has_an_owner_too(file, owner):
+    """What is frozen into Python is Python's, what was compiled from a text is the user's."""
+    assert user_code.owner_of_file(file) is owner
+
+
+@pytest.mark.parametrize("module", ["spanwise", "spanwise.components.rows", "spanwise.pipelines.flights"])
+def test_a_file_of_ours_has_the_name_it_is_imported_under(module):
+    """No module of ours is loaded under a second name because somebody gave its path."""
+    file = Path(importlib.import_module(module).__file__)
+
+    assert user_code.our_module(file) == user_code.our_module(file.resolve()) == module
+
+
+def test_other_files_are_no_modules_of_ours(tmp_path):
+    """Neither a user's file nor one of ours that holds no Python."""
+    assert user_code.our_module(tmp_path / "rows.py") is None
+    assert user_code.our_module(user_code.PACKAGE / "py.typed") is None
+
+
+def test_frames_of_our_components_are_left_out_and_those_of_a_pipeline_are_not():
+    """A component of ours calls the user's function; a pipeline file may lie in our own folder of examples."""
+    home = user_code.PACKAGE
+    names = ["orchestrator/executor.py", "components/training/trainer.py", "pipelines/flights.py", "components/rows.py"]
+    frames = [traceback.FrameSummary(str(home / name), 1, "run", line="x") for name in names]
+
+    assert user_code.without_our_frames(frames) == frames[2:]
+
+
+def test_a_users_frames_are_those_in_the_users_files():
+    """Neither ours, nor those of libraries and of code without a file."""
+    try:
+        json.loads("[", object_hook=exec("1"))
+    except ValueError as error:
+        frames = user_code.user_frames(error)
+
+    assert [frame.filename for frame in frames] == [__file__]
+
+
+# --- what code uses
+
+SOURCE = """
+import a.b as renamed
+
+def function(argument, default=outer):
+    import c
+    from ..d import e, f
+    g.h.i(argument)
+    local = j
+    return k(g=local).l + super().m + [n.o for p in q]
+
+class Made(base.Base):
+    r = s
+    t = r
+"""
+
+
+def uses(source):
+    return [list(user_code.uses(code)) for code in user_code.code_within(compile(source, "file", "exec"))]
+
+
+def test_names_from_outside_are_found_with_what_is_read_off_them():
+    """Globals with their chains of attributes; neither arguments, local variables nor keywords."""
+    found = {
+        (use.name, use.attributes, use.is_global)
+        for code in uses(SOURCE)
+        for use in code
+        if isinstance(use, NameUse) and use.name != "__name__"
+    }
+
+    assert found == {
+        ("outer", (), False),
+        ("g", ("h", "i"), True),
+        ("j", (), True),
+        ("k", (), True),
+        ("super", (), True),
+        ("n", ("o",), True),
+        ("q", (), True),
+        ("base", ("Base",), False),
+        ("s", (), False),
+        ("r", (), False),  # in the body of a class, which has bound it itself
+    }
+
+
+def test_imports_are_found_with_their_lines():
+    """Absolute and relative ones, with what they take."""
+    found = [use for code in uses(SOURCE) for use in code if isinstance(use, Import)]
+
+    assert found == [
+        Import("a.b", 0, (), 2),
+        Import("c", 0, (), 5),
+        Import("d", 2, ("e", "f"), 6),
+    ]
+
+
+@pytest.mark.parametrize("module", ["argparse", "dataclasses", "inspect", "typing"])
+def test_operations_are_those_that_python_disassembles(module):
+    """Whatever the version of Python, each operation has the name that `dis` gives it."""
+    file = importlib.import_module(module).__file__
+    for code in user_code.code_within(compile(Path(file).read_bytes(), file, "exec")):
+        expected = [
+            (each.opcode, each.argval if each.opcode in dis.hasname else None)
+            for each in dis.get_instructions(code)
+            if each.opname not in ("EXTENDED_ARG", "CACHE")
+        ]
+
+        assert [(op, name) for op, _, name, _ in user_code.operations(code)] == expected
+
+
+def test_a_name_behind_many_others_is_found():
+    """Numbers of names above 255 take more than one operation."""
+    names = [f"name{at}" for at in range(1_000)]
+    (module,) = uses("\n".join(f"{name}.attribute" for name in names))
+
+    assert [(use.name, use.attributes) for use in module] == [(name, ("attribute",)) for name in names]
