@@ -25,7 +25,7 @@ from spanwise.scheduler.ledger import ticks
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.load import Loaded, load, load_again
 from spanwise.scheduler.project.settings import Settings
-from spanwise.scheduler.run.launch import Effort, span_typed
+from spanwise.scheduler.run.launch import ExecutionOptions, parse_span
 from spanwise.scheduler.run.openlineage import emitting
 
 _RECENT = 10  # runs that tell how long nodes take
@@ -45,7 +45,7 @@ class Typed:
     params: Sequence[str] = ()
     kill: bool = False
     fail_fast: bool = False
-    effort: Effort
+    effort: ExecutionOptions
     elsewhere: Sequence[str] = ()  #: --root and --config, as words
 
 
@@ -72,7 +72,7 @@ def plan(typed: Typed, settings: Settings) -> tuple[Plan, Loaded]:
         spans: Sequence[int] | None = None
         if typed.span is not None:
             first, last = calendar.parse_range(typed.span)
-            span_typed(typed.span.partition("..")[0], calendar)  # a number that is no date
+            parse_span(typed.span.partition("..")[0], calendar)  # a number that is no date
             spans = _range(first, last, typed.span)
             wish = replace(wish, spans=(first, last))
         elif typed.missed:

@@ -26,7 +26,7 @@ from spanwise.scheduler.ledger.recovery import make_good
 from spanwise.scheduler.project.load import Loaded
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.run import stop
-from spanwise.scheduler.run.launch import Effort, filled
+from spanwise.scheduler.run.launch import ExecutionOptions, complete_request
 
 PAUSE_S = 600.0
 """A schedule stays paused for so long after the process of its backfill has died."""
@@ -70,7 +70,7 @@ class Means:
     executor: Executor
     store: Store
     settings: Settings
-    effort: Effort
+    effort: ExecutionOptions
     kill: bool = False  #: end the run that goes on, instead of waiting for it
     fail_fast: bool = False  #: after a failed span, begin no other
     observe: Observer = lambda _event: None
@@ -202,7 +202,7 @@ class _Work:
             base=self._newest_ingested() if train else None,
             typed=backfill.typed,
         )
-        return filled(request, self._loaded, self._means.settings, self._means.effort)
+        return complete_request(request, self._loaded, self._means.settings, self._means.effort)
 
     def _newest_ingested(self) -> int:
         made = runs(self._means.store, self._backfill)
@@ -275,7 +275,7 @@ def _end(pipeline: str, means: Means) -> None:
     if holder is None or newest is None or newest.token != holder.token:
         return  # it has just begun, or has just ended
     stopped = stop.stop(means.store, newest, means.settings.root, grace_s=means.settings.grace_s)
-    if stopped.how != "was over":
+    if stopped.how != "already ended":
         means.tell(Happened(what="stopped", message=str(stopped)))
 
 

@@ -75,7 +75,7 @@ def backfill(
     from spanwise.scheduler.backfill import command, formatting
     from spanwise.scheduler.backfill.execution import asked
     from spanwise.scheduler.backfill.plan import Wish
-    from spanwise.scheduler.run.launch import Effort
+    from spanwise.scheduler.run.launch import ExecutionOptions
 
     settings = settings_of(root, config)
     typed = command.Typed(
@@ -95,7 +95,7 @@ def backfill(
         params=param,
         kill=kill,
         fail_fast=fail_fast,
-        effort=Effort(jobs, cache=not no_cache),
+        effort=ExecutionOptions(jobs, cache=not no_cache),
         elsewhere=elsewhere(root, config),
     )
     if resume is not None:

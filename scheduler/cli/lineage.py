@@ -87,7 +87,7 @@ def tainted(
     from spanwise.scheduler.formatting import run_calendar
     from spanwise.scheduler.inspect import find
     from spanwise.scheduler.inspect import taint as taints
-    from spanwise.scheduler.run.launch import span_typed
+    from spanwise.scheduler.run.launch import parse_span
 
     settings = settings_of(root, config)
 
@@ -95,7 +95,7 @@ def tainted(
         name, source = find.pipeline_or_file(store, pipeline, settings.params)
         newest = find.latest(store, name)
         assert newest is not None, "it was found among those that have run"
-        wrong = span_typed(span, run_calendar(newest))
+        wrong = parse_span(span, run_calendar(newest))
         found = taints.trace_taint(store, name, wrong, version=version, source=source)
         if json:
             print_document(taints.taint_document(found))

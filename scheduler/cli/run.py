@@ -1,4 +1,4 @@
-"""Commands about a pipeline file: run it, validate it, draw it, ask for its window, write one to begin with."""
+"""Commands for a pipeline file: run it, validate it, draw it, show its window, create one."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from spanwise.orchestrator.store import Store
 
 
-class Format(StrEnum):
-    """How a graph is drawn."""
+class GraphFormat(StrEnum):
+    """The output formats of a graph."""
 
     TEXT = "text"
     MERMAID = "mermaid"
@@ -46,24 +46,24 @@ def run(
     file: File,
     span: Annotated[
         str | None,
-        typer.Option(metavar="SPAN", help="The span to ingest, as a date or number. [default: the newest there is]"),
+        typer.Option(metavar="SPAN", help="The span to ingest, as a date or number. [default: the newest]"),
     ] = None,
     first: Annotated[
-        list[str], typer.Option("--from", metavar="NODE", help="Run this node and all after it. May be repeated.")
+        list[str], typer.Option("--from", metavar="NODE", help="Run this node and all nodes after it. May be repeated.")
     ] = [],  # noqa: B006  typer copies it
     last: Annotated[
-        list[str], typer.Option("--to", metavar="NODE", help="Run nothing after this node. May be repeated.")
+        list[str], typer.Option("--to", metavar="NODE", help="Run no nodes after this one. May be repeated.")
     ] = [],  # noqa: B006
     skip: Annotated[
         list[str],
-        typer.Option(metavar="NODE", help="Leave this node out, unless its inputs change. May be repeated."),
+        typer.Option(metavar="NODE", help="Skip this node unless its inputs change. May be repeated."),
     ] = [],  # noqa: B006
-    only: Annotated[list[str], typer.Option(metavar="NODE", help="Run this node alone. May be repeated.")] = [],  # noqa: B006
+    only: Annotated[list[str], typer.Option(metavar="NODE", help="Run only this node. May be repeated.")] = [],  # noqa: B006
     base_run: Annotated[
         str | None,
         typer.Option(
             metavar="RUN",
-            help="The run, or `latest`, whose outputs stand in for nodes left out. [default: the newest that has them]",
+            help="The run, or `latest`, that supplies outputs of skipped nodes. [default: the newest that has them]",
         ),
     ] = None,
     param: Param = [],  # noqa: B006
@@ -80,7 +80,7 @@ def run(
     """
     from spanwise.scheduler.run import launch
 
-    wish = launch.Wish(
+    options = launch.RunOptions(
         reference=file,
         span=span,
         first=first,
@@ -93,7 +93,7 @@ def run(
         cache=not no_cache,
         jobs=jobs,
     )
-    outcome, _ = launch.launch(wish, settings_of(root, config), json=json)
+    outcome, _ = launch.launch(options, settings_of(root, config), json=json)
     _end(outcome, root, config, json=json)
 
 
@@ -101,37 +101,36 @@ def run(
 def resume(
     run: Run,
     param: Param = [],  # noqa: B006
-    no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Do all that is left again, also what was done.")
-    ] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not reuse results from the cache.")] = False,
     jobs: Jobs = None,
     root: Root = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Take up a run that did not finish.
+    """Resume a run that did not complete.
 
-    What it has done stands. The rest is run, for the same span, with the same arguments but for those given here.
+    Keeps the nodes that succeeded and runs the rest, for the same span and with the same arguments, except those given
+    here.
 
     Example: spanwise resume flights/42
     """
     from spanwise.scheduler.run import resume as resuming
-    from spanwise.scheduler.run.launch import Effort
+    from spanwise.scheduler.run.launch import ExecutionOptions
 
-    effort = Effort(jobs, cache=not no_cache)
-    outcome, _ = resuming.resume(run, settings_of(root, config), effort, typed=param, json=json)
+    execution = ExecutionOptions(jobs, cache=not no_cache)
+    outcome, _ = resuming.resume(run, settings_of(root, config), execution, typed=param, json=json)
     _end(outcome, root, config, json=json)
 
 
 def _end(outcome: RunOutcome, root: Path | None, config: Path | None, *, json: bool) -> NoReturn:
-    """Prints what became of a run, and ends with its exit code."""
+    """Prints the outcome of a run, and exits with its exit code."""
     from spanwise.scheduler.run import launch
 
-    with contextlib.suppress(BrokenPipeError):  # the exit code is the run's, whoever reads along
+    with contextlib.suppress(BrokenPipeError):  # the exit code is the run's, also when nobody reads its output
         if json:
-            print_document(launch.document(outcome))
+            print_document(launch.outcome_document(outcome))
         else:
-            sys.stdout.write(launch.told(outcome, elsewhere(root, config)) + "\n")
+            sys.stdout.write(launch.format_run_outcome(outcome, elsewhere(root, config)) + "\n")
             sys.stdout.flush()
     raise typer.Exit(launch.exit_code(outcome))
 
@@ -145,9 +144,9 @@ def validate(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Show a pipeline's nodes, running nothing.
+    """Check a pipeline without running it.
 
-    It is built, so that every mistake in its wiring is found.
+    Builds the pipeline, which finds every mistake in its wiring, and shows its nodes.
 
     Example: spanwise validate flights.py
     """
@@ -164,7 +163,7 @@ def validate(
 @app.command()
 def graph(
     file: File,
-    format: Annotated[Format, typer.Option(help="How to draw it; each is printed.")] = Format.TEXT,  # noqa: A002
+    format: Annotated[GraphFormat, typer.Option(help="The format to print.")] = GraphFormat.TEXT,  # noqa: A002
     param: Param = [],  # noqa: B006
     root: Root = None,
     config: Config = None,
@@ -184,7 +183,7 @@ def graph(
         ]
         print_document({"pipeline": pipeline.name, "layers": drawing.layers(pipeline), "edges": edges})
         return
-    draw = {Format.TEXT: drawing.text, Format.MERMAID: drawing.mermaid, Format.SVG: drawing.svg}[format]
+    draw = {GraphFormat.TEXT: drawing.text, GraphFormat.MERMAID: drawing.mermaid, GraphFormat.SVG: drawing.svg}[format]
     typer.echo(draw(pipeline))
 
 
@@ -192,7 +191,7 @@ def graph(
 def window(
     file: File,
     at: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="The span the window ends at. [default: the newest]")
+        str | None, typer.Option(metavar="SPAN", help="The last span of the window. [default: the newest]")
     ] = None,
     as_of: AsOf = None,
     param: Param = [],  # noqa: B006
@@ -200,22 +199,23 @@ def window(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Show what the next run would learn from.
+    """Show the window of the next run.
 
-    Which spans and versions, which are missing or superseded, and why. Exit code 1 when a run would fail there.
+    The spans and versions that each resolver would choose, which are missing or superseded, and why. Exit code 1 when a
+    run would fail.
 
     Example: spanwise window flights.py --at 2013-01-08
     """
     from spanwise.scheduler.inspect import window as windows
     from spanwise.scheduler.project import load
-    from spanwise.scheduler.run.launch import moment, span_typed
+    from spanwise.scheduler.run.launch import parse_span, parse_time
 
     settings = settings_of(root, config)
     loaded = load.load(file, typed=param, settings=settings.params)
-    end = None if at is None else span_typed(at, loaded.calendar)
-    then = None if as_of is None else moment(as_of)
+    end = None if at is None else parse_span(at, loaded.calendar)
+    then = None if as_of is None else parse_time(as_of)
 
-    def told(store: Store) -> None:
+    def print_windows(store: Store) -> None:
         found = windows.find_windows(loaded, store, at=end, as_of=then)
         if json:
             print_document([windows.window_document(w, loaded.calendar) for w in found])
@@ -225,7 +225,7 @@ def window(
             typer.echo("\n\n".join(windows.format_window(w, loaded.calendar) for w in found))
         raise typer.Exit(1 if any(w.refusal for w in found) else 0)
 
-    reading_store(root, config, told)
+    reading_store(root, config, print_windows)
 
 
 @app.command()
@@ -233,12 +233,12 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is empty or does not exist.")],
     root: Root = None,
 ) -> None:
-    """Write a small project that works.
+    """Create a working example project.
 
-    A pipeline, a few days of data, settings and a test.
+    With a pipeline, a few days of data, settings and a test.
 
     Example: spanwise init flights
     """
     from spanwise.scheduler.project import starter
 
-    typer.echo(starter.told(starter.write(folder, root)))
+    typer.echo(starter.format_next_steps(starter.write_project(folder, root)))

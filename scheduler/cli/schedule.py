@@ -172,7 +172,7 @@ def ticks(
     from spanwise.orchestrator.calendar import Calendar
     from spanwise.scheduler.ledger import schedule_status
     from spanwise.scheduler.ledger import ticks as ledger
-    from spanwise.scheduler.run.launch import moment
+    from spanwise.scheduler.run.launch import parse_time
     from spanwise.scheduler.schedule.schedule import Timetable
 
     settings = settings_of(root, config)
@@ -185,7 +185,7 @@ def ticks(
             wanted.append((Timetable.read(known.timetable), known.calendar))
         found = []
         for timetable, calendar in wanted:
-            begin = now() - timedelta(days=7) if since is None else moment(since, timetable.clock)
+            begin = now() - timedelta(days=7) if since is None else parse_time(since, timetable.clock)
             known_one = ledger.schedule(store, timetable.pipeline)
             explained = schedule_status.explain(store, timetable, known_one, begin, now())
             found.append((explained, timetable, Calendar.from_name(calendar)))
@@ -291,9 +291,9 @@ def pause(
     from spanwise.scheduler.formatting import format_time
     from spanwise.scheduler.ledger import schedule_status
     from spanwise.scheduler.ledger import ticks as ledger
-    from spanwise.scheduler.run.launch import moment
+    from spanwise.scheduler.run.launch import parse_time
 
-    end = None if until is None else moment(until)
+    end = None if until is None else parse_time(until)
     if end is not None and end <= now():
         raise UsageError(f"--until {until} is past, so there is nothing to pause.")
     with _ledger(root, config) as store:
@@ -387,7 +387,7 @@ def simulate(
     """
     from spanwise.orchestrator.calendar import Calendar
     from spanwise.orchestrator.errors import UsageError
-    from spanwise.scheduler.run.launch import moment
+    from spanwise.scheduler.run.launch import parse_time
     from spanwise.scheduler.schedule import simulate as play
     from spanwise.scheduler.schedule.duration import Duration
 
@@ -397,7 +397,7 @@ def simulate(
     found = []
     for timetable, rule, calendar in _timetables(file, settings):
         length = Duration.parse(duration) if duration is not None else _seen(timetable.pipeline, settings)
-        begin, stop = moment(start, timetable.clock), moment(end, timetable.clock)
+        begin, stop = parse_time(start, timetable.clock), parse_time(end, timetable.clock)
         found.append((play.simulate(timetable, begin, stop, length, seed, rule=rule), Calendar.from_name(calendar)))
     if json:
         print_document([play.document(*each) for each in found])

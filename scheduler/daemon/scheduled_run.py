@@ -142,8 +142,8 @@ def _run(job: Job, known: Settings) -> int:
             claims=(ticks.attempt_claim(job.pipeline, job.tick, job.attempt),),
         )
 
-    outcome = launch.carried_out(loaded, request, known, launch.Effort(), json=False)
-    sys.stdout.write(launch.told(outcome) + "\n")
+    outcome = launch.run_loaded(loaded, request, known, launch.ExecutionOptions(), json=False)
+    sys.stdout.write(launch.format_run_outcome(outcome) + "\n")
     return launch.exit_code(outcome)
 
 
@@ -163,7 +163,7 @@ def _asked(store: Store, job: Job, pipeline: Pipeline) -> RunRequest:
     if job.base is not None:
         before = store.run(pipeline.name, job.base)
         with contextlib.suppress(UsageError):  # the pipeline has lost nodes of that run: all of it is run again
-            return resume.resuming(before, usable_executions(store, store.executions(before)), pipeline)
+            return resume.resume_request(before, usable_executions(store, store.executions(before)), pipeline)
     return RunRequest(selection=selection(pipeline, job.part), span=job.span, from_scratch=job.from_scratch)
 
 

@@ -1,4 +1,4 @@
-"""Launching a run by hand: from what was typed to its outcome, and the words for it."""
+"""Launches a run from the command line: from its options to its outcome."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("spanwise.launch")
 
-_NO_DATA_BEFORE = 1980  # a year; a smaller date that is typed as a number is a mistake
+_NO_DATA_BEFORE = 1980  # a year; an earlier date, given as a number, is a mistake
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
-    """A run as it was asked for on the command line; texts are as they were typed."""
+class RunOptions:
+    """The options of a run, as they were typed."""
 
     reference: str
     span: str | None = None
@@ -53,38 +53,43 @@ class Wish:
     jobs: int | None = None
 
 
-def launch(wish: Wish, settings: Settings, *, json: bool) -> tuple[RunOutcome, Loaded]:
-    """Loads the pipeline and runs it, with its progress shown; with `json`, on stderr.
+def launch(options: RunOptions, settings: Settings, *, json: bool) -> tuple[RunOutcome, Loaded]:
+    """Loads the pipeline and runs it, showing its progress; on stderr with `json`.
 
     Raises:
-        UsageError: what was typed does not make a run; nothing was started.
-        Held: another run has the pipeline.
+        UsageError: the options are wrong; nothing was started.
+        Held: another run holds the pipeline.
     """
-    loaded = load(wish.reference, typed=wish.params, settings=settings.params)
-    selection = selected(loaded.pipeline, wish)
-    span = None if wish.span is None else span_typed(wish.span, loaded.calendar)
-    as_of = None if wish.as_of is None else moment(wish.as_of)
+    loaded = load(options.reference, typed=options.params, settings=settings.params)
+    selection = select_nodes(loaded.pipeline, options)
+    span = None if options.span is None else parse_span(options.span, loaded.calendar)
+    as_of = None if options.as_of is None else parse_time(options.as_of)
 
     def request(store: Store) -> RunRequest:
-        base = base_run(store, loaded.pipeline.name, wish.base)
-        return RunRequest(selection=selection, span=span, as_of=as_of, base=base, typed=tuple(wish.params))
+        base = find_base_run(store, loaded.pipeline.name, options.base)
+        return RunRequest(selection=selection, span=span, as_of=as_of, base=base, typed=tuple(options.params))
 
-    return carried_out(loaded, request, settings, Effort(wish.jobs, cache=wish.cache), json=json), loaded
+    return run_loaded(loaded, request, settings, ExecutionOptions(options.jobs, cache=options.cache), json=json), loaded
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How the work of a run is done, whatever it is."""
+class ExecutionOptions:
+    """How the nodes of a run are executed."""
 
-    jobs: int | None = None  #: nodes at once; None leaves it to the settings
+    jobs: int | None = None  #: how many nodes run in parallel; None: as set
     cache: bool = True
 
 
-def carried_out(
-    loaded: Loaded, request: Callable[[Store], RunRequest], settings: Settings, effort: Effort, *, json: bool
+def run_loaded(
+    loaded: Loaded,
+    request: Callable[[Store], RunRequest],
+    settings: Settings,
+    execution: ExecutionOptions,
+    *,
+    json: bool,
 ) -> RunOutcome:
-    """Runs a loaded pipeline as `request` asks once it has seen the store; the loaded facts are filled in."""
-    # Before the metadata is opened: the server that is forked here imports what the nodes need meanwhile.
+    """Runs a loaded pipeline. `request` is called with the store, and is completed with the settings."""
+    # Before the metadata is opened: the fork server imports what the nodes need in the meantime.
     executor = Executor(loaded.pipeline)
     try:
         with (
@@ -97,7 +102,7 @@ def carried_out(
                 executor=executor,
                 store=store,
                 root=settings.root,
-                request=filled(request(store), loaded, settings, effort),
+                request=complete_request(request(store), loaded, settings, execution),
                 observe=observe,
             )
             _recover(store, outcome, loaded.pipeline, settings.root)
@@ -107,29 +112,31 @@ def carried_out(
 
 
 def _recover(store: Store, outcome: RunOutcome, pipeline: Pipeline, home: Path) -> None:
-    """Notes that what a schedule has missed of the run's span is made good, in the parts that it brought to an end."""
+    """Records that the missed ticks of the run's span have recovered, in the parts that the run completed."""
     if not outcome.succeeded:
         return
     try:
-        if store.claimed("scheduled", "#1") is not None:  # or the ledger need not be imported
+        if store.claimed("scheduled", "#1") is not None:  # otherwise the ledger need not be imported
             from spanwise.scheduler.ledger.recovery import make_good
             from spanwise.scheduler.schedule.part import covered
 
             run = outcome.run
             make_good(store, run, [] if run.span is None else [run.span], home, covered(pipeline, run.nodes))
-    except StoreError as error:  # the run is complete, whatever is known of it; `schedule missed` goes on listing them
+    except StoreError as error:  # the run is complete anyway; `schedule missed` still lists the ticks
         log.warning("recovery-not-noted", extra={"run": outcome.run.name, "reason": str(error)})
 
 
-def filled(request: RunRequest, loaded: Loaded, settings: Settings, effort: Effort) -> RunRequest:
-    """The request with what the pipeline file and the settings say of it."""
+def complete_request(
+    request: RunRequest, loaded: Loaded, settings: Settings, execution: ExecutionOptions
+) -> RunRequest:
+    """The request with what the pipeline file and the settings add to it."""
     return replace(
         request,
-        jobs=effort.jobs or settings.jobs or request.jobs,
+        jobs=execution.jobs or settings.jobs or request.jobs,
         calendar=loaded.calendar.value,
         parameters=loaded.parameters,
         source=loaded.place,
-        cache=effort.cache,
+        cache=execution.cache,
         grace_s=settings.grace_s,
     )
 
@@ -140,64 +147,64 @@ def _display(*, json: bool) -> Display:
     return Live() if sys.stdout.isatty() else Lines(sys.stdout)
 
 
-def selected(pipeline: Pipeline, wish: Wish) -> Selection | None:
-    """The part of the pipeline that was asked for; None for all of it.
+def select_nodes(pipeline: Pipeline, options: RunOptions) -> Selection | None:
+    """The part of the pipeline that the options select; None for all of it.
 
     Raises:
-        UsageError: an unknown node, an empty part, or words that contradict each other.
+        UsageError: an unknown node, an empty part, or options that contradict each other.
     """
-    if wish.only and (wish.first or wish.last or wish.skip):
-        raise UsageError("--only says which nodes run, so --from, --to and --skip have no place beside it.")
-    if wish.only:
-        part = pipeline.select(first=wish.only, last=wish.only)
-        between = [n for n in part.run if n not in wish.only]
+    if options.only and (options.first or options.last or options.skip):
+        raise UsageError("--only cannot be combined with --from, --to or --skip.")
+    if options.only:
+        part = pipeline.select(first=options.only, last=options.only)
+        between = [n for n in part.run if n not in options.only]
         if between:
             raise UsageError(
-                f"--only {' --only '.join(wish.only)} leaves out what lies between them: {', '.join(between)}. "
-                "Name these too, or run the nodes one after the other."
+                f"--only {' --only '.join(options.only)} leaves out the nodes between them: {', '.join(between)}. "
+                "Add these, or run the nodes one after the other."
             )
         return part
-    if wish.first or wish.last or wish.skip:
-        return pipeline.select(first=wish.first, last=wish.last, skip=wish.skip)
+    if options.first or options.last or options.skip:
+        return pipeline.select(first=options.first, last=options.last, skip=options.skip)
     return None
 
 
-def span_typed(text: str, calendar: Calendar) -> int:
-    """The span that was typed.
+def parse_span(text: str, calendar: Calendar) -> int:
+    """Parses a span from the command line.
 
     Raises:
-        UsageError: it is none; or, where spans are dates, a small number: `5` is 1970-01-06, which nobody means.
+        UsageError: it is not a span; or spans are dates and it is a small number: `5` would be 1970-01-06.
     """
     span = calendar.parse(text)
     label = calendar.label(span)
     if calendar is not Calendar.NUMBER and label < str(_NO_DATA_BEFORE) and label != text.strip():
         raise UsageError(
-            f"{text} is {label} here, since a number counts the {calendar.value}s from 1970-01-01. {calendar.hint}\n"
-            f"If that is what you mean, write it so: {label}"
+            f"{text} is {label} here, because numbers count {calendar.value}s from 1970-01-01. {calendar.hint}\n"
+            f"If you mean that date, write {label}"
         )
     return span
 
 
-def moment(text: str, zone: tzinfo | None = None) -> datetime:
-    """A point in time as it is typed: ISO 8601; without a zone it is time in `zone`, or local time.
+def parse_time(text: str, zone: tzinfo | None = None) -> datetime:
+    """Parses a time from the command line: ISO 8601; without a zone it is in `zone`, or local.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a time.
     """
     try:
         typed = datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(
-            f"{text!r} is no time; write 2013-01-08, 2013-01-08T03:00 (your zone) or 2013-01-08T03:00Z (UTC)."
+            f"{text!r} is not a time; write 2013-01-08, 2013-01-08T03:00 (your zone) or 2013-01-08T03:00Z (UTC)."
         ) from error
     return (typed.replace(tzinfo=zone) if typed.tzinfo is None and zone is not None else typed).astimezone(UTC)
 
 
-def base_run(store: Store, pipeline: str, typed: str | None) -> int | None:
-    """The number of the run that stands in for nodes left out; None lets the runner choose.
+def find_base_run(store: Store, pipeline: str, typed: str | None) -> int | None:
+    """The number of the run that supplies the outputs of nodes left out; None lets the runner choose.
 
     Raises:
-        UsageError: it is no number, or a run of another pipeline.
+        UsageError: it is not a number, or a run of another pipeline.
         NotRecorded: there is no such run.
     """
     if typed is None:
@@ -205,16 +212,16 @@ def base_run(store: Store, pipeline: str, typed: str | None) -> int | None:
     if typed == "latest":
         newest = find.latest(store, pipeline)
         if newest is None:
-            raise UsageError(f"{pipeline!r} has no run yet that could be the base; run the whole pipeline first.")
+            raise UsageError(f"{pipeline!r} has no run yet that could be the base run; run the whole pipeline first.")
         return newest.number
     name, slash, number = typed.rpartition("/")
     if not number.isascii() or not number.isdigit() or (slash and name != pipeline):
-        raise UsageError(f"--base-run takes the number of a run of {pipeline!r}, or `latest`; not {typed!r}.")
+        raise UsageError(f"--base-run takes the number of a run of {pipeline!r}, or `latest`; found {typed!r}.")
     return store.run(pipeline, int(number)).number
 
 
-def told(outcome: RunOutcome, elsewhere: Sequence[str] = ()) -> str:
-    """What to say at the end of a run: verdict and one line; after a failure each error, its log, and the way on.
+def format_run_outcome(outcome: RunOutcome, elsewhere: Sequence[str] = ()) -> str:
+    """The verdict and a summary line of a run; after a failure each error, its log, and the command that resumes.
 
     `elsewhere` is --root and --config as they were typed.
     """
@@ -225,14 +232,14 @@ def told(outcome: RunOutcome, elsewhere: Sequence[str] = ()) -> str:
         failed = outcome.executions[node]
         parts.append(f"\n{node} failed: {strip_control(failed.error or '').strip()}")
         if failed.log and Path(failed.log).is_file():
-            parts.append(f"Its log:  {failed.log}")
+            parts.append(f"Log:  {failed.log}")
     if not outcome.succeeded:
-        way_on = shlex.join(["spanwise", "resume", outcome.run.name, *elsewhere])
-        parts.append(f"{'' if not outcome.failed else chr(10)}Go on from there:  {way_on}")
+        command = shlex.join(["spanwise", "resume", outcome.run.name, *elsewhere])
+        parts.append(f"{'' if not outcome.failed else chr(10)}Resume it:  {command}")
     return "\n".join(parts)
 
 
-def document(outcome: RunOutcome) -> Document:
+def outcome_document(outcome: RunOutcome) -> Document:
     """The outcome for programs."""
     calendar = run_calendar(outcome.run)
     return {
@@ -244,7 +251,7 @@ def document(outcome: RunOutcome) -> Document:
 
 
 def exit_code(outcome: RunOutcome) -> int:
-    """0 for a run that went well, 130 for one that Ctrl-C ended, else 1."""
+    """0 for a run that succeeded, 130 for one that Ctrl-C ended, else 1."""
     if outcome.succeeded:
         return 0
     interrupted = outcome.run.state is State.CANCELED and "SIGINT" in (outcome.run.error or "")

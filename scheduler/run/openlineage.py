@@ -1,8 +1,8 @@
-"""OpenLineage: tells lineage servers what runs and their nodes do, as it happens (openlineage.io, spec 2).
+"""OpenLineage: sends the events of runs and nodes to lineage servers (openlineage.io, spec 2).
 
-A run neither waits for it nor fails by it: events go through a thread of their own, and what could not be sent is told.
+A run neither waits for a server nor fails because of it: a thread sends the events, and warns about unsent ones.
 A pipeline is a job and so is each of its nodes, `flights` and `flights.Trainer`; a channel is a dataset, and the spans
-that were read or made are its partitions. The library is imported when it is asked for, and only then.
+that were read or written are its partitions. The library is imported only when OpenLineage is configured.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("spanwise.openlineage")
 
 NAMESPACE = "spanwise"
-"""Of our jobs and datasets, unless the settings or OPENLINEAGE_NAMESPACE say another."""
+"""The namespace of jobs and datasets, unless the settings or OPENLINEAGE_NAMESPACE have another."""
 
 LINGER_S = 10.0
-"""How long a run that has ended waits for what is not sent yet."""
+"""How long a run that has ended waits for unsent events."""
 
-_SWITCHES = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG", "OPENLINEAGE__")  # variables that say where to send to
+_SWITCHES = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG", "OPENLINEAGE__")  # variables that configure a destination
 _STARTED = "START"
 _ENDS = {State.COMPLETE: "COMPLETE", State.CACHED: "COMPLETE", State.FAILED: "FAIL", State.CANCELED: "ABORT"}
 
 Facets: TypeAlias = "dict[str, facets.RunFacet]"
 
 
-def asked_for(settings: Settings) -> bool:
-    """Whether settings or variables say where to send events to."""
+def is_enabled(settings: Settings) -> bool:
+    """Whether settings or environment variables configure a destination."""
     if os.environ.get("OPENLINEAGE_DISABLED", "").strip().lower() == "true":
         return False
     return bool(settings.openlineage) or any(name.startswith(_SWITCHES) for name in os.environ)
@@ -59,29 +59,29 @@ def asked_for(settings: Settings) -> bool:
 
 @contextlib.contextmanager
 def emitting(settings: Settings, store: Store, observe: Observer) -> Iterator[Observer]:
-    """The observer, which now also sends what happens; as it was, where nobody has asked for that.
+    """Yields an observer that also sends events; the same observer when OpenLineage is not configured.
 
-    Variables may be meant for other programs, so what is wrong with them is only told.
+    Environment variables may be meant for other programs, so errors in them are only logged.
 
     Raises:
-        SettingsError: `[openlineage]` is set and cannot be used, or the extra is not installed.
+        SettingsError: `[openlineage]` is wrong, or the extra is not installed.
     """
     client = None
-    if asked_for(settings):
+    if is_enabled(settings):
         try:
             client = _client(settings)
         except SettingsError as error:
             if settings.openlineage:
                 raise
-            log.warning("openlineage-failed", extra={"reason": str(error)})
+            log.warning("openlineage-send-failed", extra={"reason": str(error)})
     if client is None:
         yield observe
         return
-    scribe = Scribe(
+    converter = EventConverter(
         namespace=str(settings.openlineage.get("namespace") or os.environ.get("OPENLINEAGE_NAMESPACE") or NAMESPACE),
         home=root.identity(store) or "",
     )
-    sender = _Sender(client, scribe)
+    sender = _EventSender(client, converter)
 
     def both(event: Event) -> None:
         observe(event)
@@ -94,33 +94,33 @@ def emitting(settings: Settings, store: Store, observe: Observer) -> Iterator[Ob
 
 
 def _client(settings: Settings) -> OpenLineageClient:
-    """A client as `[openlineage]` says, or the standard's variables and files.
+    """A client as configured by `[openlineage]`, or by the standard variables and files.
 
     Raises:
-        SettingsError: it cannot be made.
+        SettingsError: it could not be created.
     """
     try:
         from openlineage.client import OpenLineageClient
         from openlineage.client.event_v2 import set_producer
     except ImportError as error:
         raise SettingsError(
-            "OpenLineage events are asked for, but its library is not installed: pip install 'spanwise[openlineage]'"
+            "OpenLineage is configured, but its library is not installed: pip install 'spanwise[openlineage]'"
         ) from error
     set_producer(f"urn:spanwise:{__version__}")
     transport = settings.openlineage.get("transport")
     try:
         return OpenLineageClient(config={"transport": transport} if transport else None)
-    except Exception as error:  # each transport raises errors of its own
+    except Exception as error:  # each transport raises its own errors
         where = f"{settings.file}: openlineage.transport" if transport else "The variables OPENLINEAGE_*"
-        raise SettingsError(f"{where} cannot be used: {error}.") from error
+        raise SettingsError(f"{where}: could not create the transport: {error}.") from error
 
 
-class _Sender:
-    """Sends events in the order in which they come, on a thread of its own."""
+class _EventSender:
+    """Sends events in order, on a thread of its own."""
 
-    def __init__(self, client: OpenLineageClient, scribe: Scribe) -> None:
+    def __init__(self, client: OpenLineageClient, converter: EventConverter) -> None:
         self._client = client
-        self._scribe = scribe
+        self._converter = converter
         self._waiting: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._unsent = 0
         self._thread = threading.Thread(target=self._send_all, name="openlineage", daemon=True)
@@ -130,36 +130,38 @@ class _Sender:
         self._waiting.put(event)
 
     def close(self) -> None:
-        """Waits for what is not sent yet, but not for ever."""
+        """Waits for unsent events, at most `LINGER_S`."""
         self._waiting.put(None)
         self._thread.join(LINGER_S)
         left = max(0, self._waiting.qsize() - 1) + self._unsent
         if self._thread.is_alive() or left:
-            log.warning("openlineage-unsent", extra={"reason": f"{format_count(max(1, left), 'event')} not sent"})
+            log.warning(
+                "openlineage-events-unsent", extra={"reason": f"{format_count(max(1, left), 'event')} not sent"}
+            )
 
     def _send_all(self) -> None:
         while (event := self._waiting.get()) is not None:
             try:
-                message = self._scribe.message(event)
+                message = self._converter.message(event)
                 if message is not None:
                     self._client.emit(message)
-            except Exception as error:  # noqa: BLE001  whatever it is, the run goes on
+            except Exception as error:  # noqa: BLE001  the run continues
                 if not self._unsent:
-                    log.warning("openlineage-failed", extra={"reason": f"{type(error).__name__}: {error}"})
+                    log.warning("openlineage-send-failed", extra={"reason": f"{type(error).__name__}: {error}"})
                 self._unsent += 1
-        with contextlib.suppress(Exception):  # what was sent is sent
+        with contextlib.suppress(Exception):  # all events are sent by now
             self._client.close(LINGER_S)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scribe:
-    """Puts what happens in a run into the words of the specification."""
+class EventConverter:
+    """Converts events of a run to events of the specification."""
 
     namespace: str
-    home: str  #: identity of the store: runs are numbered in each anew
+    home: str  #: identity of the store; run numbers are unique within a store only
 
     def message(self, event: Event) -> spec.RunEvent | None:
-        """The event as it is sent; None for what the specification has no word for."""
+        """The event to send; None when the specification has no such event."""
         run, execution = event.run, event.execution
         match event.what:
             case "run-started":
@@ -177,7 +179,7 @@ class Scribe:
         return None
 
     def _abandoned(self, event: Event) -> spec.RunEvent:
-        """The end of an earlier run: the server has seen it start, and nobody was left to end it."""
+        """The end of an earlier run that died: the server has only seen its start."""
         pipeline, _, number = event.message.rpartition("/")
         old = Run(pipeline=pipeline, number=int(number))
         facts = self._of_run(old, error="abandoned: its controller died")
@@ -215,14 +217,14 @@ class Scribe:
         )
 
     def _id(self, name: str) -> str:
-        """The same for the same run or attempt, so that whoever closes an abandoned one names the right one."""
+        """The same id for the same run or attempt, in whichever process: another one closes abandoned runs."""
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"spanwise:{self.home}/{name}"))
 
     def _of_run(self, run: Run, *, error: str | None = None) -> spec.Run:
         from openlineage.client import event_v2 as spec
 
-        told = {"trigger": run.trigger.value, **_span(run), **({} if run.base is None else {"base": str(run.base)})}
-        found = {**_parameters({n: str(v) for n, v in run.parameters.items()}), **_tags(told)}
+        tags = {"trigger": run.trigger.value, **_span(run), **({} if run.base is None else {"base": str(run.base)})}
+        found = {**_parameters({n: str(v) for n, v in run.parameters.items()}), **_tags(tags)}
         return spec.Run(runId=self._id(run.name), facets={**found, **_nominal(run), **_failure(error)})
 
     def _of_node(self, run: Run, execution: Execution) -> spec.Run:
@@ -233,8 +235,8 @@ class Scribe:
             run=facets.parent_run.Run(runId=self._id(run.name)),
             job=facets.parent_run.Job(namespace=self.namespace, name=run.pipeline),
         )
-        told = {"reused": str(execution.reused is not None).lower(), "attempt": str(execution.attempt), **_span(run)}
-        found = {"parent": parent, **_parameters(execution.parameters), **_tags(told), **_nominal(run)}
+        tags = {"reused": str(execution.reused is not None).lower(), "attempt": str(execution.attempt), **_span(run)}
+        found = {"parent": parent, **_parameters(execution.parameters), **_tags(tags), **_nominal(run)}
         return spec.Run(runId=self._id(execution.name), facets={**found, **_failure(execution.error)})
 
     def _pipeline_job(self, run: Run) -> spec.Job:
@@ -250,7 +252,7 @@ class Scribe:
         type_ = facets.job_type_job.JobTypeJobFacet(processingType="BATCH", integration="SPANWISE", jobType=kind)
         return spec.Job(namespace=self.namespace, name=name, facets={"jobType": type_})
 
-    def _input(self, channel: _Channel) -> spec.InputDataset:
+    def _input(self, channel: _ChannelDataset) -> spec.InputDataset:
         from openlineage.client import event_v2 as spec
         from openlineage.client import facet_v2 as facets
 
@@ -265,7 +267,7 @@ class Scribe:
             inputFacets={"inputStatistics": counted, "subset": subset},
         )
 
-    def _output(self, channel: _Channel) -> spec.OutputDataset:
+    def _output(self, channel: _ChannelDataset) -> spec.OutputDataset:
         from openlineage.client import event_v2 as spec
         from openlineage.client import facet_v2 as facets
 
@@ -282,8 +284,8 @@ class Scribe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Channel:
-    """What an execution read or made of one channel: one dataset, an artifact a partition."""
+class _ChannelDataset:
+    """The artifacts of one channel that an execution read or published: one dataset, with a partition per artifact."""
 
     name: str  #: `pipeline/node/key`
     artifacts: tuple[Artifact, ...]
@@ -295,7 +297,7 @@ class _Channel:
 
     @property
     def rows(self) -> int | None:
-        """None where they do not say."""
+        """None where an artifact does not record it."""
         counts = [rows for a in self.artifacts if isinstance(rows := a.properties.get("rows"), Mapping)]
         known = [n for rows in counts for n in rows.values() if isinstance(n, int)]
         return sum(known) if len(counts) == len(self.artifacts) else None
@@ -312,7 +314,7 @@ class _Channel:
         )
 
     def facets(self) -> dict[str, facets.DatasetFacet]:
-        """Which artifact it is, where that lies and what columns it has; of several, those of the newest."""
+        """The name, location and columns of the artifact; of several, those of the newest."""
         from openlineage.client import facet_v2 as facets
 
         newest = max(self.artifacts, key=lambda a: a.id)
@@ -328,13 +330,13 @@ class _Channel:
         return found
 
 
-def _channels(side: Mapping[str, Iterable[Artifact]], run: Run) -> list[_Channel]:
-    """By the channel they were published on, whatever input they came in by, and each artifact once."""
+def _channels(side: Mapping[str, Iterable[Artifact]], run: Run) -> list[_ChannelDataset]:
+    """The artifacts by the channel that they were published on, each once."""
     found: dict[str, dict[int, Artifact]] = {}
     for artifact in itertools.chain(*side.values()):
         found.setdefault("/".join(artifact.name.split("/")[:3]), {})[artifact.id] = artifact
     calendar = run_calendar(run)
-    return [_Channel(name=n, artifacts=tuple(those.values()), calendar=calendar) for n, those in found.items()]
+    return [_ChannelDataset(name=n, artifacts=tuple(those.values()), calendar=calendar) for n, those in found.items()]
 
 
 def _dimensions(artifact: Artifact, calendar: Calendar) -> dict[str, object]:
@@ -354,21 +356,21 @@ def _span(run: Run) -> dict[str, str]:
 def _parameters(values: Mapping[str, str]) -> Facets:
     from openlineage.client import facet_v2 as facets
 
-    words = facets.execution_parameters_run
-    given = [words.ExecutionParameter(key=name, name=name, value=value) for name, value in values.items()]
-    return {"executionParameters": words.ExecutionParametersRunFacet(parameters=given)} if given else {}
+    module = facets.execution_parameters_run
+    parameters = [module.ExecutionParameter(key=name, name=name, value=value) for name, value in values.items()]
+    return {"executionParameters": module.ExecutionParametersRunFacet(parameters=parameters)} if parameters else {}
 
 
 def _tags(values: Mapping[str, str]) -> Facets:
     from openlineage.client import facet_v2 as facets
 
-    words = facets.tags_run
-    tags = [words.TagsRunFacetFields(key=name, value=value, source="SPANWISE") for name, value in values.items()]
-    return {"tags": words.TagsRunFacet(tags=tags)}
+    module = facets.tags_run
+    tags = [module.TagsRunFacetFields(key=name, value=value, source="SPANWISE") for name, value in values.items()]
+    return {"tags": module.TagsRunFacet(tags=tags)}
 
 
 def _nominal(run: Run) -> Facets:
-    """The time that the run's span is about, where spans are days or hours."""
+    """The time range of the run's span, where spans are days or hours."""
     from openlineage.client import facet_v2 as facets
 
     lengths = {Calendar.DAY: timedelta(days=1), Calendar.HOUR: timedelta(hours=1)}
@@ -377,7 +379,7 @@ def _nominal(run: Run) -> Facets:
         return {}
     try:
         ends = [datetime(1970, 1, 1, tzinfo=UTC) + length * n for n in (run.span, run.span + 1)]
-    except OverflowError:  # a span that is no date
+    except OverflowError:  # a span beyond all dates
         return {}
     start, end = (moment.isoformat() for moment in ends)
     return {"nominalTime": facets.nominal_time_run.NominalTimeRunFacet(nominalStartTime=start, nominalEndTime=end)}
@@ -389,5 +391,5 @@ def _failure(error: str | None) -> Facets:
     if not error:
         return {}
     message, _, trace = error.partition("\n")
-    words = facets.error_message_run.ErrorMessageRunFacet
-    return {"errorMessage": words(message=message, programmingLanguage="Python", stackTrace=trace or None)}
+    facet = facets.error_message_run.ErrorMessageRunFacet
+    return {"errorMessage": facet(message=message, programmingLanguage="Python", stackTrace=trace or None)}

@@ -1,4 +1,4 @@
-"""Stopping a run from outside: ask it, wait, and where it will not end, end it and put its records right."""
+"""Stops a run from outside: signals it, waits, kills it when it does not end, and closes its records."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from spanwise.orchestrator.process import Identity
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.run_dir import remove_working_files
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
+from spanwise.scheduler.formatting import format_duration
 
 POLL_S = 0.1
 SLACK_S = 5.0
-"""What a run may take to end itself, beyond the grace of its nodes."""
+"""How long a run may take to end itself, in addition to the grace period of its nodes."""
 
-How = Literal["was over", "ended", "killed", "closed"]
+How = Literal["already ended", "ended", "killed", "closed"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stopped:
-    """What stopping a run took."""
+class StopResult:
+    """How a run was stopped."""
 
     run: Run
     how: How
@@ -34,62 +35,62 @@ class Stopped:
     pid: int | None = None  #: its controller, when it was on this machine
 
     def __str__(self) -> str:
-        run, pid = self.run, f" (pid {self.pid})" if self.pid else ""
+        run, took, pid = self.run, format_duration(self.took_s), f" (pid {self.pid})" if self.pid else ""
         match self.how:
-            case "was over":
-                return f"Run {run.name} was over already: {run.state.value}. Nothing was done."
+            case "already ended":
+                return f"Run {run.name} has already ended: {run.state.value}. Nothing was done."
             case "ended":
-                return f"Run {run.name} was asked to stop and ended after {self.took_s:.1f} s: {run.state.value}."
+                return f"Run {run.name} ended {took} after it was asked to stop: {run.state.value}."
             case "killed":
                 return (
-                    f"Run {run.name} did not end within {self.took_s:.1f} s, so its controller{pid} and all of its "
+                    f"Run {run.name} did not end within {took}, so its controller{pid} and all of its "
                     f"processes were killed; it is recorded as {run.state.value}."
                 )
             case "closed":
-                return f"Run {run.name} had died already{pid}; what it left open is recorded as {run.state.value}."
+                return f"Run {run.name} had already died{pid}; it is now recorded as {run.state.value}."
 
 
-def stop(store: Store, run: Run, root: Path, *, grace_s: float) -> Stopped:
-    """Ends a run, and returns when it has ended and its lease is free.
+def stop(store: Store, run: Run, root: Path, *, grace_s: float) -> StopResult:
+    """Stops a run, and returns when it has ended and its lease is free.
 
-    On this machine that means: no process of it is left, not even one that has detached itself.
+    On this machine no process of the run is left then, not even one that has detached itself.
 
     Raises:
-        RunError: it is on another machine and did not end in time, or processes of it would not die; they are named.
+        RunError: it is on another machine and did not end in time, or some of its processes could not be killed.
     """
     began = time.monotonic()
     if run.state.ended:
-        return Stopped(run=run, how="was over", took_s=0.0)
+        return StopResult(run=run, how="already ended", took_s=0.0)
     holder = lease.current(store, run.pipeline)
     if holder is None or holder.released or holder.token != run.token or process.alive(holder.who) is False:
-        return Stopped(run=_close(store, run, root), how="closed", took_s=time.monotonic() - began, pid=run.pid)
-    with contextlib.suppress(AlreadyClaimed):  # somebody has asked before us
+        return StopResult(run=_close(store, run, root), how="closed", took_s=time.monotonic() - began, pid=run.pid)
+    with contextlib.suppress(AlreadyClaimed):  # it was already asked to stop
         store.claim(Claim("stop", run.name))
     here = holder.who.machine == process.machine()
-    # What the controller itself has started, while its pipeline was imported for one, is not among the workers.
+    # The controller may have children that are not workers, such as those started when its pipeline was imported.
     below = [process.identity(pid) for pid in process.descendants(holder.who.pid)] if here else []
     if here:
         process.send([holder.who.pid], signal.SIGTERM)
-    waited = _waited(store, run, holder, began + grace_s + SLACK_S)
+    ended_in_time = _wait_until_ended(store, run, holder, began + grace_s + SLACK_S)
     if here:
-        _end(store, run, holder, *below)
-    if waited:
+        _kill(store, run, holder, *below)
+    if ended_in_time:
         ended = store.run(run.pipeline, run.number)
         if ended.state.ended:
             how: How = "ended"
-        else:  # it died of the signal before it could record anything
+        else:  # the signal killed it before it could record anything
             ended, how = _close(store, run, root), "killed"
-        return Stopped(run=ended, how=how, took_s=time.monotonic() - began, pid=holder.who.pid if here else None)
+        return StopResult(run=ended, how=how, took_s=time.monotonic() - began, pid=holder.who.pid if here else None)
     if not here:
         raise RunError(
-            f"Run {run.name} is on {holder.who.host} (pid {holder.who.pid}) and was asked to stop, but has not ended "
-            f"within {grace_s + SLACK_S:g} s. End it there:  kill -KILL {holder.who.pid}"
+            f"Run {run.name} is on {holder.who.host} (pid {holder.who.pid}) and was asked to stop, but did not end "
+            f"within {grace_s + SLACK_S:g} s. Kill it there:  kill -KILL {holder.who.pid}"
         )
-    return Stopped(run=_close(store, run, root), how="killed", took_s=time.monotonic() - began, pid=holder.who.pid)
+    return StopResult(run=_close(store, run, root), how="killed", took_s=time.monotonic() - began, pid=holder.who.pid)
 
 
-def _waited(store: Store, run: Run, holder: Holder, deadline: float) -> bool:
-    """Whether the run ended in time: its record is closed and its lease given back, or its controller is gone."""
+def _wait_until_ended(store: Store, run: Run, holder: Holder, deadline: float) -> bool:
+    """Waits until the record is closed and the lease released, or the controller is gone; False at the deadline."""
     while time.monotonic() < deadline:
         if process.alive(holder.who) is False:
             return True
@@ -100,23 +101,23 @@ def _waited(store: Store, run: Run, holder: Holder, deadline: float) -> bool:
     return False
 
 
-def _end(store: Store, run: Run, holder: Holder, *below: Identity) -> None:
-    """Kills the controller and all that works for it, and proves that nothing is left."""
-    now = lease.read(store, holder.pipeline, holder.token) or holder  # the mark is noted after the lease is taken
+def _kill(store: Store, run: Run, holder: Holder, *below: Identity) -> None:
+    """Kills the controller and all of its processes, and verifies that none is left."""
+    now = lease.read(store, holder.pipeline, holder.token) or holder  # the mark is recorded after the lease is acquired
     if left := process.end(now.mark, holder.who, *below):
-        raise RunError(f"Run {run.name} was killed, but processes of it would not die: {process.named(left)}")
+        raise RunError(f"Run {run.name} was killed, but some of its processes could not be: {process.named(left)}")
 
 
 def _close(store: Store, run: Run, root: Path) -> Run:
     """Records the end of a run whose controller is gone.
 
     Raises:
-        RunError: processes of it, or of one before it, would not die.
+        RunError: processes of it, or of an earlier run, could not be killed.
     """
     try:
         mine = lease.acquire(store, run.pipeline, "a stop")
     except Held:
-        return store.run(run.pipeline, run.number)  # the next run has begun; it has put the records right
+        return store.run(run.pipeline, run.number)  # the next run has begun and has closed the records
     try:
         publisher.close_abandoned_runs(store, mine, root)
     except Held as left:

@@ -83,8 +83,8 @@ def test_a_failed_run_says_which_lines_and_how_to_go_on(project: Path, shell: Co
     assert code == 1
     assert "Second failed: ValueError: as asked for" in out
     assert re.search(r'flow.py", line \d+, in run\n +raise ValueError', out)
-    assert "Its log:  " in out
-    command = out.splitlines()[-1].partition("Go on from there:  ")[2]
+    assert "Log:  " in out
+    command = out.splitlines()[-1].partition("Resume it:  ")[2]
     assert command == "spanwise resume flow/1"
     code, out, _ = shell(*command.split()[1:], "--param", "fail=false")
     assert (code, out.splitlines()[0]) == (0, "Run flow/2 started: Second, Third")
@@ -118,7 +118,7 @@ def test_what_was_run_can_be_looked_at(project: Path, shell: Command, spanwise: 
         assert json.loads(out), words
     assert spanwise("logs", "flow", "First")[1] == "first says hello\n"
     assert [a["name"] for a in json.loads(spanwise("artifacts", "--json")[1])][-1] == "flow/First/report/1"
-    assert "flow/1 was over already: complete" in spanwise("stop", "1")[1]
+    assert "flow/1 has already ended: complete" in spanwise("stop", "1")[1]
 
 
 @pytest.mark.parametrize("words", [("runs",), ("artifacts",)])
@@ -133,11 +133,11 @@ def test_a_list_of_nothing_is_empty(folder: Path, spanwise: Command, words: tupl
     [
         (FLOW, ("run", "nowhere.py"), "There is no file nowhere.py"),
         (FLOW, ("run", "given.py", "--from", "Frist"), "Did you mean First?"),
-        (FLOW, ("run", "given.py", "--only", "First", "--only", "Third"), "lies between them: Second"),
+        (FLOW, ("run", "given.py", "--only", "First", "--only", "Third"), "leaves out the nodes between them: Second"),
         (FLOW, ("run", "given.py", "--param", "sleep_s=long"), "sleep_s takes float"),
         (FLOW, ("run", "given.py", "--param", "slep_s=1"), "Did you mean 'sleep_s'?"),
         (FLOW, ("run", "given.py", "--span", "2013-01-05"), "is not a span. A span is a whole number here"),
-        (FLOW, ("run", "given.py", "--as-of", "noon"), "is no time"),
+        (FLOW, ("run", "given.py", "--as-of", "noon"), "is not a time"),
         (FLOW, ("run", "given.py", "--jobs", "0"), "--jobs"),
         (FLOW, ("run", "given.py", "--base-run", "latest"), "has no run yet"),
         (FLOW, ("run", "given.py", "--from", "Second"), "leaves out: First. No run of it"),
@@ -145,10 +145,10 @@ def test_a_list_of_nothing_is_empty(folder: Path, spanwise: Command, words: tupl
         (FLOW, ("graph", "given.py", "--format", "pdf"), "--format"),
         (FLOW, ("show", "flow"), "Nothing has run here yet"),
         (FLOW, ("stop", "flow/3"), "Nothing has run here yet"),
-        (FLOW, ("logs", "flow", "--follow", "--json"), "take one of them"),
+        (FLOW, ("logs", "flow", "--follow", "--json"), "exclude each other"),
         (FLOW, ("init", "."), "is not empty"),
         (INGEST, ("run", "given.py", "--span", "5 May"), "A span is a day here, for example"),
-        (INGEST, ("run", "given.py", "--span", "5"), "write it so: 1970-01-06"),
+        (INGEST, ("run", "given.py", "--span", "5"), "write 1970-01-06"),
         (INGEST, ("run", "given.py", "--param", "pattern=data/{YYYY}/*.csv"), "{YYYY}"),
         ("x = (", ("validate", "given.py"), "SyntaxError"),
         ("import nowhere_at_all", ("validate", "given.py"), "import nowhere_at_all"),
@@ -405,7 +405,7 @@ def test_a_type_that_was_misspelt_is_told(project: Path, spanwise: Command, shel
 
     assert spanwise("artifacts", "--type", "Reprot")[:2] == (
         0,
-        "No Reprot was published here. Did you mean Report? There are: Report.\n",
+        "No Reprot was published here. Did you mean Report? Published types: Report.\n",
     )
 
 
@@ -444,7 +444,7 @@ def test_ctrl_c_stops_a_run_and_leaves_nothing(project: Path, shell: Command) ->
 
     assert (child.returncode, err) == (130, "")
     assert "Second canceled" in out
-    assert "Go on from there:  spanwise resume flow/1" in out
+    assert "Resume it:  spanwise resume flow/1" in out
     assert below
     assert living(below) == []
     assert json.loads(shell("show", "1", "--json")[1])["state"] == "canceled"
@@ -522,7 +522,7 @@ def test_the_doctor_finds_what_a_dead_run_has_left(project: Path, shell: Command
     assert "warn  lease of flow: left by run 1" in out
     assert "-> spanwise stop flow" in out
 
-    assert "had died already" in shell("stop", "flow")[1]
+    assert "had already died" in shell("stop", "flow")[1]
     assert "warn" not in shell("doctor")[1]
 
 

@@ -11,7 +11,7 @@ from tests.scheduler.conftest import environment
 
 def test_the_starter_is_a_pipeline_with_data_settings_and_a_test(folder: Path) -> None:
     """It validates as it is written, with the settings it is written with."""
-    starter.write(folder / "rides")
+    starter.write_project(folder / "rides")
 
     read = settings.read(folder=folder / "rides")
     loaded = load.load(str(folder / "rides" / "rides.py"), settings=read.params)
@@ -24,7 +24,7 @@ def test_the_starter_is_a_pipeline_with_data_settings_and_a_test(folder: Path) -
 def test_the_starter_is_the_same_every_time(folder: Path) -> None:
     """Its data are made up, but not by chance."""
     for name in ("a", "b"):
-        starter.write(folder / name)
+        starter.write_project(folder / name)
 
     texts = [{f.relative_to(folder / n): f.read_bytes() for f in (folder / n).rglob("*.*")} for n in ("a", "b")]
     assert texts[0] == texts[1]
@@ -35,8 +35,8 @@ def test_a_folder_that_holds_something_is_left_alone(folder: Path, there: str) -
     """Nothing of a user's is written over."""
     (folder / there).write_text("mine")
 
-    with pytest.raises(UsageError, match=f"is not empty \\(it holds {there}\\)"):
-        starter.write(folder)
+    with pytest.raises(UsageError, match=f"is not empty \\(it contains {there}\\)"):
+        starter.write_project(folder)
 
     assert [f.name for f in folder.iterdir()] == [there]
 
@@ -45,7 +45,7 @@ def test_a_fresh_repository_is_empty_enough(folder: Path) -> None:
     """`git init` may come first."""
     (folder / ".git").mkdir()
 
-    starter.write(folder)
+    starter.write_project(folder)
 
     assert (folder / "rides.py").is_file()
 
@@ -55,12 +55,12 @@ def test_a_file_is_no_folder(folder: Path) -> None:
     (folder / "x").write_text("")
 
     with pytest.raises(UsageError, match="x is a file"):
-        starter.write(folder / "x")
+        starter.write_project(folder / "x")
 
 
 def test_a_root_is_noted_in_the_settings(folder: Path) -> None:
     """`init --root` holds for every command typed there later."""
-    starter.write(folder / "rides", Path("/lake/rides"))
+    starter.write_project(folder / "rides", Path("/lake/rides"))
 
     assert settings.read(folder=folder / "rides").root == Path("/lake/rides")
 
@@ -68,7 +68,7 @@ def test_a_root_is_noted_in_the_settings(folder: Path) -> None:
 @pytest.mark.slow
 def test_the_test_of_the_starter_passes(folder: Path) -> None:
     """What is written works: two days are ingested, a model is trained, judged and pushed."""
-    starter.write(folder / "rides")
+    starter.write_project(folder / "rides")
 
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],

@@ -1,4 +1,4 @@
-"""The starter: a small project that works, written by `spanwise init`. Its files stand beside this module, as text."""
+"""The starter: a working example project, created by `spanwise init`. Its templates are next to this module."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _STATIONS = 3
 _SATURDAY = 5
 
 
-def write(folder: Path, root: Path | None = None) -> Path:
-    """Writes the project into a folder that is empty, or made here; `root` is noted in its settings.
+def write_project(folder: Path, root: Path | None = None) -> Path:
+    """Writes the project into an empty or new folder; `root` goes into its settings.
 
     Raises:
-        UsageError: the folder holds something, or is a file.
+        UsageError: the folder is not empty, or is a file.
     """
-    there = [] if not folder.exists() else [f.name for f in folder.iterdir()] if folder.is_dir() else ["a file"]
-    if set(there) - {".git"}:
-        what = f"{folder} is a file" if not folder.is_dir() else f"{folder} is not empty (it holds {there[0]})"
-        raise UsageError(f"{what}, so nothing was written. Name a new folder:  spanwise init rides")
+    entries = [] if not folder.exists() else [f.name for f in folder.iterdir()] if folder.is_dir() else ["a file"]
+    if set(entries) - {".git"}:
+        what = f"{folder} is a file" if not folder.is_dir() else f"{folder} is not empty (it contains {entries[0]})"
+        raise UsageError(f"{what}, so nothing was written. Use a new folder:  spanwise init rides")
     for name, text in _texts(root):
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -37,18 +37,18 @@ def write(folder: Path, root: Path | None = None) -> Path:
     return folder
 
 
-def told(folder: Path) -> str:
-    """What was written, and what to type next."""
+def format_next_steps(folder: Path) -> str:
+    """What was created, and the commands to try next."""
     last = FIRST_DAY + timedelta(days=DAYS - 1)
     return f"""\
-Wrote {folder}: rides.py (the pipeline), data/ ({DAYS} days of rides), spanwise.toml, test_rides.py.
+Created {folder}: rides.py (the pipeline), data/ ({DAYS} days of rides), spanwise.toml, test_rides.py.
 Try it:
   cd {folder}
   spanwise run rides.py --span {FIRST_DAY}
   spanwise run rides.py --span {FIRST_DAY + timedelta(days=1)}
   spanwise show rides
   spanwise window rides.py
-  pytest                     (needs pytest; data goes on until {last})"""
+  pytest                     (needs pytest; there is data until {last})"""
 
 
 def _texts(root: Path | None) -> Iterator[tuple[str, str]]:
@@ -62,7 +62,7 @@ def _texts(root: Path | None) -> Iterator[tuple[str, str]]:
 
 
 def _rides(day: date) -> str:
-    """Rides by hour and station: more in the afternoon, in warm weather and on work days; the same every time."""
+    """Rides by hour and station, the same every time: more in the afternoon, in warm weather and on work days."""
     chance = random.Random(day.toordinal())  # noqa: S311  made-up data, not a secret
     weekend = int(day.weekday() >= _SATURDAY)
     warmth = 12 + chance.uniform(-3, 6)

@@ -367,7 +367,7 @@ def test_a_backfill_ends_the_run_that_is_going_when_told_to(world: World) -> Non
 
     child.communicate(timeout=60)
     assert code == 0
-    assert "Run days/1 was asked to stop and ended" in out
+    assert "Run days/1 ended" in out
     assert [state for _, state in world.states()] == [State.CANCELED, State.COMPLETE]
 
 

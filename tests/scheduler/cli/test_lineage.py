@@ -196,7 +196,7 @@ def test_diff_and_why_are_told_in_the_words_of_both_runs(past, spanwise):
 
     assert "Trainer" not in table.splitlines()[0]
     assert json.loads(document)["runs"] == ["flights/1", f"flights/{last}"]
-    assert text.startswith(f"ExampleGen of flights/{last} is complete")
+    assert text.startswith(f"ExampleGen of flights/{last} was executed")
     assert json.loads(parts)["node"] == "ExampleGen"
 
 

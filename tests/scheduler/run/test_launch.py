@@ -15,45 +15,45 @@ from spanwise.orchestrator import (
 from spanwise.orchestrator.run_request import RunOutcome
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.run import launch
-from spanwise.scheduler.run.launch import Wish
+from spanwise.scheduler.run.launch import RunOptions
 from tests.scheduler.branches import pipeline
 from tests.scheduler.records import DAY, NOON, filled
 
-WISH = Wish(reference="p.py")
+OPTIONS = RunOptions(reference="p.py")
 
 
 @pytest.mark.parametrize(
-    ("wish", "run"),
+    ("options", "run"),
     [
-        (WISH, None),
-        (replace(WISH, first=["B"]), ("B", "D")),
-        (replace(WISH, last=["B"]), ("A", "B")),
-        (replace(WISH, first=["B"], last=["B"]), ("B",)),
-        (replace(WISH, skip=["A"]), ("B", "C", "D")),
-        (replace(WISH, only=["C"]), ("C",)),
-        (replace(WISH, only=["B", "C"]), ("B", "C")),
+        (OPTIONS, None),
+        (replace(OPTIONS, first=["B"]), ("B", "D")),
+        (replace(OPTIONS, last=["B"]), ("A", "B")),
+        (replace(OPTIONS, first=["B"], last=["B"]), ("B",)),
+        (replace(OPTIONS, skip=["A"]), ("B", "C", "D")),
+        (replace(OPTIONS, only=["C"]), ("C",)),
+        (replace(OPTIONS, only=["B", "C"]), ("B", "C")),
     ],
 )
-def test_words_select_a_part(wish: Wish, run: tuple[str, ...] | None) -> None:
+def test_words_select_a_part(options: RunOptions, run: tuple[str, ...] | None) -> None:
     """No words select all of it."""
-    selection = launch.selected(pipeline(), wish)
+    selection = launch.select_nodes(pipeline(), options)
 
     assert (selection and selection.run) == run
 
 
 @pytest.mark.parametrize(
-    ("wish", "says"),
+    ("options", "says"),
     [
-        (replace(WISH, first=["X"]), "has no node 'X'"),
-        (replace(WISH, first=["D"], last=["A"]), "No node of 'p' would run"),
-        (replace(WISH, only=["A"], last=["B"]), "have no place beside it"),
-        (replace(WISH, only=["A", "D"]), "lies between them: B, C"),
+        (replace(OPTIONS, first=["X"]), "has no node 'X'"),
+        (replace(OPTIONS, first=["D"], last=["A"]), "No node of 'p' would run"),
+        (replace(OPTIONS, only=["A"], last=["B"]), "cannot be combined"),
+        (replace(OPTIONS, only=["A", "D"]), "leaves out the nodes between them: B, C"),
     ],
 )
-def test_words_that_make_no_part_are_refused(wish: Wish, says: str) -> None:
+def test_words_that_make_no_part_are_refused(options: RunOptions, says: str) -> None:
     """Before anything is started."""
     with pytest.raises(UsageError) as refused:
-        launch.selected(pipeline(), wish)
+        launch.select_nodes(pipeline(), options)
 
     assert says in str(refused.value)
 
@@ -68,32 +68,32 @@ def test_words_that_make_no_part_are_refused(wish: Wish, says: str) -> None:
 )
 def test_a_time_without_zone_is_local(text: str, moment: datetime) -> None:
     """A date is its midnight."""
-    assert launch.moment(text) == moment
+    assert launch.parse_time(text) == moment
 
 
 def test_a_time_that_is_none_is_refused() -> None:
     """The message shows how one is written."""
     with pytest.raises(UsageError, match="2013-01-08T03:00Z"):
-        launch.moment("yesterday")
+        launch.parse_time("yesterday")
 
 
 @pytest.mark.parametrize(("typed", "number"), [(None, None), ("latest", 3), ("2", 2), ("flights/1", 1)])
 def test_a_base_run_is_a_number_or_the_latest(typed: str | None, number: int | None) -> None:
     """Without one, the runner looks for a run that has what is needed."""
-    assert launch.base_run(filled(), "flights", typed) == number
+    assert launch.find_base_run(filled(), "flights", typed) == number
 
 
 @pytest.mark.parametrize(("typed", "error"), [("taxi/1", UsageError), ("last", UsageError), ("9", NotRecorded)])
 def test_a_base_run_that_is_none_is_refused(typed: str, error: type[Exception]) -> None:
     """Another pipeline's run cannot stand in."""
     with pytest.raises(error):
-        launch.base_run(filled(), "flights", typed)
+        launch.find_base_run(filled(), "flights", typed)
 
 
 def test_the_latest_of_no_runs_is_refused() -> None:
     """There has to be a run first."""
     with pytest.raises(UsageError, match="has no run yet"):
-        launch.base_run(MemoryStore(), "flights", "latest")
+        launch.find_base_run(MemoryStore(), "flights", "latest")
 
 
 def outcome(*done: str, failed: tuple[str, ...] = (), skipped: tuple[str, ...] = (), **facts: object) -> RunOutcome:
@@ -111,11 +111,11 @@ def outcome(*done: str, failed: tuple[str, ...] = (), skipped: tuple[str, ...] =
 
 def test_a_failure_ends_with_its_lines_and_the_way_on() -> None:
     """First what became of the run, then each error, then the command."""
-    lines = launch.told(outcome("A", "C", failed=("B",), skipped=("D",)), ["--root", "a b"]).splitlines()
+    lines = launch.format_run_outcome(outcome("A", "C", failed=("B",), skipped=("D",)), ["--root", "a b"]).splitlines()
 
     assert lines[0].startswith("Run p/42 of span 2013-01-05: failed in 0.0 s; 2 of 4 nodes done")
     assert lines[2:4] == ["B failed: ValueError: bad", "  File x"]
-    assert lines[-1] == "Go on from there:  spanwise resume p/42 --root 'a b'"
+    assert lines[-1] == "Resume it:  spanwise resume p/42 --root 'a b'"
 
 
 @pytest.mark.parametrize(
@@ -144,21 +144,21 @@ def test_the_exit_code_says_how_the_run_ended(state: State, error: str | None, c
 )
 def test_a_span_is_typed_as_its_pipeline_counts(calendar: Calendar, typed: str, span: int) -> None:
     """An early date can be named by who means it."""
-    assert launch.span_typed(typed, calendar) == span
+    assert launch.parse_span(typed, calendar) == span
 
 
 @pytest.mark.parametrize(
     ("calendar", "typed", "says"),
     [
-        (Calendar.DAY, "5", "5 is 1970-01-06 here, since a number counts the days from 1970-01-01."),
-        (Calendar.HOUR, "15710", "write it so: 1971-10-17T14"),
-        (Calendar.DAY, "-3", "write it so: 1969-12-29"),
+        (Calendar.DAY, "5", "5 is 1970-01-06 here, because numbers count days from 1970-01-01."),
+        (Calendar.HOUR, "15710", "write 1971-10-17T14"),
+        (Calendar.DAY, "-3", "write 1969-12-29"),
     ],
 )
 def test_a_small_number_is_no_date(calendar: Calendar, typed: str, says: str) -> None:
     """Who types `--span 5` for the fifth of a month would wait for the data of 1970."""
     with pytest.raises(UsageError) as refused:
-        launch.span_typed(typed, calendar)
+        launch.parse_span(typed, calendar)
 
     assert says in str(refused.value)
 
@@ -169,7 +169,7 @@ def test_a_run_whose_model_was_refused_says_so_at_its_end() -> None:
     judged = Execution(pipeline="p", run=42, node="B", state=State.COMPLETE, outputs={"blessing": (verdict,)})
     ended = outcome("A", "C", "D", state=State.COMPLETE)
 
-    lines = launch.told(replace(ended, executions={**ended.executions, "B": judged})).splitlines()
+    lines = launch.format_run_outcome(replace(ended, executions={**ended.executions, "B": judged})).splitlines()
 
     assert lines[0] == "Not blessed: auc fell."
     assert lines[1].startswith("Run p/42 of span 2013-01-05: complete")

@@ -28,7 +28,7 @@ def _own_variables(monkeypatch):
 
 @pytest.fixture
 def scribe():
-    return openlineage.Scribe(namespace="flights-team", home="1")
+    return openlineage.EventConverter(namespace="flights-team", home="1")
 
 
 @pytest.fixture
@@ -184,7 +184,8 @@ def test_two_installations_do_not_share_the_ids_of_their_runs(tmp_path):
     past.begin(DAY)
 
     ids = {
-        told(openlineage.Scribe(namespace="n", home=home).message(started(past)))["run"]["runId"] for home in ("a", "b")
+        told(openlineage.EventConverter(namespace="n", home=home).message(started(past)))["run"]["runId"]
+        for home in ("a", "b")
     }
 
     assert len(ids) == 2
@@ -209,11 +210,11 @@ def test_nothing_is_sent_and_nothing_imported_when_nobody_asks(tmp_path):
 def test_the_standards_variables_ask_for_it_and_can_forbid_it(tmp_path, monkeypatch):
     """OPENLINEAGE_URL is enough; OPENLINEAGE_DISABLED has the last word."""
     monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:1")
-    asked = openlineage.asked_for(settings(tmp_path))
+    asked = openlineage.is_enabled(settings(tmp_path))
     monkeypatch.setenv("OPENLINEAGE_DISABLED", "True")
 
     assert asked
-    assert not openlineage.asked_for(settings(tmp_path))
+    assert not openlineage.is_enabled(settings(tmp_path))
 
 
 def test_a_server_gets_every_event_in_order(tmp_path, server):
@@ -247,7 +248,7 @@ def test_a_server_that_refuses_is_told_of_once_and_harms_nothing(tmp_path, serve
 
     mine = [r for r in caplog.records if r.name == "spanwise.openlineage"]
     assert len(seen) == 3
-    assert [r.getMessage() for r in mine] == ["openlineage-failed", "openlineage-unsent"]
+    assert [r.getMessage() for r in mine] == ["openlineage-send-failed", "openlineage-events-unsent"]
     assert mine[1].reason == "3 events not sent"
 
 
@@ -274,7 +275,7 @@ def test_a_server_that_hangs_holds_nobody_up(tmp_path, caplog, monkeypatch):
             asked.wait(30)
         answered.set()
 
-    assert "openlineage-unsent" in caplog.text
+    assert "openlineage-events-unsent" in caplog.text
 
 
 def test_a_transport_that_cannot_be_made_is_a_mistake_in_the_settings(tmp_path):
@@ -282,7 +283,7 @@ def test_a_transport_that_cannot_be_made_is_a_mistake_in_the_settings(tmp_path):
     wanted = settings(tmp_path, transport={"type": "file"})
 
     with (
-        pytest.raises(SettingsError, match=r"openlineage\.transport cannot be used: .*log_file_path"),
+        pytest.raises(SettingsError, match=r"openlineage\.transport: could not create the transport: .*log_file_path"),
         openlineage.emitting(wanted, MemoryStore(), print),
     ):
         pass
@@ -298,7 +299,7 @@ def test_variables_that_cannot_be_used_are_only_told(tmp_path, monkeypatch, capl
     ):
         assert observe is print
 
-    assert "openlineage-failed" in caplog.text
+    assert "openlineage-send-failed" in caplog.text
 
 
 def test_a_real_run_is_written_to_a_file(project, spanwise):
@@ -333,7 +334,7 @@ def test_a_run_goes_well_though_nobody_listens(project, spanwise, monkeypatch):
     code, out, err = spanwise("run", "flow.py", "--only", "First")
 
     assert code == 0
-    assert "warning: openlineage-failed" in out + err
+    assert "warning: openlineage-send-failed" in out + err
     assert "4 events not sent" in out + err
 
 

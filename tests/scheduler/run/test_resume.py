@@ -37,12 +37,12 @@ def test_what_is_left_is_what_was_not_done_and_what_comes_after(
     run: Run, done: list[Execution], left: tuple[str, ...]
 ) -> None:
     """Of the nodes that the run had, and no others."""
-    assert resume.left(run, done, pipeline()).run == left
+    assert resume.select_remaining(run, done, pipeline()).run == left
 
 
 def test_a_run_is_resumed_as_it_was_asked_for() -> None:
     """Its span, its arguments and its training from scratch hold; its own outputs stand in."""
-    request = resume.resuming(RUN, executions("A", "C", failed=("B",)), pipeline())
+    request = resume.resume_request(RUN, executions("A", "C", failed=("B",)), pipeline())
 
     assert (request.trigger, request.cause, request.base) == (Trigger.RESUME, "p/42", 42)
     assert (request.span, request.typed, request.from_scratch) == (DAY, ("x=1",), True)
@@ -50,19 +50,19 @@ def test_a_run_is_resumed_as_it_was_asked_for() -> None:
 
 def test_a_run_that_did_nothing_is_run_whole() -> None:
     """Nothing stands in, so no base is asked for what it lacks."""
-    assert resume.resuming(RUN, [], pipeline()).base is None
+    assert resume.resume_request(RUN, [], pipeline()).base is None
 
 
 def test_a_run_that_died_after_its_last_node_is_not_run_again() -> None:
     """Nothing is left of it; to act outside a second time is nobody's wish."""
-    with pytest.raises(UsageError, match="so nothing is left of it to resume"):
-        resume.resuming(RUN, executions("A", "B", "C", "D"), pipeline())
+    with pytest.raises(UsageError, match="so there is nothing to resume"):
+        resume.resume_request(RUN, executions("A", "B", "C", "D"), pipeline())
 
 
 def test_a_pipeline_that_lost_a_node_of_the_run_is_refused() -> None:
     """What was meant to be done cannot be done any more."""
-    with pytest.raises(UsageError, match="had nodes that 'p' has no longer: E"):
-        resume.resuming(replace(RUN, nodes=("A", "E")), [], pipeline())
+    with pytest.raises(UsageError, match="had nodes that 'p' no longer has: E"):
+        resume.resume_request(replace(RUN, nodes=("A", "E")), [], pipeline())
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,14 @@ def test_a_run_whose_pipeline_cannot_be_found_says_so(source: str, says: str, tm
     """Without its file nothing is known of its nodes."""
     settings = Settings(root=tmp_path, metadata=str(tmp_path / "m.db"))
     with pytest.raises(UsageError, match=says):
-        resume.loaded_again(replace(RUN, source=source), settings)
+        resume.reload_pipeline(replace(RUN, source=source), settings)
 
 
 def test_nothing_is_left_of_a_complete_run() -> None:
     """The message has the command that runs its pipeline again."""
     store = MemoryStore()
     done = store.begin_run(replace(RUN, state=State.COMPLETE))
-    with pytest.raises(UsageError, match=r"Run p/1 is complete, so nothing is left.*spanwise run /gone/p.py"):
+    with pytest.raises(
+        UsageError, match=r"Run p/1 is complete, so there is nothing to resume.*spanwise run /gone/p.py"
+    ):
         resume._refuse_complete(done)

@@ -26,9 +26,9 @@ def test_a_run_that_is_over_is_left_alone(tmp_path: Path) -> None:
 
     stopped = stopping.stop(store, run, tmp_path, grace_s=0)
 
-    assert (stopped.how, stopped.run) == ("was over", run)
+    assert (stopped.how, stopped.run) == ("already ended", run)
     assert store.claimed("stop", run.name) is None
-    assert "was over already: complete" in str(stopped)
+    assert "has already ended: complete" in str(stopped)
 
 
 def test_a_run_that_has_died_is_put_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +52,7 @@ def test_a_run_elsewhere_is_asked_and_then_given_up_on(tmp_path: Path, monkeypat
     run = begun(store, token=1)
     monkeypatch.setattr(stopping, "SLACK_S", 0.01)
 
-    with pytest.raises(RunError, match="End it there:  kill -KILL 4194304"):
+    with pytest.raises(RunError, match="Kill it there:  kill -KILL 4194304"):
         stopping.stop(store, run, tmp_path, grace_s=0)
 
     assert store.claimed("stop", run.name) is not None
