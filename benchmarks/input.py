@@ -28,7 +28,7 @@ from spanwise.pipelines.input import sources
 from spanwise.pipelines.input.dataset import Dataset
 from spanwise.pipelines.input.op import AUTOTUNE
 from spanwise.pipelines.input.sources import from_arrow, from_arrow_files
-from spanwise.pipelines.input.tuning.stats import overhead_s
+from spanwise.pipelines.input.tuning.timing import overhead_s
 
 ROWS = 2_000_000
 COLUMNS = 12

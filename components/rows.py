@@ -11,7 +11,7 @@ import pyarrow as pa
 from spanwise.orchestrator.artifact import Examples
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
-from spanwise.pipelines.input.files import conformed, unified
+from spanwise.pipelines.input.files import conform, unify_schemas
 from spanwise.pipelines.input.ops.parquet import Group, Parquet, footer, opened
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def of_part(part: Part, schema: pa.Schema, batch_size: int = 1 << 16) -> Iterato
         there = [name for name in schema.names if name in file.schema_arrow.names]
         try:
             for batch in file.iter_batches(batch_size, row_groups=[part.group], columns=there):
-                yield conformed(batch, schema)
+                yield conform(batch, schema)
         except (pa.ArrowException, OSError) as error:
             raise UnreadableInput(f"{part.path}: damaged ({error}). Ingest its span again.") from error
 
@@ -147,7 +147,7 @@ def _columns(files: Iterable[_File]) -> pa.Schema:
     def mend(name: str) -> str:
         return f"Ingest one of them again with the type pinned: types={{{name!r}: …}}."
 
-    return unified("the examples", ((file.span, file.schema) for file in files), mend)
+    return unify_schemas("the examples", ((file.span, file.schema) for file in files), mend)
 
 
 def _reading(files: Sequence[_File], schema: pa.Schema, columns: Sequence[str] | None) -> Parquet:

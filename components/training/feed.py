@@ -16,7 +16,7 @@ from spanwise.orchestrator.errors import UnreadableInput
 from spanwise.pipelines.input.dataset import Dataset
 from spanwise.pipelines.input.element import Spec
 from spanwise.pipelines.input.graph.fingerprint import of_graph
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, Stream, Through
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, SingleInputStream, Stream
 from spanwise.pipelines.input.ops.parquet import Parquet
 from spanwise.pipelines.input.snapshot.load import load
 from spanwise.pipelines.input.snapshot.source import Loaded
@@ -113,7 +113,7 @@ class Published(Op):
         return PublishedStream(self, opening)
 
 
-class PublishedStream(Through):
+class PublishedStream(SingleInputStream):
     def __init__(self, op: Published, opening: Opening) -> None:
         super().__init__(opening.open(op.reading))
         self._artifact = op.artifact
@@ -152,7 +152,7 @@ class Counted(Op):
         return CountedStream(replace(opening, report=report).open(self.input), self.tally.begin(uses))
 
 
-class CountedStream(Through):
+class CountedStream(SingleInputStream):
     def __init__(self, source: Stream, end: Callable[[], None]) -> None:
         super().__init__(source)
         self._end = end

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from spanwise.pipelines.input.dataset import Dataset
     from spanwise.pipelines.input.element import (
         ArraySpec,
-        Batch,
+        BatchSpec,
         DatasetSpec,
         ElementSpec,
         OptionalSpec,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AUTOTUNE": "op",
     "ArraySpec": "element",
-    "Batch": "element",
+    "BatchSpec": "element",
     "Dataset": "dataset",
     "DatasetIterator": "iterator",
     "DatasetSpec": "element",
@@ -83,7 +83,7 @@ __all__ = [
     "AUTOTUNE",
     "SHARD_HINT",
     "ArraySpec",
-    "Batch",
+    "BatchSpec",
     "Dataset",
     "DatasetIterator",
     "DatasetSpec",

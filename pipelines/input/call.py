@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Format: TypeAlias = Literal["arrow", "numpy"]
 
 
-def format_of(function: Callable[..., object], wanted: Format | None = None) -> Format:
+def resolve_format(function: Callable[..., object], wanted: Format | None = None) -> Format:
     """What a function that takes rows is given: what was asked for, else what its first argument is annotated with."""
     if wanted is not None:
         if wanted not in {"arrow", "numpy"}:
@@ -29,11 +29,11 @@ def format_of(function: Callable[..., object], wanted: Format | None = None) -> 
     return "arrow" if first is not None and "RecordBatch" in str(first.annotation) else "numpy"
 
 
-def caller(function: Callable[..., Any], wanted: Format | None = None) -> Callable[[Element], Any]:
+def element_caller(function: Callable[..., Any], wanted: Format | None = None) -> Callable[[Element], Any]:
     """The function of one element: tuples are spread over its arguments, RecordBatches come in the form it takes."""
     import pyarrow as pa
 
-    numpy = format_of(function, wanted) == "numpy"
+    numpy = resolve_format(function, wanted) == "numpy"
     batch = pa.RecordBatch
 
     def call(element: Element) -> Any:
@@ -44,7 +44,7 @@ def caller(function: Callable[..., Any], wanted: Format | None = None) -> Callab
     return call
 
 
-def failed(op: str, function: object, position: str, error: Exception) -> FunctionFailed:
+def function_error(op: str, function: object, position: str, error: Exception) -> FunctionFailed:
     """The error for a function that raised at that position; raise it from the function's own."""
     name = getattr(function, "__qualname__", None) or repr(function)
     return FunctionFailed(
@@ -53,6 +53,6 @@ def failed(op: str, function: object, position: str, error: Exception) -> Functi
     )
 
 
-def of_rows(start: int, block: pa.RecordBatch) -> str:
+def row_range(start: int, block: pa.RecordBatch) -> str:
     """The position of a block that begins at row `start`."""
     return f"rows {start} to {start + block.num_rows - 1}"

@@ -15,8 +15,8 @@ from spanwise.pipelines.input.element import UNKNOWN, ElementSpec, Table
 from spanwise.pipelines.input.execution.callers import Workers
 from spanwise.pipelines.input.flow import Flow
 from spanwise.pipelines.input.graph.fingerprint import FilesBy, WithFingerprint
-from spanwise.pipelines.input.graph.rewrite import RULES, Plan, optimized
-from spanwise.pipelines.input.op import AUTOTUNE, Op, Options, whole
+from spanwise.pipelines.input.graph.rewrite import RULES, RewritePlan, optimize
+from spanwise.pipelines.input.op import AUTOTUNE, Op, Options, check_whole
 from spanwise.pipelines.input.ops.as_numpy import AsNumpy
 from spanwise.pipelines.input.ops.as_rows import AsRows
 from spanwise.pipelines.input.ops.batch import Batch
@@ -352,9 +352,9 @@ class Dataset(Flow):
             if name not in known:
                 raise DatasetError(f"options({name}=…): there is no such option; there are {', '.join(known)}.")
             if name in {"block_rows", "cpu_budget", "memory_budget_bytes"} and value is not None:
-                whole("options", name, value, autotune=name == "block_rows")
+                check_whole("options", name, value, autotune=name == "block_rows")
             if name == "seed" and value is not None:
-                whole("options", name, value, at_least=0)
+                check_whole("options", name, value, at_least=0)
         if "without" in changes:
             changes["without"] = frozenset(changes["without"])
             for rule in changes["without"] - {rule.name for rule in RULES}:
@@ -362,9 +362,9 @@ class Dataset(Flow):
                 raise DatasetError(f"options(without={rule!r}): there is no such rewrite; there are {names}.")
         return Dataset(self.op, replace(self.settings, **changes))
 
-    def explain(self) -> Plan:
+    def explain(self) -> RewritePlan:
         """The graph before and after it is rewritten, and which rewrite did what and why; print it."""
-        return optimized(self.op, self.settings)
+        return optimize(self.op, self.settings)
 
     # Where it goes
 

@@ -86,7 +86,7 @@ class Table(ElementSpec):
 
 
 @dataclass(frozen=True)
-class Batch(ElementSpec):
+class BatchSpec(ElementSpec):
     """RecordBatches."""
 
     schema: pa.Schema | None  #: None if a function makes it that did not say
@@ -176,7 +176,7 @@ def spec_of(value: object) -> ElementSpec:  # noqa: PLR0911  one line per kind o
     import pyarrow as pa
 
     if isinstance(value, pa.RecordBatch):
-        return Batch(value.schema, value.num_rows)
+        return BatchSpec(value.schema, value.num_rows)
     if isinstance(value, Ragged):
         return RaggedSpec(value.values.dtype.name, value.values.shape[1:])
     if isinstance(value, Sparse):
@@ -232,7 +232,7 @@ def is_fixed(spec: ElementSpec) -> bool:
 def batched(spec: ElementSpec, size: int | None, *, ragged: bool = False) -> ElementSpec:
     """What a stack of `size` such elements is; None for stacks of different sizes. `ragged`: see `stacking.stack`."""
     if isinstance(spec, Table):
-        return Batch(spec.schema, size)
+        return BatchSpec(spec.schema, size)
     if isinstance(spec, ArraySpec):
         return _batched_arrays(spec, size, ragged=ragged)
     if isinstance(spec, SparseSpec):
@@ -254,7 +254,7 @@ def _batched_arrays(spec: ArraySpec, size: int | None, *, ragged: bool) -> Eleme
 
 def unbatched(spec: ElementSpec) -> ElementSpec:
     """What the elements of such a batch are."""
-    if isinstance(spec, Batch):
+    if isinstance(spec, BatchSpec):
         return Table(spec.schema)
     if isinstance(spec, ArraySpec | SparseSpec):
         return type(spec)(spec.dtype, None if spec.shape is None else spec.shape[1:])

@@ -19,7 +19,7 @@ Paths: TypeAlias = "PathLike | Iterable[PathLike | Iterable[PathLike]]"
 """One path, several, or several for each span. Each may be a URL, or a pattern such as `day/*.parquet`."""
 
 
-def listed(op: str, paths: Paths) -> tuple[str, ...]:
+def list_files(op: str, paths: Paths) -> tuple[str, ...]:
     """The files, in the order given; those of one pattern by name.
 
     Raises:
@@ -35,7 +35,7 @@ def listed(op: str, paths: Paths) -> tuple[str, ...]:
         return found
     if isinstance(paths, bytes) or not isinstance(paths, Iterable):
         raise DatasetError(f"{op}({paths!r:.80}): wants a path, a URL, a pattern, or a list of these.")
-    files = tuple(file for each in paths for file in listed(op, each))
+    files = tuple(file for each in paths for file in list_files(op, each))
     if not files:
         raise DatasetError(f"{op}([]): wants at least one file.")
     return files
@@ -46,7 +46,7 @@ def _remote(pattern: str) -> list[str]:
     return [filesystem.unstrip_protocol(name) for name in filesystem.glob(stem)]
 
 
-def place(path: str) -> tuple[FileSystem, str]:
+def locate(path: str) -> tuple[FileSystem, str]:
     """Where a path or URL is, and its name there.
 
     pyarrow reads URLs that it knows (S3, Google Cloud Storage, Azure, HDFS), unless fsspec is configured for them, and
@@ -81,7 +81,7 @@ def _by_fsspec(url: str) -> tuple[Any, str]:
     return filesystem, name
 
 
-def stamp(system: FileSystem, name: str, mtime_ns: int | None) -> int | str | None:
+def file_stamp(system: FileSystem, name: str, mtime_ns: int | None) -> int | str | None:
     """What changes when a file does: its time of change, or what fsspec tells of a file without one."""
     from pyarrow.fs import PyFileSystem
 
@@ -92,7 +92,7 @@ def stamp(system: FileSystem, name: str, mtime_ns: int | None) -> int | str | No
     return mtime_ns
 
 
-def unified(
+def unify_schemas(
     who: str,
     schemas: Iterable[tuple[str, pa.Schema]],
     mend: Callable[[str], str] = lambda _: "Write one of them again with the type of the other.",
@@ -108,7 +108,7 @@ def unified(
 
     found: dict[str, tuple[pa.DataType, str]] = {}
     for name, schema in schemas:
-        one_of_each(f"{who}: {name}", schema)
+        check_unique_columns(f"{who}: {name}", schema)
         for field in schema:
             before = found.get(field.name)
             if before is None or pa.types.is_null(before[0]):
@@ -121,7 +121,7 @@ def unified(
     return pa.schema([(name, type_) for name, (type_, _) in found.items()])
 
 
-def one_of_each(who: str, schema: pa.Schema) -> None:
+def check_unique_columns(who: str, schema: pa.Schema) -> None:
     """Refuses two columns of one name, of which a row could show only one.
 
     Raises:
@@ -132,7 +132,7 @@ def one_of_each(who: str, schema: pa.Schema) -> None:
         raise DatasetError(f"{who}: several columns are called {', '.join(map(repr, double))}; rename them.")
 
 
-def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The batch with the columns and types of the schema; what it lacks is null."""
     import pyarrow as pa
 

@@ -14,7 +14,7 @@ from spanwise.pipelines.input.element import Spec, Table
 from spanwise.pipelines.input.graph.fingerprint import of_graph
 from spanwise.pipelines.input.iterator import DatasetIterator
 from spanwise.pipelines.input.op import Count, Op, Options
-from spanwise.pipelines.input.tuning.autotune import Found
+from spanwise.pipelines.input.tuning.tuner import TunedSettings
 
 
 class Flow:
@@ -24,7 +24,7 @@ class Flow:
         self.op = op
         self.settings = settings or Options()
         self._passes = 0  # begun so far
-        self._found = Found()  # by autotune, in these
+        self._found = TunedSettings()  # by autotune, in these
 
     def __fingerprint__(self) -> str:
         """What a function that uses it depends on: the graph, and not how often or with which options it was run."""

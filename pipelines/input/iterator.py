@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from spanwise.orchestrator.errors import StateMismatch
-from spanwise.pipelines.input.graph.rewrite import optimized
+from spanwise.pipelines.input.graph.rewrite import optimize
 from spanwise.pipelines.input.op import (
     Element,
     Op,
@@ -18,12 +18,12 @@ from spanwise.pipelines.input.op import (
     Options,
     State,
     Stream,
-    ops_of,
-    seeded,
+    assign_seeds,
+    list_ops,
 )
-from spanwise.pipelines.input.rows import elements
-from spanwise.pipelines.input.tuning.autotune import Found, Tuner, tuned
-from spanwise.pipelines.input.tuning.stats import Trace
+from spanwise.pipelines.input.rows import open_elements
+from spanwise.pipelines.input.tuning.timing import Timeline
+from spanwise.pipelines.input.tuning.tuner import TunedSettings, Tuner, start_tuning
 
 
 class DatasetIterator(Iterator[Element]):
@@ -41,13 +41,13 @@ class DatasetIterator(Iterator[Element]):
         *,
         blocks: bool,
         dataset: Callable[[Op], object],
-        found: Found | None = None,
-        trace: Trace | None = None,
+        found: TunedSettings | None = None,
+        trace: Timeline | None = None,
     ) -> None:
         seed = secrets.randbits(63) if options.seed is None else options.seed
         self._op = op
         self._blocks = blocks
-        self._found = found or Found()
+        self._found = found or TunedSettings()
         self._trace = trace
         self.reports: list[object] = []  #: what the ops tell of this pass: a `SnapshotUse` of each snapshot
         self._opening = Opening(options=options, seed=seed, epoch=(epoch,), dataset=dataset, report=self.reports.append)
@@ -58,13 +58,13 @@ class DatasetIterator(Iterator[Element]):
     def _open(self) -> Stream:
         if self._stream is None:
             graph = self._graph()
-            opening, self.tuner = tuned(graph, self._opening, self._found, self._trace)
-            self._stream = opening.open(graph) if self._blocks else elements(opening, graph)
+            opening, self.tuner = start_tuning(graph, self._opening, self._found, self._trace)
+            self._stream = opening.open(graph) if self._blocks else open_elements(opening, graph)
             self._end = weakref.finalize(self, _end, self._stream, self.tuner)
         return self._stream
 
     def _graph(self) -> Op:
-        return optimized(seeded(self._op, self._opening.seed), self._opening.options).op
+        return optimize(assign_seeds(self._op, self._opening.seed), self._opening.options).op
 
     def __next__(self) -> Element:
         if self._closed:
@@ -82,7 +82,7 @@ class DatasetIterator(Iterator[Element]):
         }
 
     def _names(self) -> list[str]:
-        return [op.name for op in ops_of(self._graph())]
+        return [op.name for op in list_ops(self._graph())]
 
     def restore(self, state: State) -> Self:
         """Goes on where the iterator stood whose state it was.

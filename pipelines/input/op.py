@@ -79,7 +79,7 @@ def block_knob(rows: int) -> Knob:
     return Knob(name="block_rows", kind="block", value=rows, minimum=rows, maximum=rows)
 
 
-class Tuner(Protocol):
+class KnobRegistry(Protocol):
     """Finds good values for knobs while the streams run."""
 
     def register(self, knob: Knob, stream: Stream) -> None: ...
@@ -93,7 +93,7 @@ class Opening:
     seed: int = 0  #: of this iteration; every seed that the user left open comes from it
     epoch: tuple[int, ...] = (0,)  #: the iteration's number, then the round of each `repeat` around the op
     block: Knob = field(default_factory=lambda: block_knob(AUTOTUNE))  #: how many rows travel together
-    tuner: Tuner | None = None
+    tuner: KnobRegistry | None = None
     observe: Callable[[Op, Stream], Stream] | None = None  #: wraps each stream as it is opened, to time it
     dataset: Callable[[Op], object] | None = None  #: gives users' functions a nested dataset in the form they know
     report: Callable[[object], None] | None = (
@@ -192,14 +192,14 @@ class Stream(ABC):
         """Gives back threads, processes, memory and files; may be called twice."""
 
 
-class Place(Protocol):
+class Restorable(Protocol):
     """Something that knows where it stands: a stream, or the cursor over one."""
 
     def state(self) -> State: ...
     def restore(self, state: State) -> None: ...
 
 
-class Through(Stream):
+class SingleInputStream(Stream):
     """A stream over one input. Its state is that of the input, and of its own attributes those that `kept` names.
 
     Who cuts blocks passes the cursor as the `place`, which then stands for the input in the state.
@@ -207,7 +207,7 @@ class Through(Stream):
 
     kept: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, source: Stream, place: Place | None = None) -> None:
+    def __init__(self, source: Stream, place: Restorable | None = None) -> None:
         self._source = source
         self._place = place or source
 
@@ -226,7 +226,7 @@ class Through(Stream):
         self._source.close()
 
 
-def whole(op: str, argument: str, value: object, *, at_least: int = 1, autotune: bool = False) -> None:
+def check_whole(op: str, argument: str, value: object, *, at_least: int = 1, autotune: bool = False) -> None:
     """Refuses an argument that is no whole number, or too small.
 
     Raises:
@@ -241,7 +241,7 @@ def whole(op: str, argument: str, value: object, *, at_least: int = 1, autotune:
         raise DatasetError(f"{op}({argument}={value!r}): wants a whole number of at least {at_least}{also}.")
 
 
-def callable_(op: str, argument: str, value: object) -> None:
+def check_callable(op: str, argument: str, value: object) -> None:
     """Refuses an argument that cannot be called.
 
     Raises:
@@ -251,7 +251,7 @@ def callable_(op: str, argument: str, value: object) -> None:
         raise DatasetError(f"{op}({argument}={value!r}): wants a function.")
 
 
-def times(count: Count, factor: int) -> Count:
+def multiply_count(count: Count, factor: int) -> Count:
     """A number of elements, so many times; none of infinitely many is none."""
     return None if count is None else 0 if factor == 0 else count * factor
 
@@ -263,13 +263,13 @@ def ceil_div(count: Count, size: int, *, drop: bool = False) -> Count:
     return int(count) // size if drop else -(-int(count) // size)
 
 
-def mixed(seed: int, *more: int) -> int:
+def mix_seed(seed: int, *more: int) -> int:
     """A seed made of numbers, the same on every machine; other numbers make another one."""
     text = ",".join(map(str, (seed, *more)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
-def rebuilt(op: Op, change: Callable[[Op], Op], *, stop: Callable[[Op], bool] | None = None) -> Op:
+def rebuild(op: Op, change: Callable[[Op], Op], *, stop: Callable[[Op], bool] | None = None) -> Op:
     """The graph with `change` applied to each op, inputs first; what is shared stays shared.
 
     What lies below an op for which `stop` holds is left as it is.
@@ -285,20 +285,20 @@ def rebuilt(op: Op, change: Callable[[Op], Op], *, stop: Callable[[Op], bool] | 
     return walk(op)
 
 
-def seeded(op: Op, seed: int) -> Op:
+def assign_seeds(op: Op, seed: int) -> Op:
     """The graph with a seed for each op that was given none: the same seed makes the same graph."""
     numbers = itertools.count()
 
     def give(each: Op) -> Op:
         if getattr(each, "seed", 0) is not None:
             return each
-        changes: dict[str, object] = {"seed": mixed(seed, next(numbers))}
+        changes: dict[str, object] = {"seed": mix_seed(seed, next(numbers))}
         return replace(each, **changes)
 
-    return rebuilt(op, give, stop=lambda each: each.own_seeds)
+    return rebuild(op, give, stop=lambda each: each.own_seeds)
 
 
-def ops_of(op: Op) -> list[Op]:
+def list_ops(op: Op) -> list[Op]:
     """Every op of the graph once, inputs first."""
     found: dict[int, Op] = {}
 
@@ -306,5 +306,5 @@ def ops_of(op: Op) -> list[Op]:
         found[id(each)] = each
         return each
 
-    rebuilt(op, note)
+    rebuild(op, note)
     return list(found.values())

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from spanwise.pipelines.input.element import Table
+from spanwise.pipelines.input.element import Table, parts_of
 from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream
 
 if TYPE_CHECKING:
@@ -18,13 +18,13 @@ def in_rows(op: Op) -> bool:
     return isinstance(op.spec, Table)
 
 
-def elements(opening: Opening, op: Op) -> Stream:
+def open_elements(opening: Opening, op: Op) -> Stream:
     """The op's stream for those that take one element at a time: a row is a dict."""
     stream = opening.open(op)
     return RowDicts(stream) if in_rows(op) else stream
 
 
-def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def join_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Batches behind each other as one; a single one is not copied."""
     import pyarrow as pa
 
@@ -34,12 +34,23 @@ def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return one
 
 
-def bytes_of(block: pa.RecordBatch | pa.Table) -> int:
+def block_bytes(block: pa.RecordBatch | pa.Table) -> int:
     """About how many bytes rows take. Arrow's `nbytes` takes longer than it does to cut and hand on a batch."""
     try:
         return int(block.num_rows * sum([kind.bit_width for kind in block.schema.types]) // 8)
     except ValueError:  # some column's cells are of different lengths
         return int(block.nbytes)
+
+
+def weigh(element: Element) -> float:
+    """About how many bytes an element holds."""
+    pa = sys.modules.get("pyarrow")
+    if pa is not None and isinstance(element, pa.RecordBatch | pa.Table):
+        return float(block_bytes(element))
+    taken = parts_of(element)
+    if taken is not None:
+        return sum(map(weigh, taken[1]))
+    return float(getattr(element, "nbytes", 0) or sys.getsizeof(element))
 
 
 class RowCursor:
@@ -99,7 +110,7 @@ class RowCursor:
             except StopIteration:
                 break
             count -= pieces[-1].num_rows
-        return joined(pieces) if pieces else None
+        return join_batches(pieces) if pieces else None
 
     def _fetch(self) -> None:
         self._before = self._source.state()

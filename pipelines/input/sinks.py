@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.arrays import as_arrays
-from spanwise.pipelines.input.element import Batch, Ragged, Sparse, Table, each_leaf
+from spanwise.pipelines.input.element import BatchSpec, Ragged, Sparse, Table, each_leaf
 from spanwise.pipelines.input.flow import Flow, extend
 from spanwise.pipelines.input.ops.shard import Shard
-from spanwise.pipelines.input.rows import joined
+from spanwise.pipelines.input.rows import join_batches
 from spanwise.pipelines.input.stacking import stack
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def to_arrow(dataset: Flow) -> pa.Table:
     import pyarrow as pa
 
     spec = dataset.spec
-    if isinstance(spec, Table | Batch):
+    if isinstance(spec, Table | BatchSpec):
         with dataset.blocks() if isinstance(spec, Table) else dataset.iterator() as blocks:
             return pa.Table.from_batches(list(blocks), spec.schema)
     with dataset.iterator() as elements:
@@ -47,10 +47,10 @@ def to_polars(table: pa.Table) -> pl.DataFrame:
 def to_numpy(dataset: Flow) -> Any:
     import pyarrow as pa
 
-    if isinstance(dataset.spec, Table | Batch):
+    if isinstance(dataset.spec, Table | BatchSpec):
         table = to_arrow(dataset)
         empty = pa.RecordBatch.from_pylist([], table.schema)
-        return as_arrays(joined([empty, *table.to_batches()]))
+        return as_arrays(join_batches([empty, *table.to_batches()]))
     with dataset.iterator() as elements:
         found = list(elements)
     return stack(found) if found else []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.dataset import Dataset, ops_of
 from spanwise.pipelines.input.element import UNKNOWN, ElementSpec
-from spanwise.pipelines.input.files import Paths, one_of_each
+from spanwise.pipelines.input.files import Paths, check_unique_columns
 from spanwise.pipelines.input.op import Options
 from spanwise.pipelines.input.ops.arrow import Arrow
 from spanwise.pipelines.input.ops.as_rows import AsRows
@@ -54,7 +54,7 @@ def from_arrow(table: pa.Table | pa.RecordBatch) -> Dataset:
         table = pa.Table.from_batches([table])
     if not isinstance(table, pa.Table):
         raise DatasetError(f"from_arrow({type(table).__name__}): wants a pyarrow.Table or RecordBatch.")
-    one_of_each("from_arrow", table.schema)
+    check_unique_columns("from_arrow", table.schema)
     return Dataset(Arrow(table=table))
 
 

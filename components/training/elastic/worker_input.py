@@ -15,10 +15,21 @@ from spanwise.components.training.elastic.tasks import Kind, Lease, Task
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
 from spanwise.pipelines.input.dataset import Dataset
 from spanwise.pipelines.input.element import UNKNOWN, Spec, Table, parts_of
-from spanwise.pipelines.input.graph.rewrite import optimized
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, Options, State, Stream, ops_of, rebuilt, seeded
+from spanwise.pipelines.input.graph.rewrite import optimize
+from spanwise.pipelines.input.op import (
+    Count,
+    Element,
+    Op,
+    Opening,
+    Options,
+    State,
+    Stream,
+    assign_seeds,
+    list_ops,
+    rebuild,
+)
 from spanwise.pipelines.input.ops.cache import Cache
-from spanwise.pipelines.input.ops.parquet import Parquet, Reader
+from spanwise.pipelines.input.ops.parquet import Parquet, ParquetReader
 from spanwise.pipelines.input.snapshot.op import Snapshot
 
 if TYPE_CHECKING:
@@ -38,7 +49,7 @@ class Body:
     def of(self, task: Task) -> Op:
         """The graph over the rows of one task."""
         some = TaskRows(reading=self.rows, task=task, place=self.place)
-        return rebuilt(self.op, lambda each: some if each is self.rows else each)
+        return rebuild(self.op, lambda each: some if each is self.rows else each)
 
 
 def body(reading: Parquet, dataset_fn: Callable[[Dataset], Dataset], seed: int) -> Body:
@@ -52,13 +63,13 @@ def body(reading: Parquet, dataset_fn: Callable[[Dataset], Dataset], seed: int) 
     if isinstance(made.spec, Table):
         raise ParameterError("dataset_fn gives rows, and workers take batches: end it with .batch(256).")
     options = replace(made.settings, deterministic=True)
-    op = optimized(seeded(made.op, seed), options).op
-    for each in ops_of(op):
+    op = optimize(assign_seeds(made.op, seed), options).op
+    for each in list_ops(op):
         if isinstance(each, Cache | Snapshot):
             raise ParameterError(
                 f"dataset_fn: {each.name} keeps a whole pass, and it is given one task after the other. Leave it out."
             )
-    found = [each for each in ops_of(op) if isinstance(each, Parquet) and each.groups is reading.groups]
+    found = [each for each in list_ops(op) if isinstance(each, Parquet) and each.groups is reading.groups]
     if len(found) != 1:
         raise ParameterError("dataset_fn has to give what it makes of the rows that it is given, each read once.")
     if made.cardinality == float("inf"):
@@ -72,7 +83,7 @@ class Forward:
     def __init__(self, reading: Parquet, shard: int, opening: Opening) -> None:
         self.shard = shard
         self.at = 0  #: rows of the group that were read
-        self._reader = Reader(reading, opening.block)
+        self._reader = ParquetReader(reading, opening.block)
         self._batches = self._reader.read(shard)
         self._rest: pa.RecordBatch | None = None  # of the last batch that was decoded
 

@@ -9,8 +9,8 @@ from spanwise.pipelines.input.execution.callers import CallerTeam, Workers
 from spanwise.pipelines.input.execution.process import Function
 from spanwise.pipelines.input.execution.window import Permits, SlotWindow
 from spanwise.pipelines.input.op import AUTOTUNE, Element, Knob, Opening, State, Stream
-from spanwise.pipelines.input.tuning.autotune import cores
-from spanwise.pipelines.input.tuning.stats import CallTimes
+from spanwise.pipelines.input.tuning.machine import available_cores
+from spanwise.pipelines.input.tuning.reading import CallTimes
 
 
 def parallelism_knob(op: str, num_parallel: int, opening: Opening, *, minimum: int, maximum: int) -> Knob:
@@ -22,11 +22,11 @@ def parallelism_knob(op: str, num_parallel: int, opening: Opening, *, minimum: i
     name = f"{op}.num_parallel"
     if num_parallel != AUTOTUNE:
         return Knob(name=name, kind="parallelism", value=num_parallel, minimum=num_parallel, maximum=num_parallel)
-    value = minimum if opening.tuner is not None else min(maximum, cores())
+    value = minimum if opening.tuner is not None else min(maximum, available_cores())
     return Knob(name=name, kind="parallelism", value=value, minimum=minimum, maximum=maximum)
 
 
-class Ahead(Stream):
+class AheadStream(Stream):
     """Its input's elements, or a function of each, made before they are asked for.
 
     In the input's order, or with `ordered=False` in the order in which they are ready. What is on its way when the

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeVar
 
-from spanwise.pipelines.input.execution.ahead import Ahead
+from spanwise.pipelines.input.execution.ahead import AheadStream
 from spanwise.pipelines.input.execution.turns import DatasetSlot, InterleaveStream, Turns
 from spanwise.pipelines.input.execution.window import Permits
 from spanwise.pipelines.input.op import Element, Knob, State, Stream
-from spanwise.pipelines.input.tuning.stats import CallTimes
+from spanwise.pipelines.input.tuning.reading import CallTimes
 
 SlotOrNone = TypeVar("SlotOrNone", DatasetSlot, "DatasetSlot | None")
 
@@ -86,7 +86,7 @@ class LanesStream(InterleaveStream):
 
     def _opened(self, element: Element, number: int) -> Stream:
         turns, ready = self._turns, self._ready
-        return Ahead(
+        return AheadStream(
             _Unopened(lambda: turns.open_dataset(element, number)),
             name=turns.name,
             rows=turns.rows,
@@ -100,12 +100,12 @@ class LanesStream(InterleaveStream):
         super().restore(state)
         self._begun = any(self._slots)
 
-    def _lanes(self) -> list[Ahead]:
-        return [slot.stream for slot in tuple(self._slots) if slot is not None and isinstance(slot.stream, Ahead)]
+    def _lanes(self) -> list[AheadStream]:
+        return [slot.stream for slot in tuple(self._slots) if slot is not None and isinstance(slot.stream, AheadStream)]
 
 
 def _started(slot: SlotOrNone) -> SlotOrNone:
-    if slot is not None and isinstance(slot.stream, Ahead):
+    if slot is not None and isinstance(slot.stream, AheadStream):
         slot.stream.start()
     return slot
 

@@ -80,9 +80,9 @@ class Process:
                 f"{self._name}: the worker process {self._process.pid} {how} at element {position}. "
                 "If the memory ran out, let fewer work at once (num_parallel=1), or use threads."
             ) from error
-        if isinstance(answer, _Untravelled):
+        if isinstance(answer, _NotTransferable):
             raise self._not_portable(f"the result of element {position}", answer.reason)
-        if isinstance(answer, _Failure):
+        if isinstance(answer, _RaisedError):
             raise answer.error()
         result, cpu_s = answer
         self.cpu_s += cpu_s
@@ -93,7 +93,7 @@ class Process:
         if self._loaded:
             return
         answer = _receive(self._socket)
-        if isinstance(answer, _Untravelled):
+        if isinstance(answer, _NotTransferable):
             raise self._not_portable("the function", answer.reason)
         self._loaded = True
 
@@ -114,7 +114,7 @@ class Process:
         self._process.wait()
 
 
-def portable(function: Function, *, name: str) -> bytes:
+def serialize_function(function: Function, *, name: str) -> bytes:
     """A function as bytes that another process can call, with what it closes over; modules are sent by their name.
 
     Raises:
@@ -139,7 +139,7 @@ def serve(descriptor: int) -> None:
     try:
         function = pickle.loads(_receive(parent))  # noqa: S301  from our parent
     except Exception as error:  # noqa: BLE001  such as a module that is not found here
-        _send(parent, _Untravelled(f"{type(error).__name__}: {error}"))
+        _send(parent, _NotTransferable(f"{type(error).__name__}: {error}"))
         return
     _send(parent, None)
     while True:
@@ -151,12 +151,12 @@ def serve(descriptor: int) -> None:
         try:
             answer: object = (function(element, position), time.thread_time() - before)
         except Exception as error:  # noqa: BLE001  whatever it is, it is raised in the parent
-            answer = _Failure.of(error)
+            answer = _RaisedError.of(error)
         del element
         try:
             _send(parent, answer)
         except _UNPICKLABLE as error:
-            _send(parent, _Untravelled(str(error)))
+            _send(parent, _NotTransferable(str(error)))
         del answer
 
 
@@ -169,21 +169,21 @@ def _end_with(descriptor: int) -> None:
 
 
 @dataclass(frozen=True)
-class _Untravelled:
+class _NotTransferable:
     """Something that could not be pickled, or not be made of its pickle."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class _Failure:
+class _RaisedError:
     """An exception on its way: pickle forgets where it was raised and what caused it."""
 
     chain: tuple[Exception, ...]  #: the exception, its cause, the cause's cause
     told: str  #: the traceback, as Python prints it
 
     @classmethod
-    def of(cls, error: BaseException) -> _Failure:
+    def of(cls, error: BaseException) -> _RaisedError:
         told = "".join(traceback.format_exception(error))
         chain = [error]
         while (cause := chain[-1].__cause__) is not None:

@@ -18,7 +18,8 @@ from typing import Final
 from spanwise.pipelines.input.execution.callers import CallerTeam, thread_mark
 from spanwise.pipelines.input.execution.slot import AheadSlot, Origin
 from spanwise.pipelines.input.op import Element, Knob, State, Stream
-from spanwise.pipelines.input.tuning.stats import CallTimes, weight
+from spanwise.pipelines.input.rows import weigh
+from spanwise.pipelines.input.tuning.reading import CallTimes
 
 logger = logging.getLogger("spanwise.input.execution")
 
@@ -313,7 +314,7 @@ class SlotWindow:
 
     def _weigh(self, element: Element) -> None:
         if self._weighed % 64 == 0:  # weighing takes longer than passing on
-            self.element_bytes = weight(element)
+            self.element_bytes = weigh(element)
         self._weighed += 1
 
 

@@ -130,17 +130,17 @@ def _file(path: str, files_by: FilesBy) -> tuple[str | int | None, ...]:
     """Name, size and what tells the content."""
     import pyarrow as pa
 
-    from spanwise.pipelines.input.files import place, stamp
+    from spanwise.pipelines.input.files import file_stamp, locate
 
     try:
-        system, name = place(path)
+        system, name = locate(path)
         found = system.get_file_info(name)
     except (pa.ArrowException, OSError) as error:
         raise DatasetError(f"{path} cannot be looked at: {error}.") from error
     if not found.is_file:
         raise DatasetError(f"{path} is not there any more; make the dataset anew from the files there are.")
     if files_by == "mtime":
-        return path, found.size, stamp(system, name, found.mtime_ns)
+        return path, found.size, file_stamp(system, name, found.mtime_ns)
     return found.base_name, found.size, _content(system, name)
 
 

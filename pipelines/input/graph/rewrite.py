@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from spanwise.pipelines.input.element import Batch as BatchSpec
-from spanwise.pipelines.input.element import Table
-from spanwise.pipelines.input.op import AUTOTUNE, Op, Options, ops_of, rebuilt
+from spanwise.pipelines.input.element import BatchSpec, Table
+from spanwise.pipelines.input.op import AUTOTUNE, Op, Options, list_ops, rebuild
 from spanwise.pipelines.input.ops.as_numpy import AsNumpy
 from spanwise.pipelines.input.ops.batch import Batch
 from spanwise.pipelines.input.ops.concatenate import Concatenate
@@ -43,7 +42,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Fired:
+class RewriteStep:
     """A rule that did something."""
 
     rule: str
@@ -52,54 +51,54 @@ class Fired:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RewritePlan:
     """What the rewrites make of a graph; printed, it tells what they did."""
 
     before: Op
     op: Op  #: the graph after them
-    fired: tuple[Fired, ...]
+    steps: tuple[RewriteStep, ...]
 
     def __str__(self) -> str:
-        lines = [f"before: {drawn(self.before)}", f"after:  {drawn(self.op)}"]
-        lines += [f"  {each.rule} at {each.op}: {each.why}" for each in self.fired] or ["  no rewrite applies"]
+        lines = [f"before: {draw(self.before)}", f"after:  {draw(self.op)}"]
+        lines += [f"  {each.rule} at {each.op}: {each.why}" for each in self.steps] or ["  no rewrite applies"]
         return "\n".join(lines)
 
 
-def drawn(op: Op) -> str:
+def draw(op: Op) -> str:
     """A graph as a line of text, from its sources to its end."""
     if len(op.inputs) > 1:
-        return f"{op.name}({', '.join(map(drawn, op.inputs))})"
-    return f"{drawn(op.inputs[0])} > {op.name}" if op.inputs else op.name
+        return f"{op.name}({', '.join(map(draw, op.inputs))})"
+    return f"{draw(op.inputs[0])} > {op.name}" if op.inputs else op.name
 
 
-def optimized(op: Op, options: Options) -> Plan:
+def optimize(op: Op, options: Options) -> RewritePlan:
     """The graph after all rewrites that the options do not leave out."""
-    fired: list[Fired] = []
+    steps: list[RewriteStep] = []
     after = op
     if options.optimize:
         for rule in RULES:
             if rule.name not in options.without:
-                after = _applied(rule, after, fired)
-    return Plan(before=op, op=after, fired=tuple(fired))
+                after = _apply(rule, after, steps)
+    return RewritePlan(before=op, op=after, steps=tuple(steps))
 
 
-def _applied(rule: Rule, op: Op, fired: list[Fired]) -> Op:
+def _apply(rule: Rule, op: Op, steps: list[RewriteStep]) -> Op:
     def change(each: Op) -> Op:
         made = rule.change(each)
         if made is None:
             return each
-        fired.append(Fired(rule.name, each.name, made[1]))
+        steps.append(RewriteStep(rule.name, each.name, made[1]))
         # what a rule makes may be what it looks for again, one op further down
-        return _applied(rule, made[0], fired) if not rule.at_root else made[0]
+        return _apply(rule, made[0], steps) if not rule.at_root else made[0]
 
-    return change(op) if rule.at_root else rebuilt(op, change)
+    return change(op) if rule.at_root else rebuild(op, change)
 
 
 def _noop(op: Op) -> Change | None:
     match op:
         case Take(input=below, count=-1):
             why = "takes everything"
-        case Take(input=below, count=count) if _at_most(below, count):
+        case Take(input=below, count=count) if _is_at_most(below, count):
             why = "takes more than there is"
         case Skip(input=below, count=0):
             why = "skips nothing"
@@ -118,7 +117,7 @@ def _noop(op: Op) -> Change | None:
     return below, why
 
 
-def _at_most(op: Op, count: int) -> bool:
+def _is_at_most(op: Op, count: int) -> bool:
     return isinstance(op.cardinality, int) and op.cardinality <= count
 
 
@@ -129,7 +128,7 @@ def _names(op: Op) -> tuple[str, ...] | None:
 
 
 @dataclass(frozen=True)
-class Both:
+class Conjunction:
     """Two predicates as one."""
 
     first: Callable[..., Any]
@@ -148,7 +147,7 @@ def _filter_fusion(op: Op) -> Change | None:
                 ), "two conditions are one"
             elementwise = first.expression is None and second.expression is None and not first.vectorized
             if elementwise and first.format == second.format:
-                both = Both(first.predicate, second.predicate)  # type: ignore[arg-type]  # no expressions
+                both = Conjunction(first.predicate, second.predicate)  # type: ignore[arg-type]  # no expressions
                 return replace(first, predicate=both), "two predicates are one"
     return None
 
@@ -159,10 +158,10 @@ def _filter_pushdown(op: Op) -> Change | None:  # noqa: PLR0911  one line per ki
     match op.input:
         case Map(vectorized=True, writes=writes, input=below) as above if writes is not None:
             names = _names(below)
-            if names is None or not _bound(op, below) or set(writes) & columns_of(op.expression, below.spec.schema):  # type: ignore[attr-defined]
+            if names is None or not _is_bound(op, below) or set(writes) & columns_of(op.expression, below.spec.schema):  # type: ignore[attr-defined]
                 return None
             return replace(above, input=replace(op, input=below)), "the function is declared not to write its columns"
-        case Select(input=below) as above if _bound(op, below):
+        case Select(input=below) as above if _is_bound(op, below):
             return replace(above, input=replace(op, input=below)), "the columns are there before they are selected"
         case Repeat(input=below) as above:
             return replace(above, input=replace(op, input=below)), "each round is filtered alike"
@@ -180,7 +179,7 @@ def _filter_pushdown(op: Op) -> Change | None:  # noqa: PLR0911  one line per ki
     return None
 
 
-def _bound(op: Filter, below: Op) -> bool:
+def _is_bound(op: Filter, below: Op) -> bool:
     """Whether the condition can be asked of the rows below."""
     names = _names(below)
     if names is None or op.expression is None:
@@ -190,11 +189,11 @@ def _bound(op: Filter, below: Op) -> bool:
 
 
 def _projection_pushdown(op: Op) -> Change | None:
-    after = _needing(op, None)
+    after = _narrow(op, None)
     return None if after is op else (after, "columns that nobody looks at are not read")
 
 
-def _needing(op: Op, columns: frozenset[str] | None) -> Op:
+def _narrow(op: Op, columns: frozenset[str] | None) -> Op:
     """The graph with files read only as far as those columns need it; None for all of them."""
     match op:
         case Parquet(columns=read, schema=schema) if columns is not None:
@@ -213,7 +212,7 @@ def _needing(op: Op, columns: frozenset[str] | None) -> Op:
             needed = columns
         case _:
             needed = None
-    return op.with_inputs([_needing(each, needed) for each in op.inputs])
+    return op.with_inputs([_narrow(each, needed) for each in op.inputs])
 
 
 def _map_fusion(op: Op) -> Change | None:
@@ -276,7 +275,7 @@ def _prefetch_insertion(op: Op) -> Change | None:
     if (
         isinstance(op.spec, Table)
         and not isinstance(op, Prefetch)
-        and any(isinstance(each, _WORK) for each in ops_of(op))
+        and any(isinstance(each, _WORK) for each in list_ops(op))
     ):
         return Prefetch(input=op), "it works while the consumer does"
     return None

@@ -26,10 +26,10 @@ class Arrow(Op):
         return int(self.table.num_rows)
 
     def open(self, opening: Opening) -> Stream:
-        return BlockStream(self.table.to_batches(), opening.block)
+        return ArrowStream(self.table.to_batches(), opening.block)
 
 
-class BlockStream(Stream):
+class ArrowStream(Stream):
     """Gives RecordBatches that are at hand, cut to the size of a block. Its state is a number of rows."""
 
     def __init__(self, batches: Sequence[pa.RecordBatch], block: Knob) -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.arrays import as_arrays
-from spanwise.pipelines.input.element import UNKNOWN, ArraySpec, Batch, Spec, Structure
-from spanwise.pipelines.input.op import Element, Op, Opening, Stream, Through
+from spanwise.pipelines.input.element import UNKNOWN, ArraySpec, BatchSpec, Spec, Structure
+from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, Stream
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -15,19 +15,19 @@ class AsNumpy(Op):
     input: Op
 
     def __post_init__(self) -> None:
-        if not isinstance(self.input.spec, Batch):
+        if not isinstance(self.input.spec, BatchSpec):
             raise DatasetError("as_numpy: the elements are no RecordBatches; batch rows first.")
 
     @property
     def spec(self) -> Spec:
-        assert isinstance(self.input.spec, Batch)
+        assert isinstance(self.input.spec, BatchSpec)
         return arrays_of(self.input.spec)
 
     def open(self, opening: Opening) -> Stream:
         return AsNumpyStream(opening.open(self.input))
 
 
-def arrays_of(batch: Batch) -> Spec:
+def arrays_of(batch: BatchSpec) -> Spec:
     """What such RecordBatches are as dicts of arrays, as far as the types of columns say."""
     import pyarrow as pa
 
@@ -42,6 +42,6 @@ def arrays_of(batch: Batch) -> Spec:
     return Structure(dict, tuple(batch.schema.names), tuple(parts))
 
 
-class AsNumpyStream(Through):
+class AsNumpyStream(SingleInputStream):
     def __next__(self) -> Element:
         return as_arrays(next(self._source))

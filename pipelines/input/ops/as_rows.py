@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import Spec, Table
-from spanwise.pipelines.input.op import Element, Op, Opening, Stream, Through
+from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, Stream
 from spanwise.pipelines.input.rows import in_rows
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class AsRows(Op):
         return AsRowsStream(opening.open(self.input), self.schema, opening)
 
 
-class AsRowsStream(Through):
+class AsRowsStream(SingleInputStream):
     """The first block has one row and each next one twice as many, so that a slow source is not waited for."""
 
     def __init__(self, source: Stream, schema: pa.Schema, opening: Opening) -> None:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.arrays import as_arrays
-from spanwise.pipelines.input.element import Batch as BatchSpec
-from spanwise.pipelines.input.element import Spec, batched
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, Stream, Through, ceil_div, whole
+from spanwise.pipelines.input.element import BatchSpec, Spec, batched
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, SingleInputStream, Stream, ceil_div, check_whole
 from spanwise.pipelines.input.ops.as_numpy import arrays_of
 from spanwise.pipelines.input.rows import RowCursor, in_rows
 from spanwise.pipelines.input.stacking import stack
@@ -27,7 +26,7 @@ class Batch(Op):
     numpy: bool = False  #: whether batches of rows come as dicts of arrays
 
     def __post_init__(self) -> None:
-        whole("batch", "size", self.size)
+        check_whole("batch", "size", self.size)
         if isinstance(self.input.spec, BatchSpec):
             raise DatasetError("batch: the elements are RecordBatches already; use rebatch for other sizes of them.")
 
@@ -48,7 +47,7 @@ class Batch(Op):
         return ArrayBatchStream(source, self) if self.numpy else RowBatchStream(source, self)
 
 
-class RowBatchStream(Through):
+class RowBatchStream(SingleInputStream):
     def __init__(self, source: Stream, op: Batch) -> None:
         self._rows = RowCursor(source)
         super().__init__(source, self._rows)
@@ -81,7 +80,7 @@ class ArrayBatchStream(RowBatchStream):
         return {name: array[at : at + size] for name, array in self._arrays.items()}
 
 
-class BatchStream(Through):
+class BatchStream(SingleInputStream):
     def __init__(self, source: Stream, op: Batch) -> None:
         super().__init__(source)
         self._op = op

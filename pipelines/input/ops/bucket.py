@@ -12,11 +12,20 @@ from itertools import pairwise
 from typing import Any
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.call import caller, failed
+from spanwise.pipelines.input.call import element_caller, function_error
 from spanwise.pipelines.input.element import UNKNOWN, Spec
-from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream, Through, callable_, whole
+from spanwise.pipelines.input.op import (
+    Element,
+    Op,
+    Opening,
+    SingleInputStream,
+    State,
+    Stream,
+    check_callable,
+    check_whole,
+)
 from spanwise.pipelines.input.ops.padded_batch import Padding, Sizes, padded
-from spanwise.pipelines.input.rows import elements
+from spanwise.pipelines.input.rows import open_elements
 from spanwise.pipelines.input.stacking import stack
 
 
@@ -33,7 +42,7 @@ class Bucket(Op):
 
     def __post_init__(self) -> None:
         op = "bucket_by_sequence_length"
-        callable_(op, "length", self.length)
+        check_callable(op, "length", self.length)
         if any(high <= low for low, high in pairwise(self.boundaries)):
             raise DatasetError(f"{op}(boundaries={list(self.boundaries)}): wants numbers that ascend.")
         if len(self.sizes) != len(self.boundaries) + 1:
@@ -42,7 +51,7 @@ class Bucket(Op):
                 f"but there are {len(self.sizes)} batch sizes."
             )
         for size in self.sizes:
-            whole(op, "sizes", size)
+            check_whole(op, "sizes", size)
 
     @property
     def spec(self) -> Spec:
@@ -53,14 +62,14 @@ class Bucket(Op):
         return None
 
     def open(self, opening: Opening) -> Stream:
-        return BucketStream(elements(opening, self.input), self)
+        return BucketStream(open_elements(opening, self.input), self)
 
 
-class BucketStream(Through):
+class BucketStream(SingleInputStream):
     def __init__(self, source: Stream, op: Bucket) -> None:
         super().__init__(source)
         self._op = op
-        self._call = caller(op.length)
+        self._call = element_caller(op.length)
         self._at = 0  # elements read
         self._buckets: list[dict[int, Element]] = [{} for _ in op.sizes]  # by their numbers
         self._before: dict[int, State] = {}  # the source's state before each element that waits
@@ -84,7 +93,9 @@ class BucketStream(Through):
         try:
             return bisect.bisect_right(self._op.boundaries, int(self._call(element)))
         except Exception as error:
-            raise failed("bucket_by_sequence_length", self._op.length, f"element {self._at - 1}", error) from error
+            raise function_error(
+                "bucket_by_sequence_length", self._op.length, f"element {self._at - 1}", error
+            ) from error
 
     def _last(self) -> Element:
         for bucket in self._buckets:

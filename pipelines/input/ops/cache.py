@@ -9,15 +9,24 @@ from typing import Any
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import Ragged, Sparse, parts_of
-from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream, Through, seeded, whole
-from spanwise.pipelines.input.ops.arrow import BlockStream
+from spanwise.pipelines.input.op import (
+    Element,
+    Op,
+    Opening,
+    SingleInputStream,
+    State,
+    Stream,
+    assign_seeds,
+    check_whole,
+)
+from spanwise.pipelines.input.ops.arrow import ArrowStream
 from spanwise.pipelines.input.ops.tensors import ElementsStream
-from spanwise.pipelines.input.rows import RowCursor, bytes_of, in_rows
+from spanwise.pipelines.input.rows import RowCursor, block_bytes, in_rows
 
 DEFAULT_LIMIT_BYTES = 1 << 30
 
 
-class Shelf:
+class CacheContents:
     """What is kept, shared by all passes over the dataset. It stays in its process: a copy elsewhere is empty."""
 
     def __init__(self) -> None:
@@ -25,8 +34,8 @@ class Shelf:
         self.kept: list[Any] | None = None
         self.seed: int | None = None  #: of the pass that was kept
 
-    def __reduce__(self) -> tuple[type[Shelf], tuple[()]]:
-        return Shelf, ()
+    def __reduce__(self) -> tuple[type[CacheContents], tuple[()]]:
+        return CacheContents, ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,10 +44,10 @@ class Cache(Op):
 
     input: Op
     limit_bytes: int = DEFAULT_LIMIT_BYTES
-    shelf: Shelf = field(default_factory=Shelf, repr=False)
+    shelf: CacheContents = field(default_factory=CacheContents, repr=False)
 
     def __post_init__(self) -> None:
-        whole("cache", "limit_bytes", self.limit_bytes)
+        check_whole("cache", "limit_bytes", self.limit_bytes)
 
     def open(self, opening: Opening) -> Stream:
         return CacheStream(self, opening)
@@ -63,12 +72,12 @@ class CacheStream(Stream):
                 kept, seed = shelf.kept, shelf.seed
             if kept is not None and self._seed in {None, seed}:
                 self._seed = seed
-                self._source = BlockStream(kept, self._opening.block) if in_rows(op) else ElementsStream(kept)
+                self._source = ArrowStream(kept, self._opening.block) if in_rows(op) else ElementsStream(kept)
             else:
                 self._seed = self._opening.seed if self._seed is None else self._seed
                 # always as a first pass: what is kept does not depend on which pass happened to fill the shelf
                 first = replace(self._opening, seed=self._seed, epoch=(0,))
-                self._source = first.open(seeded(op.input, self._seed))
+                self._source = first.open(assign_seeds(op.input, self._seed))
                 self._found = []
         return self._source
 
@@ -131,12 +140,12 @@ class CacheStream(Stream):
         while self._at < count:
             block = rows.take(count - self._at)
             self._found.append(block)
-            self._bytes += bytes_of(block)
+            self._bytes += block_bytes(block)
             self._at += block.num_rows
         self._source = Rest(rows, self._opened())
 
 
-class Rest(Through):
+class Rest(SingleInputStream):
     """The rest of the blocks of which `rows` has taken some."""
 
     def __init__(self, rows: RowCursor, source: Stream) -> None:
@@ -157,5 +166,5 @@ def size_bytes(element: Element) -> int:
     if taken is not None:
         return sys.getsizeof(element) + sum(map(size_bytes, taken[1]))
     if hasattr(element, "get_total_buffer_size"):  # RecordBatches; of a slice only what it shows counts
-        return bytes_of(element)
+        return block_bytes(element)
     return int(getattr(element, "nbytes", 0)) or sys.getsizeof(element)

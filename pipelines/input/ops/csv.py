@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from spanwise.orchestrator.errors import DatasetError, UnreadableInput
 from spanwise.pipelines.input.element import Spec, Table
-from spanwise.pipelines.input.files import PartStream, Paths, conformed, listed, one_of_each, place
+from spanwise.pipelines.input.files import PartStream, Paths, check_unique_columns, conform, list_files, locate
 from spanwise.pipelines.input.op import Op, Opening, Stream
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Csv(Op):
             return iter(opened(self.paths[part], self.delimiter, self.schema))
 
         def finish(batch: pa.RecordBatch) -> pa.RecordBatch:
-            return conformed(batch, self.schema)
+            return conform(batch, self.schema)
 
         return PartStream(len(self.paths), read, finish, self.paths.__getitem__)
 
@@ -53,7 +53,7 @@ def csv(paths: Paths, schema: pa.Schema | None, delimiter: str) -> Csv:
     """
     if not isinstance(delimiter, str) or len(delimiter) != 1:
         raise DatasetError(f"from_csv(delimiter={delimiter!r}): wants one character.")
-    files = listed("from_csv", paths)
+    files = list_files("from_csv", paths)
     return Csv(paths=files, schema=_looked_at(files, delimiter) if schema is None else schema, delimiter=delimiter)
 
 
@@ -64,7 +64,7 @@ def _looked_at(files: Sequence[str], delimiter: str) -> pa.Schema:
     types: dict[str, pa.DataType] = {}
     for path in files:
         schema = opened(path, delimiter, None).schema
-        one_of_each(f"from_csv: {path}", schema)
+        check_unique_columns(f"from_csv: {path}", schema)
         for column in schema:
             if pa.types.is_null(types.get(column.name, pa.null())):
                 types[column.name] = column.type
@@ -81,7 +81,7 @@ def opened(path: str, delimiter: str, schema: pa.Schema | None) -> pacsv.CSVStre
     from pyarrow import csv as pacsv
 
     try:
-        filesystem, name = place(path)
+        filesystem, name = locate(path)
         return pacsv.open_csv(
             filesystem.open_input_stream(name),  # type: ignore[arg-type]  # the stubs know files of Python only
             parse_options=pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import ArraySpec, Spec, Structure, Table
-from spanwise.pipelines.input.op import Element, Op, Opening, Stream, Through, whole
+from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, Stream, check_whole
 from spanwise.pipelines.input.rows import in_rows
 
 
@@ -17,7 +17,7 @@ class Enumerate(Op):
     column: str = "index"  #: of the number, in rows
 
     def __post_init__(self) -> None:
-        whole("enumerate", "start", self.start, at_least=-(2**63))
+        check_whole("enumerate", "start", self.start, at_least=-(2**63))
         if isinstance(self.input.spec, Table) and self.input.spec.schema is not None:
             names = self.input.spec.schema.names
             if self.column in names:
@@ -37,7 +37,7 @@ class Enumerate(Op):
         return RowEnumerateStream(source, self) if in_rows(self.input) else EnumerateStream(source, self)
 
 
-class EnumerateStream(Through):
+class EnumerateStream(SingleInputStream):
     kept = ("next",)
 
     def __init__(self, source: Stream, op: Enumerate) -> None:

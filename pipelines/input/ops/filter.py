@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.arrays import as_column
-from spanwise.pipelines.input.call import Format, caller, failed, format_of, of_rows
+from spanwise.pipelines.input.call import Format, element_caller, function_error, resolve_format, row_range
 from spanwise.pipelines.input.element import Table
-from spanwise.pipelines.input.op import Element, Op, Opening, Stream, Through
+from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, Stream
 from spanwise.pipelines.input.rows import in_rows
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Filter(Op):
             raise DatasetError(
                 f"filter({self.predicate!r}): wants a function, or an expression such as col('fare') > 3."
             )
-        format_of(self.predicate, self.format)
+        resolve_format(self.predicate, self.format)
         if self.vectorized and not in_rows(self.input):
             raise DatasetError("filter(vectorized=True): the elements are not rows, so there are no blocks of them.")
 
@@ -82,7 +82,7 @@ def columns_of(expression: pc.Expression, schema: pa.Schema) -> frozenset[str]:
     return frozenset(name for name in schema.names if needs(name))
 
 
-class FilterStream(Through):
+class FilterStream(SingleInputStream):
     kept = ("at",)
 
     def __init__(self, source: Stream, op: Filter) -> None:
@@ -93,7 +93,7 @@ class FilterStream(Through):
 
     def _made(self, op: Filter) -> Callable[[Element], Any]:
         assert callable(op.predicate)
-        return caller(op.predicate, op.format)
+        return element_caller(op.predicate, op.format)
 
     def __next__(self) -> Element:
         for element in self._source:
@@ -102,7 +102,7 @@ class FilterStream(Through):
                 if self._holds(element):
                     return element
             except Exception as error:
-                raise failed("filter", self._op.predicate, f"element {self.at - 1}", error) from error
+                raise function_error("filter", self._op.predicate, f"element {self.at - 1}", error) from error
         raise StopIteration
 
 
@@ -124,7 +124,7 @@ class BlockFilterStream(FilterStream):
             try:
                 kept = block.filter(self._holds(block))
             except Exception as error:
-                raise failed("filter", self._op.predicate, of_rows(at, block), error) from error
+                raise function_error("filter", self._op.predicate, row_range(at, block), error) from error
             if kept.num_rows:
                 return kept
         raise StopIteration

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.call import failed
+from spanwise.pipelines.input.call import function_error
 from spanwise.pipelines.input.element import UNKNOWN, Spec
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, callable_
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, check_callable
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -20,7 +20,7 @@ class Generator(Op):
     result: Spec = UNKNOWN
 
     def __post_init__(self) -> None:
-        callable_("from_generator", "function", self.function)
+        check_callable("from_generator", "function", self.function)
 
     @property
     def inputs(self) -> tuple[Op, ...]:
@@ -57,7 +57,7 @@ class GeneratorStream(Stream):
         except StopIteration:
             raise
         except Exception as error:
-            raise failed("from_generator", self._op.function, f"element {self._at}", error) from error
+            raise function_error("from_generator", self._op.function, f"element {self._at}", error) from error
         self._at += 1
         return element
 

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from spanwise.orchestrator.errors import DatasetError, FunctionFailed
-from spanwise.pipelines.input.op import Element, Op, Opening, Stream, Through
+from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, Stream
 from spanwise.pipelines.input.rows import in_rows
 
 _log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class IgnoreErrors(Op):
         return IgnoreErrorsStream(opening.open(self.input))
 
 
-class IgnoreErrorsStream(Through):
+class IgnoreErrorsStream(SingleInputStream):
     def __next__(self) -> Element:
         while True:
             try:

@@ -10,13 +10,23 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.call import Format, caller, failed, format_of
+from spanwise.pipelines.input.call import Format, element_caller, function_error, resolve_format
 from spanwise.pipelines.input.element import UNKNOWN, Spec, Table
 from spanwise.pipelines.input.execution.ahead import parallelism_knob
 from spanwise.pipelines.input.execution.lanes import LanesStream
 from spanwise.pipelines.input.execution.turns import InterleaveStream, Turns
-from spanwise.pipelines.input.op import AUTOTUNE, Element, Op, Opening, Stream, callable_, mixed, seeded, whole
-from spanwise.pipelines.input.rows import elements, in_rows
+from spanwise.pipelines.input.op import (
+    AUTOTUNE,
+    Element,
+    Op,
+    Opening,
+    Stream,
+    assign_seeds,
+    check_callable,
+    check_whole,
+    mix_seed,
+)
+from spanwise.pipelines.input.rows import in_rows, open_elements
 
 
 @runtime_checkable
@@ -39,12 +49,12 @@ class Interleave(Op):
     format: Format | None = None
 
     def __post_init__(self) -> None:
-        callable_(self.word, "function", self.function)
-        format_of(self.function, self.format)
-        whole(self.word, "cycle_length", self.cycle)
-        whole(self.word, "block_length", self.block)
+        check_callable(self.word, "function", self.function)
+        resolve_format(self.function, self.format)
+        check_whole(self.word, "cycle_length", self.cycle)
+        check_whole(self.word, "block_length", self.block)
         if self.num_parallel is not None:
-            whole(self.word, "num_parallel", self.num_parallel, autotune=True)
+            check_whole(self.word, "num_parallel", self.num_parallel, autotune=True)
 
     @property
     def word(self) -> str:
@@ -68,7 +78,7 @@ class Interleave(Op):
             cycle=self.cycle,
             block=self.block,
             rows=in_rows(self),
-            open_input=lambda: elements(opening, self.input),
+            open_input=lambda: open_elements(opening, self.input),
             open_dataset=lambda element, number: self._open_dataset(element, number, opening),
         )
         if self.num_parallel is None:
@@ -86,16 +96,16 @@ class Interleave(Op):
             FunctionFailed: the function raised, or made no dataset of the kind that was promised.
         """
         try:
-            dataset = caller(self.function, self.format)(element)
+            dataset = element_caller(self.function, self.format)(element)
             if not isinstance(dataset, HasOp):
                 raise DatasetError(f"wants a dataset back, not {type(dataset).__name__}.")  # noqa: TRY301
             if isinstance(self.result, Table) and not in_rows(dataset.op):
                 raise DatasetError("wants a dataset of rows back, as spec= says.")  # noqa: TRY301
         except Exception as error:
-            raise failed(self.word, self.function, f"element {number}", error) from error
+            raise function_error(self.word, self.function, f"element {number}", error) from error
         return dataset.op
 
     def _open_dataset(self, element: Element, number: int, opening: Opening) -> Stream:
         """The stream of that dataset: one element at a time, or blocks if rows are promised."""
-        op = seeded(self.dataset_op(element, number), mixed(opening.seed, number))
-        return opening.open(op) if in_rows(self) else elements(opening, op)
+        op = assign_seeds(self.dataset_op(element, number), mix_seed(opening.seed, number))
+        return opening.open(op) if in_rows(self) else open_elements(opening, op)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from spanwise.orchestrator.errors import UnreadableInput
 from spanwise.pipelines.input.element import Spec, Table
-from spanwise.pipelines.input.files import PartStream, Paths, conformed, listed, place, unified
+from spanwise.pipelines.input.files import PartStream, Paths, conform, list_files, locate, unify_schemas
 from spanwise.pipelines.input.op import Count, Knob, Op, Opening, Stream
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class ArrowFiles(Op):
             return cut(opened(self.paths[part])[1], opening.block)
 
         def finish(batch: pa.RecordBatch) -> pa.RecordBatch:
-            return conformed(batch, self.schema)
+            return conform(batch, self.schema)
 
         return PartStream(len(self.paths), read, finish, self.paths.__getitem__)
 
@@ -53,8 +53,8 @@ def arrow_files(paths: Paths) -> ArrowFiles:
         UnreadableInput: a file is no Arrow IPC, or damaged.
         ColumnsChanged: two files have different types for one column.
     """
-    files = listed("from_arrow_files", paths)
-    schema = unified("from_arrow_files", ((path, opened(path)[0]) for path in files))
+    files = list_files("from_arrow_files", paths)
+    schema = unify_schemas("from_arrow_files", ((path, opened(path)[0]) for path in files))
     counts = [rows_in(path) for path in files]
     known = [count for count in counts if count is not None]
     return ArrowFiles(paths=files, schema=schema, rows=sum(known) if len(known) == len(counts) else None)
@@ -87,7 +87,7 @@ def rows_in(path: str) -> int | None:
     with _content(path) as content:
         if content.read(len(_MAGIC)) != _MAGIC:
             return None
-    filesystem, name = place(path)
+    filesystem, name = locate(path)
     return int(dataset.dataset(name, format="ipc", filesystem=filesystem).count_rows())
 
 
@@ -95,7 +95,7 @@ def _content(path: str) -> pa.NativeFile:
     import pyarrow as pa
     from pyarrow.fs import LocalFileSystem
 
-    filesystem, name = place(path)
+    filesystem, name = locate(path)
     return pa.memory_map(name) if isinstance(filesystem, LocalFileSystem) else filesystem.open_input_file(name)
 
 

@@ -9,13 +9,22 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.arrays import as_arrays, as_batch
-from spanwise.pipelines.input.call import Format, caller, failed, format_of, of_rows
+from spanwise.pipelines.input.call import Format, element_caller, function_error, resolve_format, row_range
 from spanwise.pipelines.input.element import UNKNOWN, Spec, Table
-from spanwise.pipelines.input.execution.ahead import Ahead, parallelism_knob
+from spanwise.pipelines.input.execution.ahead import AheadStream, parallelism_knob
 from spanwise.pipelines.input.execution.callers import Workers
-from spanwise.pipelines.input.op import AUTOTUNE, Element, Op, Opening, Stream, Through, callable_, whole
-from spanwise.pipelines.input.rows import elements, in_rows
-from spanwise.pipelines.input.tuning.autotune import cores
+from spanwise.pipelines.input.op import (
+    AUTOTUNE,
+    Element,
+    Op,
+    Opening,
+    SingleInputStream,
+    Stream,
+    check_callable,
+    check_whole,
+)
+from spanwise.pipelines.input.rows import in_rows, open_elements
+from spanwise.pipelines.input.tuning.machine import available_cores
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,10 +52,10 @@ class Map(Op):
     stateless: bool = False  #: whether the user says that calls do not depend on each other and may run side by side
 
     def __post_init__(self) -> None:
-        callable_("map", "function", self.function)
-        format_of(self.function, self.format)
+        check_callable("map", "function", self.function)
+        resolve_format(self.function, self.format)
         if self.num_parallel is not None:
-            whole("map", "num_parallel", self.num_parallel, autotune=True)
+            check_whole("map", "num_parallel", self.num_parallel, autotune=True)
         if self.workers not in get_args(Workers):
             raise DatasetError(f"map(workers={self.workers!r}): wants 'threads' or 'processes'.")
         if self.vectorized and not in_rows(self.input):
@@ -75,7 +84,7 @@ class Map(Op):
         return self.result
 
     def open(self, opening: Opening) -> Stream:
-        source = opening.open(self.input) if self.vectorized else elements(opening, self.input)
+        source = opening.open(self.input) if self.vectorized else open_elements(opening, self.input)
         if self.num_parallel is None:
             return MapStream(source, self)
         processes = self.workers == "processes"
@@ -84,9 +93,9 @@ class Map(Op):
             self.num_parallel,
             opening,
             minimum=int(processes),
-            maximum=opening.options.cpu_budget or cores() if processes else MOST_THREADS,
+            maximum=opening.options.cpu_budget or available_cores() if processes else MOST_THREADS,
         )
-        stream = Ahead(
+        stream = AheadStream(
             source,
             name=self.name,
             rows=self.vectorized,
@@ -119,13 +128,13 @@ class ElementCall:
 
     @cached_property
     def _call(self) -> Callable[[Element], Any]:
-        return caller(self.function, self.format)
+        return element_caller(self.function, self.format)
 
     def __call__(self, element: Element, position: int) -> Element:
         try:
             return self._call(element)
         except Exception as error:
-            raise failed("map", self.function, f"element {position}", error) from error
+            raise function_error("map", self.function, f"element {position}", error) from error
 
     def __getstate__(self) -> dict[str, object]:
         return {"function": self.function, "format": self.format}  # what was worked out is worked out again
@@ -141,7 +150,7 @@ class BlockCall:
 
     @cached_property
     def _arrow(self) -> bool:
-        return format_of(self.function, self.format) == "arrow"
+        return resolve_format(self.function, self.format) == "arrow"
 
     def __call__(self, block: pa.RecordBatch, position: int) -> pa.RecordBatch:
         try:
@@ -156,7 +165,7 @@ class BlockCall:
                 )
             return made if self.writes is None else self._written(block, made, self.writes)
         except Exception as error:
-            raise failed("map", self.function, of_rows(position, block), error) from error
+            raise function_error("map", self.function, row_range(position, block), error) from error
 
     def _written(self, block: pa.RecordBatch, made: pa.RecordBatch, writes: tuple[str, ...]) -> pa.RecordBatch:
         if set(made.schema.names) != set(writes):
@@ -179,7 +188,7 @@ class Chain:
         return element
 
 
-class MapStream(Through):
+class MapStream(SingleInputStream):
     kept = ("at",)
 
     def __init__(self, source: Stream, op: Map) -> None:

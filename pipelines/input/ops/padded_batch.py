@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import UNKNOWN, Spec, build, parts_of
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, Stream, Through, ceil_div, whole
-from spanwise.pipelines.input.rows import elements
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, SingleInputStream, Stream, ceil_div, check_whole
+from spanwise.pipelines.input.rows import open_elements
 from spanwise.pipelines.input.stacking import stack
 
 Padding: TypeAlias = "int | float | str | bytes | bool | None | Mapping[str, Padding] | tuple[Padding, ...]"
@@ -28,7 +28,7 @@ class PaddedBatch(Op):
     drop_remainder: bool = False
 
     def __post_init__(self) -> None:
-        whole("padded_batch", "size", self.size)
+        check_whole("padded_batch", "size", self.size)
 
     @property
     def spec(self) -> Spec:
@@ -39,10 +39,10 @@ class PaddedBatch(Op):
         return ceil_div(self.input.cardinality, self.size, drop=self.drop_remainder)
 
     def open(self, opening: Opening) -> Stream:
-        return PaddedBatchStream(elements(opening, self.input), self)
+        return PaddedBatchStream(open_elements(opening, self.input), self)
 
 
-class PaddedBatchStream(Through):
+class PaddedBatchStream(SingleInputStream):
     def __init__(self, source: Stream, op: PaddedBatch) -> None:
         super().__init__(source)
         self._op = op

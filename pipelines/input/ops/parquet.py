@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError, UnreadableInput
 from spanwise.pipelines.input.element import Spec, Table
-from spanwise.pipelines.input.files import PartStream, Paths, conformed, listed, place, unified
-from spanwise.pipelines.input.op import Count, Knob, Op, Opening, Stream, mixed
+from spanwise.pipelines.input.files import PartStream, Paths, conform, list_files, locate, unify_schemas
+from spanwise.pipelines.input.op import Count, Knob, Op, Opening, Stream, mix_seed
 from spanwise.pipelines.input.ops.filter import check, columns_of
 
 if TYPE_CHECKING:
@@ -73,9 +73,9 @@ class Parquet(Op):
         if self.shuffle:
             import numpy as np
 
-            generator = np.random.Generator(np.random.PCG64(mixed(self.seed or 0, *opening.epoch)))
+            generator = np.random.Generator(np.random.PCG64(mix_seed(self.seed or 0, *opening.epoch)))
             order = generator.permutation(len(self.groups)).tolist()
-        reader = Reader(self, opening.block)
+        reader = ParquetReader(self, opening.block)
         rows = [group.rows for group in self.groups]
         return PartStream(len(rows), reader.read, reader.finished, reader.name, order, rows.__getitem__)
 
@@ -95,12 +95,12 @@ def parquet(
         UnreadableInput: a file is no Parquet, or damaged.
         ColumnsChanged: two files have different types for one column.
     """
-    files = listed("from_parquet", paths)
+    files = list_files("from_parquet", paths)
     found = [(path, *footer(path)) for path in files]
     return Parquet(
         paths=files,
         groups=tuple(group for _, _, groups in found for group in groups),
-        schema=unified("from_parquet", ((path, schema) for path, schema, _ in found)),
+        schema=unify_schemas("from_parquet", ((path, schema) for path, schema, _ in found)),
         columns=columns,
         filter=condition,
         shuffle=shuffle,
@@ -129,13 +129,13 @@ def opened(path: str) -> pq.ParquetFile:
     import pyarrow.parquet as pq
 
     try:
-        filesystem, name = place(path)
+        filesystem, name = locate(path)
         return pq.ParquetFile(name, filesystem=filesystem, pre_buffer=True)
     except (pa.ArrowException, OSError) as error:
         raise UnreadableInput(f"{path}: cannot be read as Parquet ({error}).") from error
 
 
-class Reader:
+class ParquetReader:
     """Reads row groups, one file open at a time."""
 
     def __init__(self, op: Parquet, block: Knob) -> None:
@@ -170,12 +170,12 @@ class Reader:
             return None
         from pyarrow import dataset
 
-        filesystem, name = place(path)
+        filesystem, name = locate(path)
         fragment: Any = dataset.ParquetFileFormat().make_fragment(name, filesystem)
         return frozenset(group.id for part in fragment.split_by_row_group(self._op.filter) for group in part.row_groups)
 
     def finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        rows = conformed(batch, self._read)
+        rows = conform(batch, self._read)
         if self._op.filter is not None:
             rows = rows.filter(self._op.filter)
         return rows if self._read.names == self._given.names else rows.select(self._given.names)

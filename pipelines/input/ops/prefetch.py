@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.execution.ahead import Ahead
-from spanwise.pipelines.input.op import AUTOTUNE, Knob, Op, Opening, Stream, whole
+from spanwise.pipelines.input.execution.ahead import AheadStream
+from spanwise.pipelines.input.op import AUTOTUNE, Knob, Op, Opening, Stream, check_whole
 from spanwise.pipelines.input.rows import in_rows
 
 MOST = 64  #: elements, or blocks of rows, that autotune keeps ready
@@ -20,7 +20,7 @@ class Prefetch(Op):
     limit_bytes: int | None = None  #: what those that are ready may hold together; one is always let through
 
     def __post_init__(self) -> None:
-        whole("prefetch", "buffer", self.buffer, at_least=0, autotune=True)
+        check_whole("prefetch", "buffer", self.buffer, at_least=0, autotune=True)
         if self.limit_bytes is not None and self.limit_bytes <= 0:
             raise DatasetError(f"prefetch(limit_bytes={self.limit_bytes!r}): wants a positive number of bytes.")
 
@@ -38,7 +38,7 @@ class Prefetch(Op):
             return math.ceil(self.buffer / opening.block.value) if rows else self.buffer
 
         limit_bytes = math.inf if self.limit_bytes is None else self.limit_bytes
-        stream = Ahead(source, name=self.name, rows=rows, window=window, limit_bytes=limit_bytes)
+        stream = AheadStream(source, name=self.name, rows=rows, window=window, limit_bytes=limit_bytes)
         if self.buffer == AUTOTUNE and opening.tuner is not None:
             opening.tuner.register(knob, stream)
         return stream

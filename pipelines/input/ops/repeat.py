@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, whole
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, check_whole
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -15,7 +15,7 @@ class Repeat(Op):
 
     def __post_init__(self) -> None:
         if self.count is not None:
-            whole("repeat", "count", self.count, at_least=-1)
+            check_whole("repeat", "count", self.count, at_least=-1)
 
     @property
     def rounds(self) -> float:

@@ -12,9 +12,9 @@ from typing import Any
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import UNKNOWN, Spec
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, mixed, whole
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, check_whole, mix_seed
 from spanwise.pipelines.input.ops.concatenate import one_kind
-from spanwise.pipelines.input.rows import RowCursor, in_rows, joined
+from spanwise.pipelines.input.rows import RowCursor, in_rows, join_batches
 
 _DRAWS = 4096  # made at a time; part of what a seed means, so never change it
 
@@ -35,7 +35,7 @@ class Sample(Op):
         if not all(weight >= 0 and math.isfinite(weight) for weight in self.weights) or not sum(self.weights):
             raise DatasetError(f"{op}(weights={list(self.weights)}): wants numbers of at least 0, not all of them 0.")
         if self.seed is not None:
-            whole(op, "seed", self.seed, at_least=0)
+            check_whole(op, "seed", self.seed, at_least=0)
 
     @property
     def spec(self) -> Spec:
@@ -54,7 +54,7 @@ class Sample(Op):
         sources = [opening.open(part) for part in self.parts]
         epoch = opening.epoch if self.reshuffle_each_iteration else ()
         kind = RowSampleStream if in_rows(self) else SampleStream
-        return kind(self, sources, mixed(self.seed or 0, *epoch))
+        return kind(self, sources, mix_seed(self.seed or 0, *epoch))
 
 
 class SampleStream(Stream):
@@ -70,7 +70,7 @@ class SampleStream(Stream):
     def _drawn(self) -> Any:
         import numpy as np
 
-        generator = np.random.Generator(np.random.PCG64(mixed(self._seed, self._number)))
+        generator = np.random.Generator(np.random.PCG64(mix_seed(self._seed, self._number)))
         bounds = np.cumsum(self._op.weights) / sum(self._op.weights)
         last = max(place for place, weight in enumerate(self._op.weights) if weight)
         return np.minimum(np.searchsorted(bounds, generator.random(_DRAWS), side="right"), last)
@@ -145,7 +145,7 @@ class RowSampleStream(SampleStream):
                 if self._op.stop_on_empty:
                     order = order[place[order] < stop]
                 if len(order):
-                    return joined(pieces).take(order)
+                    return join_batches(pieces).take(order)
         raise StopIteration
 
     def _places(self) -> list[State]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.call import failed
+from spanwise.pipelines.input.call import function_error
 from spanwise.pipelines.input.element import UNKNOWN, Spec
-from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream, Through, callable_
-from spanwise.pipelines.input.rows import elements
+from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, State, Stream, check_callable
+from spanwise.pipelines.input.rows import open_elements
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -21,17 +21,17 @@ class Scan(Op):
     function: Callable[[Any, Any], tuple[Any, Any]]  #: of what is carried and an element: what to carry, and the result
 
     def __post_init__(self) -> None:
-        callable_("scan", "function", self.function)
+        check_callable("scan", "function", self.function)
 
     @property
     def spec(self) -> Spec:
         return UNKNOWN
 
     def open(self, opening: Opening) -> Stream:
-        return ScanStream(elements(opening, self.input), self)
+        return ScanStream(open_elements(opening, self.input), self)
 
 
-class ScanStream(Through):
+class ScanStream(SingleInputStream):
     """What is carried is any value of the user's, so it goes pickled into the state."""
 
     def __init__(self, source: Stream, op: Scan) -> None:
@@ -48,7 +48,7 @@ class ScanStream(Through):
             if not isinstance(made, tuple) or len(made) != 2:  # noqa: PLR2004
                 raise DatasetError(f"wants (what to carry, the result) back, not {made!r:.80}.")  # noqa: TRY301
         except Exception as error:
-            raise failed("scan", self._op.function, f"element {self._at - 1}", error) from error
+            raise function_error("scan", self._op.function, f"element {self._at - 1}", error) from error
         self._carried, result = made
         return result
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import Spec, Table
-from spanwise.pipelines.input.op import Element, Op, Opening, Stream, Through
+from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, Stream
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,7 +38,7 @@ class Select(Op):
         return SelectStream(opening.open(self.input), self.columns)
 
 
-class SelectStream(Through):
+class SelectStream(SingleInputStream):
     def __init__(self, source: Stream, columns: tuple[str, ...]) -> None:
         super().__init__(source)
         self._columns = list(columns)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, Stream, Through, ceil_div, whole
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, SingleInputStream, Stream, ceil_div, check_whole
 from spanwise.pipelines.input.rows import in_rows
 
 SHARD_HINT: Final = -1
@@ -22,8 +22,8 @@ class Shard(Op):
     def __post_init__(self) -> None:
         if self.shards == SHARD_HINT:
             return
-        whole("shard", "shards", self.shards)
-        whole("shard", "index", self.index, at_least=0)
+        check_whole("shard", "shards", self.shards)
+        check_whole("shard", "index", self.index, at_least=0)
         if self.index >= self.shards:
             raise DatasetError(f"shard(index={self.index}): of {self.shards} shards the last is {self.shards - 1}.")
 
@@ -42,7 +42,7 @@ class Shard(Op):
         return RowShardStream(source, self) if in_rows(self.input) else ShardStream(source, self)
 
 
-class ShardStream(Through):
+class ShardStream(SingleInputStream):
     kept = ("wait",)
 
     def __init__(self, source: Stream, op: Shard) -> None:

@@ -11,8 +11,18 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from spanwise.pipelines.input.op import Element, Op, Opening, Place, State, Stream, Through, mixed, whole
-from spanwise.pipelines.input.rows import RowCursor, in_rows, joined
+from spanwise.pipelines.input.op import (
+    Element,
+    Op,
+    Opening,
+    Restorable,
+    SingleInputStream,
+    State,
+    Stream,
+    check_whole,
+    mix_seed,
+)
+from spanwise.pipelines.input.rows import RowCursor, in_rows, join_batches
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -24,9 +34,9 @@ class Shuffle(Op):
 
     def __post_init__(self) -> None:
         if self.buffer is not None:
-            whole("shuffle", "buffer", self.buffer)
+            check_whole("shuffle", "buffer", self.buffer)
         if self.seed is not None:
-            whole("shuffle", "seed", self.seed, at_least=0)
+            check_whole("shuffle", "seed", self.seed, at_least=0)
 
     def open(self, opening: Opening) -> Stream:
         source = opening.open(self.input)
@@ -36,11 +46,11 @@ class Shuffle(Op):
         return ShuffleStream(source, self, epoch)
 
 
-class ShuffleStream(Through):
-    def __init__(self, source: Stream, op: Shuffle, epoch: tuple[int, ...], place: Place | None = None) -> None:
+class ShuffleStream(SingleInputStream):
+    def __init__(self, source: Stream, op: Shuffle, epoch: tuple[int, ...], place: Restorable | None = None) -> None:
         super().__init__(source, place)
         self._size = op.buffer or sys.maxsize
-        self._seed = mixed(op.seed or 0, *epoch)
+        self._seed = mix_seed(op.seed or 0, *epoch)
         self._number = 0  # of windows so far
         self._before: State | None = None  # the source's, before the window
         self._window: Any = []
@@ -71,7 +81,7 @@ class ShuffleStream(Through):
     def _permutation(self, count: int) -> Any:
         import numpy as np
 
-        generator = np.random.Generator(np.random.PCG64(mixed(self._seed, self._number)))
+        generator = np.random.Generator(np.random.PCG64(mix_seed(self._seed, self._number)))
         # small numbers, since Arrow takes rows by 16 bits in half the time that it takes them by 64
         return generator.permutation(count).astype(np.min_scalar_type(count))
 
@@ -135,5 +145,5 @@ class RowShuffleStream(ShuffleStream):
             missing -= pieces[-1].num_rows
         if not pieces:
             raise StopIteration
-        self._window = joined(pieces)
+        self._window = join_batches(pieces)
         return self._size - missing

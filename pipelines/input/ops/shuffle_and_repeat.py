@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from spanwise.pipelines.input.op import Count, Op, Opening, Stream, ops_of
+from spanwise.pipelines.input.op import Count, Op, Opening, Stream, list_ops
 from spanwise.pipelines.input.ops.arrow import Arrow
 from spanwise.pipelines.input.ops.cache import Cache
 from spanwise.pipelines.input.ops.filter import Filter
@@ -36,7 +36,7 @@ class ShuffleAndRepeat(Op):
         """Whether what is read in the first round serves the others too."""
         count = self.input.cardinality
         whole = self.buffer is None or (isinstance(count, int) and count <= self.buffer)
-        return whole and all(_steady(op) for op in ops_of(self.input))
+        return whole and all(_steady(op) for op in list_ops(self.input))
 
     @property
     def cardinality(self) -> Count:

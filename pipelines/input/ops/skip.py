@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, Stream, Through, whole
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, SingleInputStream, Stream, check_whole
 from spanwise.pipelines.input.rows import in_rows
 
 
@@ -16,7 +16,7 @@ class Skip(Op):
     count: int  #: -1 for all of them
 
     def __post_init__(self) -> None:
-        whole("skip", "count", self.count, at_least=-1)
+        check_whole("skip", "count", self.count, at_least=-1)
 
     @property
     def cardinality(self) -> Count:
@@ -28,7 +28,7 @@ class Skip(Op):
         return RowSkipStream(source, self.count) if in_rows(self.input) else SkipStream(source, self.count)
 
 
-class SkipStream(Through):
+class SkipStream(SingleInputStream):
     kept = ("left",)
 
     def __init__(self, source: Stream, count: int) -> None:

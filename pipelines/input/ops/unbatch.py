@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spanwise.pipelines.input.element import Batch, Spec, unbatched
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through
+from spanwise.pipelines.input.element import BatchSpec, Spec, unbatched
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, SingleInputStream, State, Stream
 from spanwise.pipelines.input.stacking import unstack
 
 
@@ -21,16 +21,16 @@ class Unbatch(Op):
     @property
     def cardinality(self) -> Count:
         below = self.input.cardinality
-        if isinstance(self.input.spec, Batch) and self.input.spec.rows is not None and below is not None:
+        if isinstance(self.input.spec, BatchSpec) and self.input.spec.rows is not None and below is not None:
             return below * self.input.spec.rows
         return None
 
     def open(self, opening: Opening) -> Stream:
         source = opening.open(self.input)
-        return BlockStream(source) if isinstance(self.input.spec, Batch) else UnbatchStream(source)
+        return UnbatchRowsStream(source) if isinstance(self.input.spec, BatchSpec) else UnbatchStream(source)
 
 
-class BlockStream(Through):
+class UnbatchRowsStream(SingleInputStream):
     """RecordBatches as blocks of rows: as they come, but for empty ones."""
 
     def __next__(self) -> Element:
@@ -40,7 +40,7 @@ class BlockStream(Through):
         raise StopIteration
 
 
-class UnbatchStream(Through):
+class UnbatchStream(SingleInputStream):
     def __init__(self, source: Stream) -> None:
         super().__init__(source)
         self._elements: Iterator[Element] = iter(())

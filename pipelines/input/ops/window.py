@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from spanwise.pipelines.input.element import DatasetSpec, Spec
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, Through, whole
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, SingleInputStream, State, Stream, check_whole
 from spanwise.pipelines.input.ops.arrow import Arrow
 from spanwise.pipelines.input.ops.tensors import Elements
-from spanwise.pipelines.input.rows import RowCursor, in_rows, joined
+from spanwise.pipelines.input.rows import RowCursor, in_rows, join_batches
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -24,10 +24,10 @@ class Window(Op):
     drop_remainder: bool = False
 
     def __post_init__(self) -> None:
-        whole("window", "size", self.size)
-        whole("window", "stride", self.stride)
+        check_whole("window", "size", self.size)
+        check_whole("window", "stride", self.stride)
         if self.shift is not None:
-            whole("window", "shift", self.shift)
+            check_whole("window", "shift", self.shift)
 
     @property
     def step(self) -> int:
@@ -95,12 +95,12 @@ class RowPieces(Pieces):
         import numpy as np
         import pyarrow as pa
 
-        rows = joined(pieces).slice(0, op.reach)
+        rows = join_batches(pieces).slice(0, op.reach)
         chosen = rows if op.stride == 1 else rows.take(np.arange(0, rows.num_rows, op.stride))
         return Arrow(table=pa.Table.from_batches([chosen]))
 
 
-class WindowStream(Through):
+class WindowStream(SingleInputStream):
     """Reads in steps from the start of a window to that of the next, and knows the state before each."""
 
     def __init__(self, source: Stream, op: Window, pieces: Pieces, dataset: Any) -> None:

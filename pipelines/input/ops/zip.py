@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import Spec, Structure
 from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream
-from spanwise.pipelines.input.rows import elements
+from spanwise.pipelines.input.rows import open_elements
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,7 +31,7 @@ class Zip(Op):
         return min(known) if len(known) == len(counts) else None
 
     def open(self, opening: Opening) -> Stream:
-        return ZipStream([elements(opening, part) for part in self.parts])
+        return ZipStream([open_elements(opening, part) for part in self.parts])
 
 
 class ZipStream(Stream):

@@ -16,9 +16,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from spanwise.orchestrator.errors import DatasetError, SnapshotDamaged
-from spanwise.pipelines.input.element import Batch, ElementSpec, Ragged, Sparse, Table, build, parts_of
+from spanwise.pipelines.input.element import BatchSpec, ElementSpec, Ragged, Sparse, Table, build, parts_of
 from spanwise.pipelines.input.op import Element
-from spanwise.pipelines.input.rows import bytes_of, joined
+from spanwise.pipelines.input.rows import block_bytes, join_batches
 from spanwise.pipelines.input.snapshot.plain import plain_json, read_plain_json
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Rows(Encoding):
         return int(piece.num_rows)
 
     def size_bytes(self, piece: pa.RecordBatch) -> int:
-        return bytes_of(piece)
+        return block_bytes(piece)
 
     def cut(self, piece: pa.RecordBatch, start: int, stop: int) -> pa.RecordBatch:
         return piece.slice(start, stop - start)
@@ -97,7 +97,7 @@ class Batches(Encoding):
         return 1
 
     def size_bytes(self, piece: pa.RecordBatch) -> int:
-        return bytes_of(piece)
+        return block_bytes(piece)
 
     def cut(self, piece: pa.RecordBatch, start: int, stop: int) -> pa.RecordBatch:  # noqa: ARG002  it is one
         return piece
@@ -109,7 +109,7 @@ class Batches(Encoding):
             raise DatasetError(f"snapshot: batches of different columns cannot be kept together: {schema} and {other}.")
         blocks, runs = [], []
         for some in _grouped(pieces):
-            blocks.append(joined(some))
+            blocks.append(join_batches(some))
             runs.append([[size, len(list(equal))] for size, equal in groupby(piece.num_rows for piece in some)])
         return schema, blocks, json.dumps(runs)
 
@@ -205,7 +205,7 @@ ENCODINGS: Final = {encoding.kind: encoding for encoding in (Rows(), Batches(), 
 
 def encoding_of(spec: ElementSpec) -> Encoding:
     """How the elements of a dataset are encoded."""
-    return ENCODINGS["rows" if isinstance(spec, Table) else "batches" if isinstance(spec, Batch) else "elements"]
+    return ENCODINGS["rows" if isinstance(spec, Table) else "batches" if isinstance(spec, BatchSpec) else "elements"]
 
 
 _LEAF: Final = "."

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from spanwise.orchestrator.errors import SnapshotNotFound
 from spanwise.pipelines.input.dataset import Dataset
-from spanwise.pipelines.input.element import UNKNOWN, Batch, Spec, Table
+from spanwise.pipelines.input.element import UNKNOWN, BatchSpec, Spec, Table
 from spanwise.pipelines.input.snapshot.folder import Folder, Found
 from spanwise.pipelines.input.snapshot.format import blocks_of, header_of
 from spanwise.pipelines.input.snapshot.source import Loaded
@@ -50,4 +50,4 @@ def _spec(folder: Folder, run: Metadata) -> Spec:
         return UNKNOWN
     content = folder.recorded(run.run_id, first)
     kind, (schema, _) = header_of(content).kind, blocks_of(content)
-    return {"rows": Table(schema), "batches": Batch(schema, None)}.get(kind, UNKNOWN)
+    return {"rows": Table(schema), "batches": BatchSpec(schema, None)}.get(kind, UNKNOWN)

@@ -14,7 +14,7 @@ from spanwise.orchestrator.fingerprint import digest, versions
 from spanwise.pipelines.input.element import DatasetSpec, ElementSpec, Spec, Unknown
 from spanwise.pipelines.input.flow import AnyFlow, extend
 from spanwise.pipelines.input.graph.fingerprint import FILES_BY, FilesBy, of_graph
-from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream, mixed, ops_of, seeded
+from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream, assign_seeds, list_ops, mix_seed
 from spanwise.pipelines.input.snapshot.encoding import Piece, encoding_of
 from spanwise.pipelines.input.snapshot.folder import Folder, Found, Kept, new_run_id
 from spanwise.pipelines.input.snapshot.owner import this_writer
@@ -315,7 +315,7 @@ class SnapshotStream(Stream):
             Split(of=spec, folder=folder, run=run, number=number, use=self.use) for number in range(run.splits)
         )
         joined = self._op.joined(Splits(parts=parts), opening.nested)
-        return opening.open(seeded(joined, mixed(opening.seed, 2)))
+        return opening.open(assign_seeds(joined, mix_seed(opening.seed, 2)))
 
     def _writing(self, attempt: Attempt, kept: Kept) -> Stream:
         run = self._run = attempt.run
@@ -326,7 +326,7 @@ class SnapshotStream(Stream):
         feed = Feed(self._op.input.spec, self._op.input.cardinality)
         splits = self._op.split(feed, self._opening.nested)
         streams = [
-            (self._opening.open(seeded(split, mixed(self._opening.seed, 3, number))), encoding_of(split.spec))
+            (self._opening.open(assign_seeds(split, mix_seed(self._opening.seed, 3, number))), encoding_of(split.spec))
             for number, split in enumerate(splits)
         ]
         source = self._inputs.open(self._origin())
@@ -372,13 +372,13 @@ class SnapshotStream(Stream):
     # What another pass has left.
 
     def _origin(self) -> Origin:
-        shape = digest("shape", *(type(op).__qualname__ for op in ops_of(self._op.input)))
-        return {"seed": mixed(self._opening.seed, 1), "epoch": list(self._opening.epoch), "shape": shape}
+        shape = digest("shape", *(type(op).__qualname__ for op in list_ops(self._op.input)))
+        return {"seed": mix_seed(self._opening.seed, 1), "epoch": list(self._opening.epoch), "shape": shape}
 
     def _is_repeatable(self) -> bool:
         """Whether a state of the input leads to the same elements in the same order."""
         usual = self._opening.options.deterministic
-        given = [getattr(op, "deterministic", None) for op in ops_of(self._op.input)]
+        given = [getattr(op, "deterministic", None) for op in list_ops(self._op.input)]
         return all(usual if each is None else each for each in given) and usual
 
     def _kept(self, run_id: str | None = None) -> Kept:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from spanwise.pipelines.input.element import Spec
-from spanwise.pipelines.input.op import Op, Opening, Stream, rebuilt
+from spanwise.pipelines.input.op import Op, Opening, Stream, rebuild
 from spanwise.pipelines.input.snapshot.folder import Folder
 from spanwise.pipelines.input.snapshot.op import Snapshot
 from spanwise.pipelines.input.snapshot.reading import Reading
@@ -23,7 +23,7 @@ def with_sources(op: Op) -> Op:
         run = Folder(files_at(each.path), each.fingerprint).look().final
         return each if run is None else Loaded(path=each.path, run=run, chunks=run.chunks, of=each.spec)
 
-    return rebuilt(op, change)
+    return rebuild(op, change)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

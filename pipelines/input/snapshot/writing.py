@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from spanwise.orchestrator.errors import DatasetError, StateMismatch
-from spanwise.pipelines.input.op import Op, Opening, State, Stream, seeded
+from spanwise.pipelines.input.op import Op, Opening, State, Stream, assign_seeds
 from spanwise.pipelines.input.snapshot.encoding import Encoding, Piece
 from spanwise.pipelines.input.snapshot.folder import Folder, Found, Kept, KeptChunk
 from spanwise.pipelines.input.snapshot.format import Codec, Header, blocks_of, codec_for, file_name, pack
@@ -274,7 +274,7 @@ class Inputs:
 
     def open(self, origin: Origin, state: State | None = None) -> Stream:
         opening = replace(self._opening, seed=origin["seed"], epoch=tuple(origin["epoch"]))
-        stream = opening.open(seeded(self._op, origin["seed"]))
+        stream = opening.open(assign_seeds(self._op, origin["seed"]))
         if state is not None:
             stream.restore(state)
         return stream

@@ -8,7 +8,7 @@ from typing import Final
 from spanwise.pipelines.input.op import Op
 from spanwise.pipelines.input.ops.map import Map
 from spanwise.pipelines.input.rows import in_rows
-from spanwise.pipelines.input.tuning.stats import CallTimes, Reading
+from spanwise.pipelines.input.tuning.reading import CallTimes, OpReading
 
 KEEP_UP_ADVICE: Final = "The input keeps up: to go faster, make the step faster."
 EMPTY_ADVICE: Final = "No elements came out: the dataset is empty, or its first element takes longer than the limit."
@@ -23,7 +23,7 @@ SENDING: Final = 2.0
 """A worker process whose calls take this many times as long as the function computes mostly sends elements."""
 
 
-def own_s(op: Op, readings: Mapping[Op, Reading]) -> float:
+def own_s(op: Op, readings: Mapping[Op, OpReading]) -> float:
     """The op's own work, without that of its inputs; that of its threads and processes together."""
     read = readings[op]
     if read.ahead:
@@ -37,7 +37,7 @@ def label(op: Op) -> str:
     return op.name if function is None else f"{op.name} {getattr(function, '__name__', type(function).__name__)}"
 
 
-def advise(readings: Mapping[Op, Reading], elapsed_s: float, cores: float) -> str:
+def advise(readings: Mapping[Op, OpReading], elapsed_s: float, cores: float) -> str:
     """What to try first: about the op whose own work takes longest.
 
     Args:
@@ -65,7 +65,7 @@ def advise(readings: Mapping[Op, Reading], elapsed_s: float, cores: float) -> st
     )
 
 
-def _advise_parallel(op: Op, read: Reading, elapsed_s: float, cores: float) -> str:
+def _advise_parallel(op: Op, read: OpReading, elapsed_s: float, cores: float) -> str:
     """What the other kind of workers would bring, if that can be told from the times of the calls."""
     least, most = ONE_CORE
     if isinstance(op, Map) and read.work is not None and elapsed_s > 0:

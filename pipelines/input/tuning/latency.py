@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 
-class Kind(Enum):
+class LatencyKind(Enum):
     """How an op's latency comes from those of its inputs."""
 
     SOURCE = auto()  #: no input: its own time
@@ -25,7 +25,7 @@ class Kind(Enum):
     @property
     def runs_ahead(self) -> bool:
         """Whether it works while its consumer does."""
-        return self in {Kind.ASYNC_KNOWN_RATIO, Kind.ASYNC_UNKNOWN_RATIO, Kind.ASYNC_INTERLEAVE}
+        return self in {LatencyKind.ASYNC_KNOWN_RATIO, LatencyKind.ASYNC_UNKNOWN_RATIO, LatencyKind.ASYNC_INTERLEAVE}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +38,11 @@ class Parameter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Node:
+class LatencyNode:
     """One op, as measured."""
 
     name: str
-    kind: Kind = Kind.KNOWN_RATIO
+    kind: LatencyKind = LatencyKind.KNOWN_RATIO
     own_s: float  #: its own work for one element that it gives, inputs not counted
     cpu_s: float | None = None  #: how much of it keeps a core busy; None: all
     variability: float = 0.0  #: squared coefficient of variation of its time: 0 steady, 1 random as M/M/1 has it
@@ -51,9 +51,9 @@ class Node:
     handing_s: float = 0.0  #: what it costs to bring an element from the thread that made it to the consumer's
     parallelism: Parameter | int = 1  #: how many elements are worked on at once; 0: the consumer does the work itself
     buffer: Parameter | int | None = None  #: how many may be on their way or wait; None: twice as many as are worked on
-    inputs: tuple[Node, ...] = ()
+    inputs: tuple[LatencyNode, ...] = ()
 
-    def walk(self) -> Iterator[Node]:
+    def walk(self) -> Iterator[LatencyNode]:
         """This op and all below it, each after its consumer."""
         yield self
         for node in self.inputs:
@@ -94,13 +94,13 @@ def _mixed_wait_s(producer_s: float, consumer_s: float, buffer: int, variability
     return steady + share * (wait_s(producer_s, consumer_s, buffer) - steady) if share else steady
 
 
-def latency_s(node: Node, settings: Settings, busy_s: float = 0.0) -> float:
+def latency_s(node: LatencyNode, settings: Settings, busy_s: float = 0.0) -> float:
     """How long the consumer of an op waits for each element, when it is busy for `busy_s` between two of them."""
     parallelism, buffer = value(node.parallelism, settings), places(node, settings)
     if not buffer:
         return node.own_s + _inputs_s(node, settings, busy_s + node.own_s)
     work_s = node.own_s / parallelism + node.handing_s
-    if node.kind is Kind.ASYNC_INTERLEAVE:
+    if node.kind is LatencyKind.ASYNC_INTERLEAVE:
         supply_s, inner_s = _interleaved_s(node, settings)
         work_s += inner_s / parallelism
     else:
@@ -110,7 +110,7 @@ def latency_s(node: Node, settings: Settings, busy_s: float = 0.0) -> float:
     return _mixed_wait_s(produced_s, busy_s, buffer, node.variability)
 
 
-def places(node: Node, settings: Settings) -> int:
+def places(node: LatencyNode, settings: Settings) -> int:
     """How many elements of an op may be on their way or wait for the consumer; 0 if the consumer makes them."""
     parallelism = value(node.parallelism, settings)
     if not node.kind.runs_ahead or not parallelism:
@@ -118,13 +118,13 @@ def places(node: Node, settings: Settings) -> int:
     return 2 * parallelism if node.buffer is None else value(node.buffer, settings)
 
 
-def _inputs_s(node: Node, settings: Settings, busy_s: float) -> float:
-    if node.kind in {Kind.INTERLEAVE, Kind.ASYNC_INTERLEAVE}:
+def _inputs_s(node: LatencyNode, settings: Settings, busy_s: float) -> float:
+    if node.kind in {LatencyKind.INTERLEAVE, LatencyKind.ASYNC_INTERLEAVE}:
         return sum(_interleaved_s(node, settings))
     return sum(i.taken * latency_s(i, settings, busy_s / i.taken) for i in node.inputs if i.taken > 0)
 
 
-def _interleaved_s(node: Node, settings: Settings) -> tuple[float, float]:
+def _interleaved_s(node: LatencyNode, settings: Settings) -> tuple[float, float]:
     """What naming the inputs costs for each element, and what an element of them costs on average."""
     if not node.inputs:
         return 0.0, 0.0
@@ -133,24 +133,24 @@ def _interleaved_s(node: Node, settings: Settings) -> tuple[float, float]:
     return outer.taken * latency_s(outer, settings), inner_s
 
 
-def work_s(node: Node) -> float:
+def work_s(node: LatencyNode) -> float:
     """All the work behind one element, one thing after another: what the first element takes."""
     return node.own_s + _below(node, work_s)
 
 
-def cpu_s(node: Node) -> float:
+def cpu_s(node: LatencyNode) -> float:
     """The time of cores behind one element: no settings can do with less than this, divided by the cores."""
     return (node.own_s if node.cpu_s is None else node.cpu_s) + _below(node, cpu_s)
 
 
-def _below(node: Node, cost: Callable[[Node], float]) -> float:
-    if node.kind in {Kind.INTERLEAVE, Kind.ASYNC_INTERLEAVE} and node.inputs:
+def _below(node: LatencyNode, cost: Callable[[LatencyNode], float]) -> float:
+    if node.kind in {LatencyKind.INTERLEAVE, LatencyKind.ASYNC_INTERLEAVE} and node.inputs:
         outer, *inner = node.inputs
         return outer.taken * cost(outer) + (sum(map(cost, inner)) / len(inner) if inner else 0.0)
     return sum(i.taken * cost(i) for i in node.inputs)
 
 
-def held_bytes(node: Node, settings: Settings) -> float:
+def held_bytes(node: LatencyNode, settings: Settings) -> float:
     """What is on its way in a tree, or waits, when every place is taken; and the one that each consumer holds."""
     return sum(n.element_bytes * (places(n, settings) + 1) for n in node.walk() if n.kind.runs_ahead)
 

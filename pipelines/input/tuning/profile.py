@@ -13,7 +13,8 @@ from spanwise.pipelines.input.iterator import DatasetIterator
 from spanwise.pipelines.input.op import Op
 from spanwise.pipelines.input.tuning.advice import EMPTY_ADVICE, KEEP_UP_ADVICE, advise, label, own_s
 from spanwise.pipelines.input.tuning.profile_page import draw_timeline, render_page
-from spanwise.pipelines.input.tuning.stats import Reading, TimelineSpan, Trace, overhead_s
+from spanwise.pipelines.input.tuning.reading import OpReading
+from spanwise.pipelines.input.tuning.timing import Timeline, TimelineSpan, overhead_s
 
 HEAD: Final = ("op", "calls", "elements", "own s", "waiting s", "share", "MB")
 
@@ -104,7 +105,7 @@ def profile_pass(dataset: Flow, step: Callable[[Any], object] | None, *, limit_s
     """Runs one pass over a dataset, or `limit_s` seconds of it, after one element to warm up, and measures it."""
     with _start_pass(dataset) as warm_up:  # or what the first element makes Python import would be counted
         next(warm_up, None)
-    trace = Trace()
+    trace = Timeline()
     elements, waited_s = 0, 0.0
     with _start_pass(dataset, trace) as iterator:
         started = now = perf_counter()
@@ -137,12 +138,12 @@ def profile_pass(dataset: Flow, step: Callable[[Any], object] | None, *, limit_s
     )
 
 
-def _start_pass(dataset: Flow, trace: Trace | None = None) -> DatasetIterator:
+def _start_pass(dataset: Flow, trace: Timeline | None = None) -> DatasetIterator:
     """One that is not numbered, so that later passes are what they would have been."""
     return DatasetIterator(dataset.op, dataset.settings, 0, blocks=False, dataset=type(dataset), trace=trace)
 
 
-def op_times(ops: Sequence[Op], readings: Mapping[Op, Reading]) -> Iterator[OpTime]:
+def op_times(ops: Sequence[Op], readings: Mapping[Op, OpReading]) -> Iterator[OpTime]:
     """One record per op; `ops` has each op after its consumer."""
     spent_s = {op: own_s(op, readings) for op in ops}
     depths = {ops[0]: 0}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from spanwise.pipelines.input.tuning.advice import label
-from spanwise.pipelines.input.tuning.stats import TimelineSpan
+from spanwise.pipelines.input.tuning.timing import TimelineSpan
 
 STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1c2126; --faint: #66707a; --line: #d9dee3; --paper: #fff;

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spanwise.pipelines.input.tuning import profile, stats
+from spanwise.pipelines.input.tuning import profile, timing
 
 
 class Clock:
@@ -26,7 +26,7 @@ def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(profile, "perf_counter", lambda: clock.now_ns / 1e9)
     monkeypatch.setattr(profile, "overhead_s", lambda: 3e-7)
-    monkeypatch.setattr(stats, "_clock", clock.read_ns)
+    monkeypatch.setattr(timing, "_clock", clock.read_ns)
     return clock
 
 

@@ -12,10 +12,20 @@ from spanwise.pipelines.input.ops.batch import Batch
 from spanwise.pipelines.input.ops.map import Map
 from spanwise.pipelines.input.ops.range import Range
 from spanwise.pipelines.input.sources import from_generator
-from spanwise.pipelines.input.tuning import autotune, stats
-from spanwise.pipelines.input.tuning.autotune import PERIOD_S, Budget, Stop, Tuner, climb, machine_budget, propose
-from spanwise.pipelines.input.tuning.latency import Kind, Node, Parameter, held_bytes, latency_s, wait_s, work_s
-from spanwise.pipelines.input.tuning.stats import CallTimes, Reading
+from spanwise.pipelines.input.tuning import machine, stats
+from spanwise.pipelines.input.tuning.latency import (
+    LatencyKind,
+    LatencyNode,
+    Parameter,
+    held_bytes,
+    latency_s,
+    wait_s,
+    work_s,
+)
+from spanwise.pipelines.input.tuning.machine import Budget, machine_budget
+from spanwise.pipelines.input.tuning.reading import CallTimes, OpReading
+from spanwise.pipelines.input.tuning.search import Stop, climb, propose
+from spanwise.pipelines.input.tuning.tuner import PERIOD_S, Tuner
 from tests.pipelines.input.talk import F_S, G_S, SOURCE_S, free, one_after_another, tree
 
 PLENTY = 1e12  # bytes
@@ -82,10 +92,10 @@ def test_AT_07_a_climb_starts_lowest_and_raises_one_by_one():
 
 def test_AT_08_a_longer_buffer_needs_a_real_gain():
     """Where times are steady a second place gains nothing, so it is not taken."""
-    source = Node(name="source", kind=Kind.SOURCE, own_s=0.02)
-    graph = Node(
+    source = LatencyNode(name="source", kind=LatencyKind.SOURCE, own_s=0.02)
+    graph = LatencyNode(
         name="prefetch",
-        kind=Kind.ASYNC_KNOWN_RATIO,
+        kind=LatencyKind.ASYNC_KNOWN_RATIO,
         own_s=0.0,
         buffer=Parameter(key="buffer", maximum=64),
         inputs=(source,),
@@ -111,20 +121,28 @@ def test_AT_10_budgets_and_period():
     """Half of the free memory, the cores we may run on, every 10 ms at first and every minute in the end."""
     found = machine_budget()
 
-    assert found.cores == autotune.cores()
-    assert 0 < found.memory_bytes <= autotune._free_bytes() * 0.6
+    assert found.cores == machine.available_cores()
+    assert 0 < found.memory_bytes <= machine._free_bytes() * 0.6
     assert PERIOD_S == (0.01, 60.0)
 
 
 def test_AT_12_an_ops_latency_is_its_own_time_and_what_its_kind_makes_of_its_inputs():
     """All kinds in one tree; the wait at a buffer is that of M/M/1/K when times are random."""
-    source = Node(name="source", kind=Kind.SOURCE, own_s=0.02)
-    ahead = Node(
-        name="f", kind=Kind.ASYNC_KNOWN_RATIO, own_s=0.1, parallelism=4, buffer=4, variability=1.0, inputs=(source,)
+    source = LatencyNode(name="source", kind=LatencyKind.SOURCE, own_s=0.02)
+    ahead = LatencyNode(
+        name="f",
+        kind=LatencyKind.ASYNC_KNOWN_RATIO,
+        own_s=0.1,
+        parallelism=4,
+        buffer=4,
+        variability=1.0,
+        inputs=(source,),
     )
     produced_s = 0.1 / 4 + wait_s(0.02, 0.1 / 4, 4)
 
-    assert latency_s(Node(name="g", own_s=0.2, inputs=(ahead,)), {}) == pytest.approx(0.2 + wait_s(produced_s, 0.2, 4))
+    assert latency_s(LatencyNode(name="g", own_s=0.2, inputs=(ahead,)), {}) == pytest.approx(
+        0.2 + wait_s(produced_s, 0.2, 4)
+    )
     assert wait_s(0.03, 0.03, 9) == pytest.approx(0.003)
 
 
@@ -150,9 +168,9 @@ def test_AT_14_where_the_settings_stood_does_not_matter(start, monkeypatch):
     tuner = Tuner(graph, Options(cpu_budget=16), Opening().block)
     streams = Opening(tuner=tuner, observe=tuner.observe).open(graph)
     seen = {source: 0.02 * 100, inner: 0.1 * 100, outer: 0.2 * 100}
-    tuner._before = dict.fromkeys(tuner.stats.ops, Reading())
+    tuner._before = dict.fromkeys(tuner.stats.ops, OpReading())
     monkeypatch.setattr(tuner.stats, "readings", lambda: {
-        op: Reading(calls=100, units=100, total_s=s, work=None if op is source else CallTimes(calls=100, took_s=s, cpu_s=s))
+        op: OpReading(calls=100, units=100, total_s=s, work=None if op is source else CallTimes(calls=100, took_s=s, cpu_s=s))
         for op, s in seen.items()
     })  # fmt: skip
     for knob, value in zip((tuner._knobs[inner], tuner._knobs[outer]), start, strict=True):
@@ -179,8 +197,8 @@ def test_AT_15_no_more_than_is_needed_where_more_gains_nothing(cores, f, g, outp
 
 def test_ED_02_overlap_alone_is_bounded_by_the_longer_part():
     """24.6 s of input hidden behind 26.4 s of the rest: 26.4 s, 1.93 times as fast, and no buffer makes it faster."""
-    source = Node(name="input", kind=Kind.SOURCE, own_s=24.6)
-    ahead = Node(name="prefetch", kind=Kind.ASYNC_KNOWN_RATIO, own_s=0.0, buffer=64, inputs=(source,))
+    source = LatencyNode(name="input", kind=LatencyKind.SOURCE, own_s=24.6)
+    ahead = LatencyNode(name="prefetch", kind=LatencyKind.ASYNC_KNOWN_RATIO, own_s=0.0, buffer=64, inputs=(source,))
 
     one_after_another_s = 26.4 + latency_s(source, {}, 26.4)
     overlapped_s = 26.4 + latency_s(ahead, {}, 26.4)
@@ -193,12 +211,12 @@ def test_ED_02_overlap_alone_is_bounded_by_the_longer_part():
 def test_ED_03_what_the_consumer_does_not_account_for_it_waits():
     """23.8 s in all, of which it is busy for 4.2 + 5.4 + 7.6: it waits for the other 6.6."""
     busy_s = 4.2 + 5.4 + 7.6
-    ahead = Node(
+    ahead = LatencyNode(
         name="prefetch",
-        kind=Kind.ASYNC_KNOWN_RATIO,
+        kind=LatencyKind.ASYNC_KNOWN_RATIO,
         own_s=0.0,
         buffer=2,
-        inputs=(Node(name="input", kind=Kind.SOURCE, own_s=23.8),),
+        inputs=(LatencyNode(name="input", kind=LatencyKind.SOURCE, own_s=23.8),),
     )
 
     assert latency_s(ahead, {}, busy_s) == pytest.approx(6.6)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from spanwise.orchestrator.errors import FunctionFailed
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.graph.fingerprint import of_graph
-from spanwise.pipelines.input.op import ops_of
+from spanwise.pipelines.input.op import list_ops
 from tests.pipelines.input.elements import DATASETS, all_of
 
 HERE = Path(__file__).parent
@@ -35,7 +35,7 @@ def test_every_case_is_a_test_or_a_difference(area):
 
 def nodes(dataset):
     """The names of the ops behind the source, after the rewrites."""
-    return [op.name for op in ops_of(dataset.explain().op)][1:]
+    return [op.name for op in list_ops(dataset.explain().op)][1:]
 
 
 def rows():

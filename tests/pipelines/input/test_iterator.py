@@ -11,7 +11,7 @@ import pytest
 
 from spanwise.orchestrator.errors import DatasetError, StateMismatch
 from spanwise.pipelines import input as inputs
-from spanwise.pipelines.input.op import mixed
+from spanwise.pipelines.input.op import mix_seed
 
 
 def test_nothing_happens_before_the_first_element():
@@ -124,8 +124,8 @@ def test_reduce_and_apply():
 
 def test_seeds_are_mixed_the_same_everywhere():
     """Pinned: the order of every seed depends on it."""
-    assert mixed(1, 2, 3) == 1517167407554927345
-    assert mixed(1, 23) != mixed(12, 3)
+    assert mix_seed(1, 2, 3) == 1517167407554927345
+    assert mix_seed(1, 23) != mix_seed(12, 3)
 
 
 def test_an_endless_dataset_is_not_collected():

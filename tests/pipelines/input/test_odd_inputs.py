@@ -108,7 +108,7 @@ def test_a_range_may_be_longer_than_a_machine_word():
 
 def test_a_profile_of_nothing_says_so():
     """It blames no op."""
-    assert "Nothing came out" in str(inputs.range(0).profile())
+    assert "No elements came out" in str(inputs.range(0).profile())
 
 
 def test_a_timeline_says_which_part_of_the_pass_it_shows():

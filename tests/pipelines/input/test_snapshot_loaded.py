@@ -8,7 +8,7 @@ import pytest
 
 from spanwise.orchestrator.errors import SnapshotDamaged, SnapshotNotFound
 from spanwise.pipelines import input as inputs
-from spanwise.pipelines.input.element import Batch, Table
+from spanwise.pipelines.input.element import BatchSpec, Table
 from spanwise.pipelines.input.snapshot import writing
 from spanwise.pipelines.input.snapshot.folder import Folder
 from spanwise.pipelines.input.snapshot.inventory import snapshots
@@ -42,7 +42,7 @@ def test_batches_and_other_elements(tmp_path):
 
         assert list(inputs.load(tmp_path / name)) == elements
 
-    assert isinstance(inputs.load(tmp_path / "batches").spec, Batch)
+    assert isinstance(inputs.load(tmp_path / "batches").spec, BatchSpec)
 
 
 def words():

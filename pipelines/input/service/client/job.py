@@ -7,7 +7,7 @@ from typing import get_args
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import Spec
-from spanwise.pipelines.input.op import whole
+from spanwise.pipelines.input.op import check_whole
 from spanwise.pipelines.input.service.client.feed import Compression
 from spanwise.pipelines.input.service.policy import CrossTrainerCache, ShardingPolicy
 from spanwise.pipelines.input.service.wire.security import Security
@@ -42,7 +42,7 @@ class JobSettings:
         if self.compression is not None and self.compression not in get_args(Compression):
             raise DatasetError(f"distribute(compression={self.compression!r}): wants 'auto', 'lz4', 'zstd' or None.")
         if self.max_outstanding_requests is not None:
-            whole("distribute", "max_outstanding_requests", self.max_outstanding_requests)
+            check_whole("distribute", "max_outstanding_requests", self.max_outstanding_requests)
         if isinstance(self.target_workers, str) and self.target_workers not in {"any", "local"}:
             raise DatasetError(
                 f"distribute(target_workers={self.target_workers!r}): wants 'any', 'local' or addresses."
@@ -59,8 +59,8 @@ class JobSettings:
                 f"distribute(consumer_index={index!r}, num_consumers={count!r}): wants both for coordinated reads, or "
                 f"neither."
             )
-        whole("distribute", "num_consumers", count)
-        whole("distribute", "consumer_index", index, at_least=0)
+        check_whole("distribute", "num_consumers", count)
+        check_whole("distribute", "consumer_index", index, at_least=0)
         if index >= count:
             raise DatasetError(f"distribute(consumer_index={index}): wants one below num_consumers={count}.")
         if self.job_name is None:

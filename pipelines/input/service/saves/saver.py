@@ -13,7 +13,7 @@ from typing import Final
 from spanwise.orchestrator.errors import ServiceError, SpanwiseError
 from spanwise.pipelines.input.dataset import Dataset
 from spanwise.pipelines.input.iterator import DatasetIterator
-from spanwise.pipelines.input.op import Op, Options, mixed
+from spanwise.pipelines.input.op import Op, Options, mix_seed
 from spanwise.pipelines.input.rows import in_rows
 from spanwise.pipelines.input.service.sharding.splits import plan_graph, splits_of_shard
 from spanwise.pipelines.input.service.wire.connection import CallCanceled, Connection
@@ -138,7 +138,7 @@ class Saver:
         save = self._save
         op, options = self._graph(save.dataset)
         for number, part in splits_of_shard(plan_graph(op, options), save.shards, shard):
-            seed = mixed(save.seed if options.seed is None else options.seed, number)
+            seed = mix_seed(save.seed if options.seed is None else options.seed, number)
             alone = options.autotune and save.shards == 1
             settings = replace(options, seed=seed, optimize=False, autotune=alone, deterministic=True)
             yield DatasetIterator(part, settings, 0, blocks=in_rows(part), dataset=Dataset), part

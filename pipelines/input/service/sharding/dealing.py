@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from spanwise.pipelines.input.element import Spec
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, mixed, rebuilt
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, mix_seed, rebuild
 from spanwise.pipelines.input.ops.parquet import Parquet
 from spanwise.pipelines.input.ops.repeat import Repeat
 from spanwise.pipelines.input.ops.shuffle_and_repeat import ShuffleAndRepeat
@@ -34,7 +34,7 @@ def read_from_queue(op: Op, queue: SplitQueue) -> Op:
         assert not isinstance(each, ShuffleAndRepeat), "plan_graph leaves out the rewrite that makes it"
         return QueuedRepeat(input=each.input, count=each.count) if isinstance(each, Repeat) else each
 
-    return rebuilt(op, change)
+    return rebuild(op, change)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,7 +65,7 @@ class QueuedSource(Op):
         if isinstance(self.source, Parquet) and self.source.shuffle:
             import numpy as np
 
-            seed = mixed(self.source.seed or 0, *opening.epoch)
+            seed = mix_seed(self.source.seed or 0, *opening.epoch)
             order = np.random.Generator(np.random.PCG64(seed)).permutation(len(order)).tolist()
         return QueuedSourceStream(self, opening, self.opened[0] - 1, order)
 

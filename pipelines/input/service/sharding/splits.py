@@ -12,8 +12,8 @@ from typing import Final
 
 from spanwise.pipelines.input.element import Spec
 from spanwise.pipelines.input.graph.fingerprint import WithFingerprint
-from spanwise.pipelines.input.graph.rewrite import optimized
-from spanwise.pipelines.input.op import Element, Op, Opening, Options, State, Stream, ops_of, rebuilt
+from spanwise.pipelines.input.graph.rewrite import optimize
+from spanwise.pipelines.input.op import Element, Op, Opening, Options, State, Stream, list_ops, rebuild
 from spanwise.pipelines.input.ops.arrow import Arrow
 from spanwise.pipelines.input.ops.as_numpy import AsNumpy
 from spanwise.pipelines.input.ops.as_rows import AsRows
@@ -66,12 +66,12 @@ _BY_ELEMENT: Final = (
 
 def sources_of(op: Op) -> list[Op]:
     """The ops without inputs, in the graph's order."""
-    return [each for each in ops_of(op) if not each.inputs]
+    return [each for each in list_ops(op) if not each.inputs]
 
 
 def plan_graph(op: Op, options: Options) -> Op:
     """The graph as workers run it, on which splits are counted: rewritten, but each `repeat` stays an op."""
-    return optimized(op, replace(options, without=options.without | {"shuffle_and_repeat_fusion"})).op
+    return optimize(op, replace(options, without=options.without | {"shuffle_and_repeat_fusion"})).op
 
 
 # Splits.
@@ -147,7 +147,7 @@ def split_graph(op: Op) -> GraphSplits:
             return GraphSplits((), f"{source.name} has no splits; use processing_mode='off' or a static one")
     counting = (Take, Skip, Shard, Enumerate, Scan)
     unleasable = ""
-    for each in ops_of(op):
+    for each in list_ops(op):
         if _writes_snapshot(each):
             return GraphSplits((), "snapshot keeps a whole pass, and no worker makes one; save the dataset and load it")
         if isinstance(each, counting):
@@ -162,7 +162,7 @@ def _writes_snapshot(op: Op) -> bool:
 
 
 def is_zipped(op: Op) -> bool:
-    return any(isinstance(each, Zip) for each in ops_of(op))
+    return any(isinstance(each, Zip) for each in list_ops(op))
 
 
 def cut_to_split(op: Op, number: int) -> Op:
@@ -174,7 +174,7 @@ def cut_to_split(op: Op, number: int) -> Op:
         assert splits is not None, "checked when the dataset was registered"
         parts[id(source)] = splits.part(number) if 0 <= number < splits.count else EmptySource(of=source)
         number -= splits.count
-    return rebuilt(op, lambda each: parts.get(id(each), each))
+    return rebuild(op, lambda each: parts.get(id(each), each))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -213,7 +213,7 @@ class EmptyStream(Stream):
 def count_shards(op: Op) -> int:
     """In how many shards a dataset is saved; one if an op needs to see all its elements."""
     splits = split_graph(op)
-    if splits.unsplittable or not all(isinstance(each, _BY_ELEMENT) for each in ops_of(op) if each.inputs):
+    if splits.unsplittable or not all(isinstance(each, _BY_ELEMENT) for each in list_ops(op) if each.inputs):
         return 1
     return max(1, min(_SHARDS, sum(splits.splits)))
 

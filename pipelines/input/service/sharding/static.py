@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.orchestrator.fingerprint import digest
-from spanwise.pipelines.input.op import Op, ops_of, rebuilt
+from spanwise.pipelines.input.op import Op, list_ops, rebuild
 from spanwise.pipelines.input.ops.csv import Csv
 from spanwise.pipelines.input.ops.interleave import Interleave
 from spanwise.pipelines.input.ops.ipc import ArrowFiles
@@ -29,7 +29,7 @@ def cut_to_shard(op: Op, policy: ShardingPolicy, shards: int, index: int) -> Op:
         DatasetError: the policy is FILE, and there are no files, or fewer files than workers.
     """
     if policy is ShardingPolicy.HINT:
-        return rebuilt(op, lambda each: _fill_hint(_rename_snapshot(each, shards, index), shards, index))
+        return rebuild(op, lambda each: _fill_hint(_rename_snapshot(each, shards, index), shards, index))
     files = _files_of(op)
     if policy is ShardingPolicy.DATA or (policy is ShardingPolicy.FILE_OR_DATA and not files):
         return Shard(input=op, shards=shards, index=index)
@@ -45,7 +45,7 @@ def cut_to_shard(op: Op, policy: ShardingPolicy, shards: int, index: int) -> Op:
             return _cut_to_files(each, files[id(each)], shards, index)
         return _rename_snapshot(each, shards, index)
 
-    return rebuilt(op, change)
+    return rebuild(op, change)
 
 
 def _rename_snapshot(op: Op, shards: int, index: int) -> Op:
@@ -62,7 +62,7 @@ def _fill_hint(op: Op, shards: int, index: int) -> Op:
 def _files_of(op: Op) -> dict[int, Sequence[Any]]:
     """The sources that read files, or yield names of files to an interleave that reads them; and these files."""
     files: dict[int, Sequence[Any]] = {}
-    for each in ops_of(op):
+    for each in list_ops(op):
         if isinstance(each, _FILES):
             files[id(each)] = each.paths
         elif isinstance(each, Interleave):

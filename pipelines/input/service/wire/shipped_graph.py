@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from spanwise.orchestrator.errors import DatasetError, Unfingerprintable
 from spanwise.orchestrator.fingerprint import digest
 from spanwise.pipelines.input.graph.fingerprint import of_graph
-from spanwise.pipelines.input.op import Op, Options, ops_of
+from spanwise.pipelines.input.op import Op, Options, list_ops
 from spanwise.pipelines.input.service.sharding.splits import plan_graph, split_graph
 from spanwise.pipelines.input.service.wire.connection import (
     Connection,
@@ -97,7 +97,7 @@ def unpack_graph(content: bytes, who: str) -> tuple[Op, Options]:
 
 def id_of(op: Op, options: Options, content: bytes) -> str:
     """The default id of a dataset: equal for equal datasets, as far as that can be known."""
-    snapshots = [f"{each.mode} {each.path}" for each in ops_of(op) if isinstance(each, Snapshot)]  # in no fingerprint
+    snapshots = [f"{each.mode} {each.path}" for each in list_ops(op) if isinstance(each, Snapshot)]  # in no fingerprint
     try:
         return digest("service dataset", of_graph(op), repr(options), *snapshots)
     except Unfingerprintable:

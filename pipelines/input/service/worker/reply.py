@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from spanwise.orchestrator.errors import SpanwiseError
 from spanwise.pipelines.input.element import ElementSpec
-from spanwise.pipelines.input.rows import bytes_of
+from spanwise.pipelines.input.rows import block_bytes
 from spanwise.pipelines.input.service.wire.connection import kind_of
 from spanwise.pipelines.input.service.wire.elements import ReplyFacts, WireError, attach
 from spanwise.pipelines.input.service.wire.memory import Lender, Loan, memory_host
@@ -45,7 +45,7 @@ def stream_of(
     schema, blocks, layout = pa.schema([]), list[pa.RecordBatch](), ""
     if reply.pieces:
         schema, blocks, layout = pack(encoding, reply.pieces)
-        meter.add_elements(count_elements(encoding, reply.pieces), sum(map(bytes_of, blocks)))
+        meter.add_elements(count_elements(encoding, reply.pieces), sum(map(block_bytes, blocks)))
     loan: Loan | None = None
     if request.host is not None and request.host == memory_host():
         loan = lender.lend(request.client, request.returned, schema, blocks)

@@ -11,7 +11,7 @@ from spanwise.pipelines.input.element import Spec
 from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream
 from spanwise.pipelines.input.ops.batch import Batch
 from spanwise.pipelines.input.ops.prefetch import Prefetch
-from spanwise.pipelines.input.rows import bytes_of, in_rows, joined
+from spanwise.pipelines.input.rows import block_bytes, in_rows, join_batches
 from spanwise.pipelines.input.snapshot.encoding import Encoding, Piece
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class BatchRunStream(Stream):
         *before, block = self._rest
         # a batch that begins in one block and ends in another is copied, and travels alone
         end = self._size - (rows - block.num_rows) if before else rows - rows % self._size
-        run = BatchRun(joined([*before, block.slice(0, end)]), self._size)
+        run = BatchRun(join_batches([*before, block.slice(0, end)]), self._size)
         self._rest = [block.slice(end)] if end < block.num_rows else []
         return run
 
@@ -76,7 +76,7 @@ class BatchRunStream(Stream):
         rest, self._rest = self._rest, []
         if not rest or self._drop:
             raise StopIteration
-        return BatchRun(joined(rest), self._size)
+        return BatchRun(join_batches(rest), self._size)
 
     def state(self) -> State:
         return {}
@@ -90,7 +90,7 @@ class BatchRunStream(Stream):
 
 def size_bytes(encoding: Encoding, piece: Piece | BatchRun) -> int:
     """Roughly how much memory a piece takes."""
-    return bytes_of(piece.block) if isinstance(piece, BatchRun) else encoding.size_bytes(piece)
+    return block_bytes(piece.block) if isinstance(piece, BatchRun) else encoding.size_bytes(piece)
 
 
 def count_elements(encoding: Encoding, pieces: Sequence[Piece | BatchRun]) -> int:

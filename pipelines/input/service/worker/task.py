@@ -15,9 +15,9 @@ from typing import Final
 from spanwise.orchestrator.errors import FunctionFailed, ServiceError, SpanwiseError
 from spanwise.pipelines.input.dataset import Dataset
 from spanwise.pipelines.input.element import UNKNOWN, Spec
-from spanwise.pipelines.input.graph.rewrite import optimized
+from spanwise.pipelines.input.graph.rewrite import optimize
 from spanwise.pipelines.input.iterator import DatasetIterator
-from spanwise.pipelines.input.op import Op, Options, seeded
+from spanwise.pipelines.input.op import Op, Options, assign_seeds
 from spanwise.pipelines.input.rows import in_rows
 from spanwise.pipelines.input.service.sharding.dealing import SplitQueue
 from spanwise.pipelines.input.service.wire.connection import CallCanceled, Connection, UnknownTask
@@ -178,7 +178,7 @@ class TaskPass:
 
     def open(self) -> DatasetIterator:
         seed = secrets.randbits(63) if self.options.seed is None else self.options.seed
-        graph = optimized(seeded(self.op, seed), self.options).op
+        graph = optimize(assign_seeds(self.op, seed), self.options).op
         options = replace(self.options, seed=seed, optimize=False)
         graph = with_batch_runs(graph) if self.in_runs else graph
         return DatasetIterator(graph, options, 0, blocks=in_rows(self.op), dataset=Dataset)

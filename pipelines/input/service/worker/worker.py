@@ -15,7 +15,7 @@ from typing import Any, Final
 from pyarrow import flight
 
 from spanwise.orchestrator.errors import ServiceError
-from spanwise.pipelines.input.op import Op, Options, mixed, seeded
+from spanwise.pipelines.input.op import Op, Options, assign_seeds, mix_seed
 from spanwise.pipelines.input.service.policy import ShardingPolicy
 from spanwise.pipelines.input.service.saves.saver import Saver
 from spanwise.pipelines.input.service.sharding.dealing import read_from_queue
@@ -212,13 +212,13 @@ class WorkerServer(Serving):
         if task.mode.is_static:
             return TaskPass(cut_to_shard(op, task.mode, task.shards, task.index), options, in_runs=in_runs)
         queue = TakenSplits(task.task, self._dispatcher)
-        graph = read_from_queue(plan_graph(seeded(op, options.seed or 0), options), queue)
+        graph = read_from_queue(plan_graph(assign_seeds(op, options.seed or 0), options), queue)
         return TaskPass(graph, replace(options, optimize=False), queue, in_runs=in_runs)
 
     def _pass_of_split(self, request: Fetch) -> TaskPass:
         assert request.split is not None
         op, options = self._graph(request.dataset)
-        seed = mixed(request.seed if options.seed is None else options.seed, request.split)
+        seed = mix_seed(request.seed if options.seed is None else options.seed, request.split)
         graph = cut_to_split(plan_graph(op, options), request.split)
         return TaskPass(graph, replace(options, seed=seed, optimize=False, autotune=False, deterministic=True))
 

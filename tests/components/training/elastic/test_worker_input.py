@@ -8,7 +8,7 @@ from spanwise.components.training.elastic.worker_input import body, rows_in, sha
 from spanwise.orchestrator.errors import ParameterError
 from spanwise.pipelines.input import col
 from spanwise.pipelines.input import range as numbers
-from spanwise.pipelines.input.ops.parquet import Reader
+from spanwise.pipelines.input.ops.parquet import ParquetReader
 from tests.components.elastic import jobs
 
 TRAINING = Kind.TRAINING
@@ -94,8 +94,8 @@ def test_an_error_is_told_in_the_place_of_a_batch_and_others_go_on(reading):
 def test_tasks_that_follow_each_other_decode_their_row_group_once(reading, monkeypatch):
     """The next goes on where the last has ended; one that lies before it begins anew."""
     opened = []
-    read = Reader.read
-    monkeypatch.setattr(Reader, "read", lambda self, part: opened.append(part) or read(self, part))
+    read = ParquetReader.read
+    monkeypatch.setattr(ParquetReader, "read", lambda self, part: opened.append(part) or read(self, part))
 
     pieces_of(reading, lambda rows: rows.batch(7))
     in_order, opened[:] = len(opened), []

@@ -19,8 +19,8 @@ import pytest
 import spanwise.pipelines.input as tfdata
 from spanwise.orchestrator.errors import DatasetError, FunctionFailed, WorkerLost
 from spanwise.orchestrator.process import children
-from spanwise.pipelines.input.execution.ahead import Ahead
-from spanwise.pipelines.input.execution.process import Process, portable
+from spanwise.pipelines.input.execution.ahead import AheadStream
+from spanwise.pipelines.input.execution.process import Process, serialize_function
 from spanwise.pipelines.input.op import Knob, Opening
 from spanwise.pipelines.input.ops import map as map_op
 
@@ -146,7 +146,7 @@ def test_a_state_that_was_saved_with_threads_is_restored_with_processes(stop):
 @pytest.mark.parametrize(("num_parallel", "bounds"), [(tfdata.AUTOTUNE, (1, 3)), (5, (5, 5))])
 def test_processes_are_no_more_than_cores_if_nobody_said_how_many(num_parallel, bounds, monkeypatch):
     """Threads may be more, since they may wait for a disk."""
-    monkeypatch.setattr(map_op, "cores", lambda: 3)
+    monkeypatch.setattr(map_op, "available_cores", lambda: 3)
     dataset = tfdata.range(8).map(square, num_parallel=num_parallel, workers="processes")
     knobs = []
     opening = Opening(tuner=SimpleNamespace(register=lambda knob, stream: knobs.append(knob)))
@@ -234,7 +234,7 @@ def test_what_goes_to_another_process_is_shared_not_copied_through_the_socket():
     """Arrays and batches come back as they went; a slice of a batch does not take its table along."""
     table = pa.table({"x": np.arange(1_000_000), "text": pa.array(["a", "bb"] * 500_000).dictionary_encode()})
     block = table.slice(500_000, 1000).to_batches()[0]
-    process = Process(portable(lambda element, position: element, name="map"), name="map")
+    process = Process(serialize_function(lambda element, position: element, name="map"), name="map")
     try:
         nested = {"a": (np.arange(50_000.0), "text"), "b": None}
         back = process(nested, 0)
@@ -385,7 +385,7 @@ def test_a_dropped_interleave_leaves_nothing_behind():
 def test_a_knob_that_is_turned_while_the_stream_runs_changes_nothing_but_speed():
     """From no thread to some and back, again and again, in order and without loss."""
     size = Knob(name="num_parallel", kind="parallelism", value=0, minimum=0, maximum=8)
-    stream = Ahead(
+    stream = AheadStream(
         Opening().open(tfdata.range(400).op),
         name="map",
         rows=False,

@@ -6,8 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from spanwise.pipelines import input as inputs
-from spanwise.pipelines.input.graph.rewrite import RULES, drawn
-from spanwise.pipelines.input.op import ops_of
+from spanwise.pipelines.input.graph.rewrite import RULES, draw
+from spanwise.pipelines.input.op import list_ops
 from spanwise.pipelines.input.ops.parquet import Parquet
 from tests.pipelines.input.elements import DATASETS, all_of
 
@@ -21,7 +21,7 @@ def written(columns):
 
 
 def after(dataset):
-    return drawn(dataset.explain().op)
+    return draw(dataset.explain().op)
 
 
 @pytest.mark.parametrize("rule", [rule.name for rule in RULES])
@@ -33,7 +33,7 @@ def test_each_rewrite_can_be_left_out(rule, name):
     dataset = DATASETS[name]()
     without = dataset.options(without=[rule])
 
-    assert rule not in {fired.rule for fired in without.explain().fired}
+    assert rule not in {step.rule for step in without.explain().steps}
     assert all_of(without) == all_of(dataset)
 
 
@@ -75,7 +75,7 @@ def test_columns_go_down_as_far_as_they_are_known(tmp_path):
     files = inputs.from_parquet(tmp_path / "a.parquet")
 
     def read(dataset):
-        (source,) = [op for op in ops_of(dataset.explain().op) if isinstance(op, Parquet)]
+        (source,) = [op for op in list_ops(dataset.explain().op) if isinstance(op, Parquet)]
         return source.columns
 
     said = files.map(written, vectorized=True, reads=["fare"], writes=["double"]).shuffle(5).select("double", "zone")

@@ -9,7 +9,7 @@ import pytest
 
 from spanwise.orchestrator.errors import ColumnsChanged, DatasetError, UnreadableInput
 from spanwise.pipelines import input as inputs
-from spanwise.pipelines.input.ops.parquet import Reader
+from spanwise.pipelines.input.ops.parquet import ParquetReader
 from tests.pipelines.input.elements import all_of
 
 
@@ -33,8 +33,8 @@ def groups_read(monkeypatch):
         read.extend([(group.path[-9], group.number)] if batches else [])
         return iter(batches)
 
-    original = Reader.read
-    monkeypatch.setattr(Reader, "read", noted)
+    original = ParquetReader.read
+    monkeypatch.setattr(ParquetReader, "read", noted)
     return read
 
 
@@ -75,7 +75,7 @@ def test_only_columns_that_are_wanted_are_read(spans):
         source = source.inputs[0]
 
     assert source.columns == ("fare",)
-    assert [fired.rule for fired in plan.fired] == ["filter_pushdown", "projection_pushdown", "prefetch_insertion"]
+    assert [step.rule for step in plan.steps] == ["filter_pushdown", "projection_pushdown", "prefetch_insertion"]
 
 
 def test_a_span_that_lacks_a_column_gives_nulls(spans):

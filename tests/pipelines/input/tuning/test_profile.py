@@ -8,7 +8,7 @@ import pytest
 import spanwise.pipelines.input as tfdata
 from spanwise.pipelines.input.tuning import profile
 from spanwise.pipelines.input.tuning.advice import advise
-from spanwise.pipelines.input.tuning.stats import CallTimes, Reading
+from spanwise.pipelines.input.tuning.reading import CallTimes, OpReading
 
 
 @pytest.fixture
@@ -73,8 +73,8 @@ def parallel_map(dataset, took_s, cpu_s, *, calls=100, parallelism=2, **how):
     """The ops of a parallel map on a dataset, and what they were measured to take."""
     op = dataset.map(quick, num_parallel=parallelism, **how).op
     work = CallTimes(calls=calls, took_s=took_s, cpu_s=cpu_s)
-    read = Reading(calls=calls, units=calls, total_s=0.1, ahead=True, parallelism=parallelism, work=work)
-    return {op: read, op.inputs[0]: Reading(calls=calls, units=calls, total_s=0.01)}
+    read = OpReading(calls=calls, units=calls, total_s=0.1, ahead=True, parallelism=parallelism, work=work)
+    return {op: read, op.inputs[0]: OpReading(calls=calls, units=calls, total_s=0.01)}
 
 
 def test_work_in_the_background_and_waiting_for_it_are_told_apart():

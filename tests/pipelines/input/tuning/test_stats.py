@@ -6,8 +6,9 @@ import pytest
 
 import spanwise.pipelines.input as tfdata
 from spanwise.pipelines.input.op import Opening
-from spanwise.pipelines.input.tuning.latency import Kind
-from spanwise.pipelines.input.tuning.stats import CallTimes, Reading, Stats, Trace, overhead_s, weight
+from spanwise.pipelines.input.tuning.latency import LatencyKind
+from spanwise.pipelines.input.tuning.stats import Stats
+from spanwise.pipelines.input.tuning.timing import Timeline
 
 
 def ran(dataset):
@@ -36,7 +37,11 @@ def test_the_model_takes_so_many_elements_from_below_as_were_taken():
     batch = stats.tree(stats.readings(), {})
     kept = batch.inputs[0]
 
-    assert (batch.kind, kept.kind, kept.inputs[0].kind) == (Kind.UNKNOWN_RATIO, Kind.UNKNOWN_RATIO, Kind.SOURCE)
+    assert (batch.kind, kept.kind, kept.inputs[0].kind) == (
+        LatencyKind.UNKNOWN_RATIO,
+        LatencyKind.UNKNOWN_RATIO,
+        LatencyKind.SOURCE,
+    )
     assert kept.taken == 5
     assert kept.inputs[0].taken == 10
 
@@ -49,7 +54,7 @@ def test_ops_that_only_hand_on_are_counted_with_their_input():
 
     assert [op.name for op in stats.ops] == ["Batch", "Range"]
     assert [(each.name, each.taken) for each in node.walk()] == [("Batch", 1.0), ("Range", 5.1)]
-    assert [op.name for op in Stats(dataset.op, Trace()).ops] == ["Take", "Batch", "Skip", "Range"]
+    assert [op.name for op in Stats(dataset.op, Timeline()).ops] == ["Take", "Batch", "Skip", "Range"]
 
 
 def test_an_ops_own_time_is_without_that_of_its_inputs():
@@ -77,7 +82,7 @@ def test_work_in_the_background_is_counted_by_its_calls():
     work = stats.readings()[op].work
     assert work is not None
     assert work.calls == 100
-    assert stats.tree(stats.readings(), {}).kind is Kind.ASYNC_KNOWN_RATIO
+    assert stats.tree(stats.readings(), {}).kind is LatencyKind.ASYNC_KNOWN_RATIO
 
 
 def test_all_rounds_of_a_repeat_are_counted():
@@ -87,51 +92,3 @@ def test_all_rounds_of_a_repeat_are_counted():
     stats = ran(dataset)
 
     assert [stats.readings()[op].calls for op in stats.ops] == [70, 70, 70]
-
-
-def test_a_reading_since_another_one_is_what_was_done_between():
-    """And all there is, when nothing was done."""
-    before = Reading(calls=4, units=40, total_s=1.0, work=CallTimes(calls=4, took_s=0.5, squares=0.1, cpu_s=0.25))
-    now = Reading(calls=6, units=60, total_s=1.5, work=CallTimes(calls=6, took_s=0.75, squares=0.2, cpu_s=0.5))
-
-    between = now.since(before)
-
-    assert (between.calls, between.units, between.total_s) == (2, 20, 0.5)
-    assert between.work == CallTimes(calls=2, took_s=0.25, squares=0.1, cpu_s=0.25)
-    assert now.since(now) == now
-
-
-def test_times_that_vary_are_told_from_steady_ones():
-    """The squared coefficient of variation: 0 when all are alike."""
-    steady, mixed = CallTimes(), CallTimes()
-    for _ in range(4):
-        steady.add(0.1)
-    for took_s in (0.1, 0.3):
-        mixed.add(took_s)
-
-    assert steady.variability == pytest.approx(0)
-    assert mixed.variability == pytest.approx(0.25)
-
-
-def test_an_element_weighs_what_its_arrays_hold():
-    """Whatever structure they are in; of a slice of a table, only the slice."""
-    block = pa.table({"x": np.arange(1000)}).slice(0, 10).to_batches()[0]
-
-    assert weight({"a": np.zeros(100), "b": (np.zeros(50), np.zeros(50))}) == 1600
-    assert weight(block) == 80
-    assert weight(pa.record_batch({"x": ["ten bytes.", None, "a"]})) == pytest.approx(11, abs=32)
-
-
-def test_timing_reads_the_clock_twice_for_each_element(clock):
-    """And for nothing else; `benchmarks.input` limits what that takes."""
-    dataset = tfdata.range(10).batch(5)
-
-    ran(dataset)
-
-    assert clock.readings == 2 * (10 + 1) + 2 * (2 + 1)  # each op is asked once more, at the end
-
-
-def test_what_timing_costs_is_measured_on_a_stream_that_does_nothing(clock):
-    """By the clock itself: where reading it takes no time, timing costs nothing."""
-    assert overhead_s(elements=5, times=2) == 0
-    assert clock.readings == 2 * 2 + 2 * 2 + 2 * 5 * 2

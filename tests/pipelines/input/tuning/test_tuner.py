@@ -10,10 +10,11 @@ import spanwise.pipelines.input as tfdata
 from spanwise.pipelines.input import AUTOTUNE
 from spanwise.pipelines.input.op import Knob, Opening
 from spanwise.pipelines.input.op import Options as RunOptions
-from spanwise.pipelines.input.tuning import autotune
-from spanwise.pipelines.input.tuning.autotune import BLOCK_BYTES, Tuner, next_block_rows
+from spanwise.pipelines.input.tuning import tuner as tuning
 from spanwise.pipelines.input.tuning.latency import latency_s
-from spanwise.pipelines.input.tuning.stats import CallTimes, Reading
+from spanwise.pipelines.input.tuning.reading import CallTimes, OpReading
+from spanwise.pipelines.input.tuning.search import next_block_rows
+from spanwise.pipelines.input.tuning.tuner import BLOCK_BYTES, Tuner
 from tests.pipelines.input.talk import F_S, G_S, SOURCE_S, free, tree
 
 
@@ -27,9 +28,9 @@ def stage(seconds):
 
 def record(monkeypatch, tuner, took_s, *, calls=100):
     """Has the tuner read that each op took so long for an element, its calls all of that."""
-    monkeypatch.setattr(tuner, "_before", dict.fromkeys(tuner.stats.ops, Reading()))
+    monkeypatch.setattr(tuner, "_before", dict.fromkeys(tuner.stats.ops, OpReading()))
     readings = {
-        op: Reading(
+        op: OpReading(
             calls=calls,
             units=calls,
             total_s=calls * seconds,
@@ -86,7 +87,7 @@ def test_memory_stays_under_the_budget():
 def test_a_quick_function_is_called_by_the_consumer_itself(monkeypatch):
     """A thread would cost more than it gains: none is started for it."""
     dataset = tfdata.range(2000).map(lambda x: x + 1, num_parallel=AUTOTUNE).options(optimize=False)
-    monkeypatch.setattr(autotune, "PERIOD_S", (600.0, 600.0))
+    monkeypatch.setattr(tuning, "PERIOD_S", (600.0, 600.0))
     threads = threading.active_count()
     with dataset.iterator() as elements:
         found = [next(elements) for _ in range(1000)]
@@ -115,7 +116,7 @@ def test_a_round_of_a_repeat_begins_with_what_was_found_before():
     repeated = op.inputs[0]
 
     first = opening.open(repeated)
-    tuner._found.settings["1.ParallelMap"] = 7
+    tuner._tuned.settings["1.ParallelMap"] = 7
     second = opening.open(repeated)
 
     assert tuner._knobs[repeated].value == 7
@@ -135,7 +136,7 @@ def test_a_part_that_has_ended_is_not_tuned():
 
 def test_another_pass_begins_with_what_was_found_before(monkeypatch):
     """It need not find out again."""
-    monkeypatch.setattr(autotune, "PERIOD_S", (600.0, 600.0))  # nothing is tuned but here
+    monkeypatch.setattr(tuning, "PERIOD_S", (600.0, 600.0))  # nothing is tuned but here
     dataset = tfdata.range(1_000_000).map(stage(0.002), num_parallel=AUTOTUNE).options(optimize=False)
     with dataset.iterator() as elements:
         for _ in range(30):
