@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from spanwise.orchestrator.component import Component, Resolver
 from spanwise.orchestrator.errors import Fenced, StoreError
-from spanwise.orchestrator.executor import Ended, FenceAsked
+from spanwise.orchestrator.job import FenceQuery, JobEnded
 from spanwise.orchestrator.node_runner import ActiveJob, NodeResult, NodeRunner
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.run_dir import remove_working_files
@@ -62,11 +62,11 @@ class ActiveRun:
             else:
                 self._start(step.node)
 
-    def handle(self, event: Ended | FenceAsked) -> None:
+    def handle(self, event: JobEnded | FenceQuery) -> None:
         """Handles an event of the executor, if it is about a job of this run."""
         if event.id not in self._jobs:
             return
-        if isinstance(event, FenceAsked):
+        if isinstance(event, FenceQuery):
             self._nodes.executor.answer(event.id, self._reason_to_hold_back())
         else:
             self._settle(self._nodes.finish(self._jobs.pop(event.id), event, stopping=bool(self._stopping)))

@@ -13,7 +13,8 @@ from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.component import Component, Resolver, defaulted
 from spanwise.orchestrator.driver import Artifacts, Execute, Reuse, drive
 from spanwise.orchestrator.errors import Fenced, SpanwiseError, StoreError
-from spanwise.orchestrator.executor import Ended, Executor, Job
+from spanwise.orchestrator.executor import Executor
+from spanwise.orchestrator.job import JobEnded, NodeJob
 from spanwise.orchestrator.lease import Lease
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Execution, Run, State
@@ -92,7 +93,7 @@ class NodeRunner:
             message = f"{type(error).__name__}: {error}"
         return self.fail(replace(execution, inputs=inputs), message)
 
-    def finish(self, job: ActiveJob, ended: Ended, *, stopping: bool) -> NodeResult:
+    def finish(self, job: ActiveJob, ended: JobEnded, *, stopping: bool) -> NodeResult:
         """Publishes what a job made, or how it failed; while the run is stopping, it was canceled."""
         execution = replace(publisher.with_plan(job.execution, job.plan), inputs=job.inputs)
         if ended.outputs is not None:
@@ -115,7 +116,7 @@ class NodeRunner:
         assert isinstance(node, Component)
         publisher.clear(self.root, execution)
         self.executor.start(
-            Job(
+            NodeJob(
                 id=execution.id,
                 node=node.name,
                 inputs=inputs,

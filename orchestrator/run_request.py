@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, TypeAlias
 
-from spanwise.orchestrator.executor import GRACE_S
+from spanwise.orchestrator.job import GRACE_S
 from spanwise.orchestrator.pipeline import Selection
 from spanwise.orchestrator.run import Execution, Run, State, Trigger
 from spanwise.orchestrator.store import Claim

@@ -14,7 +14,8 @@ from spanwise.orchestrator import process, publisher
 from spanwise.orchestrator.active_run import ActiveRun
 from spanwise.orchestrator.base_run import find_base_run
 from spanwise.orchestrator.errors import Fenced, NodeFailed, SpanwiseError, StoreError, UsageError
-from spanwise.orchestrator.executor import Ended, Executor, FenceAsked
+from spanwise.orchestrator.executor import Executor
+from spanwise.orchestrator.job import FenceQuery, JobEnded
 from spanwise.orchestrator.lease import Clock, acquire
 from spanwise.orchestrator.node_runner import NodeRunner
 from spanwise.orchestrator.pipeline import Pipeline
@@ -195,7 +196,7 @@ class Controller:
         for run in active:
             run.enforce_limits()
 
-    def _wait(self, timeout_s: float) -> Sequence[Ended | FenceAsked]:
+    def _wait(self, timeout_s: float) -> Sequence[JobEnded | FenceQuery]:
         try:
             return self.executor.wait(timeout_s)
         except NodeFailed:

@@ -15,7 +15,8 @@ import pytest
 
 from spanwise.orchestrator import Artifact, Attempt, Component, Input, Output, Outputs, Pipeline, Report, Run
 from spanwise.orchestrator.errors import NodeFailed, RunError
-from spanwise.orchestrator.executor import Ended, Executor, FenceAsked, Job
+from spanwise.orchestrator.executor import Executor
+from spanwise.orchestrator.job import FenceQuery, JobEnded, NodeJob
 
 
 class Tally(Artifact):
@@ -173,7 +174,7 @@ class Bench:
             "checkpoints": str(self.root / "checkpoints"),
             "snapshots": str(self.root / "snapshots"),
         }
-        return Job(**{**facts, **changes})
+        return NodeJob(**{**facts, **changes})
 
 
 @pytest.fixture
@@ -186,7 +187,7 @@ def until_ended(executor, within_s=10.0, lost=None):
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         for event in executor.wait(0.1):
-            if isinstance(event, Ended):
+            if isinstance(event, JobEnded):
                 return event
             executor.answer(event.id, lost)
     raise AssertionError(f"nothing ended within {within_s} s")
@@ -247,7 +248,7 @@ def test_a_failure_shows_the_users_lines_only(bench):
     ended = done(bench, "raises")
 
     assert "too small" in ended.failure.trace
-    assert f"orchestrator{os.sep}executor.py" not in ended.failure.trace
+    assert f"orchestrator{os.sep}node_process.py" not in ended.failure.trace
 
 
 @pytest.mark.parametrize(
@@ -263,7 +264,7 @@ def test_the_log_of_a_failure_shows_no_lines_of_ours(bench, how, first, last):
 
     lines = (bench.root / "log").read_text().splitlines()
     assert (lines[0], lines[-1]) == (first, last)
-    assert f"orchestrator{os.sep}executor.py" not in "".join(lines)
+    assert f"orchestrator{os.sep}node_process.py" not in "".join(lines)
 
 
 @pytest.mark.parametrize("how", ["prints_megabytes", "prints_bytes"])
@@ -302,7 +303,7 @@ def test_an_answer_to_a_job_that_has_ended_is_dropped(bench):
     """A node may be gone between its question and the answer."""
     with Executor(bench.pipeline) as executor:
         executor.start(bench.job(prepared={"how": "asks"}))
-        while not any(isinstance(event, FenceAsked) for event in executor.wait(1.0)):
+        while not any(isinstance(event, FenceQuery) for event in executor.wait(1.0)):
             pass
         executor.stop(1, "stopped")
         until_ended(executor)

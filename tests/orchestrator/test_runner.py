@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import spanwise.orchestrator.executor as executor_module
 from spanwise.orchestrator import (
     Attempt,
     Component,
@@ -24,6 +23,7 @@ from spanwise.orchestrator import (
     Retry,
     State,
     UsageError,
+    node_server,
 )
 from spanwise.orchestrator.errors import StoreUnavailable
 from spanwise.orchestrator.executor import Executor
@@ -503,7 +503,7 @@ def test_a_server_that_was_killed_ends_the_run_in_order(trial):
 @needs_freezer
 def test_a_lease_is_not_given_back_while_a_process_lives_that_cannot_be_killed(trial, tmp_path, monkeypatch, caplog):
     """The run ends and says who is left; nobody else can begin."""
-    monkeypatch.setattr(executor_module, "REAP_S", 0.3)
+    monkeypatch.setattr(node_server, "REAP_S", 0.3)
     pipeline = Pipeline("p", [Leave(place=str(tmp_path))])
     with Executor(pipeline) as executor:
         stuck = threading.Thread(target=freeze_noted, args=[tmp_path])

@@ -1,0 +1,54 @@
+"""Jobs: what a child process needs to do the work of one execution, and what it reports back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.run import Run
+
+GRACE_S = 10.0
+"""Between asking a node to end and killing it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeJob:
+    """One execution, as its child process needs it."""
+
+    id: int  #: of the execution
+    node: str
+    inputs: Mapping[str, tuple[Artifact, ...]]
+    prepared: Mapping[str, object]
+    outputs: Mapping[str, str]  #: an empty folder for each, by name
+    run: Run
+    attempt: int
+    log: str  #: file that receives everything the child prints
+    scratch: str
+    checkpoints: str
+    snapshots: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFailure:
+    """Why a job failed."""
+
+    message: str  #: for people, without a traceback
+    trace: str = ""  #: the user's lines
+    timed_out: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEnded:
+    """The end of a job: its child and everything below it are gone."""
+
+    id: int
+    outputs: Mapping[str, tuple[Artifact, ...]] | None = None  #: drafts, when it succeeded
+    failure: JobFailure | None = None
+
+
+@dataclass(frozen=True)
+class FenceQuery:
+    """A child asks whether the lease still holds; answer with `Executor.answer`."""
+
+    id: int

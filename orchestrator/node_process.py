@@ -1,0 +1,181 @@
+"""Node processes: the life of a child that does the work of one node."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NoReturn
+
+from spanwise.orchestrator import fingerprint, process
+from spanwise.orchestrator.artifact import Artifact, missing_properties, recordable
+from spanwise.orchestrator.component import Attempt, Component, Outputs, Signature, signature_of
+from spanwise.orchestrator.errors import Fenced, MissingProperty, RunError, SpanwiseError
+from spanwise.orchestrator.job import JobFailure, NodeJob
+from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.user_code import without_our_frames
+
+ASKING_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run_job(pipeline: Pipeline, job: NodeJob, line: Connection, parent: int) -> NoReturn:
+    """Does the work and exits; never returns into the code that was forked with it."""
+    code, me = 1, os.getpid()
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (*ASKING_TO_END, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        os.setpgid(0, 0)
+        process.die_with_parent(parent)
+        process.adopt_orphans()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING_TO_END)
+        _redirect_output(job.log)
+        made = _work(pipeline, job, line)
+        if os.getpid() == me:  # the work may have forked, and this be the copy
+            line.send(("done", made))
+            code = 0
+    except BaseException as error:  # noqa: BLE001  whatever it is, the controller is told
+        if os.getpid() == me:
+            with contextlib.suppress(OSError):
+                line.send(("failed", _failure(error)))
+        _print_error(error)
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _redirect_output(log: str) -> None:
+    Path(log).parent.mkdir(parents=True, exist_ok=True)
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(target, 1)
+    os.dup2(target, 2)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)  # noqa: SIM115
+    logging.basicConfig(
+        force=True, level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.captureWarnings(capture=True)
+
+
+def _work(pipeline: Pipeline, job: NodeJob, line: Connection) -> dict[str, tuple[Artifact, ...]]:
+    node = pipeline.nodes[job.node]
+    assert isinstance(node, Component)
+    signature = signature_of(type(node))
+    outputs: dict[str, Artifact | Outputs[Artifact]] = {}
+    for name, spec in signature.outputs.items():
+        Path(job.outputs[name]).mkdir(parents=True, exist_ok=True)
+        place = job.outputs[name]
+        outputs[name] = Outputs(spec.kind, place) if spec.many else spec.kind(place)
+    shutil.rmtree(job.scratch, ignore_errors=True)  # of an attempt that was killed
+    Path(job.scratch).mkdir(parents=True)
+    try:
+        node.run(**_arguments(node, signature, job, outputs, line))
+    finally:
+        shutil.rmtree(job.scratch, ignore_errors=True)
+    made = {name: _drafts(signature, name, output) for name, output in outputs.items()}
+    for name in [name for name, drafts in made.items() if not drafts]:
+        _remove_empty(Path(job.outputs[name]))
+    return {name: tuple(_seal(node.name, name, draft) for draft in drafts) for name, drafts in made.items()}
+
+
+def _remove_empty(place: Path) -> None:
+    """Removes the folder of an output without artifacts, and its parent when that is empty too."""
+    with contextlib.suppress(OSError):
+        place.rmdir()
+        place.parent.rmdir()
+
+
+def _arguments(
+    node: Component,
+    signature: Signature,
+    job: NodeJob,
+    outputs: Mapping[str, object],
+    line: Connection,
+) -> dict[str, object]:
+    made = {signature.outputs[name].argument or name: output for name, output in outputs.items()}
+    arguments: dict[str, object] = {**node.parameters, **job.prepared, **made}
+    for name, wanted in signature.inputs.items():
+        given = [a.as_kind(wanted.kind) for a in job.inputs.get(name, ())]
+        arguments[name] = given if wanted.many else next(iter(given), None)
+    if signature.attempt is not None:
+        arguments[signature.attempt] = Attempt(
+            run=job.run,
+            node=job.node,
+            number=job.attempt,
+            scratch=Path(job.scratch),
+            checkpoints=Path(job.checkpoints),
+            snapshots=Path(job.snapshots),
+            check_fence=lambda: _check_fence(line),
+        )
+    return arguments
+
+
+def _check_fence(line: Connection) -> None:
+    line.send(("fence", None))
+    lost = line.recv()
+    if lost is not None:
+        raise Fenced(lost)
+
+
+def _drafts(signature: Signature, name: str, output: Artifact | Outputs[Artifact]) -> list[Artifact]:
+    if isinstance(output, Outputs):
+        return output.drafts
+    written = not signature.outputs[name].optional or any(output.path.iterdir()) or output.properties
+    return [output] if written else []
+
+
+def _seal(node: str, name: str, draft: Artifact) -> Artifact:
+    """The draft with its digest, synced to disk; refuses one without a property that its kind requires."""
+    missing = missing_properties(draft)
+    if missing:
+        raise MissingProperty(
+            f"{node} made its output {name!r} without {', '.join(missing)}, which every {draft.kind} must have; "
+            f"set it in `run`: {name}.{missing[0]} = …"
+        )
+    ready = recordable(draft)
+    tree = fingerprint.of_tree(draft.path, sync=True)
+    return ready.with_content(tree.digest, tree.size_bytes)
+
+
+def _failure(error: BaseException) -> JobFailure:
+    if isinstance(error, SystemExit):
+        return JobFailure(message=f"It called sys.exit({error.code!r}) before its work was done.")
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  an exception of the user's may do anything
+        text = ""
+    name = "" if isinstance(error, SpanwiseError) else f"{type(error).__name__}: "
+    trace = "" if isinstance(error, RunError) else _user_lines(error)
+    return JobFailure(message=f"{name}{text}" if text else type(error).__name__, trace=trace)
+
+
+def _user_lines(error: BaseException) -> str:
+    """The traceback without our own frames around the user's code."""
+    return "".join(traceback.format_list(without_our_frames(traceback.extract_tb(error.__traceback__)))).rstrip()
+
+
+def _print_error(error: BaseException) -> None:
+    """Prints to the log of the node: the message of an expected error, else a traceback from the user's code on."""
+    try:
+        report = traceback.TracebackException.from_exception(error)
+        theirs = without_our_frames(report.stack)
+        if isinstance(error, RunError) or (isinstance(error, SpanwiseError) and not theirs):
+            sys.stderr.write(f"{error}\n")
+            return
+        if theirs:  # otherwise it is a bug of ours: show all
+            report.stack = traceback.StackSummary.from_list(theirs)
+        sys.stderr.write("".join(report.format()))
+    except Exception:  # noqa: BLE001  an exception of the user's may do anything
+        traceback.print_exc()

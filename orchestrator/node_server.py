@@ -1,0 +1,201 @@
+"""Node servers: a warm process that forks the nodes of a run, and the keeper that ends what it leaves.
+
+The server is forked from the controller once its pipeline is loaded, so the nodes need no pickling; it imports the
+heavy libraries once, and each child starts with them in memory. It is the subreaper of everything the nodes start:
+when a child ends, whatever it left running is killed; when the controller ends, however it ends, everything is.
+Between the two is the keeper, which leads their session and does nothing but end what a killed server leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import selectors
+import signal
+import time
+import traceback
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from typing import NoReturn
+
+from spanwise.orchestrator import process
+from spanwise.orchestrator.job import JobFailure, NodeJob
+from spanwise.orchestrator.node_process import ASKING_TO_END, run_job
+from spanwise.orchestrator.pipeline import Pipeline
+
+log = logging.getLogger("spanwise.executor")
+
+REAP_S = 10.0
+"""How long killed processes are waited for before they are reported as unkillable."""
+
+
+def keep_server(server: NodeServer, controller: int, mark: int) -> NoReturn:
+    """The life of the keeper: it waits for the server to end, or for a request to end it, then kills what is left."""
+    try:
+        os.setsid()
+        process.adopt_orphans()
+        if not process.take_mark(mark) and process.LINUX:
+            log.warning("This system does not mark processes: one that detaches from a run may survive its kill.")
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        keeper = os.getpid()
+        pid = os.fork()
+        if not pid:
+            server.serve(controller, keeper)
+        server.close_line()  # or the controller could not notice that the server has ended
+        # Both stay blocked and are waited for: a handler would miss the one that comes just before a blocking waitpid.
+        awaited = (signal.SIGTERM, signal.SIGCHLD)
+        signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+        while not _has_ended(pid):
+            if signal.sigwait(awaited) is signal.SIGTERM:
+                process.send([pid], signal.SIGKILL)
+    finally:
+        process.end_below(limit_s=REAP_S)
+        os._exit(0)
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether this child has ended; reaps all that have."""
+    while True:
+        found, _ = os.waitpid(-1, os.WNOHANG)
+        if found in (0, pid):
+            return found == pid
+
+
+@dataclass
+class NodeProcess:
+    job: int
+    kill_at: float | None = None  #: monotonic; when its grace is over
+    killed_at: float | None = None
+    status: int | None = None
+
+
+class NodeServer:
+    """Forks children, stops them, and reaps them with what they leave. It never touches the metadata."""
+
+    def __init__(self, control: Connection, pipeline: Pipeline, preload: Iterable[str]) -> None:
+        self._control = control
+        self._preload = list(preload)
+        self._pipeline = pipeline
+        self._workers: dict[int, NodeProcess] = {}
+
+    def serve(self, controller: int, keeper: int) -> NoReturn:
+        try:
+            self._settle(controller, keeper)
+            while True:
+                self._step()
+        except (EOFError, ConnectionError):
+            pass  # the controller is gone, or has closed the line
+        except BaseException:  # noqa: BLE001  nothing above us may run in this process
+            traceback.print_exc()
+        finally:
+            process.end_below(limit_s=REAP_S)
+            os._exit(0)
+
+    def close_line(self) -> None:
+        """Closes this process's end of the line to the controller."""
+        self._control.close()
+
+    def _settle(self, controller: int, keeper: int) -> None:
+        os.setpgid(0, 0)
+        process.adopt_orphans()
+        for number in ASKING_TO_END:
+            signal.signal(number, signal.SIG_IGN)  # the controller decides, and its end is our end
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING_TO_END)
+        logging.getLogger().addHandler(logging.NullHandler())  # importing Beam logs, and would install a root handler
+        self._wake, write = os.pipe()
+        os.set_blocking(self._wake, False)
+        os.set_blocking(write, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        # A process forked by the controller holds its end of the line too, so waiting for a closed line is not enough.
+        self._ends = [fd for fd in map(process.watch, (controller, keeper)) if fd is not None]
+        self._selector = selectors.DefaultSelector()
+        for source in (self._control.fileno(), self._wake, *self._ends):
+            self._selector.register(source, selectors.EVENT_READ)
+
+    def _import_one(self) -> None:
+        """Imports the next module while idle; children import what is still missing."""
+        logging.disable()  # what a library logs at import belongs in the log of a node
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            __import__(self._preload.pop(0))  # one that fails does so again in the node that needs it
+        logging.disable(logging.NOTSET)
+
+    def _step(self) -> None:
+        now = time.monotonic()
+        deadlines = [w.kill_at for w in self._workers.values() if w.kill_at is not None]
+        soon = any(w.killed_at is not None or w.status is not None for w in self._workers.values())
+        timeout = 0.02 if soon else max(0.02, min(deadlines) - now) if deadlines else None
+        ready = self._selector.select(0.0 if self._preload else timeout)
+        if any(key.fd in self._ends for key, _ in ready):
+            raise EOFError
+        if not ready and self._preload:
+            self._import_one()
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake, 4096)
+        self._reap()
+        while self._control.poll():
+            self._execute_command()
+        self._kill_overdue()
+
+    def _execute_command(self) -> None:
+        what, *rest = self._control.recv()
+        if what == "start":
+            self._fork(rest[0], reduction.recv_handle(self._control))
+            return
+        job, grace_s = rest
+        for pid, worker in self._workers.items():
+            if worker.job == job and worker.kill_at is None and worker.status is None:
+                worker.kill_at = time.monotonic() + grace_s
+                process.send([pid, *process.descendants(pid)], signal.SIGTERM)
+
+    def _fork(self, job: NodeJob, line: int) -> None:
+        parent = os.getpid()
+        # Signals wait until the child has stopped ignoring them, or an early one would be lost.
+        with process.holding_back(*ASKING_TO_END), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # threads of preloaded libraries; none holds our locks
+            try:
+                pid = os.fork()
+            except OSError as error:  # no memory, too many processes: fails one node, not all
+                with Connection(line) as reply:
+                    reply.send(("failed", JobFailure(message=f"It could not be started: {error.strerror}.")))
+                self._control.send(("ended", job.id, 1, []))
+                return
+            if not pid:
+                self._control.close()
+                self._selector.close()
+                run_job(self._pipeline, job, Connection(line), parent)
+        os.close(line)
+        self._workers[pid] = NodeProcess(job.id)
+
+    def _reap(self) -> None:
+        """Reaps the dead; what an ended child left running is killed before its end is reported."""
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                if found[0] in self._workers:
+                    self._workers[found[0]].status = found[1]
+        ended = {pid: w for pid, w in self._workers.items() if w.status is not None}
+        if not ended:
+            return
+        # What a child leaves becomes ours; what a living child has adopted stays below that child.
+        adopted = [p for p in process.children() if p not in self._workers]
+        orphans = [*adopted, *itertools.chain(*map(process.descendants, adopted))]
+        process.send(orphans, signal.SIGKILL)
+        now = time.monotonic()
+        for pid, worker in ended.items():
+            worker.killed_at = worker.killed_at or now
+            if not orphans or now > worker.killed_at + REAP_S:
+                del self._workers[pid]
+                self._control.send(("ended", worker.job, worker.status, orphans))
+
+    def _kill_overdue(self) -> None:
+        now = time.monotonic()
+        for pid, worker in self._workers.items():
+            if worker.status is None and worker.kill_at is not None and now >= worker.kill_at:
+                process.send([*process.descendants(pid), pid], signal.SIGKILL)
