@@ -31,13 +31,15 @@ from spanwise.scheduler.alerts import alert
 from spanwise.scheduler.daemon.loop import Cron
 from spanwise.scheduler.daemon.pipeline_scheduler import Tools
 from spanwise.scheduler.daemon.scheduled_run import Job
-from spanwise.scheduler.ledger import ticks as ledger
+from spanwise.scheduler.ledger.pauses import pause_schedule
+from spanwise.scheduler.ledger.ticks import attempt_claim, list_ticks, newest_tick
 from spanwise.scheduler.project import settings
-from spanwise.scheduler.schedule.due import due
+from spanwise.scheduler.schedule.due import find_due
 from spanwise.scheduler.schedule.duration import Duration
-from spanwise.scheduler.schedule.overrun import decide
-from spanwise.scheduler.schedule.schedule import Timetable, hours_before
+from spanwise.scheduler.schedule.overrun import decide_overrun
 from spanwise.scheduler.schedule.simulate import simulate
+from spanwise.scheduler.schedule.span_rule import hours_before
+from spanwise.scheduler.schedule.timetable import Timetable
 
 PROJECT = Path(__file__).parents[1]
 PIPELINES = 1000
@@ -84,9 +86,9 @@ def _deciding_ms() -> float:
         began = time.process_time()
         now = NOON + minute * MINUTE
         for table in tables:
-            found = due(table, now - MINUTE, now)
+            found = find_due(table, now - MINUTE, now)
             assert len(found.run) == 1
-            decide(table.overrun, None)
+            decide_overrun(table.overrun, None)
         taken.append(time.process_time() - began)
     return statistics.median(taken[1:]) * 1000
 
@@ -108,7 +110,7 @@ def _idle_percent() -> float:
 def _paused_percent() -> float:
     def pause(store: Store) -> None:
         for number in range(PIPELINES):
-            ledger.pause(store, f"p{number}", who="a benchmark", why="no thousand runs", now=datetime.now(UTC))
+            pause_schedule(store, f"p{number}", who="a benchmark", why="no thousand runs", now=datetime.now(UTC))
 
     with _scheduler(PIPELINES, "* * * * *", pause) as (pid, root):
         before = _newest(root)
@@ -120,7 +122,7 @@ def _paused_percent() -> float:
 def _newest(root: Path) -> int:
     """The number of the newest tick of the first pipeline."""
     store = open_store(str(root / "metadata.db"))
-    newest = ledger.newest(store, "p0")
+    newest = newest_tick(store, "p0")
     store.close()
     return 0 if newest is None else newest.number
 
@@ -132,7 +134,7 @@ def _late_s() -> tuple[list[float], float]:
         time.sleep(EVERY_S * STARTS)
         taken = _cpu_s(pid, children=True) - before
         store = open_store(str(root / "metadata.db"))
-        ticks = {entry.tick.name: entry.tick.at for entry in ledger.entries(store, "p0")}
+        ticks = {entry.tick.name: entry.tick.at for entry in list_ticks(store, "p0")}
         late = [(run.started - ticks[run.cause]).total_seconds() for run in store.runs("p0") if run.started]
         store.close()
     assert len(late) >= STARTS - 1
@@ -223,12 +225,12 @@ def a_day() -> None:
             nonlocal made
             made += 1
             wanted = Run(pipeline=job.pipeline, trigger=Trigger.SCHEDULE, cause=job.tick, span=job.span, started=now)
-            run = store.begin_run(wanted, ledger.attempt_claim(job.pipeline, job.tick, job.attempt))
+            run = store.begin_run(wanted, attempt_claim(job.pipeline, job.tick, job.attempt))
             store.update_run(replace(run, state=State.COMPLETE, ended=now))
             return cast("subprocess.Popen[bytes]", _Done())
 
         clock = Clock(now=lambda: now, monotonic=lambda: now.timestamp())  # noqa: PLW0108  it moves
-        tools = Tools(root=known.root, config=None, site=alert.here(), start=start)
+        tools = Tools(root=known.root, config=None, site=alert.local_site(), start=start)
         cron = Cron([str(file)], known, clock=clock, tools=tools)
         cron.turn()
         while any(each.asking or each.answer for each in cron.files):

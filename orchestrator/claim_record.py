@@ -1,25 +1,16 @@
-"""Claim records: dataclasses that are stored as the facts of a claim, and read back through their annotations."""
+"""Claim records: dataclasses that are stored as the facts of a claim."""
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from spanwise.orchestrator.artifact import Value
 from spanwise.orchestrator.errors import StoreError
+from spanwise.orchestrator.record import from_plain, to_plain
 from spanwise.orchestrator.store import Claim
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 R = TypeVar("R")
 
-
-def facts_of(record: object) -> dict[str, Value]:
-    """The fields of a record as the store can hold them."""
-    adapter = _adapter(type(record))  # type: ignore[arg-type]  # mypy reads object.__hash__ for that of type
-    facts: dict[str, Value] = adapter.dump_python(record, mode="json")
-    return facts
+facts_of = to_plain
 
 
 def record_of(kind: type[R], claim: Claim) -> R:
@@ -28,21 +19,13 @@ def record_of(kind: type[R], claim: Claim) -> R:
     Raises:
         StoreError: its facts are not those of such a record; something else has written there.
     """
-    from pydantic import ValidationError
+    from pydantic import ValidationError  # imported here: not every command reads such a record
 
     try:
-        record: R = _adapter(kind).validate_python(claim.facts)  # type: ignore[arg-type]  # as above
+        return from_plain(kind, claim.facts)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"]))
         raise StoreError(
             f"The metadata holds {first['input']!r} as {field} of {claim.kind} {claim.name!r}: {first['msg']}."
         ) from error
-    return record
-
-
-@functools.cache
-def _adapter(kind: type[R]) -> TypeAdapter[R]:
-    from pydantic import TypeAdapter  # imported here: not every command reads such a record
-
-    return TypeAdapter(kind)

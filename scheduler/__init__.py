@@ -1,19 +1,30 @@
 """When and why a run starts, and what happens if the last one has not ended; the command line.
 
-Nothing is imported before it is asked for: `spanwise --help` passes by.
+Names are imported when they are first used, so that `spanwise --help` does not wait for them.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spanwise.scheduler.schedule.schedule import Catchup, OverrunPolicy, Schedule, Tick, days_before, hours_before
+    from spanwise.scheduler.schedule.schedule import Schedule
+    from spanwise.scheduler.schedule.span_rule import days_before, hours_before
+    from spanwise.scheduler.schedule.ticks import Tick
+    from spanwise.scheduler.schedule.timetable import Catchup, OverrunPolicy
 
 __all__ = ["Catchup", "OverrunPolicy", "Schedule", "Tick", "days_before", "hours_before"]
 
+_MODULES = {
+    "Catchup": "timetable",
+    "OverrunPolicy": "timetable",
+    "Schedule": "schedule",
+    "Tick": "ticks",
+    "days_before": "span_rule",
+    "hours_before": "span_rule",
+}
+
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from spanwise.scheduler.schedule import schedule
-
-    return getattr(schedule, name)
+    return getattr(import_module(f"spanwise.scheduler.schedule.{_MODULES[name]}"), name)

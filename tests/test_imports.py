@@ -38,7 +38,7 @@ MAY_IMPORT = {
 DOORS = {
     "ml_metadata": ["spanwise.orchestrator.mlmd"],
     "apprise": ["spanwise.scheduler.alerts.channel"],
-    "croniter": ["spanwise.scheduler.schedule.schedule"],
+    "croniter": ["spanwise.scheduler.schedule.cron"],
     "typer": ["spanwise.scheduler.cli"],
     "prometheus_client": ["spanwise.scheduler.daemon.metrics"],
     "apache_beam": ["spanwise.components"],

@@ -19,7 +19,7 @@ from spanwise.scheduler.formatting import (
     run_calendar,
     strip_control,
 )
-from spanwise.scheduler.schedule.part import pipeline_of
+from spanwise.scheduler.schedule.schedule_key import pipeline_of
 
 Kind: TypeAlias = Literal[
     "failure", "overrun", "missed", "stall", "freshness", "forecast", "scheduler", "recovery", "test"
@@ -60,7 +60,7 @@ class Alert:
     at: datetime  #: when it happened
 
 
-def here(options: Sequence[str] = ()) -> Site:
+def local_site(options: Sequence[str] = ()) -> Site:
     """This host and this folder."""
     return Site(host=socket.gethostname(), folder=Path.cwd(), options=tuple(options))
 
@@ -68,7 +68,7 @@ def here(options: Sequence[str] = ()) -> Site:
 # What there is to tell
 
 
-def failure(
+def failure_alert(
     pipeline: str,
     *,
     at: datetime,
@@ -114,7 +114,7 @@ def failure(
     )
 
 
-def overrun(
+def overrun_alert(
     pipeline: str, *, at: datetime, site: Site, tick: str, span: str, running: Run, killed: bool, lost: str = ""
 ) -> Alert:
     """A tick came while a run was going on; that run was killed, or the tick was skipped.
@@ -148,7 +148,7 @@ def overrun(
     )
 
 
-def missed(
+def missed_alert(
     pipeline: str, *, at: datetime, site: Site, ticks: Sequence[str], why: str, more: int = 0, overdue: bool = False
 ) -> Alert:
     """Ticks passed and nothing ran; `more` are those beyond the named ones.
@@ -174,7 +174,9 @@ def missed(
     )
 
 
-def stall(run: Run, *, at: datetime, site: Site, quiet: timedelta, tick: str = "", log: Path | None = None) -> Alert:
+def stall_alert(
+    run: Run, *, at: datetime, site: Site, quiet: timedelta, tick: str = "", log: Path | None = None
+) -> Alert:
     """A run goes on, but for `quiet` no node began or ended and nothing was printed."""
     span = format_span(run.span, run_calendar(run)) if run.span is not None else ""
     return Alert(
@@ -200,7 +202,7 @@ def stall(run: Run, *, at: datetime, site: Site, quiet: timedelta, tick: str = "
     )
 
 
-def freshness(pipeline: str, *, at: datetime, site: Site, pushed: datetime | None, allowed: timedelta) -> Alert:
+def freshness_alert(pipeline: str, *, at: datetime, site: Site, pushed: datetime | None, allowed: timedelta) -> Alert:
     """No model was pushed for longer than `allowed`; `pushed` is when the newest was, None: there never was one."""
     age = (
         "no model was ever pushed"
@@ -226,7 +228,7 @@ def freshness(pipeline: str, *, at: datetime, site: Site, pushed: datetime | Non
     )
 
 
-def forecast(pipeline: str, *, at: datetime, site: Site, words: str, facts: Facts) -> Alert:
+def forecast_alert(pipeline: str, *, at: datetime, site: Site, words: str, facts: Facts) -> Alert:
     """Runs take longer and longer, and will not end before the next tick; `words` say when."""
     return Alert(
         kind="forecast",
@@ -239,7 +241,9 @@ def forecast(pipeline: str, *, at: datetime, site: Site, words: str, facts: Fact
     )
 
 
-def trouble(what: str, *, at: datetime, site: Site, error: str, pipeline: str = "", todo: Facts | None = None) -> Alert:
+def trouble_alert(
+    what: str, *, at: datetime, site: Site, error: str, pipeline: str = "", todo: Facts | None = None
+) -> Alert:
     """The scheduler itself is in trouble, with one pipeline or with all; other pipelines go on.
 
     `what` is one line without changing parts, since it is the cause that repeats are grouped by.
@@ -256,28 +260,31 @@ def trouble(what: str, *, at: datetime, site: Site, error: str, pipeline: str = 
     )
 
 
-def recovery(pipeline: str, *, at: datetime, site: Site, cause: str, words: str, facts: Facts | None = None) -> Alert:
+def recovery_alert(
+    pipeline: str, *, at: datetime, site: Site, cause: str, words: str, facts: Facts | None = None
+) -> Alert:
     """What an alert of this cause complained of is good again; `words` say how that is known."""
     return Alert(
         kind="recovery",
         pipeline=pipeline,
         cause=cause,
-        subject=f"{pipeline or 'scheduler'} is good again: {words}",
+        subject=f"{pipeline or 'scheduler'} recovered: {words}",
         facts={**(facts or {}), "host": site.host},
         at=at,
     )
 
 
-def recovered(run: Run, *, at: datetime, site: Site, tick: str = "") -> Iterator[Alert]:
+def recovery_alerts(run: Run, *, at: datetime, site: Site, tick: str = "") -> Iterator[Alert]:
     """What a scheduled run that came to its end puts right; of these, the outbox tells what was complained of."""
     span = format_span(run.span, run_calendar(run)) if run.span is not None else ""
     facts = _facts(tick=tick, span=span, run=run.name, took=format_duration(elapsed_s(run, at)))
     for kind in ("failure", "overrun", "missed", "overdue", "stall"):
         cause = f"{kind} {run.pipeline}"
-        yield recovery(run.pipeline, at=at, site=site, cause=cause, words=f"{run.name} is complete", facts=facts)
+        succeeded = f"run {run.number} succeeded"
+        yield recovery_alert(run.pipeline, at=at, site=site, cause=cause, words=succeeded, facts=facts)
 
 
-def trial(*, at: datetime, site: Site) -> Alert:
+def trial_alert(*, at: datetime, site: Site) -> Alert:
     """A message that shows that a channel works."""
     return Alert(
         kind="test",
@@ -293,12 +300,12 @@ def trial(*, at: datetime, site: Site) -> Alert:
 # How it is told
 
 
-def title(alert: Alert, count: int = 1) -> str:
+def format_title(alert: Alert, count: int = 1) -> str:
     """The first line: what happened, to which pipeline, and how often."""
     return alert.subject if count == 1 or alert.kind == "recovery" else f"{alert.subject} ({count} times)"
 
 
-def body(alert: Alert, *, count: int = 1, since: datetime | None = None, complaint: str = "") -> str:
+def format_body(alert: Alert, *, count: int = 1, since: datetime | None = None, complaint: str = "") -> str:
     """What stands below the title: what went wrong, the facts, and the commands.
 
     `since` is when the first of `count` came; `complaint` is what a recovery puts an end to.

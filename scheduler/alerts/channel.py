@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Self
 from spanwise.orchestrator import process
 from spanwise.orchestrator.errors import SettingsError
 from spanwise.scheduler.project.settings import Alerts
-from spanwise.scheduler.schedule.part import pipeline_of
+from spanwise.scheduler.schedule.schedule_key import pipeline_of
 
 if TYPE_CHECKING:
     from apprise import Apprise

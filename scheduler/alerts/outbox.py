@@ -117,7 +117,7 @@ def put(root: Path, alert: Alert) -> bool:
         log.exception("alert-not-kept", extra={"kind": alert.kind, "subject": alert.subject})
         with contextlib.suppress(OSError, ValueError):  # stderr may be gone
             sys.stderr.write(
-                f"spanwise: an alert could not be kept ({error}), here it is:\n{alert.subject}\n{words.body(alert)}\n"
+                f"spanwise: could not store an alert ({error}); it says:\n{alert.subject}\n{words.format_body(alert)}\n"
             )
         return False
     return True
@@ -131,7 +131,7 @@ def complained(root: Path, cause: str) -> bool:
 
 def tell(channels: Iterable[Channel], alert: Alert) -> dict[str, str]:
     """Sends an alert past the outbox, once; by channel what was wrong, empty where it was taken."""
-    message = Message(title=words.title(alert), body=words.body(alert), kind=alert.kind)
+    message = Message(title=words.format_title(alert), body=words.format_body(alert), kind=alert.kind)
     with Sender() as sender:
         return {channel.name: sender.send(channel, message) for channel in channels}
 
@@ -290,7 +290,7 @@ def _tried(root: Path, letter: Letter, channel: Channel, sender: Sender, now: da
     trying = Attempt(count=count, next=again, error="the attempt did not end")
     letter = replace(letter, todo={**letter.todo, channel.name: trying})
     _noted(root, letter)
-    message = Message(title=words.title(letter.alert, letter.count), body=_body(letter), kind=letter.alert.kind)
+    message = Message(title=words.format_title(letter.alert, letter.count), body=_body(letter), kind=letter.alert.kind)
     facts = {"letter": letter.id, "channel": channel.name, "attempt": count}
     if fault := sender.send(channel, message):
         letter = replace(letter, todo={**letter.todo, channel.name: replace(trying, error=fault)})
@@ -315,7 +315,7 @@ def _due(attempt: Attempt, now: datetime) -> bool:
 
 
 def _body(letter: Letter) -> str:
-    return words.body(letter.alert, count=letter.count, since=letter.since, complaint=letter.complaint)
+    return words.format_body(letter.alert, count=letter.count, since=letter.since, complaint=letter.complaint)
 
 
 def _finish(root: Path, letter: Letter) -> None:

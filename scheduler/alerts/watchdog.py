@@ -8,17 +8,19 @@ from datetime import datetime
 from spanwise.scheduler.alerts import alert as words
 from spanwise.scheduler.alerts import channel, outbox
 from spanwise.scheduler.alerts.alert import Alert, Site
-from spanwise.scheduler.ledger.schedule_status import Status
+from spanwise.scheduler.ledger.schedule_status import ScheduleStatus
 from spanwise.scheduler.project.settings import Settings
 
 
-def tell(found: Sequence[Status], settings: Settings, now: datetime, options: Sequence[str] = ()) -> None:
+def send_alerts(
+    found: Sequence[ScheduleStatus], settings: Settings, now: datetime, options: Sequence[str] = ()
+) -> None:
     """Sends an alert for each thing that is wrong, and for what was wrong and is good again.
 
     `options` are --root and --config as they were typed.
     """
     routes = channel.routes(settings.alerts)
-    site = words.here(options)
+    site = words.local_site(options)
     settings.root.mkdir(parents=True, exist_ok=True)
     for one in found:
         for each in alerts(one, now, site):
@@ -26,12 +28,12 @@ def tell(found: Sequence[Status], settings: Settings, now: datetime, options: Se
     outbox.deliver(settings.root, routes, now)
 
 
-def alerts(found: Status, now: datetime, site: Site) -> Iterator[Alert]:
+def alerts(found: ScheduleStatus, now: datetime, site: Site) -> Iterator[Alert]:
     """What there is to tell of a schedule; recoveries are told only where something was complained of."""
-    pipeline = found.known.pipeline
+    pipeline = found.schedule.key
     if found.overdue is not None:
         late = found.overdue
-        yield words.missed(
+        yield words.missed_alert(
             pipeline,
             at=now,
             site=site,
@@ -43,10 +45,10 @@ def alerts(found: Status, now: datetime, site: Site) -> Iterator[Alert]:
     else:
         yield _good_again(pipeline, f"overdue {pipeline}", "no tick is overdue", now, site)
     if found.stale is not None:
-        yield words.freshness(pipeline, at=now, site=site, pushed=found.stale.pushed, allowed=found.stale.allowed)
+        yield words.freshness_alert(pipeline, at=now, site=site, pushed=found.stale.pushed, allowed=found.stale.allowed)
     else:
         yield _good_again(pipeline, f"freshness {pipeline}", "a model was pushed", now, site)
 
 
 def _good_again(pipeline: str, cause: str, how: str, now: datetime, site: Site) -> Alert:
-    return words.recovery(pipeline, at=now, site=site, cause=cause, words=how)
+    return words.recovery_alert(pipeline, at=now, site=site, cause=cause, words=how)

@@ -18,15 +18,17 @@ from spanwise.scheduler.backfill import formatting
 from spanwise.scheduler.backfill.execution import Asked, Means, Result, carry_out, standing
 from spanwise.scheduler.backfill.inventory import ingesting, inventory
 from spanwise.scheduler.backfill.plan import Plan, Wish, planned, refuse_overlap, took_s
-from spanwise.scheduler.backfill.plan import split as divided
 from spanwise.scheduler.backfill.record import Backfill, Stage, enter, find, record
 from spanwise.scheduler.formatting import format_json
-from spanwise.scheduler.ledger import ticks
+from spanwise.scheduler.ledger.pauses import list_pauses
+from spanwise.scheduler.ledger.schedules import list_keys
+from spanwise.scheduler.ledger.ticks import list_missed
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.load import Loaded, load, load_again
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.run.launch import ExecutionOptions, parse_span
 from spanwise.scheduler.run.openlineage import emitting
+from spanwise.scheduler.schedule.part import train_nodes
 
 _RECENT = 10  # runs that tell how long nodes take
 _MOST = 100_000  # spans of a range: the hours of eleven years
@@ -76,7 +78,7 @@ def plan(typed: Typed, settings: Settings) -> tuple[Plan, Loaded]:
             spans = _range(first, last, typed.span)
             wish = replace(wish, spans=(first, last))
         elif typed.missed:
-            entries = [entry for line in ticks.lines(store, name) for entry in ticks.missed(store, line)]
+            entries = [entry for line in list_keys(store, name) for entry in list_missed(store, line)]
             spans = sorted({e.tick.span for e in entries if e.tick.span is not None})
             wish = replace(wish, missed=tuple(spans))
         else:
@@ -158,7 +160,7 @@ def _changed(so_far: Result, pipeline: Pipeline) -> str:
     lost = [node for node in backfill.train if node not in pipeline.nodes]
     if lost or not backfill.train:
         return f"it has lost {', '.join(lost)}" if lost else ""
-    now = divided(pipeline, pipeline.first_of(backfill.train))
+    now = train_nodes(pipeline, pipeline.first_of(backfill.train))
     if new := [node for node in now if node not in backfill.train]:
         return f"{', '.join(new)} would run once, too"
     ingest = [node for node in pipeline.order if node not in now]
@@ -208,18 +210,15 @@ def work(backfill: Backfill, loaded: Loaded, typed: Typed, settings: Settings, a
 def _passed(store: Store, pipeline: str, since: datetime) -> list[formatting.Passed]:
     """The ticks that have come since then, oldest first; those in a pause are missed, also when nobody has looked."""
     from spanwise.scheduler.ledger import schedule_status
-    from spanwise.scheduler.schedule.schedule import Timetable
 
-    known = [schedule_status.known(store, line) for line in ticks.lines(store, pipeline)]
-    pauses = ticks.pauses(store, pipeline, since=since)
+    known = [schedule_status.find_schedule(store, line) for line in list_keys(store, pipeline)]
+    pauses = list_pauses(store, pipeline, since=since)
     now = datetime.now(UTC)
-    came = [
-        each for of in known for each in schedule_status.explain(store, Timetable.read(of.timetable), of, since, now)
-    ]
+    came = [each for of in known for each in schedule_status.explain_ticks(store, of.timetable, of, since, now)]
     return [
         formatting.Passed(
             tick=one.tick.name,
-            outcome="missed" if one.entry is None and any(p.holds(one.tick.at) for p in pauses) else one.outcome,
+            outcome="missed" if one.record is None and any(p.holds(one.tick.at) for p in pauses) else one.outcome,
         )
         for one in came
     ]

@@ -20,9 +20,11 @@ from spanwise.orchestrator.run import Run, State, Trigger
 from spanwise.orchestrator.run_request import Observer, RunOutcome, RunRequest
 from spanwise.orchestrator.runner import Controller
 from spanwise.orchestrator.store import Store
+from spanwise.scheduler.alerts.recovery import record_recovery
 from spanwise.scheduler.backfill.record import TRAIN, Backfill, Stage, enter, runs
-from spanwise.scheduler.ledger import ticks
-from spanwise.scheduler.ledger.recovery import make_good
+from spanwise.scheduler.ledger.pauses import SchedulePause, current_pause, extend_pause, pause_schedule, resume_schedule
+from spanwise.scheduler.ledger.schedules import list_keys
+from spanwise.scheduler.ledger.ticks import list_missed
 from spanwise.scheduler.project.load import Loaded
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.run import stop
@@ -151,8 +153,8 @@ class _Work:
         self._loaded = loaded
         self._means = means
         self._failed = False
-        lines = ticks.lines(means.store, backfill.pipeline)
-        missed = [entry.tick.span for line in lines for entry in ticks.missed(means.store, line)]
+        lines = list_keys(means.store, backfill.pipeline)
+        missed = [entry.tick.span for line in lines for entry in list_missed(means.store, line)]
         self._missed = {span for span in missed if span is not None}
 
     def go(self) -> None:
@@ -213,7 +215,7 @@ class _Work:
         if self._backfill.train and run.span is not None:
             return
         made_good = self._backfill.spans if run.span is None else (run.span,)
-        make_good(self._means.store, run, self._missed.intersection(made_good), self._means.settings.root)
+        record_recovery(self._means.store, run, self._missed.intersection(made_good), self._means.settings.root)
 
 
 def _selection(pipeline: Pipeline, backfill: Backfill, *, train: bool) -> Selection | None:
@@ -291,7 +293,7 @@ class _Pause:
         self._pipeline = backfill.pipeline
         self._store = means.store
         self._tell = means.tell
-        self._mine: ticks.Pause | None = None
+        self._mine: SchedulePause | None = None
         self._ended = threading.Event()
         self._renewing = threading.Thread(target=self._renew, name="pause", daemon=True)
 
@@ -307,7 +309,7 @@ class _Pause:
         try:
             held = self._held()
             if held is not None and self._mine is not None and held.number == self._mine.number:
-                ticks.resume(self._store, self._pipeline, who=self._who, now=_now())
+                resume_schedule(self._store, self._pipeline, who=self._who, now=_now())
                 self._tell(Happened(what="resumed"))
             elif held is not None and held.who.startswith(_WHO):
                 self._tell(Happened(what="still-paused", message=f"{held.who} has not ended"))
@@ -323,22 +325,22 @@ class _Pause:
         held = self._held()
         by_backfill = held is not None and held.who.startswith(_WHO)
         ours = held is not None and self._mine is not None and held.number == self._mine.number
-        if ours or not (held is None or by_backfill) or not ticks.lines(self._store, self._pipeline):
+        if ours or not (held is None or by_backfill) or not list_keys(self._store, self._pipeline):
             return
         why, now = "its runs would come between those of the backfill", _now()
         until = now + timedelta(seconds=PAUSE_S)
-        self._mine = ticks.pause(self._store, self._pipeline, who=self._who, why=why, now=now, until=until)
+        self._mine = pause_schedule(self._store, self._pipeline, who=self._who, why=why, now=now, until=until)
         self._tell(Happened(what="paused"))
 
-    def _held(self) -> ticks.Pause | None:
-        return ticks.paused(self._store, self._pipeline, _now())
+    def _held(self) -> SchedulePause | None:
+        return current_pause(self._store, self._pipeline, _now())
 
     def _renew(self) -> None:
         while not self._ended.wait(RENEWED_S):
             if self._mine is None:
                 continue
             with contextlib.suppress(StoreError):  # the next time, or it ends and is said to have ended
-                ticks.prolong(self._store, self._pipeline, self._mine, until=_now() + timedelta(seconds=PAUSE_S))
+                extend_pause(self._store, self._pipeline, self._mine, until=_now() + timedelta(seconds=PAUSE_S))
 
 
 def _now() -> datetime:

@@ -24,7 +24,7 @@ from spanwise.scheduler.formatting import (
     strip_control,
 )
 from spanwise.scheduler.inspect import records
-from spanwise.scheduler.ledger.ticks import Outcome as TickOutcome
+from spanwise.scheduler.schedule.outcome import TickOutcome
 
 _ABNORMAL = {outcome.value for outcome in TickOutcome if outcome.abnormal}
 

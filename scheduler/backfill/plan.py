@@ -22,9 +22,10 @@ from spanwise.orchestrator.errors import ResolutionError, SpanNotFound, UsageErr
 from spanwise.orchestrator.history import History, version_of
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.span_resolver import SpanResolver, WantedSpan, WindowChecker
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.backfill.inventory import Source, listed, ready, stale
-from spanwise.scheduler.inspect.window import Explains, Refuses, Wanted
+from spanwise.scheduler.schedule.part import train_nodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +95,7 @@ def planned(
         SpanNotFound: a single span that is not there.
     """
     chosen, absent = _chosen(wish, calendar, sources)
-    train = split(pipeline, wish.split_at) if wish.train_once else ()
+    train = train_nodes(pipeline, wish.split_at) if wish.train_once else ()
     ingest = tuple(n for n in pipeline.order if n not in train)
     if wish.parallel > 1:
         refuse_overlap(pipeline, ingest, train)
@@ -172,32 +173,6 @@ def _nearest(span: int, there: Iterable[int], calendar: Calendar) -> str:
 # --- the two parts of a pipeline
 
 
-def split(pipeline: Pipeline, at: Sequence[str] = ()) -> tuple[str, ...]:
-    """The nodes of the second part, parents first: the resolvers that choose by span, and all that depends on them.
-
-    RFC, Partial pipeline execution: the first portion is scheduled for each span, the second, "a Resolver plus
-    components like Transform, Trainer, Evaluator and Pusher", runs once. `at` names its first nodes instead. A
-    resolver that reads no spans, such as the latest schema, belongs to the part that it serves.
-
-    Raises:
-        UsageError: there is no such part, an unknown node, or a node that ingests lies behind the split.
-    """
-    first = list(at) or [n.name for n in pipeline if isinstance(n, Resolver) and isinstance(n, Explains)]
-    if not first:
-        raise UsageError(
-            f"Pipeline {pipeline.name!r} has no node that chooses by span, such as RollingWindow, so it has no second "
-            f"part to run once. Name its first node:  --split-at NODE  ({', '.join(pipeline.order)})"
-        )
-    second = pipeline.select(first=first).run
-    ingests = [n for n in second if hasattr(pipeline.nodes[n], "available")]
-    if ingests or len(second) == len(pipeline.order):
-        raise UsageError(
-            f"A split at {', '.join(first)} leaves {', '.join(ingests) or 'nothing'} "
-            f"{'behind it' if ingests else 'before it'}; the nodes that ingest run once for each span."
-        )
-    return second
-
-
 def refuse_overlap(pipeline: Pipeline, ingest: Sequence[str], train: Sequence[str]) -> None:
     """Refuses to run the first part for several spans side by side where one run could see what another does.
 
@@ -214,7 +189,7 @@ def refuse_overlap(pipeline: Pipeline, ingest: Sequence[str], train: Sequence[st
             "by side and train once:  --train-once --parallel N"
         )
     nodes = [pipeline.nodes[name] for name in ingest]
-    choosing = [n.name for n in nodes if isinstance(n, Resolver) and isinstance(n, Explains)]
+    choosing = [n.name for n in nodes if isinstance(n, Resolver) and isinstance(n, SpanResolver)]
     acting = [n.name for n in nodes if isinstance(n, Component) and not type(n).cacheable]
     if choosing or acting:
         why = "choose among spans" if choosing else "act outside the metadata"
@@ -236,7 +211,7 @@ class Expected:
         self._resolvers = [
             (node, _Foreseen(**vars(history_of(store, run, node.source)), planned=self._planned))
             for node in pipeline
-            if isinstance(node, Resolver) and isinstance(node, Explains)
+            if isinstance(node, Resolver) and isinstance(node, SpanResolver)
         ]
 
     def add(self, span: int, versions: Mapping[str, Version]) -> None:
@@ -249,12 +224,12 @@ class Expected:
             yield self._window(node, history)
 
     def _window(self, node: Resolver, history: History) -> Window:
-        assert isinstance(node, Explains)
+        assert isinstance(node, SpanResolver)
         refusal = ""
-        wanted: Sequence[Wanted] = ()
+        wanted: Sequence[WantedSpan] = ()
         try:
             wanted = node.explain(history)
-            if isinstance(node, Refuses):
+            if isinstance(node, WindowChecker):
                 node.refuse(history, wanted)
             else:
                 node.resolve(history)

@@ -25,10 +25,11 @@ from spanwise.scheduler.cli.app import (
 
 if TYPE_CHECKING:
     from spanwise.orchestrator.store import Store
-    from spanwise.scheduler.ledger.ticks import Entry
+    from spanwise.scheduler.ledger.ticks import TickRecord
     from spanwise.scheduler.project.settings import Settings
     from spanwise.scheduler.schedule.duration import Duration
-    from spanwise.scheduler.schedule.schedule import SpanRule, Timetable
+    from spanwise.scheduler.schedule.span_rule import SpanRule
+    from spanwise.scheduler.schedule.timetable import Timetable
 
 schedule = typer.Typer(
     name="schedule",
@@ -102,26 +103,25 @@ def tick(files: Files, root: Root = None, config: Config = None, json: Json = Fa
 
     from spanwise.scheduler.daemon import decision_log
     from spanwise.scheduler.daemon.loop import Cron
-    from spanwise.scheduler.ledger import schedule_status
-    from spanwise.scheduler.ledger import ticks as ledger
+    from spanwise.scheduler.ledger.schedule_status import find_schedule
+    from spanwise.scheduler.ledger.status_formatting import format_ended_tick, tick_document
+    from spanwise.scheduler.ledger.ticks import read_tick
     from spanwise.scheduler.project import root as home
 
     decision_log.keep(level=logging.WARNING)
     settings = settings_of(root, config)
-    ended: list[Entry] = []
+    ended: list[TickRecord] = []
     Cron(files, settings, once=True, options=elsewhere(root, config), note=ended.append).run()
     with home.read(settings) as store:
-        found = [
-            (ledger.entry(store, e.pipeline, e.tick.name) or e, schedule_status.known(store, e.pipeline)) for e in ended
-        ]
+        found = [(read_tick(store, e.key, e.tick.name) or e, find_schedule(store, e.key)) for e in ended]
         if json:
-            print_document([schedule_status.entry_document(e, of, elsewhere(root, config)) for e, of in found])
+            print_document([tick_document(e, of, elsewhere(root, config)) for e, of in found])
         else:
-            for entry, of in found:
-                typer.echo(schedule_status.ended_told(entry, of))
+            for record, of in found:
+                typer.echo(format_ended_tick(record, of))
             if not found:
                 typer.echo("Nothing is due.")
-    raise typer.Exit(1 if any(e.ending is not None and e.ending.outcome.abnormal for e in ended) else 0)
+    raise typer.Exit(1 if any(e.end is not None and e.end.outcome.abnormal for e in ended) else 0)
 
 
 @schedule.command("next")
@@ -142,13 +142,13 @@ def coming(
     from spanwise.scheduler.schedule import preview
 
     found = [
-        (timetable, preview.coming(timetable, now(), count, rule), Calendar.from_name(calendar))
+        (timetable, preview.list_coming(timetable, now(), count, rule), Calendar.from_name(calendar))
         for timetable, rule, calendar in _timetables(file, settings_of(root, config))
     ]
     if json:
-        print_document([preview.document(*each) for each in found])
+        print_document([preview.ticks_document(*each) for each in found])
     else:
-        typer.echo("\n\n".join(_headed(each[0], preview.told(*each)) for each in found))
+        typer.echo("\n\n".join(_headed(each[0], preview.format_ticks(*each)) for each in found))
 
 
 @schedule.command()
@@ -170,37 +170,37 @@ def ticks(
     from datetime import timedelta
 
     from spanwise.orchestrator.calendar import Calendar
-    from spanwise.scheduler.ledger import schedule_status
-    from spanwise.scheduler.ledger import ticks as ledger
+    from spanwise.scheduler.ledger.schedule_status import expand_keys, explain_ticks, find_schedule, is_file
+    from spanwise.scheduler.ledger.schedules import read_schedule
+    from spanwise.scheduler.ledger.status_formatting import format_past_ticks, past_tick_document
     from spanwise.scheduler.run.launch import parse_time
-    from spanwise.scheduler.schedule.schedule import Timetable
 
     settings = settings_of(root, config)
-    by_file = schedule_status.is_file(what)
+    by_file = is_file(what)
     wanted = [(timetable, calendar) for timetable, _, calendar in _timetables(what, settings)] if by_file else []
 
     def told(store: Store) -> None:
-        for line in [] if by_file else schedule_status.lines(store, [what]):
-            known = schedule_status.known(store, line)
-            wanted.append((Timetable.read(known.timetable), known.calendar))
+        for key in [] if by_file else expand_keys(store, [what]):
+            known = find_schedule(store, key)
+            wanted.append((known.timetable, known.calendar))
         found = []
         for timetable, calendar in wanted:
             begin = now() - timedelta(days=7) if since is None else parse_time(since, timetable.clock)
-            known_one = ledger.schedule(store, timetable.pipeline)
-            explained = schedule_status.explain(store, timetable, known_one, begin, now())
+            known_one = read_schedule(store, timetable.pipeline)
+            explained = explain_ticks(store, timetable, known_one, begin, now())
             found.append((explained, timetable, Calendar.from_name(calendar)))
         if json:
             print_document(
                 [
                     {
                         "pipeline": table.pipeline,
-                        "ticks": [schedule_status.explained_document(e, calendar) for e in explained],
+                        "ticks": [past_tick_document(e, calendar) for e in explained],
                     }
                     for explained, table, calendar in found
                 ]
             )
         else:
-            typer.echo("\n\n".join(_headed(each[1], schedule_status.ticks_told(*each)) for each in found))
+            typer.echo("\n\n".join(_headed(each[1], format_past_ticks(*each)) for each in found))
 
     reading_store(root, config, told)
 
@@ -213,18 +213,18 @@ def missed(pipelines: Pipelines = None, root: Root = None, config: Config = None
 
     Example: spanwise schedule missed flights
     """
-    from spanwise.scheduler.ledger import schedule_status
-    from spanwise.scheduler.ledger import ticks as ledger
+    from spanwise.scheduler.ledger.schedule_status import expand_keys, find_schedule
+    from spanwise.scheduler.ledger.status_formatting import format_missed, tick_document
+    from spanwise.scheduler.ledger.ticks import list_missed
 
     def told(store: Store) -> None:
-        names = schedule_status.lines(store, pipelines)
-        found = [(schedule_status.known(store, name), ledger.missed(store, name)) for name in names]
+        found = [(find_schedule(store, key), list_missed(store, key)) for key in expand_keys(store, pipelines)]
         options = elsewhere(root, config)
         if json:
-            print_document([schedule_status.entry_document(e, of, options) for of, entries in found for e in entries])
+            print_document([tick_document(tick, of, options) for of, ticks in found for tick in ticks])
         else:
-            typer.echo(schedule_status.missed_told(store, names, options))
-        raise typer.Exit(1 if any(entries for _, entries in found) else 0)
+            typer.echo(format_missed(found, options))
+        raise typer.Exit(1 if any(ticks for _, ticks in found) else 0)
 
     reading_store(root, config, told)
 
@@ -238,34 +238,35 @@ def status(pipelines: Pipelines = None, root: Root = None, config: Config = None
 
     Example: spanwise schedule status flights
     """
-    from spanwise.scheduler.ledger import heartbeat, schedule_status
-    from spanwise.scheduler.schedule import forecast
+    from spanwise.scheduler.ledger.heartbeat import list_living
+    from spanwise.scheduler.ledger.schedule_status import expand_keys, read_forecast, read_status
+    from spanwise.scheduler.ledger.status_formatting import (
+        format_schedulers,
+        format_status,
+        scheduler_document,
+        status_document,
+    )
+    from spanwise.scheduler.schedule.forecast import forecast_document
 
     alerts = settings_of(root, config).alerts
 
     def told(store: Store) -> None:
-        names = schedule_status.lines(store, pipelines)
-        found = [
-            (schedule_status.status(store, name, now()), schedule_status.outlook(store, name, now())) for name in names
-        ]
-        schedulers = heartbeat.present(store)
+        keys = expand_keys(store, pipelines)
+        found = [(read_status(store, key, now()), read_forecast(store, key, now())) for key in keys]
+        schedulers = list_living(store)
         if json:
             print_document(
                 {
                     "schedules": [
-                        schedule_status.status_document(
-                            one, forecast.document(ahead, alerts.of(ahead.pipeline).forecast_load)
-                        )
+                        status_document(one, forecast_document(ahead, alerts.of(ahead.pipeline).forecast_load))
                         for one, ahead in found
                     ],
-                    "schedulers": [schedule_status.scheduler_document(one) for one in schedulers],
+                    "schedulers": [scheduler_document(one) for one in schedulers],
                 }
             )
             return
-        parts = [schedule_status.status_told(one, ahead, now()) for one, ahead in found] or [
-            "Nothing was ever scheduled here."
-        ]
-        typer.echo("\n\n".join([*parts, schedule_status.schedulers_told(schedulers, now())]))
+        parts = [format_status(one, ahead, now()) for one, ahead in found] or ["Nothing was ever scheduled here."]
+        typer.echo("\n\n".join([*parts, format_schedulers(schedulers, now())]))
 
     reading_store(root, config, told)
 
@@ -289,18 +290,19 @@ def pause(
     """
     from spanwise.orchestrator.errors import UsageError
     from spanwise.scheduler.formatting import format_time
-    from spanwise.scheduler.ledger import schedule_status
-    from spanwise.scheduler.ledger import ticks as ledger
+    from spanwise.scheduler.ledger.pauses import pause_schedule
+    from spanwise.scheduler.ledger.schedule_status import expand_keys, find_schedule, user_name
+    from spanwise.scheduler.ledger.status_formatting import pause_document
     from spanwise.scheduler.run.launch import parse_time
 
     end = None if until is None else parse_time(until)
     if end is not None and end <= now():
         raise UsageError(f"--until {until} is past, so there is nothing to pause.")
     with _ledger(root, config) as store:
-        schedule_status.known(store, schedule_status.lines(store, [pipeline])[0])
-        made = ledger.pause(store, pipeline, who=schedule_status.me(), why=why, now=now(), until=end)
+        find_schedule(store, expand_keys(store, [pipeline])[0])
+        made = pause_schedule(store, pipeline, who=user_name(), why=why, now=now(), until=end)
     if json:
-        print_document(schedule_status.pause_document(pipeline, made))
+        print_document(pause_document(pipeline, made))
     else:
         goes_on = f"until {format_time(made.until)}" if made.until else f"until:  spanwise schedule resume {pipeline}"
         typer.echo(f"The schedule of {pipeline} is paused {goes_on}")
@@ -314,14 +316,15 @@ def resume(pipeline: Pipeline, root: Root = None, config: Config = None, json: J
 
     Example: spanwise schedule resume flights
     """
-    from spanwise.scheduler.ledger import schedule_status
-    from spanwise.scheduler.ledger import ticks as ledger
+    from spanwise.scheduler.ledger.pauses import resume_schedule
+    from spanwise.scheduler.ledger.schedule_status import expand_keys, find_schedule, user_name
+    from spanwise.scheduler.ledger.status_formatting import pause_document
 
     with _ledger(root, config) as store:
-        schedule_status.known(store, schedule_status.lines(store, [pipeline])[0])
-        ended = ledger.resume(store, pipeline, who=schedule_status.me(), now=now())
+        find_schedule(store, expand_keys(store, [pipeline])[0])
+        ended = resume_schedule(store, pipeline, who=user_name(), now=now())
     if json:
-        print_document(None if ended is None else schedule_status.pause_document(pipeline, ended))
+        print_document(None if ended is None else pause_document(pipeline, ended))
     else:
         typer.echo(f"The schedule of {pipeline} {'was not paused.' if ended is None else 'goes on.'}")
     raise typer.Exit(1 if ended is None else 0)
@@ -339,22 +342,21 @@ def check(pipelines: Pipelines = None, root: Root = None, config: Config = None,
 
     from spanwise.scheduler.alerts import watchdog
     from spanwise.scheduler.daemon import decision_log
-    from spanwise.scheduler.ledger import schedule_status
+    from spanwise.scheduler.ledger.schedule_status import expand_keys, read_status
+    from spanwise.scheduler.ledger.status_formatting import format_check, status_document
 
     decision_log.keep(level=logging.ERROR)  # what is wrong is said on stdout
 
     settings = settings_of(root, config)
 
     def told(store: Store) -> None:
-        found = [schedule_status.status(store, name, now()) for name in schedule_status.lines(store, pipelines)]
-        watchdog.tell(found, settings, now(), elsewhere(root, config))
+        found = [read_status(store, key, now()) for key in expand_keys(store, pipelines)]
+        watchdog.send_alerts(found, settings, now(), elsewhere(root, config))
         if json:
-            print_document([schedule_status.status_document(one) for one in found])
+            print_document([status_document(one) for one in found])
         else:
-            typer.echo(
-                "\n".join(schedule_status.checked_told(one) for one in found) or "Nothing was ever scheduled here."
-            )
-        raise typer.Exit(0 if all(one.good for one in found) else 1)
+            typer.echo("\n".join(format_check(one) for one in found) or "Nothing was ever scheduled here.")
+        raise typer.Exit(0 if all(one.healthy for one in found) else 1)
 
     reading_store(root, config, told)
 
@@ -400,38 +402,39 @@ def simulate(
         begin, stop = parse_time(start, timetable.clock), parse_time(end, timetable.clock)
         found.append((play.simulate(timetable, begin, stop, length, seed, rule=rule), Calendar.from_name(calendar)))
     if json:
-        print_document([play.document(*each) for each in found])
+        print_document([play.simulation_document(*each) for each in found])
     else:
-        typer.echo("\n\n".join(play.told(*each, whole=whole) for each in found))
+        typer.echo("\n\n".join(play.format_simulation(*each, whole=whole) for each in found))
 
 
 def _timetables(file: str, settings: Settings) -> Iterator[tuple[Timetable, SpanRule | None, str]]:
     """The schedules of a file, each with the span rule that only the file has, and with how spans are shown."""
     from spanwise.scheduler.project import load
-    from spanwise.scheduler.schedule.part import part_of
-    from spanwise.scheduler.schedule.schedule import Custom, rule_of, timetables_of
+    from spanwise.scheduler.schedule.schedule import rule_of, timetables_of
+    from spanwise.scheduler.schedule.schedule_key import part_of
+    from spanwise.scheduler.schedule.span_rule import CustomSpanRule
 
     for one, loaded in load.schedules(file, settings=settings.params):
         for timetable in timetables_of(one, loaded.pipeline.name):
-            rule = rule_of(one, part_of(timetable.pipeline)) if isinstance(timetable.span, Custom) else None
+            rule = rule_of(one, part_of(timetable.pipeline)) if isinstance(timetable.span, CustomSpanRule) else None
             yield timetable, rule, loaded.calendar.value
 
 
 def _headed(timetable: Timetable, text: str) -> str:
     """A table of ticks under the name of the part that they are of."""
-    from spanwise.scheduler.schedule.part import part_of
+    from spanwise.scheduler.schedule.schedule_key import part_of
 
     return f"{timetable.pipeline}\n{text}" if part_of(timetable.pipeline) else text
 
 
 def _seen(pipeline: str, settings: Settings) -> Duration:
     """How long the runs of a pipeline took."""
+    from spanwise.scheduler.ledger.past_runs import list_past_runs
     from spanwise.scheduler.project import root as home
-    from spanwise.scheduler.schedule import forecast
     from spanwise.scheduler.schedule.duration import Duration
 
     with home.read(settings) as store:
-        return Duration.of([run.took_s for run in forecast.recent(store, pipeline, _LAST_RUNS, nodes=False)])
+        return Duration.of([run.took_s for run in list_past_runs(store, pipeline, _LAST_RUNS, nodes=False)])
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from spanwise.scheduler.cli.app import Config, Root, app, elsewhere, settings_of
 from spanwise.scheduler.cli.schedule import Files
 
 if TYPE_CHECKING:
-    from spanwise.scheduler.ledger.ticks import Entry
+    from spanwise.scheduler.ledger.ticks import TickRecord
 
 
 @app.command()
@@ -40,24 +40,25 @@ def watch(
     """
     from spanwise.scheduler.daemon import decision_log
     from spanwise.scheduler.daemon.loop import Cron, Watching
-    from spanwise.scheduler.ledger import schedule_status
+    from spanwise.scheduler.ledger.schedule_status import find_schedule
+    from spanwise.scheduler.ledger.status_formatting import format_ended_tick
     from spanwise.scheduler.project import root as home
 
     decision_log.keep(as_json=json)
     settings, options = settings_of(root, config), elsewhere(root, config)
     how = Watching(settle_s=settle, poll_s=poll)
-    ended: list[Entry] = []
+    ended: list[TickRecord] = []
 
-    def note(entry: Entry) -> None:
+    def note(record: TickRecord) -> None:
         if once:
-            ended.append(entry)
+            ended.append(record)
 
     Cron(files, settings, once=once, let_finish=let_finish, watch=how, options=options, note=note).run()
     if not once:
         return
     with home.read(settings) as store:
-        for entry in ended if not json else []:
-            typer.echo(schedule_status.ended_told(entry, schedule_status.known(store, entry.pipeline)))
+        for record in ended if not json else []:
+            typer.echo(format_ended_tick(record, find_schedule(store, record.key)))
     if not (ended or json):
         typer.echo("Nothing has come.")
-    raise typer.Exit(1 if any(e.ending is not None and e.ending.outcome.abnormal for e in ended) else 0)
+    raise typer.Exit(1 if any(e.end is not None and e.end.outcome.abnormal for e in ended) else 0)

@@ -8,16 +8,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from spanwise.orchestrator.artifact import Value
 from spanwise.orchestrator.calendar import Calendar, Version
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.backfill.inventory import Marks, arrived, ingesting, inventory, ready
 from spanwise.scheduler.backfill.plan import Expected
-from spanwise.scheduler.ledger.ticks import Entry, Outcome
-from spanwise.scheduler.schedule.part import INGEST, TRAIN, WHOLE, covered
+from spanwise.scheduler.ledger.ticks import TickRecord
+from spanwise.scheduler.schedule.outcome import TickOutcome
+from spanwise.scheduler.schedule.part import completed_parts
+from spanwise.scheduler.schedule.schedule_key import INGEST, TRAIN, WHOLE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,26 +31,15 @@ class Arrival:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ready:
+class ReadyData:
     """What lay ready when somebody looked."""
 
     newest: int | None  #: span; None where there is none
     divided: bool  #: what ingests can run without what trains
     arrivals: tuple[Arrival, ...]  #: the oldest first
 
-    @classmethod
-    def read(cls, data: Mapping[str, object]) -> Ready:
-        """What was `described`."""
-        arrivals = data["arrivals"]
-        assert isinstance(arrivals, list | tuple)
-        return cls(**{**data, "arrivals": tuple(Arrival(**each) for each in arrivals)})  # type: ignore[arg-type]
 
-    def described(self) -> dict[str, Value]:
-        """As plain data."""
-        return asdict(self)
-
-
-def look(pipeline: Pipeline, calendar: Calendar, store: Store) -> Ready:
+def find_ready(pipeline: Pipeline, calendar: Calendar, store: Store) -> ReadyData:
     """What lies ready now.
 
     Raises:
@@ -67,9 +57,9 @@ def look(pipeline: Pipeline, calendar: Calendar, store: Store) -> Ready:
         come |= arrived(inventory(pipeline, store, sorted(unseen)))
     newest = max(there, default=None)
     read = wanted if windows else {newest}
-    return Ready(
+    return ReadyData(
         newest=newest,
-        divided=INGEST in covered(pipeline, pipeline.order),
+        divided=INGEST in completed_parts(pipeline, pipeline.order),
         arrivals=tuple(
             Arrival(span=span, name=_name(pipeline, calendar, span, versions, marked=span in read), read=span in read)
             for span, versions in sorted(come.items())
@@ -86,7 +76,7 @@ def _name(pipeline: Pipeline, calendar: Calendar, span: int, versions: Mapping[s
     return f"{calendar.label(span)}{''.join(newest)}.{digest.hexdigest()}"
 
 
-class Settling:
+class ArrivalWatch:
     """For how long what has come has not changed."""
 
     def __init__(self) -> None:
@@ -100,7 +90,7 @@ class Settling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
+class ArrivalRun:
     """A run that is due because of data."""
 
     name: str  #: of its tick
@@ -109,7 +99,7 @@ class Start:
     from_scratch: bool  #: an earlier model may have learned from what was replaced
 
 
-def decide(due: Sequence[Arrival], found: Ready, owed: Entry | None) -> Start | None:
+def decide_arrival(due: Sequence[Arrival], found: ReadyData, owed: TickRecord | None) -> ArrivalRun | None:
     """What runs next for arrivals that are due; None when nothing does.
 
     One is a run of the whole pipeline. Of several, all but the newest are only ingested, so that one model is trained.
@@ -118,23 +108,23 @@ def decide(due: Sequence[Arrival], found: Ready, owed: Entry | None) -> Start | 
     if not due:
         if owed is None:
             return None
-        return Start(name=f"train.{owed.number}", part=TRAIN, span=None, from_scratch=True)
+        return ArrivalRun(name=f"train.{owed.number}", part=TRAIN, span=None, from_scratch=True)
     first, *more = sorted(due, key=lambda each: each.span)
     if more and found.divided:
-        return Start(name=first.name, part=INGEST, span=first.span, from_scratch=True)
+        return ArrivalRun(name=first.name, part=INGEST, span=first.span, from_scratch=True)
     old = owed is not None or first.span != found.newest
-    return Start(name=first.name, part=WHOLE, span=first.span, from_scratch=old)
+    return ArrivalRun(name=first.name, part=WHOLE, span=first.span, from_scratch=old)
 
 
-def owed(entries: Iterable[Entry], coming: Collection[int]) -> Entry | None:
+def find_owed(entries: Iterable[TickRecord], coming: Collection[int]) -> TickRecord | None:
     """The newest tick that has only ingested, and after which nothing was trained; `entries` are the newest first.
 
     `coming` are spans that were not ingested yet: a run of one of these failed before it could train. A run that has
     failed later is for people to look at.
     """
     for entry in entries:
-        ran = entry.ending is not None and entry.ending.outcome is Outcome.RAN and entry.ending.run is not None
-        if entry.ending is None or entry.tick.part == TRAIN:
+        ran = entry.end is not None and entry.end.outcome is TickOutcome.RAN and entry.end.run is not None
+        if entry.end is None or entry.tick.part == TRAIN:
             return None
         if entry.tick.part == INGEST and ran:
             return entry

@@ -23,13 +23,15 @@ from spanwise.orchestrator.artifact import PushedModel
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import LoadError, SpanwiseError
 from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.record import from_plain, to_plain
 from spanwise.scheduler.daemon import arrival
-from spanwise.scheduler.daemon.arrival import Ready
+from spanwise.scheduler.daemon.arrival import ReadyData
 from spanwise.scheduler.project import child_process, load, root, settings
 from spanwise.scheduler.project.settings import Settings
-from spanwise.scheduler.schedule import schedule
-from spanwise.scheduler.schedule.part import DATA, INGEST, line, part_of
-from spanwise.scheduler.schedule.schedule import Schedule, Timetable
+from spanwise.scheduler.schedule.schedule import Schedule, rule_of, timetables_of
+from spanwise.scheduler.schedule.schedule_key import DATA, INGEST, part_of, schedule_key
+from spanwise.scheduler.schedule.ticks import span_of, ticks
+from spanwise.scheduler.schedule.timetable import Timetable
 
 LIMIT_S = 120.0
 """How long a file may take to import, on a busy machine."""
@@ -40,7 +42,7 @@ Document: TypeAlias = dict[str, object]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Described:
+class ScheduleDescription:
     """One schedule of a pipeline file."""
 
     timetable: Timetable
@@ -49,14 +51,24 @@ class Described:
     pushes: tuple[str, ...] = ()  #: outputs of pushed models, `node/key`
     spans: Mapping[datetime, int] = field(default_factory=dict)  #: of the ticks that were asked for, by their moment
     trouble: str = ""  #: why some of these could not be told
-    ready: Ready | None = None  #: what lies ready to be ingested, where that was asked
+    ready: ReadyData | None = None  #: what lies ready to be ingested, where that was asked
 
     @property
     def pipeline(self) -> str:
         return self.timetable.pipeline
 
 
-class Asking:
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What a child is asked about a file."""
+
+    reference: str
+    config: Path | None
+    ticks: tuple[datetime, ...] = ()  #: moments for which a span rule of the file's own is asked
+    root: Path | None = None  #: if given, it is asked for its pipeline and for the data that is ready
+
+
+class DescriptionRequest:
     """A question on its way: a child that imports a file."""
 
     def __init__(
@@ -77,12 +89,7 @@ class Asking:
         self._limit_s = limit_s
         self._out = tempfile.TemporaryFile()  # noqa: SIM115  closed when it has answered; a pipe could fill up
         self._err = tempfile.TemporaryFile()  # noqa: SIM115
-        question = {
-            "reference": reference,
-            "config": None if config is None else str(config),
-            "ticks": [tick.isoformat() for tick in ticks],
-            "root": None if root is None else str(root),
-        }
+        question = to_plain(Question(reference=reference, config=config, ticks=tuple(ticks), root=root))
         self._child = child_process.start(
             "spanwise.scheduler.daemon.description", question, stdout=self._out, stderr=self._err
         )
@@ -92,7 +99,7 @@ class Asking:
         """The child's."""
         return self._child.pid
 
-    def answer(self) -> list[Described] | None:
+    def answer(self) -> list[ScheduleDescription] | None:
         """What the file says; None as long as the child works on it.
 
         Raises:
@@ -116,7 +123,7 @@ class Asking:
             raise LoadError(f"{self._reference} ended the process that loaded it ({_ended(status)}).\n{err}") from None
         if "error" in answer:
             raise LoadError(str(answer["error"]))
-        return [_described(each) for each in answer["schedules"]]
+        return [from_plain(ScheduleDescription, each) for each in answer["schedules"]]
 
     def end(self) -> None:
         """Ends the child and what the file has started in it."""
@@ -125,13 +132,13 @@ class Asking:
             self._child.wait()
 
 
-def describe(references: Sequence[str], config: Path | None) -> list[Described]:
+def describe(references: Sequence[str], config: Path | None) -> list[ScheduleDescription]:
     """The schedules of all these files, asked side by side.
 
     Raises:
-        LoadError: one of them cannot be loaded; see `Asking.answer`.
+        LoadError: one of them cannot be loaded; see `DescriptionRequest.answer`.
     """
-    asked = [Asking(reference, config) for reference in references]
+    asked = [DescriptionRequest(reference, config) for reference in references]
     try:
         found = []
         for each in asked:
@@ -154,102 +161,79 @@ def _ended(status: int) -> str:
     return f"by {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
 
 
-def _described(answer: Mapping[str, object]) -> Described:
-    spans, pushes = answer["spans"], answer["pushes"]
-    assert isinstance(spans, dict)
-    assert isinstance(pushes, list)
-    return Described(
-        timetable=Timetable.read(answer["timetable"]),  # type: ignore[arg-type]  # as the child has written it
-        source=str(answer["source"]),
-        calendar=str(answer["calendar"]),
-        pushes=tuple(pushes),
-        spans={datetime.fromisoformat(at): span for at, span in spans.items()},
-        trouble=str(answer["trouble"]),
-        ready=None if answer.get("ready") is None else Ready.read(answer["ready"]),  # type: ignore[arg-type]
-    )
-
-
 # --- in the child
 
 
 def main() -> None:
     """Answers the question on stdin."""
-    question = child_process.given()
+    question = from_plain(Question, child_process.given())
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer:
         os.dup2(2, 1)
-        json.dump(_answered(question), answer)
+        json.dump(_answer(question), answer)
     sys.stderr.flush()
     os._exit(0)  # whatever threads the file has started
 
 
-def _answered(question: Mapping[str, object]) -> Document:
-    config = question["config"]
-    ticks, home = question["ticks"], question["root"]
-    assert isinstance(ticks, list)
+def _answer(question: Question) -> Document:
     try:
-        known = settings.read(
-            config=None if config is None else Path(str(config)), root=None if home is None else Path(str(home))
-        )
-        if home is not None:
-            return {"schedules": [_lying_ready(load.load(str(question["reference"]), settings=known.params), known)]}
-        found = load.schedules(str(question["reference"]), settings=known.params)
-        return {
-            "schedules": [
-                _told(each, loaded, timetable, ticks)
-                for each, loaded in found
-                for timetable in schedule.timetables_of(each, loaded.pipeline.name)
+        known = settings.read(config=question.config, root=question.root)
+        if question.root is not None:
+            found = [_describe_ready(load.load(question.reference, settings=known.params), known)]
+        else:
+            found = [
+                _describe_schedule(schedule, loaded, timetable, question.ticks)
+                for schedule, loaded in load.schedules(question.reference, settings=known.params)
+                for timetable in timetables_of(schedule, loaded.pipeline.name)
             ]
-        }
     except SpanwiseError as error:
         return {"error": str(error)}
+    return {"schedules": [to_plain(each) for each in found]}
 
 
-def _lying_ready(loaded: load.Loaded, known: Settings) -> Document:
+def _describe_ready(loaded: load.Loaded, known: Settings) -> ScheduleDescription:
     with root.opened(known) as store:
-        found = arrival.look(loaded.pipeline, loaded.calendar, store)
-    return {
-        "timetable": schedule.described(Timetable(line(loaded.pipeline.name, DATA))),
-        "source": loaded.place,
-        "calendar": loaded.calendar.value,
-        "pushes": [],
-        "spans": {},
-        "trouble": "",
-        "ready": found.described(),
-    }
+        ready = arrival.find_ready(loaded.pipeline, loaded.calendar, store)
+    return ScheduleDescription(
+        timetable=Timetable(schedule_key(loaded.pipeline.name, DATA)),
+        source=loaded.place,
+        calendar=loaded.calendar.value,
+        ready=ready,
+    )
 
 
-def _told(one: Schedule, loaded: load.Loaded, timetable: Timetable, ticks: Sequence[str]) -> Document:
+def _describe_schedule(
+    schedule: Schedule, loaded: load.Loaded, timetable: Timetable, moments: Sequence[datetime]
+) -> ScheduleDescription:
     part = part_of(timetable.pipeline)
-    rule = schedule.rule_of(one, part)
+    rule = rule_of(schedule, part)
     spans, trouble = {}, ""
-    for text in ticks:
-        at = datetime.fromisoformat(text)
-        tick = next(schedule.ticks(timetable, at - timedelta(seconds=1), at), None)
+    for at in moments:
+        tick = next(ticks(timetable, at - timedelta(seconds=1), at), None)
         if tick is None or rule is None:
             continue
         try:
-            spans[text] = schedule.span_of(rule, tick)
+            spans[at] = span_of(rule, tick)
         except SpanwiseError as error:
             trouble = str(error)
-    return {
-        "timetable": schedule.described(timetable),
-        "source": loaded.place,
-        "calendar": loaded.calendar.value,
-        "pushes": [] if part == INGEST else pushes(loaded.pipeline),
-        "spans": spans,
-        "trouble": trouble,
-    }
+    return ScheduleDescription(
+        timetable=timetable,
+        source=loaded.place,
+        calendar=loaded.calendar.value,
+        pushes=() if part == INGEST else find_pushes(loaded.pipeline),
+        spans=spans,
+        trouble=trouble,
+    )
 
 
-def pushes(pipeline: Pipeline) -> list[str]:
+def find_pushes(pipeline: Pipeline) -> tuple[str, ...]:
     """The outputs of a pipeline that are pushed models, `node/key`."""
-    return [
+    return tuple(
         f"{node.name}/{key}"
         for node in pipeline
         if isinstance(node, Component)
         for key, channel in node.outputs.items()
         if issubclass(channel.kind, PushedModel)
-    ]
+    )
 
 
 if __name__ == "__main__":

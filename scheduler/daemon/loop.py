@@ -25,19 +25,28 @@ from spanwise.orchestrator.lease import Clock
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import alert as words
 from spanwise.scheduler.alerts import channel, outbox
-from spanwise.scheduler.daemon.description import Asking, Described
-from spanwise.scheduler.daemon.pipeline_scheduler import Tools, Watched
-from spanwise.scheduler.ledger import heartbeat, ticks
-from spanwise.scheduler.ledger.heartbeat import BEATS, Present, Watch
-from spanwise.scheduler.ledger.ticks import Entry, Scheduled
+from spanwise.scheduler.daemon.description import DescriptionRequest, ScheduleDescription
+from spanwise.scheduler.daemon.pipeline_scheduler import PipelineScheduler, Tools
+from spanwise.scheduler.ledger.heartbeat import (
+    BEATS,
+    HeartbeatWatch,
+    SchedulerRecord,
+    beat,
+    list_living,
+    mark_ended,
+    read_scheduler,
+    register,
+)
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_schedules, put_schedule, read_schedule
+from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.project import root, settings
 from spanwise.scheduler.project.load import split
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.run.stop import SLACK_S
-from spanwise.scheduler.schedule import schedule
 from spanwise.scheduler.schedule.forecast import Forecast
-from spanwise.scheduler.schedule.part import DATA, part_of
-from spanwise.scheduler.schedule.schedule import Timetable
+from spanwise.scheduler.schedule.schedule_key import DATA, part_of
+from spanwise.scheduler.schedule.ticks import latest
+from spanwise.scheduler.schedule.timetable import Timetable
 
 if TYPE_CHECKING:
     from spanwise.scheduler.daemon.metrics import Metrics
@@ -69,9 +78,9 @@ DELIVERY_S = 15.0
 """How long the last delivery of alerts may take."""
 
 STOPPED = "the scheduler was stopped"
-TROUBLE_METADATA = "the metadata cannot be had"
-TROUBLE_PIPELINE = "a pipeline cannot be looked after"
-TROUBLE_ALERTS = "the settings of alerts cannot be taken"
+TROUBLE_METADATA = "metadata store unavailable"
+TROUBLE_PIPELINE = "a pipeline is not scheduled"
+TROUBLE_ALERTS = "invalid alert settings"
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHORTEST_S = 0.2  # between two turns while something fails
@@ -90,8 +99,8 @@ class File:
     """A pipeline file that is looked after."""
 
     reference: str
-    asking: Asking | None = None
-    answer: list[Described] | None = None  #: what it said, until that is in the metadata
+    asking: DescriptionRequest | None = None
+    answer: list[ScheduleDescription] | None = None  #: what it said, until that is in the metadata
     stamp: tuple[int, ...] | None = None  #: of the file when it was last asked about; None: never
     again_s: float = float("inf")  #: monotonic: when to ask again, although it has not changed
     trouble: str = ""  #: why it could not be loaded the last time
@@ -122,7 +131,7 @@ class Cron:
         let_finish: bool = False,
         watch: Watching | None = None,
         options: Sequence[str] = (),
-        note: Callable[[Entry], object] = lambda _entry: None,
+        note: Callable[[TickRecord], object] = lambda _entry: None,
         metrics: Metrics | None = None,
         clock: Clock | None = None,
         tools: Tools | None = None,
@@ -137,14 +146,14 @@ class Cron:
         Raises:
             SettingsError: a channel for alerts names a variable that is not there.
         """
-        self.watched: dict[str, Watched] = {}
+        self.watched: dict[str, PipelineScheduler] = {}
         self.files = [File(_absolute(reference)) for reference in references]
         self._settings = known
         self._let_finish = let_finish
         self._clock = clock or Clock()
         self._once = self._clock.now() if once else None
         self._tools = tools or Tools(
-            root=known.root, config=known.file, site=words.here(options), note=note, alarming=self._alarming
+            root=known.root, config=known.file, site=words.local_site(options), note=note, alarming=self._alarming
         )
         self._metrics = metrics
         if metrics is not None:
@@ -154,9 +163,9 @@ class Cron:
         if watch is not None:
             self._tools = replace(self._tools, settle_s=watch.settle_s)
         self._alerts = known.alerts
-        self._watch = Watch(self._clock.ttl_s)
+        self._watch = HeartbeatWatch(self._clock.ttl_s)
         self._routes = channel.routes(known.alerts)
-        self._me: Present | None = None
+        self._me: SchedulerRecord | None = None
         self._peers: frozenset[int] = frozenset()
         self._beat_s = self._files_s = self._deliver_s = self._look_s = 0.0  # monotonic: not before
         self._failures = 0  # in a row, of looking at the metadata
@@ -227,9 +236,9 @@ class Cron:
             return
         if self._failures:
             self._failures = 0
-            self._good_again(TROUBLE_METADATA, "they can be had again", now)
+            self._good_again(TROUBLE_METADATA, "it is available again", now)
 
-    def _step(self, one: Watched, store: Store, now: datetime, monotonic: float) -> None:
+    def _step(self, one: PipelineScheduler, store: Store, now: datetime, monotonic: float) -> None:
         """A step of one pipeline; what is wrong with it stops no other."""
         assert self._me is not None, "it has entered"
         until = None if self._stopping_s is not None else self._once or now
@@ -249,7 +258,7 @@ class Cron:
             return
         if one.failures:
             one.failures = 0
-            self._good_again(TROUBLE_PIPELINE, "it goes on", now, one.pipeline)
+            self._good_again(TROUBLE_PIPELINE, "it is scheduled again", now, one.pipeline)
         if one.retired and not one.busy:
             del self.watched[one.pipeline]
 
@@ -261,15 +270,15 @@ class Cron:
         """Shows that this scheduler lives, and looks which others do; what a dead one has left open is taken over."""
         if monotonic < self._beat_s:
             return
-        self._me = heartbeat.enter(store, now) if self._me is None else heartbeat.beat(store, self._me, now)
+        self._me = register(store, now) if self._me is None else beat(store, self._me, now)
         self._beat_s = monotonic + self._clock.ttl_s / BEATS
         living = set()
-        for one in heartbeat.present(store, seen=self._me.number):
+        for one in list_living(store, seen=self._me.number):
             if one.number == self._me.number:
                 continue
-            if self._watch.dead(f"scheduler#{one.number}", one.who, one.beat, monotonic):
+            if self._watch.is_dead(f"scheduler#{one.number}", one.who, one.beat, monotonic):
                 log.warning("scheduler-died", extra={"scheduler": one.number, "host": one.who.host})
-                heartbeat.end(store, one)
+                mark_ended(store, one)
             else:
                 living.add(one.number)
         if self._peers - living:
@@ -292,7 +301,7 @@ class Cron:
                 file.stamp, file.again_s = looks, float("inf")
                 home = None if self._watching is None else self._tools.root
                 try:
-                    file.asking = Asking(file.reference, self._tools.config, root=home)
+                    file.asking = DescriptionRequest(file.reference, self._tools.config, root=home)
                 except OSError as error:  # no process, no space
                     self._not_loaded(file, error, now, monotonic)
 
@@ -313,7 +322,7 @@ class Cron:
                 file.again_s = monotonic + self._watching.poll_s
             if file.trouble:
                 file.trouble = ""
-                self._good_again(f"{file.path.name} cannot be loaded", "it loads", now)
+                self._good_again(f"could not load {file.path.name}", "it loads", now)
 
     def _not_loaded(self, file: File, error: Exception, now: datetime, monotonic: float) -> None:
         """Tells it once; the pipelines go on by the last timetable, and their runs will tell too."""
@@ -321,7 +330,7 @@ class Cron:
         log.error("file-not-loaded", extra={"file": file.reference, "reason": str(error)})
         if str(error) != file.trouble:
             file.trouble = str(error)
-            self._trouble(f"{file.path.name} cannot be loaded", error, now)
+            self._trouble(f"could not load {file.path.name}", error, now)
         if not file.pipelines:
             file.answer = []  # what the metadata know of it
 
@@ -344,12 +353,11 @@ class Cron:
         if files and not self.watched and all(file.trouble for file in self.files):
             raise _Hopeless(files[0].trouble)
 
-    def _watch_over(self, described: Described, store: Store, now: datetime) -> None:
-        known = ticks.put_schedule(
+    def _watch_over(self, described: ScheduleDescription, store: Store, now: datetime) -> None:
+        known = put_schedule(
             store,
-            Scheduled(
-                pipeline=described.pipeline,
-                timetable=schedule.described(described.timetable),
+            ScheduleRecord(
+                timetable=described.timetable,
                 since=self._counts_from(described.timetable, now),
                 source=described.source,
                 calendar=described.calendar,
@@ -363,14 +371,14 @@ class Cron:
             if not changed and described.ready is not None:
                 return
         else:
-            self.watched[described.pipeline] = Watched(described, known, self._tools, self._watch)
+            self.watched[described.pipeline] = PipelineScheduler(described, known, self._tools, self._watch)
         log.info("schedule-loaded", extra={"pipeline": described.pipeline, "cron": described.timetable.cron})
-        for doubt in described.timetable.doubts:
+        for doubt in described.timetable.warnings:
             log.warning("schedule-doubtful", extra={"pipeline": described.pipeline, "reason": doubt})
 
     def _counts_from(self, timetable: Timetable, now: datetime) -> datetime:
         """When a schedule begins to count that was never known: now; for a one-shot, with the tick that started it."""
-        tick = schedule.latest(timetable, now) if self._once is not None else None
+        tick = latest(timetable, now) if self._once is not None else None
         return now if tick is None or now - tick.at > LOOK_BACK else tick.at - timedelta(seconds=1)
 
     # --- stopping
@@ -422,7 +430,7 @@ class Cron:
             return
         self._alerts, self._routes = fresh, routes
         log.info("alerts-taken", extra={"channels": len(routes.channels)})
-        self._good_again(TROUBLE_ALERTS, "they have been taken", now)
+        self._good_again(TROUBLE_ALERTS, "they are valid now", now)
 
     def _over(self, monotonic: float) -> bool:
         if self._stopping_s is not None:
@@ -442,9 +450,9 @@ class Cron:
         if self._me is not None:
             try:
                 with root.opened(self._settings) as store:
-                    me = heartbeat.read(store, self._me.number)
+                    me = read_scheduler(store, self._me.number)
                     if me is not None:
-                        heartbeat.end(store, me)
+                        mark_ended(store, me)
             except Exception as error:  # noqa: BLE001  its heartbeat will be missed
                 log.warning("not-signed-off", extra={"reason": str(error)})
         if self._delivery is not None:
@@ -495,15 +503,15 @@ class Cron:
     # --- alerts
 
     def _alarming(self, found: Forecast) -> str:
-        return found.alarming(self._alerts.of(found.pipeline).forecast_load)
+        return found.alarm(self._alerts.of(found.pipeline).forecast_load)
 
     def _trouble(self, what: str, error: Exception, now: datetime, pipeline: str = "") -> None:
         text = str(error) if isinstance(error, SpanwiseError) else f"{type(error).__name__}: {error}"
-        self._tools.tell(words.trouble(what, at=now, site=self._tools.site, error=text, pipeline=pipeline))
+        self._tools.tell(words.trouble_alert(what, at=now, site=self._tools.site, error=text, pipeline=pipeline))
 
     def _good_again(self, what: str, how: str, now: datetime, pipeline: str = "") -> None:
         cause = f"scheduler {pipeline} {what}"
-        self._tools.tell(words.recovery(pipeline, at=now, site=self._tools.site, cause=cause, words=how))
+        self._tools.tell(words.recovery_alert(pipeline, at=now, site=self._tools.site, cause=cause, words=how))
 
     def _deliver(self, monotonic: float) -> None:
         if monotonic >= self._deliver_s and (self._delivery is None or not self._delivery.is_alive()):
@@ -528,15 +536,17 @@ class _Hopeless(LoadError):
     """There is nothing to look after."""
 
 
-def _last_known(store: Store, file: File, *, data: bool) -> list[Described]:
+def _last_known(store: Store, file: File, *, data: bool) -> list[ScheduleDescription]:
     """The schedules of a file as they were when it could be loaded, perhaps by another scheduler."""
     found = []
-    for pipeline in ticks.scheduled(store) if file.trouble else []:
-        known = ticks.schedule(store, pipeline)
+    for pipeline in list_schedules(store) if file.trouble else []:
+        known = read_schedule(store, pipeline)
         if known is not None and (part_of(pipeline) == DATA) == data and split(known.source)[0] == file.path:
-            timetable = Timetable.read(known.timetable)
+            timetable = known.timetable
             found.append(
-                Described(timetable=timetable, source=known.source, calendar=known.calendar, pushes=known.pushes)
+                ScheduleDescription(
+                    timetable=timetable, source=known.source, calendar=known.calendar, pushes=known.pushes
+                )
             )
     return found
 

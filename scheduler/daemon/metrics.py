@@ -23,13 +23,14 @@ from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import outbox
-from spanwise.scheduler.ledger import overdue
-from spanwise.scheduler.ledger.ticks import Entry, Outcome
-from spanwise.scheduler.schedule.part import pipeline_of
-from spanwise.scheduler.schedule.schedule import Timetable
+from spanwise.scheduler.ledger.overdue import last_push
+from spanwise.scheduler.ledger.ticks import TickRecord
+from spanwise.scheduler.schedule.outcome import TickOutcome
+from spanwise.scheduler.schedule.schedule_key import pipeline_of
+from spanwise.scheduler.schedule.timetable import Timetable
 
 if TYPE_CHECKING:
-    from spanwise.scheduler.daemon.pipeline_scheduler import Watched
+    from spanwise.scheduler.daemon.pipeline_scheduler import PipelineScheduler
 
 LOOK_S = 60.0
 """Between two looks at what the metadata know of a pipeline, beside the ticks that end here."""
@@ -96,7 +97,7 @@ class Metrics:
         self.turned_s = time.monotonic()  #: when the loop last turned
         self._root = root
         self._clock = clock
-        self._watched: Mapping[str, Watched] = {}
+        self._watched: Mapping[str, PipelineScheduler] = {}
         self._known: dict[str, _Known] = {}
         self._look_s: dict[str, float] = {}  # by pipeline: monotonic, when to look again
         self._lags_s: dict[str, float] = {}
@@ -142,7 +143,7 @@ class Metrics:
 
     # --- what the loop tells
 
-    def watch(self, watched: Mapping[str, Watched]) -> None:
+    def watch(self, watched: Mapping[str, PipelineScheduler]) -> None:
         """Names the pipelines that are looked after; who is among them may change."""
         self._watched = watched
 
@@ -155,10 +156,10 @@ class Metrics:
         """A turn has failed."""
         self._errors.labels(pipeline).inc()
 
-    def look(self, store: Store, one: Watched, monotonic: float) -> None:
+    def look(self, store: Store, one: PipelineScheduler, monotonic: float) -> None:
         """Reads what the metadata know of a pipeline, if that was not done of late."""
         if one.pipeline not in self._look_s:
-            for outcome in Outcome:  # a rate needs the zero before the first
+            for outcome in TickOutcome:  # a rate needs the zero before the first
                 self._ticks.labels(one.pipeline, outcome.value)
             self._errors.labels(one.pipeline)
         elif monotonic < self._look_s[one.pipeline]:
@@ -166,15 +167,15 @@ class Metrics:
         self._look_s[one.pipeline] = monotonic + LOOK_S
         self._read(store, one)
 
-    def tick_ended(self, store: Store, entry: Entry) -> None:
+    def tick_ended(self, store: Store, entry: TickRecord) -> None:
         """A tick has got its outcome."""
-        assert entry.ending is not None, "it has ended"
-        one = self._watched[entry.pipeline]
+        assert entry.end is not None, "it has ended"
+        one = self._watched[entry.key]
         self._read(store, one)
-        self._ticks.labels(entry.pipeline, entry.ending.outcome.value).inc()
-        if entry.ending.run is None:
+        self._ticks.labels(entry.key, entry.end.outcome.value).inc()
+        if entry.end.run is None:
             return
-        run = store.run(pipeline_of(entry.pipeline), entry.ending.run)
+        run = store.run(pipeline_of(entry.key), entry.end.run)
         executions = store.executions(run)
         if (took_s := _took_s(run)) is not None:
             self._runs.labels(run.pipeline, run.state.value).observe(took_s)
@@ -183,13 +184,13 @@ class Metrics:
                 self._nodes.labels(each.pipeline, each.node, each.state.value).observe(took_s)
         pushed, end = _pushed(executions), span_end(run, one.described.timetable)
         if pushed is not None and end is not None:
-            self._lags_s[entry.pipeline] = (pushed - end).total_seconds()
+            self._lags_s[entry.key] = (pushed - end).total_seconds()
 
-    def _read(self, store: Store, one: Watched) -> None:
+    def _read(self, store: Store, one: PipelineScheduler) -> None:
         newest = itertools.islice(store.runs(pipeline_of(one.pipeline)), _LOOKED_AT)
         self._known[one.pipeline] = _Known(
             succeeded=next((run.ended for run in newest if run.state is State.COMPLETE), None),
-            pushed=overdue.pushed(store, one.known),
+            pushed=last_push(store, one.known),
         )
 
     # --- what is read when somebody asks

@@ -24,22 +24,45 @@ from spanwise.scheduler.alerts import alert as words
 from spanwise.scheduler.alerts import outbox
 from spanwise.scheduler.alerts.alert import Alert, Site
 from spanwise.scheduler.daemon import arrival, scheduled_run
-from spanwise.scheduler.daemon.arrival import Ready, Settling, owed
-from spanwise.scheduler.daemon.description import Asking, Described
+from spanwise.scheduler.daemon.arrival import ArrivalWatch, ReadyData, find_owed
+from spanwise.scheduler.daemon.description import DescriptionRequest, ScheduleDescription
 from spanwise.scheduler.daemon.scheduled_run import Job
-from spanwise.scheduler.ledger import heartbeat, overdue
-from spanwise.scheduler.ledger import ticks as ledger
-from spanwise.scheduler.ledger.heartbeat import Watch
-from spanwise.scheduler.ledger.ticks import Ending, Entry, Outcome, Scheduled
-from spanwise.scheduler.schedule import forecast, retry, schedule
-from spanwise.scheduler.schedule.due import Due, Missed, due, waits
-from spanwise.scheduler.schedule.forecast import Forecast
-from spanwise.scheduler.schedule.overrun import KillThenStart, Skip, decide
-from spanwise.scheduler.schedule.part import DATA, cause, part_of, pipeline_of
-from spanwise.scheduler.schedule.retry import Again
-from spanwise.scheduler.schedule.schedule import Custom, Tick, starts
+from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch, read_scheduler
+from spanwise.scheduler.ledger.holder import find_holder, find_run, is_of_another_key
+from spanwise.scheduler.ledger.overdue import find_stale, measure_progress
+from spanwise.scheduler.ledger.past_runs import list_past_runs
+from spanwise.scheduler.ledger.pauses import SchedulePause, current_pause, list_pauses
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys
+from spanwise.scheduler.ledger.ticks import (
+    TickRecord,
+    adopt_tick,
+    claim_name,
+    claim_tick,
+    end_tick,
+    list_open,
+    list_ticks,
+    list_unsettled,
+    mark_alerted,
+    newest_tick,
+    read_overrun,
+    read_tick,
+)
+from spanwise.scheduler.project.settings import FORECAST_LOAD
+from spanwise.scheduler.schedule.due import DueTicks, MissedTick, find_due, must_wait
+from spanwise.scheduler.schedule.forecast import Forecast, format_forecast, make_forecast
+from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
+from spanwise.scheduler.schedule.overrun import KillThenStart, SkipTick, decide_overrun
+from spanwise.scheduler.schedule.retry import RetryRun, decide_retry
+from spanwise.scheduler.schedule.schedule_key import DATA, format_cause, part_of, pipeline_of
+from spanwise.scheduler.schedule.span_rule import CustomSpanRule
+from spanwise.scheduler.schedule.ticks import Tick, latest, starts, ticks
 
 log = logging.getLogger("spanwise.schedule")
+
+
+def _alarm(found: Forecast) -> str:
+    return found.alarm(FORECAST_LOAD)
+
 
 POLL_S = 1.0
 """Between two looks at what does not announce itself: a run that is not our child, a lease that others hold."""
@@ -65,9 +88,9 @@ class Tools:
     site: Site
     settle_s: float = 0.0  #: so long, what has come must not have changed before a run is started for it
     start: Callable[[Job], subprocess.Popen[bytes]] = scheduled_run.start
-    note: Callable[[Entry], object] = lambda _entry: None  #: gets each tick that was ended here
-    measure: Callable[[Store, Entry], object] = lambda _store, _entry: None  #: the same, for metrics
-    alarming: Callable[[Forecast], str] = Forecast.alarming  #: why people are told of a forecast; empty: they are not
+    note: Callable[[TickRecord], object] = lambda _entry: None  #: gets each tick that was ended here
+    measure: Callable[[Store, TickRecord], object] = lambda _store, _entry: None  #: the same, for metrics
+    alarming: Callable[[Forecast], str] = _alarm  #: why people are told of a forecast; empty: they are not
 
     def tell(self, alert: Alert) -> bool:
         """Puts an alert into the outbox."""
@@ -78,7 +101,7 @@ class Tools:
 class Open:
     """An open tick that this scheduler looks after."""
 
-    entry: Entry
+    entry: TickRecord
     child: subprocess.Popen[bytes] | None = None
     job: Job | None = None  #: of the last child
     closer: subprocess.Popen[bytes] | None = None  #: ends the child, which would not end
@@ -104,14 +127,16 @@ class Running:
 
     began: datetime
     run: Run | None = None  #: None: it has begun none yet, or is between two
-    entry: Entry | None = None  #: the open tick that it is for; None for a run that was started otherwise
+    entry: TickRecord | None = None  #: the open tick that it is for; None for a run that was started otherwise
     doing: str = ""
 
 
-class Watched:
+class PipelineScheduler:
     """A scheduled pipeline."""
 
-    def __init__(self, described: Described, known: Scheduled, tools: Tools, watch: Watch) -> None:
+    def __init__(
+        self, described: ScheduleDescription, known: ScheduleRecord, tools: Tools, watch: HeartbeatWatch
+    ) -> None:
         self.described = described
         self.known = known
         self.open: dict[str, Open] = {}
@@ -127,7 +152,7 @@ class Watched:
         self._number = 0  # its number
         self._spans: dict[datetime, int] = {}
         self._refused: set[datetime] = set()  # moments for which the span rule gave nothing
-        self._asking: Asking | None = None
+        self._asking: DescriptionRequest | None = None
         self._asked: list[datetime] = []
         self._waiting = False  # ticks have come, and something has to end before they run
         self._guarded_s = 0.0
@@ -135,7 +160,7 @@ class Watched:
         self._alarmed = False
         self._set_back = False
         self.wants_look = False  #: what lies ready may have become other, by what was done here
-        self._settling = Settling()
+        self._settling = ArrivalWatch()
         self._settles = False  # something has come that is not settled yet, or waits for its turn
         self._unread = described.ready  # what was found ready, until it was looked at
         self._outside: frozenset[str] = frozenset()  # what was said to be outside every window
@@ -166,14 +191,14 @@ class Watched:
         for one in self.open.values():
             if one.child is None or one.closer is not None:
                 continue
-            entry = ledger.entry(store, self.pipeline, one.entry.tick.name) or one.entry
+            entry = read_tick(store, self.pipeline, one.entry.tick.name) or one.entry
             run = newest_run(store, entry)
             if run is None or run.state.ended:
                 one.child.kill()
             else:
                 one.closer = self._tools.start(replace(self._job(one), attempt=entry.attempts, close=run.number))
 
-    def describe(self, described: Described, known: Scheduled) -> None:
+    def describe(self, described: ScheduleDescription, known: ScheduleRecord) -> None:
         """Goes on with what the file says now."""
         if (described.timetable, described.source) != (self.described.timetable, self.described.source):
             self._spans.clear()
@@ -229,20 +254,20 @@ class Watched:
     def _adopt(self, store: Store, me: int, now: datetime) -> None:
         """Takes over what dead schedulers have left open, and tells what they could not tell any more."""
         self.adopting = False
-        for entry in ledger.unsettled(store, self.pipeline):
+        for entry in list_unsettled(store, self.pipeline):
             if entry.tick.name in self.open or not (entry.holder == me or self._gone(store, entry.holder)):
                 continue
-            if entry.ending is not None:
-                self._tell_end(store, entry, entry.ending, now)
+            if entry.end is not None:
+                self._tell_end(store, entry, entry.end, now)
                 continue
-            adopted = entry if entry.holder == me else ledger.adopt(store, entry, holder=me)
+            adopted = entry if entry.holder == me else adopt_tick(store, entry, holder=me)
             if adopted is not None:
                 log.info("tick-adopted", extra=self._facts(entry.tick, before=entry.holder))
                 self.open[entry.tick.name] = Open(adopted)
 
     def _gone(self, store: Store, number: int) -> bool:
         """Whether a scheduler has left or is seen to be dead; of one elsewhere that died, its watcher will know."""
-        holder = heartbeat.read(store, number)
+        holder = read_scheduler(store, number)
         return holder is None or holder.ended or process.alive(holder.who) is False
 
     def _advance(self, one: Open, store: Store, now: datetime, monotonic: float, *, beginning: bool) -> None:
@@ -253,14 +278,14 @@ class Watched:
             one.code, one.child = one.child.returncode, None
         if monotonic < one.again_s:
             return
-        entry = ledger.entry(store, self.pipeline, one.entry.tick.name)
+        entry = read_tick(store, self.pipeline, one.entry.tick.name)
         assert entry is not None, "a tick that was taken stays taken"
-        if entry.ending is not None:  # somebody else has ended it
+        if entry.end is not None:  # somebody else has ended it
             del self.open[entry.tick.name]
             return
         one.entry = entry
         if one.code == scheduled_run.INGESTED:
-            self._end(entry, Ending(outcome=Outcome.RAN, why="another run had ingested it"), store, now)
+            self._end(entry, TickEnd(outcome=TickOutcome.RAN, why="another run had ingested it"), store, now)
             return
         run = newest_run(store, entry)
         if run is not None and not run.state.ended:
@@ -276,7 +301,7 @@ class Watched:
             why = (
                 f"{run.name} died, and what it left could not be put right: {scheduled_run.said(self._log(one.entry))}"
             )
-            self._end(one.entry, Ending(outcome=Outcome.FAILED, why=why, run=run.number), store, now)
+            self._end(one.entry, TickEnd(outcome=TickOutcome.FAILED, why=why, run=run.number), store, now)
             return
         one.code = None
         self._look_for_stall(one, store, now, monotonic)
@@ -284,7 +309,7 @@ class Watched:
         gone = holder is None or holder.released
         if holder is not None and not gone:
             name = f"lease {holder.name}"
-            gone = self._watch.dead(name, holder.who, holder.beat, monotonic)
+            gone = self._watch.is_dead(name, holder.who, holder.beat, monotonic)
             if gone and process.alive(holder.who):
                 gone = False  # it is here and stands still; the stall is told, and whoever comes next may end it
         if gone:
@@ -308,17 +333,17 @@ class Watched:
             one.stillborn += 1
         if one.stopped and not begun:
             return  # nothing has begun: the next scheduler may
-        said = "" if begun else scheduled_run.said(self._log(one.entry, number))
+        error = "" if begun else scheduled_run.said(self._log(one.entry, number))
         tries = one.entry.attempts + one.stillborn
-        by = ledger.overrun_by(store, self.pipeline, one.entry.tick.name)
-        verdict = retry.after(run if begun else None, tries, self._retry(one), overrun_by=by, said=said)
-        if isinstance(verdict, Again):
+        by = read_overrun(store, self.pipeline, one.entry.tick.name)
+        verdict = decide_retry(run if begun else None, tries, self._retry(one), overrun_by=by, error=error)
+        if isinstance(verdict, RetryRun):
             one.again_s = monotonic + verdict.wait_s
             one.base = None if run is None else run.number
             one.end_others = False  # what the tick had overrun is gone; what has begun since is waited for
             log.info("tick-tried-again", extra=self._facts(one.entry.tick, wait_s=verdict.wait_s, attempt=tries + 1))
             return
-        if one.stopped and verdict.outcome is Outcome.FAILED:
+        if one.stopped and verdict.outcome is TickOutcome.FAILED:
             verdict = replace(verdict, why=one.stopped)
         self._end(one.entry, verdict, store, now)
 
@@ -327,14 +352,14 @@ class Watched:
 
     def _begin(self, one: Open, store: Store, now: datetime, monotonic: float) -> None:
         """Starts the next attempt, unless something else holds the pipeline."""
-        holder = scheduled_run.going(store, pipeline_of(self.pipeline), now)
+        holder = find_holder(store, pipeline_of(self.pipeline), now)
         if holder is not None and not one.end_others:
-            running = Running(began=holder.acquired, run=scheduled_run.run_of(store, holder), doing=holder.purpose)
+            running = Running(began=holder.acquired, run=find_run(store, holder), doing=holder.purpose)
             came_after = one.entry.attempts or holder.acquired >= starts(self.described.timetable, one.entry.tick)
             if came_after or running.run is None or self._of_another_line(store, running.run):
                 one.again_s = monotonic + POLL_S  # it is waited for
                 return
-            if isinstance(decide(self.described.timetable.overrun, running), Skip):
+            if isinstance(decide_overrun(self.described.timetable.overrun, running), SkipTick):
                 self._end(one.entry, self._skipped(one.entry.tick, running), store, now, running=running.run)
                 return
             one.end_others = True
@@ -363,22 +388,24 @@ class Watched:
             poll_s=timetable.poll_s,
         )
 
-    def _end(self, entry: Entry, ending: Ending, store: Store, now: datetime, *, running: Run | None = None) -> bool:
+    def _end(
+        self, entry: TickRecord, ending: TickEnd, store: Store, now: datetime, *, running: Run | None = None
+    ) -> bool:
         """Ends a tick; False when it has gone on meanwhile, without us: it is looked at again."""
-        if not ledger.conclude(store, entry, ending, now=now):
+        if not end_tick(store, entry, ending, now=now):
             return False
         self.open.pop(entry.tick.name, None)
         self.wants_look = part_of(self.pipeline) == DATA
         log.info("tick-ended", extra=self._facts(entry.tick, outcome=ending.outcome.value, reason=ending.why))
-        self._tell_end(store, replace(entry, ending=ending, ended=now), ending, now, running=running)
-        if ending.outcome is Outcome.RAN:
+        self._tell_end(store, replace(entry, end=ending, ended=now), ending, now, running=running)
+        if ending.outcome is TickOutcome.RAN:
             self._look_ahead(store, now)
         return True
 
     # --- ticks that have come
 
     def _take(self, store: Store, me: int, now: datetime, monotonic: float, until: datetime) -> None:
-        paused = ledger.paused(store, self.pipeline, now)
+        paused = current_pause(store, self.pipeline, now)
         found = self._due(store, until, "" if paused is None else _told(paused))
         if until == now and found.next is not None:
             self.due_at = starts(self.described.timetable, found.next)
@@ -393,7 +420,7 @@ class Watched:
             return
         first = self._with_span(found.run[0])
         running = self._running(store, now)
-        if running is not None and waits(found, self.described.timetable, running.began):
+        if running is not None and must_wait(found, self.described.timetable, running.began):
             # It is ours to wait for; to another scheduler's, that one sees.
             self._waiting = running.entry is None or running.entry.tick.name in self.open
             self.due_at = None if self._waiting else now + timedelta(seconds=POLL_S)
@@ -404,8 +431,8 @@ class Watched:
         self, tick: Tick, running: Running | None, store: Store, me: int, now: datetime, monotonic: float
     ) -> None:
         """Does with a tick what the overrun policy says."""
-        decision = decide(self.described.timetable.overrun, running)
-        if isinstance(decision, Skip):
+        decision = decide_overrun(self.described.timetable.overrun, running)
+        if isinstance(decision, SkipTick):
             ending = self._skipped(tick, decision.running)
             skipped = self._claimed(tick, store, me, now, ending)
             if skipped is not None:
@@ -420,35 +447,37 @@ class Watched:
             self._end_unbegun(decision.running, tick, store, now)
         if self._custom and tick.span is None:
             why = f"its span is not known: {self.described.trouble or 'the span rule gave none'}"
-            self._end(one.entry, Ending(outcome=Outcome.FAILED, why=why), store, now)
+            self._end(one.entry, TickEnd(outcome=TickOutcome.FAILED, why=why), store, now)
             return
         self._begin(one, store, now, monotonic)
 
-    def _due(self, store: Store, now: datetime, paused: str) -> Due:
+    def _due(self, store: Store, now: datetime, paused: str) -> DueTicks:
         """What is due; a tick that fell into a pause is missed, also when the pause has ended since."""
         if self._since is None:
             self._note_newest(store)
         assert self._since is not None
-        found = due(self.described.timetable, self._since, now, paused=paused)
+        found = find_due(self.described.timetable, self._since, now, paused=paused)
         if paused or not found.run:
             return found
-        pauses = ledger.pauses(store, self.pipeline, since=found.run[0].at)
-        lost: list[Missed] = []
+        pauses = list_pauses(store, self.pipeline, since=found.run[0].at)
+        lost: list[MissedTick] = []
         for tick in found.run:
             held = next((pause for pause in pauses if pause.holds(tick.at)), None)
             if held is None:
                 break  # those after it are looked at once it is taken
-            lost.append(Missed(tick=tick, why=_told(held)))
+            lost.append(MissedTick(tick=tick, why=_told(held)))
         return replace(found, run=found.run[len(lost) :], missed=(*found.missed, *lost))
 
     def _note_newest(self, store: Store) -> None:
-        newest = ledger.newest(store, self.pipeline, seen=self._number)
+        newest = newest_tick(store, self.pipeline, seen=self._number)
         self._since = self.known.since if newest is None else max(newest.tick.at, self.known.since)
         self._number = 0 if newest is None else newest.number
 
-    def _claimed(self, tick: Tick, store: Store, me: int, now: datetime, ending: Ending | None = None) -> Entry | None:
+    def _claimed(
+        self, tick: Tick, store: Store, me: int, now: datetime, ending: TickEnd | None = None
+    ) -> TickRecord | None:
         """Takes a tick; None when another scheduler has it."""
-        entry = ledger.claim_tick(store, self.pipeline, tick, holder=me, now=now, ending=ending, seen=self._number)
+        entry = claim_tick(store, self.pipeline, tick, holder=me, now=now, end=ending, seen=self._number)
         if entry is None:
             self._note_newest(store)
             self.adopting = True  # it may be ours: taken by a write whose answer was lost
@@ -457,20 +486,20 @@ class Watched:
         self._since, self._number = tick.at, entry.number
         return entry
 
-    def _record_missed(self, found: Due, store: Store, me: int, now: datetime) -> None:
-        recorded: list[Entry] = []
+    def _record_missed(self, found: DueTicks, store: Store, me: int, now: datetime) -> None:
+        recorded: list[TickRecord] = []
         why, more = "", 0
         if found.older is not None:
-            tick = schedule.latest(self.described.timetable, found.older.last)
+            tick = latest(self.described.timetable, found.older.last)
             assert tick is not None, "it came"
             why = f"about {found.older.about} ticks from {found.older.first:%Y-%m-%d %H:%M}Z up to it were missed"
-            entry = self._claimed(tick, store, me, now, Ending(outcome=Outcome.MISSED, why=why))
+            entry = self._claimed(tick, store, me, now, TickEnd(outcome=TickOutcome.MISSED, why=why))
             if entry is not None:
                 self._tools.note(entry)
                 recorded.append(entry)
                 more = found.older.about - 1
         for missed in found.missed:
-            ending = Ending(outcome=Outcome.MISSED, why=missed.why, quiet=missed.why.startswith(PAUSED))
+            ending = TickEnd(outcome=TickOutcome.MISSED, why=missed.why, quiet=missed.why.startswith(PAUSED))
             entry = self._claimed(self._with_span(missed.tick), store, me, now, ending)
             if entry is not None:
                 log.info("tick-missed", extra=self._facts(missed.tick, reason=missed.why))
@@ -480,44 +509,44 @@ class Watched:
                     why = why or missed.why
         if recorded:
             names = [entry.tick.name for entry in recorded]
-            told = words.missed(self.pipeline, at=now, site=self._tools.site, ticks=names, why=why, more=more)
+            told = words.missed_alert(self.pipeline, at=now, site=self._tools.site, ticks=names, why=why, more=more)
             if self._tools.tell(told):
                 for entry in recorded:
-                    ledger.alerted(store, entry)
+                    mark_alerted(store, entry)
             else:
                 self.adopting = True
 
-    def _skipped(self, tick: Tick, running: Running) -> Ending:
+    def _skipped(self, tick: Tick, running: Running) -> TickEnd:
         what = running.run.name if running.run is not None else running.doing
         log.info("tick-skipped", extra=self._facts(tick, running=what))
-        return Ending(outcome=Outcome.SKIPPED, why=f"{what} had not ended")
+        return TickEnd(outcome=TickOutcome.SKIPPED, why=f"{what} had not ended")
 
     def _end_unbegun(self, running: Running, by: Tick, store: Store, now: datetime) -> None:
         """Ends an earlier tick whose run has not begun, or waits to be tried again: there is no run to be ended."""
         if running.entry is None or (running.run is not None and not running.run.state.ended):
             return
         own = self.open.get(running.entry.tick.name)
-        ending = Ending(outcome=Outcome.KILLED, why=f"ended for the tick {by.name} before its run had begun")
+        ending = TickEnd(outcome=TickOutcome.KILLED, why=f"ended for the tick {by.name} before its run had begun")
         if self._end(running.entry, ending, store, now) and own is not None and own.child is not None:
             own.child.kill()  # it has done nothing yet, and may begin nothing any more
             own.child.wait()
 
     def _running(self, store: Store, now: datetime) -> Running | None:
         """What a tick that comes now would overrun."""
-        for entry in reversed(ledger.open_ticks(store, self.pipeline)):
+        for entry in reversed(list_open(store, self.pipeline)):
             run = newest_run(store, entry)
             one = self.open.get(entry.tick.name)
             if one is not None and one.child is None and one.failed_before and (run is None or run.state.ended):
                 # It waits to be tried again; now that the next tick has come, it has had its time.
                 why = f"{(run and run.error) or 'it failed'}; not tried again, since the next tick has come"
                 number = None if run is None else run.number
-                self._end(one.entry, Ending(outcome=Outcome.FAILED, why=why, run=number), store, now)
+                self._end(one.entry, TickEnd(outcome=TickOutcome.FAILED, why=why, run=number), store, now)
                 continue
             return Running(began=entry.taken, run=run, entry=entry, doing=f"the tick {entry.tick.name}")
-        holder = scheduled_run.going(store, pipeline_of(self.pipeline), now)
+        holder = find_holder(store, pipeline_of(self.pipeline), now)
         if holder is None:
             return None
-        run = scheduled_run.run_of(store, holder)
+        run = find_run(store, holder)
         return (
             None if self._of_another_line(store, run) else Running(began=holder.acquired, run=run, doing=holder.purpose)
         )
@@ -530,9 +559,9 @@ class Watched:
         if part_of(self.pipeline) == DATA:
             return True
         if run is not None:
-            return scheduled_run.of_another_line(run, self.pipeline)
-        lines = ledger.lines(store, pipeline_of(self.pipeline))
-        return any(line != self.pipeline and ledger.open_ticks(store, line) for line in lines)
+            return is_of_another_key(run, self.pipeline)
+        lines = list_keys(store, pipeline_of(self.pipeline))
+        return any(line != self.pipeline and list_open(store, line) for line in lines)
 
     # --- data that has come
 
@@ -547,15 +576,15 @@ class Watched:
         self._tell_outside(ready)
         read = [each for each in ready.arrivals if each.read]
         settled = self._settling.settled(read, self._tools.settle_s, monotonic)
-        new = {each.name for each in read if store.claimed("tick", ledger.name_of(self.pipeline, each.name)) is None}
+        new = {each.name for each in read if store.claimed("tick", claim_name(self.pipeline, each.name)) is None}
         due = [each for each in settled if each.name in new]
-        left = owed(ledger.entries(store, self.pipeline, limit=OWED), {each.span for each in read})
-        start = arrival.decide(due, ready, left)
+        left = find_owed(list_ticks(store, self.pipeline, limit=OWED), {each.span for each in read})
+        start = arrival.decide_arrival(due, ready, left)
         self._settles = start is not None or bool(new)
-        if ledger.paused(store, self.pipeline, now) is not None:
+        if current_pause(store, self.pipeline, now) is not None:
             self._settles = False
             return
-        held = scheduled_run.going(store, pipeline_of(self.pipeline), now) or ledger.open_ticks(store, self.pipeline)
+        held = find_holder(store, pipeline_of(self.pipeline), now) or list_open(store, self.pipeline)
         if start is None or held:
             return
         tick = Tick(
@@ -567,7 +596,7 @@ class Watched:
             self.open[tick.name] = Open(entry)
             self._begin(self.open[tick.name], store, now, monotonic)
 
-    def _tell_outside(self, ready: Ready) -> None:
+    def _tell_outside(self, ready: ReadyData) -> None:
         outside = [each for each in ready.arrivals if not each.read]
         if any(each.name not in self._outside for each in outside):
             spans = format_versions(
@@ -582,32 +611,32 @@ class Watched:
 
     @property
     def _custom(self) -> bool:
-        return isinstance(self.described.timetable.span, Custom)
+        return isinstance(self.described.timetable.span, CustomSpanRule)
 
     def _with_span(self, tick: Tick) -> Tick:
         return replace(tick, span=self._spans.get(tick.at)) if self._custom else tick
 
-    def _spans_known(self, ticks: Sequence[Tick], following: Tick | None) -> bool:
+    def _spans_known(self, wanted: Sequence[Tick], following: Tick | None) -> bool:
         """Whether all is known of these spans that there is to know; asks for them, and for some that come."""
         if not self._custom:
             return True
         self._hear_spans()
         if self._asking is not None:
-            return all(tick.at in self._spans for tick in ticks)
-        unknown = [tick.at for tick in ticks if not self._asked_for(tick)]
+            return all(tick.at in self._spans for tick in wanted)
+        unknown = [tick.at for tick in wanted if not self._asked_for(tick)]
         if following is not None and not self._asked_for(following):
-            ahead = schedule.ticks(self.described.timetable, following.at - _SECOND)
+            ahead = ticks(self.described.timetable, following.at - _SECOND)
             unknown += [tick.at for tick in itertools.islice(ahead, AHEAD)]
         if unknown:
             self._asked = unknown
-            self._asking = Asking(self.described.source, self._tools.config, unknown)
-        return all(self._asked_for(tick) for tick in ticks)
+            self._asking = DescriptionRequest(self.described.source, self._tools.config, unknown)
+        return all(self._asked_for(tick) for tick in wanted)
 
     def _asked_for(self, tick: Tick) -> bool:
         return tick.at in self._spans or tick.at in self._refused
 
     def _hear_spans(self) -> None:
-        answer: list[Described] | None = []
+        answer: list[ScheduleDescription] | None = []
         trouble = "its file has no schedule of it any more"
         if self._asking is None:
             return
@@ -629,30 +658,30 @@ class Watched:
     # --- what is told
 
     def _tell_end(
-        self, store: Store, entry: Entry, ending: Ending, now: datetime, *, running: Run | None = None
+        self, store: Store, entry: TickRecord, ending: TickEnd, now: datetime, *, running: Run | None = None
     ) -> None:
         """Tells of the end of a tick, then notes that it was told: after a death in between it is told again."""
         run = None if ending.run is None else store.run(pipeline_of(self.pipeline), ending.run)
-        ended = replace(entry, ending=ending, ended=now)
+        ended = replace(entry, end=ending, ended=now)
         self._tools.note(ended)
         self._tools.measure(store, ended)
         told = [self._tools.tell(each) for each in self._alerts(store, entry, ending, run, running, now)]
         if not all(told):
             self.adopting = True  # the outbox could not keep it: look for it again, as if another had left it
         elif ending.outcome.abnormal:
-            ledger.alerted(store, entry)
+            mark_alerted(store, entry)
 
     def _alerts(
-        self, store: Store, entry: Entry, ending: Ending, run: Run | None, running: Run | None, now: datetime
+        self, store: Store, entry: TickRecord, ending: TickEnd, run: Run | None, running: Run | None, now: datetime
     ) -> Iterable[Alert]:
         site, tick, span = self._tools.site, entry.tick, self.label(entry.tick.span)
         match ending.outcome:
-            case Outcome.RAN:
+            case TickOutcome.RAN:
                 if run is not None:  # else another run has done it
-                    yield from words.recovered(run, at=now, site=site, tick=tick.name)
-            case Outcome.KILLED if run is not None:
-                by = ledger.entry(store, self.pipeline, ledger.overrun_by(store, self.pipeline, tick.name) or "")
-                yield words.overrun(
+                    yield from words.recovery_alerts(run, at=now, site=site, tick=tick.name)
+            case TickOutcome.KILLED if run is not None:
+                by = read_tick(store, self.pipeline, read_overrun(store, self.pipeline, tick.name) or "")
+                yield words.overrun_alert(
                     self.pipeline,
                     at=now,
                     site=site,
@@ -662,8 +691,8 @@ class Watched:
                     killed=True,
                     lost=span,
                 )
-            case Outcome.SKIPPED if running is not None:
-                yield words.overrun(
+            case TickOutcome.SKIPPED if running is not None:
+                yield words.overrun_alert(
                     self.pipeline,
                     at=now,
                     site=site,
@@ -673,8 +702,8 @@ class Watched:
                     killed=False,
                     lost=span,
                 )
-            case Outcome.FAILED:
-                yield words.failure(
+            case TickOutcome.FAILED:
+                yield words.failure_alert(
                     self.pipeline,
                     at=now,
                     site=site,
@@ -688,41 +717,45 @@ class Watched:
                     resume=site.command("resume", run.name) if run is not None else "",
                 )
             case _:
-                yield words.missed(self.pipeline, at=now, site=site, ticks=[tick.name], why=ending.why)
+                yield words.missed_alert(self.pipeline, at=now, site=site, ticks=[tick.name], why=ending.why)
 
-    def _tell_set_back(self, found: Due, now: datetime) -> None:
+    def _tell_set_back(self, found: DueTicks, now: datetime) -> None:
         error = f"The clock stands {found.set_back} before the last tick that was taken; nothing is due until then."
         self._tools.tell(
-            words.trouble("the clock was set back", at=now, site=self._tools.site, error=error, pipeline=self.pipeline)
+            words.trouble_alert(
+                "the clock was set back", at=now, site=self._tools.site, error=error, pipeline=self.pipeline
+            )
         )
 
     def _look_for_stall(self, one: Open, store: Store, now: datetime, monotonic: float) -> None:
         limit = self.described.timetable.stall_after
         if limit is None:
             return
-        one.entry = ledger.entry(store, self.pipeline, one.entry.tick.name) or one.entry
+        one.entry = read_tick(store, self.pipeline, one.entry.tick.name) or one.entry
         run = newest_run(store, one.entry)
         if run is None or run.state.ended:
             return
-        reached = (run.number, *overdue.progress(store, run, self._tools.root))
+        reached = (run.number, *measure_progress(store, run, self._tools.root))
         if reached != one.seen:
             one.seen, one.seen_s, one.stalled = reached, monotonic, False
         elif monotonic - one.seen_s >= limit.total_seconds() and not one.stalled:
             one.stalled = True
             quiet = timedelta(seconds=monotonic - one.seen_s)
             log.warning("run-stalled", extra=self._facts(one.entry.tick, run=run.name, quiet_s=quiet.total_seconds()))
-            self._tools.tell(words.stall(run, at=now, site=self._tools.site, quiet=quiet, tick=one.entry.tick.name))
+            self._tools.tell(
+                words.stall_alert(run, at=now, site=self._tools.site, quiet=quiet, tick=one.entry.tick.name)
+            )
 
     def _guard(self, store: Store, now: datetime) -> None:
-        stale = overdue.stale(store, self.known, now)
+        stale = find_stale(store, self.known, now)
         site = self._tools.site
         if stale is not None and not self._stale:
             log.warning("model-stale", extra={"pipeline": self.pipeline, "pushed": str(stale.pushed)})
             self._tools.tell(
-                words.freshness(self.pipeline, at=now, site=site, pushed=stale.pushed, allowed=stale.allowed)
+                words.freshness_alert(self.pipeline, at=now, site=site, pushed=stale.pushed, allowed=stale.allowed)
             )
         elif stale is None and self._stale:
-            good = words.recovery(
+            good = words.recovery_alert(
                 self.pipeline, at=now, site=site, cause=f"freshness {self.pipeline}", words="a model was pushed"
             )
             self._tools.tell(good)
@@ -730,23 +763,25 @@ class Watched:
 
     def _look_ahead(self, store: Store, now: datetime) -> None:
         """Tells when runs come to take too much of the time between two ticks, and when they no longer do."""
-        runs = forecast.recent(store, self.pipeline, nodes=False)
-        found = forecast.forecast(self.described.timetable, runs, now)
+        runs = list_past_runs(store, self.pipeline, nodes=False)
+        found = make_forecast(self.described.timetable, runs, now)
         site, about = self._tools.site, f"forecast {self.pipeline}"
         why = self._tools.alarming(found)
         if not why:
-            good = words.recovery(self.pipeline, at=now, site=site, cause=about, words="runs end in time")
+            good = words.recovery_alert(self.pipeline, at=now, site=site, cause=about, words="runs end in time")
             self._tools.tell(good)
         elif not (self._alarmed or outbox.complained(self._tools.root, about)):
             log.warning("overrun-ahead", extra={"pipeline": self.pipeline, "reason": why})
-            self._tools.tell(words.forecast(self.pipeline, at=now, site=site, words=why, facts=forecast.facts(found)))
+            self._tools.tell(
+                words.forecast_alert(self.pipeline, at=now, site=site, words=why, facts=format_forecast(found))
+            )
         self._alarmed = bool(why)
 
     def label(self, span: int | None) -> str:
         """A span as people write it."""
         return "the newest" if span is None else Calendar.from_name(self.described.calendar).label(span)
 
-    def _log(self, entry: Entry, number: int | None = None) -> Path:
+    def _log(self, entry: TickRecord, number: int | None = None) -> Path:
         """What an attempt has printed; the last that began, if no number is given."""
         return scheduled_run.log_of(self._tools.root, self.pipeline, entry.tick.name, number or max(1, entry.attempts))
 
@@ -757,17 +792,17 @@ class Watched:
 PAUSED = "paused by "
 
 
-def _told(pause: ledger.Pause) -> str:
+def _told(pause: SchedulePause) -> str:
     return f"{PAUSED}{pause.who}: {pause.why}"
 
 
-def newest_run(store: Store, entry: Entry) -> Run | None:
+def newest_run(store: Store, entry: TickRecord) -> Run | None:
     """The last run of a tick; None when it has had none."""
     if not entry.attempts:
         return None
-    for run in store.runs(pipeline_of(entry.pipeline)):
+    for run in store.runs(pipeline_of(entry.key)):
         if run.number <= entry.after_run:
             return None
-        if run.cause == cause(entry.pipeline, entry.tick.name) and run.trigger is Trigger.SCHEDULE:
+        if run.cause == format_cause(entry.key, entry.tick.name) and run.trigger is Trigger.SCHEDULE:
             return run
     return None

@@ -28,12 +28,13 @@ from spanwise.orchestrator.run import Run, Trigger, as_typed
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.store import AlreadyClaimed, Store
 from spanwise.scheduler.formatting import format_time
-from spanwise.scheduler.ledger import ticks
+from spanwise.scheduler.ledger.ticks import attempt_claim, mark_overrun, read_tick
 from spanwise.scheduler.project import child_process, load, root, settings
 from spanwise.scheduler.project.load import Loaded
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.run import launch, resume, stop
-from spanwise.scheduler.schedule.part import DATA, WHOLE, cause, line_of, part_of, pipeline_of, selection
+from spanwise.scheduler.schedule.part import select_part
+from spanwise.scheduler.schedule.schedule_key import DATA, WHOLE, format_cause, parse_cause, part_of, pipeline_of
 
 HELD = Held.exit_code
 TAKEN = 4
@@ -138,8 +139,8 @@ def _run(job: Job, known: Settings) -> int:
         return replace(
             _asked(store, job, loaded.pipeline),
             trigger=Trigger.SCHEDULE,
-            cause=cause(job.pipeline, job.tick),
-            claims=(ticks.attempt_claim(job.pipeline, job.tick, job.attempt),),
+            cause=format_cause(job.pipeline, job.tick),
+            claims=(attempt_claim(job.pipeline, job.tick, job.attempt),),
         )
 
     outcome = launch.run_loaded(loaded, request, known, launch.ExecutionOptions(), json=False)
@@ -164,7 +165,7 @@ def _asked(store: Store, job: Job, pipeline: Pipeline) -> RunRequest:
         before = store.run(pipeline.name, job.base)
         with contextlib.suppress(UsageError):  # the pipeline has lost nodes of that run: all of it is run again
             return resume.resume_request(before, usable_executions(store, store.executions(before)), pipeline)
-    return RunRequest(selection=selection(pipeline, job.part), span=job.span, from_scratch=job.from_scratch)
+    return RunRequest(selection=select_part(pipeline, job.part), span=job.span, from_scratch=job.from_scratch)
 
 
 def make_way(store: Store, job: Job, known: Settings) -> None:
@@ -181,8 +182,8 @@ def make_way(store: Store, job: Job, known: Settings) -> None:
             time.sleep(_POLL_S)
             deadline = time.monotonic() + BETWEEN_S
         elif run is not None:
-            if run.trigger is Trigger.SCHEDULE and run.cause != cause(job.pipeline, job.tick):
-                ticks.overrun(store, *line_of(run.pipeline, run.cause), by=job.tick)
+            if run.trigger is Trigger.SCHEDULE and run.cause != format_cause(job.pipeline, job.tick):
+                mark_overrun(store, *parse_cause(run.pipeline, run.cause), by=job.tick)
             sys.stdout.write(f"{stop.stop(store, run, known.root, grace_s=known.grace_s)}\n")
         elif time.monotonic() > deadline:
             raise Held(lease.held_message(holder))
@@ -207,7 +208,7 @@ def going(store: Store, pipeline: str, now: datetime | None = None) -> Holder | 
 
 def of_another_line(run: Run, line: str) -> bool:
     """Whether a run is one of another cadence of its pipeline, which never overruns this one."""
-    return run.trigger is Trigger.SCHEDULE and line_of(run.pipeline, run.cause)[0] != line
+    return run.trigger is Trigger.SCHEDULE and parse_cause(run.pipeline, run.cause)[0] != line
 
 
 def run_of(store: Store, holder: Holder) -> Run | None:
@@ -242,8 +243,8 @@ def wait_for(loaded: Loaded, span: int, job: Job, known: Settings) -> None:
             sys.stdout.flush()
             told = True
         with root.read(known) as store:
-            entry = ticks.entry(store, job.pipeline, job.tick)
-        if entry is not None and entry.ending is not None:
+            entry = read_tick(store, job.pipeline, job.tick)
+        if entry is not None and entry.end is not None:
             raise AlreadyClaimed(entry.name)
         time.sleep(max(0.0, min(job.poll_s, (until - datetime.now(UTC)).total_seconds())))
 

@@ -154,7 +154,7 @@ def _alerts(settings: Settings, *, alert: bool) -> Iterator[HealthCheck]:
         since = f"{len(left)} not sent yet, the oldest since {format_time(left[0].since)}"
         yield HealthCheck("outbox", "warn", "; ".join(dict.fromkeys([since, *tried])), "spanwise doctor --alert")
     if alert:
-        trial = alerting.trial(at=datetime.now(UTC), site=alerting.here())
+        trial = alerting.trial_alert(at=datetime.now(UTC), site=alerting.local_site())
         for name, fault in outbox.tell(routes.channels, trial).items():
             yield HealthCheck(
                 f"message to {name}", "fail" if fault else "ok", fault or "accepted: check that it has arrived"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, runtime_checkable
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar
@@ -14,42 +12,11 @@ from spanwise.orchestrator.driver import history_of
 from spanwise.orchestrator.errors import ResolutionError, UsageError
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.span_resolver import SpanResolver, WantedSpan, WindowChecker
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import Document, format_table, format_time, span_document
 from spanwise.scheduler.inspect import records
 from spanwise.scheduler.project.load import Loaded
-
-
-class Wanted(Protocol):
-    """What a resolver says of one span that it wants; any class with these fields will do."""
-
-    @property
-    def span(self) -> int: ...
-    @property
-    def label(self) -> str: ...
-    @property
-    def chosen(self) -> Artifact | None:
-        """The newest version; None when nothing was published for the span."""
-
-    @property
-    def superseded(self) -> tuple[Artifact, ...]:
-        """What was published for it before, oldest first."""
-
-
-@runtime_checkable
-class Explains(Protocol):
-    """A resolver that chooses by span and says how."""
-
-    def explain(self, history: History, at: int | None = None) -> Sequence[Wanted]:
-        """Every span it wants, oldest first."""
-
-
-@runtime_checkable
-class Refuses(Protocol):
-    """A resolver that says whether a run could read a window that ends elsewhere."""
-
-    def refuse(self, history: History, found: Sequence[Wanted]) -> None:
-        """Raises ResolutionError when it could not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +26,7 @@ class ResolverWindow:
     node: str
     source: str  #: the channel it chooses from
     parameters: str  #: as set in the pipeline file
-    spans: tuple[Wanted, ...] = ()
+    spans: tuple[WantedSpan, ...] = ()
     refusal: str = ""  #: why a run would fail there; empty when it would not
 
 
@@ -73,7 +40,7 @@ def find_windows(loaded: Loaded, store: Store, *, at: int | None, as_of: datetim
     found = [
         _window(node, node, history_of(store, run, node.source), at)
         for node in loaded.pipeline
-        if isinstance(node, Resolver) and isinstance(node, Explains)
+        if isinstance(node, Resolver) and isinstance(node, SpanResolver)
     ]
     if not found:
         raise UsageError(
@@ -83,15 +50,15 @@ def find_windows(loaded: Loaded, store: Store, *, at: int | None, as_of: datetim
     return found
 
 
-def _window(node: Resolver, explains: Explains, history: History, at: int | None) -> ResolverWindow:
+def _window(node: Resolver, explains: SpanResolver, history: History, at: int | None) -> ResolverWindow:
     given = ", ".join(f"{n}={v}" for n, v in node.parameters.items() if v is not None)
-    spans: tuple[Wanted, ...] = ()
+    spans: tuple[WantedSpan, ...] = ()
     refusal = ""
     try:
         spans = tuple(explains.explain(history, at))
         if at is None:
             node.resolve(history)
-        elif isinstance(node, Refuses):
+        elif isinstance(node, WindowChecker):
             node.refuse(history, spans)
     except ResolutionError as error:
         refusal = str(error)
@@ -143,7 +110,7 @@ def window_document(window: ResolverWindow, calendar: Calendar) -> Document:
     }
 
 
-def _why(wanted: Wanted) -> str:
+def _why(wanted: WantedSpan) -> str:
     if wanted.chosen is None:
         return "nothing was published for this span"
     if not wanted.superseded:

@@ -1,4 +1,4 @@
-"""Presence: which schedulers there are, and which are dead. Each has a number and a heartbeat in the metadata.
+"""Heartbeats: which schedulers there are, and which are dead. Each has a number and a heartbeat in the metadata.
 
 A scheduler is known to be dead when its process is gone (same machine), or when its heartbeat has not moved for a time
 on the watcher's own clock (another machine, or a frozen process), as with leases: nobody's wall clock is trusted.
@@ -10,16 +10,18 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from spanwise.orchestrator import process
+from spanwise.orchestrator.claim_record import facts_of, record_of
 from spanwise.orchestrator.lease import TTL_S
 from spanwise.orchestrator.process import Identity
-from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, last
+from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
+from spanwise.scheduler.ledger.numbered import newest_number
 
 BEATS = 5
-"""Heartbeats within the time after which one counts as dead."""
+"""Heartbeats within the time after which a scheduler counts as dead."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Present:
+class SchedulerRecord:
     """A scheduler as the metadata has it."""
 
     number: int
@@ -31,12 +33,12 @@ class Present:
     settled: bool = False  #: so have all before it
 
 
-def enter(store: Store, now: datetime) -> Present:
+def register(store: Store, now: datetime) -> SchedulerRecord:
     """Makes this process known as a scheduler."""
     number = 0
     while True:
-        number = _newest(store, number) + 1
-        me = Present(number=number, who=process.identity(), began=now, beaten=now)
+        number = newest_number(store, "scheduler", "", number) + 1
+        me = SchedulerRecord(number=number, who=process.identity(), began=now, beaten=now)
         try:
             store.claim(_claim(me))
         except AlreadyClaimed:
@@ -44,62 +46,58 @@ def enter(store: Store, now: datetime) -> Present:
         return me
 
 
-def beat(store: Store, me: Present, now: datetime) -> Present:
-    """Says that this scheduler lives; one that was taken for dead meanwhile gets a new number."""
-    known = read(store, me.number)
+def beat(store: Store, me: SchedulerRecord, now: datetime) -> SchedulerRecord:
+    """Records that this scheduler lives; one that was taken for dead meanwhile gets a new number."""
+    known = read_scheduler(store, me.number)
     if known is None or known.ended:
-        return enter(store, now)
+        return register(store, now)
     beaten = replace(known, beat=known.beat + 1, beaten=now)
     store.amend(_claim(beaten))
     return beaten
 
 
-def end(store: Store, one: Present) -> None:
-    """Notes that a scheduler has left, or is dead."""
-    before = read(store, one.number - 1)
-    settled = before is None or before.settled
-    store.amend(_claim(replace(one, ended=True, settled=settled)))
+def mark_ended(store: Store, scheduler: SchedulerRecord) -> None:
+    """Records that a scheduler has left, or is dead, and up to where all have."""
+    store.amend(_claim(replace(scheduler, ended=True)))
+    top: SchedulerRecord | None = None
+    for number in range(newest_number(store, "scheduler", "", scheduler.number), 0, -1):
+        known = read_scheduler(store, number)
+        if known is None or known.settled:
+            break
+        if not known.ended:
+            top = None
+        elif top is None:
+            top = known
+    if top is not None:
+        store.amend(_claim(replace(top, settled=True)))
 
 
-def read(store: Store, number: int) -> Present | None:
+def read_scheduler(store: Store, number: int) -> SchedulerRecord | None:
     """One scheduler; None when there never was one of that number."""
     claim = store.claimed("scheduler", f"#{number}")
-    if claim is None:
-        return None
-    facts = claim.facts
-    return Present(
-        number=number,
-        who=Identity(str(facts["machine"]), claim.whole("pid"), claim.whole("started")),
-        began=datetime.fromisoformat(str(facts["began"])),
-        beaten=datetime.fromisoformat(str(facts["beaten"])),
-        beat=claim.whole("beat"),
-        ended=bool(facts["ended"]),
-        settled=bool(facts["settled"]),
-    )
+    return None if claim is None else record_of(SchedulerRecord, claim)
 
 
-def present(store: Store, *, seen: int = 0) -> list[Present]:
+def list_living(store: Store, *, seen: int = 0) -> list[SchedulerRecord]:
     """The schedulers that have not ended, oldest first; `seen` is a number known to exist, for speed."""
-    found = []
-    for number in range(_newest(store, seen), 0, -1):
-        one = read(store, number)
-        if one is None or one.settled:
+    living = []
+    for number in range(newest_number(store, "scheduler", "", seen), 0, -1):
+        scheduler = read_scheduler(store, number)
+        if scheduler is None or scheduler.settled:
             break
-        if not one.ended:
-            found.append(one)
-        elif (before := read(store, number - 1)) is None or before.settled:
-            store.amend(_claim(replace(one, settled=True)))
-    return found[::-1]
+        if not scheduler.ended:
+            living.append(scheduler)
+    return living[::-1]
 
 
-class Watch:
+class HeartbeatWatch:
     """Watches heartbeats by its own clock: of schedulers, of leases, of whatever beats under a name."""
 
     def __init__(self, ttl_s: float = TTL_S) -> None:
         self.ttl_s = ttl_s
         self._beats: dict[str, tuple[int, float]] = {}  # by name: the last beat, and when (monotonic) it was new
 
-    def dead(self, name: str, who: Identity, beat: int, monotonic: float) -> bool:
+    def is_dead(self, name: str, who: Identity, beat: int, monotonic: float) -> bool:
         """Whether it is known to be dead: its process is gone, or it has been watched without a beat for `ttl_s`."""
         if process.alive(who) is False:
             return True
@@ -110,22 +108,5 @@ class Watch:
         return monotonic - known[1] >= self.ttl_s
 
 
-def _newest(store: Store, seen: int = 0) -> int:
-    return seen + last(lambda further: store.claimed("scheduler", f"#{seen + further}") is not None)
-
-
-def _claim(one: Present) -> Claim:
-    return Claim(
-        "scheduler",
-        f"#{one.number}",
-        {
-            "machine": one.who.machine,
-            "pid": one.who.pid,
-            "started": one.who.started,
-            "began": one.began.isoformat(),
-            "beaten": one.beaten.isoformat(),
-            "beat": one.beat,
-            "ended": one.ended,
-            "settled": one.settled,
-        },
-    )
+def _claim(scheduler: SchedulerRecord) -> Claim:
+    return Claim("scheduler", f"#{scheduler.number}", facts_of(scheduler))

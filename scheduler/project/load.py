@@ -21,6 +21,7 @@ from spanwise.orchestrator.errors import LoadError, ParameterError, SpanwiseErro
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import as_typed
 from spanwise.orchestrator.user_code import PACKAGE, our_module, user_frames
+from spanwise.scheduler.schedule.part import check_parts
 
 if TYPE_CHECKING:
     from spanwise.scheduler.schedule.schedule import Schedule
@@ -140,9 +141,7 @@ def schedules(
     ]
     for schedule, loaded in made:
         if schedule.parts is not None:
-            from spanwise.scheduler.schedule import part
-
-            part.check(loaded.pipeline)
+            check_parts(loaded.pipeline)
     pipelines = [loaded.pipeline.name for _, loaded in made]
     twice = next((p for p in pipelines if pipelines.count(p) > 1), None)
     if twice is not None:

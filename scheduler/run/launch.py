@@ -117,11 +117,12 @@ def _recover(store: Store, outcome: RunOutcome, pipeline: Pipeline, home: Path) 
         return
     try:
         if store.claimed("scheduled", "#1") is not None:  # otherwise the ledger need not be imported
-            from spanwise.scheduler.ledger.recovery import make_good
-            from spanwise.scheduler.schedule.part import covered
+            from spanwise.scheduler.alerts.recovery import record_recovery
+            from spanwise.scheduler.schedule.part import completed_parts
 
             run = outcome.run
-            make_good(store, run, [] if run.span is None else [run.span], home, covered(pipeline, run.nodes))
+            spans = [] if run.span is None else [run.span]
+            record_recovery(store, run, spans, home, completed_parts(pipeline, run.nodes))
     except StoreError as error:  # the run is complete anyway; `schedule missed` still lists the ticks
         log.warning("recovery-not-noted", extra={"run": outcome.run.name, "reason": str(error)})
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from spanwise.scheduler.formatting import format_duration
-from spanwise.scheduler.schedule.schedule import Catchup, Tick, Timetable, latest, starts, ticks
+from spanwise.scheduler.schedule.ticks import Tick, latest, starts, ticks
+from spanwise.scheduler.schedule.timetable import Catchup, Timetable
 
 LISTED = 100
 """So many missed ticks are listed one by one, or `catchup_limit` where that is more; older ones are summed up."""
@@ -23,7 +24,7 @@ _ZERO = timedelta(0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Missed:
+class MissedTick:
     """A tick that has come and does not run."""
 
     tick: Tick
@@ -31,7 +32,7 @@ class Missed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Older:
+class OlderTicks:
     """Missed ticks before the listed ones, in a gap that is too long to list them."""
 
     first: datetime
@@ -40,19 +41,19 @@ class Older:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Due:
+class DueTicks:
     """What to do now. Record what was missed first: a tick is recorded after those before it."""
 
     run: tuple[Tick, ...] = ()
     """To run, the oldest first. Several are a catch-up: each starts when the one before has ended, and until then
     nothing else is due, so start the first and ask again after its run."""
-    missed: tuple[Missed, ...] = ()  #: all before those that run, the oldest first
-    older: Older | None = None  #: missed as well
+    missed: tuple[MissedTick, ...] = ()  #: all before those that run, the oldest first
+    older: OlderTicks | None = None  #: missed as well
     next: Tick | None = None  #: the first that has not come yet; None after the end of the schedule
     set_back: timedelta = _ZERO  #: how far the clock stands before the last recorded tick; nothing is due until then
 
 
-def due(timetable: Timetable, since: datetime, now: datetime, *, paused: str = "") -> Due:
+def find_due(timetable: Timetable, since: datetime, now: datetime, *, paused: str = "") -> DueTicks:
     """What has become of the ticks after `since`, when it is `now`.
 
     `since` is the last recorded tick's moment, or the one from which the schedule counts: nothing at or before it ever
@@ -69,10 +70,10 @@ def due(timetable: Timetable, since: datetime, now: datetime, *, paused: str = "
         if len(come) > listed:
             return _after_a_gap(timetable, come, now, paused)
     run, missed = _chosen(timetable, come, now, paused)
-    return Due(run=run, missed=missed, next=following, set_back=max(since - now, _ZERO))
+    return DueTicks(run=run, missed=missed, next=following, set_back=max(since - now, _ZERO))
 
 
-def waits(found: Due, timetable: Timetable, began: datetime) -> bool:
+def must_wait(found: DueTicks, timetable: Timetable, began: datetime) -> bool:
     """Whether what is due waits for the end of a run that began then, and so has not been overrun by it.
 
     A tick that had come before the run began does, and so does a catch-up of several.
@@ -80,13 +81,13 @@ def waits(found: Due, timetable: Timetable, began: datetime) -> bool:
     return len(found.run) > 1 or any(starts(timetable, tick) <= began for tick in found.run)
 
 
-def _after_a_gap(timetable: Timetable, first: list[Tick], now: datetime, paused: str) -> Due:
+def _after_a_gap(timetable: Timetable, first: list[Tick], now: datetime, paused: str) -> DueTicks:
     """What is due after more ticks than are listed: the newest are found going back from now."""
     before, *newest = _newest(timetable, now, len(first))
     run, missed = _chosen(timetable, newest, now, paused)
     apart = (first[-1].at - first[0].at) / (len(first) - 1)
-    older = Older(first=first[0].at, last=before.at, about=_rounded(1 + (before.at - first[0].at) / apart))
-    return Due(run=run, missed=missed, older=older, next=next(ticks(timetable, newest[-1].at), None))
+    older = OlderTicks(first=first[0].at, last=before.at, about=_rounded(1 + (before.at - first[0].at) / apart))
+    return DueTicks(run=run, missed=missed, older=older, next=next(ticks(timetable, newest[-1].at), None))
 
 
 def _newest(timetable: Timetable, now: datetime, count: int) -> list[Tick]:
@@ -111,11 +112,11 @@ def _rounded(count: float) -> int:
 
 def _chosen(
     timetable: Timetable, come: list[Tick], now: datetime, paused: str
-) -> tuple[tuple[Tick, ...], tuple[Missed, ...]]:
+) -> tuple[tuple[Tick, ...], tuple[MissedTick, ...]]:
     """Which of the ticks that have come run, and why the others do not."""
     reasons = [paused or _reason(timetable, tick, now, len(come) - 1 - place) for place, tick in enumerate(come)]
     run = tuple(tick for tick, reason in zip(come, reasons, strict=True) if not reason)
-    return run, tuple(Missed(tick=t, why=reason) for t, reason in zip(come, reasons, strict=True) if reason)
+    return run, tuple(MissedTick(tick=t, why=reason) for t, reason in zip(come, reasons, strict=True) if reason)
 
 
 def _reason(timetable: Timetable, tick: Tick, now: datetime, newer: int) -> str:

@@ -14,24 +14,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from spanwise.orchestrator.run import Execution, Run, State
-from spanwise.orchestrator.store import Store
-from spanwise.scheduler.formatting import Document, elapsed_s, format_count, format_duration, iso_time
-from spanwise.scheduler.project.settings import FORECAST_LOAD
-from spanwise.scheduler.schedule.part import PARTS, line_of, part_of, pipeline_of
-from spanwise.scheduler.schedule.schedule import Timetable, ticks
+from spanwise.scheduler.formatting import Document, format_count, format_duration, iso_time
+from spanwise.scheduler.schedule.ticks import ticks
+from spanwise.scheduler.schedule.timetable import Timetable
 
 HISTORY = 60
-"""So many runs are looked at."""
+"""How many runs are looked at."""
 
 LEAST = 8
-"""With fewer, growth is not looked for, and nobody is told."""
+"""With fewer runs, no growth is estimated and no alert is sent."""
 
 HORIZON = timedelta(days=30)
-"""A first overrun within this time is told."""
+"""An alert is sent for a first overrun within this time."""
 
 _DAY_S = 86400.0
-_SURE = 2.576  # standard deviations of Kendall's S, both sides together 1 %
+_SURE = 2.576  # standard deviations of Kendall's S: 1 %, both sides together
 _HIGH = 0.95
 _SAMPLE = 50  # coming ticks that are looked at for the shortest time between two
 _FAR_DAYS = 3650.0  # an overrun later than this is none
@@ -39,7 +36,7 @@ _SHOWN = 3  # nodes that are named, those that take longest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ran:
+class PastRun:
     """A complete run, with what its nodes took."""
 
     started: datetime
@@ -48,7 +45,7 @@ class Ran:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
+class DurationTrend:
     """How long something took over time."""
 
     count: int
@@ -66,8 +63,8 @@ class Forecast:
     pipeline: str
     now: datetime
     interval: timedelta | None  #: the shortest time between two coming ticks, without jitter; None: fewer than two come
-    run: Course | None  #: None: no complete run is known
-    nodes: Mapping[str, Course]
+    run: DurationTrend | None  #: None: no complete run is known
+    nodes: Mapping[str, DurationTrend]
     overran: int  #: of the runs, how many took longer than the interval
 
     @property
@@ -88,8 +85,8 @@ class Forecast:
         days = left_s / self.run.growth_s if self.run.growth_s > 0 else math.inf
         return self.now + timedelta(days=days) if days <= _FAR_DAYS else None
 
-    def alarming(self, load: float = FORECAST_LOAD, horizon: timedelta = HORIZON) -> str:
-        """Why somebody should be told, in words; empty when nobody should.
+    def alarm(self, load: float, horizon: timedelta = HORIZON) -> str:
+        """Why an alert should be sent; empty when none should.
 
         That is when a run takes more than `load` of the interval, or the first overrun is nearer than `horizon`.
         """
@@ -106,33 +103,7 @@ class Forecast:
         return f"{takes}; {_when(first, self.now)}"
 
 
-def recent(store: Store, pipeline: str, limit: int = HISTORY, *, nodes: bool = True) -> list[Ran]:
-    """The last complete runs of the whole pipeline, newest first; without `nodes`, for speed, only what each took.
-
-    Partial runs, and those that failed or were ended, are passed over: they say little of how long a run takes. Where
-    the parts of a pipeline are scheduled, it is those of the part.
-    """
-    runs = itertools.islice(store.runs(pipeline_of(pipeline)), 3 * limit)
-    whole = (run for run in runs if _counts(run, pipeline))
-    found = list(itertools.islice(whole, limit))
-    same = [run for run in found if set(run.nodes) == set(found[0].nodes)]
-    return [ran(run, store.executions(run) if nodes else []) for run in same]
-
-
-def _counts(run: Run, line: str) -> bool:
-    whole = line_of(run.pipeline, run.cause)[0] == line if part_of(line) in PARTS else run.base is None
-    return run.state is State.COMPLETE and whole and elapsed_s(run) is not None
-
-
-def ran(run: Run, executions: Sequence[Execution]) -> Ran:
-    """What a complete run took."""
-    assert run.started is not None, "a run is recorded with its start"
-    worked = [execution for execution in executions if execution.state is not State.CACHED]
-    nodes = {e.node: sum(elapsed_s(other) or 0.0 for other in worked if other.node == e.node) for e in worked}
-    return Ran(started=run.started, took_s=elapsed_s(run) or 0.0, nodes_s=nodes)
-
-
-def forecast(timetable: Timetable, runs: Sequence[Ran], now: datetime) -> Forecast:
+def make_forecast(timetable: Timetable, runs: Sequence[PastRun], now: datetime) -> Forecast:
     """What is to be expected, from runs in any order."""
     interval = shortest_interval(timetable, now)
     nodes = sorted({node for each in runs for node in each.nodes_s})
@@ -140,9 +111,9 @@ def forecast(timetable: Timetable, runs: Sequence[Ran], now: datetime) -> Foreca
         pipeline=timetable.pipeline,
         now=now,
         interval=interval,
-        run=course([(each.started, each.took_s) for each in runs], now) if runs else None,
+        run=find_trend([(each.started, each.took_s) for each in runs], now) if runs else None,
         nodes={
-            node: course([(each.started, each.nodes_s[node]) for each in runs if node in each.nodes_s], now)
+            node: find_trend([(each.started, each.nodes_s[node]) for each in runs if node in each.nodes_s], now)
             for node in nodes
         },
         overran=sum(interval is not None and each.took_s > interval.total_seconds() for each in runs),
@@ -156,13 +127,13 @@ def shortest_interval(timetable: Timetable, now: datetime) -> timedelta | None:
     return min(apart) - timedelta(seconds=timetable.jitter_s) if apart else None
 
 
-def course(points: Sequence[tuple[datetime, float]], now: datetime) -> Course:
+def find_trend(points: Sequence[tuple[datetime, float]], now: datetime) -> DurationTrend:
     """How lengths in seconds, each with when it began, have come to be what they are."""
     lengths = [length for _, length in points]
     growth = _growth(points)
     # What each would take if it began now: the growth since is added, and what is left is chance.
     today = [length + growth * _days(began, now) for began, length in points]
-    return Course(
+    return DurationTrend(
         count=len(points),
         median_s=statistics.median(lengths),
         p95_s=_percentile(lengths),
@@ -202,39 +173,39 @@ def _percentile(values: Sequence[float]) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-# Telling
+# Formatting
 
 
-def facts(found: Forecast) -> Mapping[str, str]:
+def format_forecast(found: Forecast) -> Mapping[str, str]:
     """A forecast for people, by what each fact is called."""
     if found.run is None:
-        return {"a run takes": "not known, since none of the whole pipeline is complete"}
-    said = {"a run takes": f"{_takes(found.run)}; going by {format_count(found.run.count, 'run')}"}
+        return {"a run takes": "unknown, since no run of the whole pipeline is complete"}
+    facts = {"a run takes": f"{_takes(found.run)}; based on {format_count(found.run.count, 'run')}"}
     if found.interval is not None and found.load is not None:
         overran = f"; {found.overran} of those runs took longer" if found.overran else ""
-        said["of the interval"] = f"{found.load:.0%} of {format_duration(found.interval.total_seconds())}{overran}"
+        facts["of the interval"] = f"{found.load:.0%} of {format_duration(found.interval.total_seconds())}{overran}"
         first = found.first_overrun
-        said["first overrun"] = "none in sight" if first is None else _when(first, found.now)
+        facts["first overrun"] = "none in sight" if first is None else _when(first, found.now)
     slowest = sorted(found.nodes.items(), key=lambda item: -item[1].now_s)[:_SHOWN]
     if slowest:
-        said["slowest nodes"] = "; ".join(f"{node} {_takes(course)}" for node, course in slowest)
-    return said
+        facts["slowest nodes"] = "; ".join(f"{node} {_takes(trend)}" for node, trend in slowest)
+    return facts
 
 
-def document(found: Forecast, load: float = FORECAST_LOAD) -> Document:
+def forecast_document(found: Forecast, load: float) -> Document:
     """A forecast for programs."""
     return {
         "interval_s": None if found.interval is None else found.interval.total_seconds(),
         "load": found.load,
         "overran": found.overran,
         "first_overrun": iso_time(found.first_overrun),
-        "alarming": found.alarming(load),
-        "run": None if found.run is None else _course_document(found.run),
-        "nodes": {name: _course_document(c) for name, c in found.nodes.items()},
+        "alarm": found.alarm(load),
+        "run": None if found.run is None else _trend_document(found.run),
+        "nodes": {name: _trend_document(c) for name, c in found.nodes.items()},
     }
 
 
-def _course_document(found: Course) -> Document:
+def _trend_document(found: DurationTrend) -> Document:
     return {
         "count": found.count,
         "median_s": found.median_s,
@@ -245,12 +216,12 @@ def _course_document(found: Course) -> Document:
     }
 
 
-def _takes(course: Course) -> str:
-    trend = f", {'grows' if course.growth_s > 0 else 'shrinks'} by {format_duration(abs(course.growth_s))} a day"
-    return f"{format_duration(course.now_s)} (95 %: {format_duration(course.high_s)}){trend if course.growth_s else ''}"
+def _takes(trend: DurationTrend) -> str:
+    growth = f", {'grows' if trend.growth_s > 0 else 'shrinks'} by {format_duration(abs(trend.growth_s))} a day"
+    return f"{format_duration(trend.now_s)} (95 %: {format_duration(trend.high_s)}){growth if trend.growth_s else ''}"
 
 
 def _when(first: datetime, now: datetime) -> str:
     if first <= now:
-        return "an overrun is to be expected at any tick"
-    return f"if it goes on like this, overruns begin about {first:%Y-%m-%d}"
+        return "any tick may overrun"
+    return f"at this rate, overruns begin about {first:%Y-%m-%d}"

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from spanwise.scheduler.schedule.schedule import OverrunPolicy
+from spanwise.scheduler.schedule.timetable import OverrunPolicy
 
 Running = TypeVar("Running")
 """Whatever the caller knows a running run by."""
 
 
 @dataclass(frozen=True)
-class Start:
+class StartRun:
     """Nothing runs: start the tick's run."""
 
 
 @dataclass(frozen=True)
-class Skip(Generic[Running]):
+class SkipTick(Generic[Running]):
     """Leave the run alone and start none; the tick is recorded as skipped."""
 
     running: Running
@@ -30,8 +30,10 @@ class KillThenStart(Generic[Running]):
     running: Running
 
 
-def decide(policy: OverrunPolicy, running: Running | None) -> Start | Skip[Running] | KillThenStart[Running]:
-    """What to do at a tick. Other than Start is abnormal, and is told to the owner (RFC, Concurrent Runs)."""
+def decide_overrun(
+    policy: OverrunPolicy, running: Running | None
+) -> StartRun | SkipTick[Running] | KillThenStart[Running]:
+    """What to do at a tick. Anything but StartRun is abnormal, and reported to the owner (RFC, Concurrent Runs)."""
     if running is None:
-        return Start()
-    return KillThenStart(running) if policy is OverrunPolicy.KILL_AND_RUN else Skip(running)
+        return StartRun()
+    return KillThenStart(running) if policy is OverrunPolicy.KILL_AND_RUN else SkipTick(running)

@@ -9,16 +9,18 @@ from datetime import datetime
 
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.scheduler.formatting import Document, format_span, format_table, format_time, iso_time, span_document
-from spanwise.scheduler.schedule.schedule import SpanRule, Tick, Timetable, span_of, starts, ticks
+from spanwise.scheduler.schedule.span_rule import SpanRule
+from spanwise.scheduler.schedule.ticks import Tick, span_of, starts, ticks
+from spanwise.scheduler.schedule.timetable import Timetable
 
 
-def coming(timetable: Timetable, after: datetime, count: int, rule: SpanRule | None = None) -> list[Tick]:
+def list_coming(timetable: Timetable, after: datetime, count: int, rule: SpanRule | None = None) -> list[Tick]:
     """The next ticks; `rule` is the timetable's custom span rule, if it has one."""
     found = itertools.islice(ticks(timetable, after), count)
     return [tick if rule is None else replace(tick, span=span_of(rule, tick)) for tick in found]
 
 
-def told(timetable: Timetable, found: Sequence[Tick], calendar: Calendar) -> str:
+def format_ticks(timetable: Timetable, found: Sequence[Tick], calendar: Calendar) -> str:
     """Ticks as a table, times in the schedule's zone."""
     zone, shaken = timetable.clock, timetable.jitter_s > 0
     rows = [
@@ -34,16 +36,16 @@ def told(timetable: Timetable, found: Sequence[Tick], calendar: Calendar) -> str
     if not rows:
         return f"{timetable.pipeline} has no tick any more: its schedule has ended."
     table = format_table(("TICK", "COMES", *(["STARTS"] if shaken else []), "SPAN", "NOTE"), rows)
-    return "\n".join([table, *timetable.doubts])
+    return "\n".join([table, *timetable.warnings])
 
 
-def document(timetable: Timetable, found: Sequence[Tick], calendar: Calendar) -> Document:
+def ticks_document(timetable: Timetable, found: Sequence[Tick], calendar: Calendar) -> Document:
     """Ticks for programs."""
     return {
         "pipeline": timetable.pipeline,
         "cron": timetable.cron,
         "zone": timetable.zone,
-        "doubts": [*timetable.doubts],
+        "warnings": [*timetable.warnings],
         "ticks": [tick_document(timetable, tick, calendar) for tick in found],
     }
 

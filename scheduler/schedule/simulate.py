@@ -14,23 +14,25 @@ from datetime import datetime, timedelta
 from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.errors import UsageError
 from spanwise.scheduler.formatting import Document, format_duration, format_table, format_time, iso_time, span_document
-from spanwise.scheduler.ledger.ticks import Outcome
 from spanwise.scheduler.schedule import preview
-from spanwise.scheduler.schedule.due import Due, due, waits
+from spanwise.scheduler.schedule.due import DueTicks, find_due, must_wait
 from spanwise.scheduler.schedule.duration import Duration
-from spanwise.scheduler.schedule.overrun import KillThenStart, Skip, decide
-from spanwise.scheduler.schedule.schedule import SpanRule, Tick, Timetable, span_of, starts
+from spanwise.scheduler.schedule.outcome import TickOutcome
+from spanwise.scheduler.schedule.overrun import KillThenStart, SkipTick, decide_overrun
+from spanwise.scheduler.schedule.span_rule import SpanRule
+from spanwise.scheduler.schedule.ticks import Tick, span_of, starts
+from spanwise.scheduler.schedule.timetable import Timetable
 
 _SECOND = timedelta(seconds=1)
 _MANY = 60  # ticks, of which only the notable are told
 
 
 @dataclass(frozen=True, kw_only=True)
-class Play:
+class SimulatedTick:
     """What became of a tick."""
 
     tick: Tick
-    outcome: Outcome
+    outcome: TickOutcome
     why: str = ""  #: empty when it ran
     began: datetime | None = None  #: None: it never did
     ended: datetime | None = None
@@ -45,21 +47,21 @@ class Simulation:
     end: datetime
     duration: Duration
     seed: int
-    plays: tuple[Play, ...]  #: by tick
+    plays: tuple[SimulatedTick, ...]  #: by tick
     older: int = 0  #: about so many more were missed, in times out of work that were too long to list them
 
     @property
-    def totals(self) -> Mapping[Outcome, int]:
+    def totals(self) -> Mapping[TickOutcome, int]:
         """How many ticks came to each outcome."""
         counted = Counter(play.outcome for play in self.plays)
-        counted[Outcome.MISSED] += self.older
-        return {outcome: counted[outcome] for outcome in Outcome if counted[outcome]}
+        counted[TickOutcome.MISSED] += self.older
+        return {outcome: counted[outcome] for outcome in TickOutcome if counted[outcome]}
 
     @property
     def lost(self) -> tuple[int, ...]:
         """The spans for which no run came to its end."""
         named = {play.tick.span for play in self.plays}
-        made = {play.tick.span for play in self.plays if play.outcome is Outcome.RAN}
+        made = {play.tick.span for play in self.plays if play.outcome is TickOutcome.RAN}
         return tuple(sorted(span for span in named - made if span is not None))
 
     @property
@@ -90,7 +92,7 @@ def simulate(
     """
     if end <= start:
         raise UsageError(f"There is nothing to simulate from {start.isoformat()} to {end.isoformat()}.")
-    plays: list[Play] = []
+    plays: list[SimulatedTick] = []
     older = 0
     since, now = start - _SECOND, start
     going: int | None = None  # place of the play whose run has not ended
@@ -98,11 +100,11 @@ def simulate(
         now = next((min(back, end) for down, back in outages if down <= now < min(back, end)), now)
         if going is not None and _end(plays[going]) <= now:
             going = None
-        found = _before(end, due(timetable, since, now))
+        found = _before(end, find_due(timetable, since, now))
         if found.older is not None:
             older, since = older + found.older.about, found.older.last
-        plays += [Play(tick=m.tick, outcome=Outcome.MISSED, why=m.why) for m in found.missed]
-        waiting = going is not None and waits(found, timetable, _began(plays[going]))
+        plays += [SimulatedTick(tick=m.tick, outcome=TickOutcome.MISSED, why=m.why) for m in found.missed]
+        waiting = going is not None and must_wait(found, timetable, _began(plays[going]))
         if found.run and not waiting:
             tick = found.run[0]
             going = _play(timetable, plays, going, tick, now, duration, seed)
@@ -121,7 +123,7 @@ def simulate(
     )
 
 
-def _before(end: datetime, found: Due) -> Due:
+def _before(end: datetime, found: DueTicks) -> DueTicks:
     """What is due of the ticks before the end; what of them waits is played, however long that takes."""
     return replace(
         found,
@@ -131,7 +133,7 @@ def _before(end: datetime, found: Due) -> Due:
     )
 
 
-def told(simulation: Simulation, calendar: Calendar, *, whole: bool = False) -> str:
+def format_simulation(simulation: Simulation, calendar: Calendar, *, whole: bool = False) -> str:
     """What would happen, as text; of many ticks, unless `whole`, only those that are out of the ordinary."""
     table, zone = simulation.timetable, simulation.timetable.clock
     notable = [play for play in simulation.plays if play.outcome.abnormal or play.tick.note]
@@ -168,7 +170,7 @@ def _summary(simulation: Simulation, calendar: Calendar) -> list[str]:
     return lines
 
 
-def document(simulation: Simulation, calendar: Calendar) -> Document:
+def simulation_document(simulation: Simulation, calendar: Calendar) -> Document:
     """What would happen, for programs."""
     return {
         "pipeline": simulation.timetable.pipeline,
@@ -194,28 +196,36 @@ def document(simulation: Simulation, calendar: Calendar) -> Document:
 
 
 def _play(
-    timetable: Timetable, plays: list[Play], going: int | None, tick: Tick, now: datetime, duration: Duration, seed: int
+    timetable: Timetable,
+    plays: list[SimulatedTick],
+    going: int | None,
+    tick: Tick,
+    now: datetime,
+    duration: Duration,
+    seed: int,
 ) -> int | None:
     """Plays what is decided for a tick that is due; the place of the play that goes on from now."""
-    decision = decide(timetable.overrun, going)
-    if isinstance(decision, Skip):
+    decision = decide_overrun(timetable.overrun, going)
+    if isinstance(decision, SkipTick):
         running = plays[decision.running]
-        plays.append(Play(tick=tick, outcome=Outcome.SKIPPED, why=f"the run of {running.tick.name} had not ended"))
+        plays.append(
+            SimulatedTick(tick=tick, outcome=TickOutcome.SKIPPED, why=f"the run of {running.tick.name} had not ended")
+        )
         return going
     if isinstance(decision, KillThenStart):
         plays[decision.running] = replace(
-            plays[decision.running], outcome=Outcome.KILLED, why=f"ended for {tick.name}", ended=now
+            plays[decision.running], outcome=TickOutcome.KILLED, why=f"ended for {tick.name}", ended=now
         )
     took = duration.draw(random.Random(f"{seed} {tick.name}"))  # noqa: S311  no secret
-    plays.append(Play(tick=tick, outcome=Outcome.RAN, began=now, ended=now + took))
+    plays.append(SimulatedTick(tick=tick, outcome=TickOutcome.RAN, began=now, ended=now + took))
     return len(plays) - 1
 
 
-def _began(play: Play) -> datetime:
+def _began(play: SimulatedTick) -> datetime:
     assert play.began is not None, "it runs"
     return play.began
 
 
-def _end(play: Play) -> datetime:
+def _end(play: SimulatedTick) -> datetime:
     assert play.ended is not None, "it runs"
     return play.ended

@@ -31,12 +31,12 @@ from spanwise.orchestrator.lease import Clock, Lease
 from spanwise.orchestrator.lineage import Direction, walk
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.run_dir import remove_working_files
+from spanwise.orchestrator.span_resolver import SpanResolver
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, marked
 from spanwise.scheduler.backfill import record
 from spanwise.scheduler.backfill.record import Stage
 from spanwise.scheduler.formatting import run_calendar
-from spanwise.scheduler.inspect.window import Explains
-from spanwise.scheduler.ledger import schedule_status
+from spanwise.scheduler.ledger.schedule_status import user_name
 from spanwise.scheduler.project.load import Loaded
 from spanwise.scheduler.schedule.duration import length
 from spanwise.scheduler.storage.disk_inventory import ASIDE, DiskInventory, Leftover, take_inventory
@@ -197,7 +197,7 @@ def _choices(store: Store, loaded: Loaded) -> Iterator[tuple[str, Artifact]]:
         if isinstance(node, Resolver):
             history = history_of(store, run, node.source)
             with suppress(ResolutionError):
-                if isinstance(node, Explains):
+                if isinstance(node, SpanResolver):
                     yield from ((node.name, w.chosen) for w in node.explain(history) if w.chosen is not None)
                 else:
                     yield from ((node.name, artifact) for artifact in node.resolve(history))
@@ -372,7 +372,11 @@ def _leased(context: CollectionContext, pipeline: str) -> Iterator[Lease]:
 
 
 def _collected_claim(artifact: Artifact, now: datetime) -> Claim:
-    facts: dict[str, Value] = {"at": now.isoformat(), "who": schedule_status.me(), "size_bytes": artifact.size_bytes}
+    facts: dict[str, Value] = {
+        "at": now.isoformat(),
+        "who": user_name(),
+        "size_bytes": artifact.size_bytes,
+    }
     return Claim(COLLECTED, artifact.name, facts)
 
 

@@ -11,7 +11,7 @@ from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.lease import Clock
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
 from spanwise.scheduler.formatting import format_time
-from spanwise.scheduler.ledger import schedule_status
+from spanwise.scheduler.ledger.schedule_status import user_name
 
 
 def pin(store: Store, artifact: Artifact, *, why: str, now: datetime, clock: Clock | None = None) -> None:
@@ -53,7 +53,9 @@ def unpin(store: Store, artifact: Artifact, *, now: datetime) -> None:
 
 def _write(store: Store, artifact: Artifact, *, pinned: bool, why: str, now: datetime) -> None:
     claim = Claim(
-        PINNED, artifact.name, {"pinned": pinned, "why": why, "who": schedule_status.me(), "since": now.isoformat()}
+        PINNED,
+        artifact.name,
+        {"pinned": pinned, "why": why, "who": user_name(), "since": now.isoformat()},
     )
     try:
         store.claim(claim)

@@ -22,6 +22,8 @@ from spanwise.orchestrator.run import State
 from spanwise.orchestrator.store import Address
 from spanwise.pipelines import nycflights
 from spanwise.scheduler.ledger import ticks
+from spanwise.scheduler.ledger.pauses import current_pause
+from spanwise.scheduler.ledger.ticks import list_ticks
 from tests.scenario.flights_lake import FlightsLake, editions, span, without_first
 from tests.scenario.processes import Marked
 from tests.scheduler.conftest import PROJECT, start
@@ -258,8 +260,7 @@ def _ticks_that_ran(weeks):
     store = weeks.store()
     try:
         return sum(
-            entry.ending is not None and entry.ending.outcome is ticks.Outcome.RAN
-            for entry in ticks.entries(store, "weekly")
+            entry.end is not None and entry.end.outcome is ticks.Outcome.RAN for entry in list_ticks(store, "weekly")
         )
     finally:
         store.close()
@@ -446,7 +447,7 @@ def test_a_backfill_waits_for_a_run_on_another_machine_and_ends_it_when_told(wee
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=SOON_S)
     held.release()
-    paused = ticks.paused(store, "weekly", datetime.now(UTC))
+    paused = current_pause(store, "weekly", datetime.now(UTC))
     store.close()
 
     assert "run 99 of 'weekly' is still going" in waiting

@@ -20,8 +20,11 @@ from spanwise.orchestrator.lease import current
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.store import Address
 from spanwise.scheduler.backfill.record import Stage, find
-from spanwise.scheduler.ledger import ticks
-from spanwise.scheduler.schedule.schedule import Timetable, days_before, described
+from spanwise.scheduler.ledger.pauses import current_pause
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
+from spanwise.scheduler.schedule.schedule import described
+from spanwise.scheduler.schedule.span_rule import days_before
+from spanwise.scheduler.schedule.timetable import Timetable
 from tests.scenario.processes import Marked, kill
 from tests.scheduler.backfill.conftest import DAYS
 
@@ -54,15 +57,14 @@ class Place:
             place.mkdir(parents=True)
             (place / "rows").write_text(f"the rows of {day}")
         (folder / ".spanwise").mkdir()
-        known = ticks.Scheduled(
-            pipeline="days",
+        known = ScheduleRecord(
             timetable=described(Timetable("days", cron="0 3 * * *", span=days_before(1))),
             since=datetime.now(UTC),
             source=str(folder / "days.py"),
             calendar="day",
         )
         with self.store() as store:
-            ticks.put_schedule(store, known)
+            put_schedule(store, known)
 
     @contextlib.contextmanager
     def store(self):
@@ -118,7 +120,7 @@ class Place:
                 assert run.state.ended, what
                 assert all(e.state.ended for e in store.executions(run)), what
             assert current(store, "days").released, what
-            assert ticks.paused(store, "days", datetime.now(UTC)) is None, what
+            assert current_pause(store, "days", datetime.now(UTC)) is None, what
             places = [*PLACES, ("Push", "report")]
             seen = {a.uri for node, key in places for a in published(store, node, key)}
         root = self.folder / ".spanwise" / "days"
@@ -188,7 +190,7 @@ def test_a_backfill_killed_at_any_moment_comes_to_the_same_end(undisturbed, tmp_
                 run.end()
             hit |= run.process.returncode == -signal.SIGKILL
             with place.store() as store:
-                pause = ticks.paused(store, "days", datetime.now(UTC))
+                pause = current_pause(store, "days", datetime.now(UTC))
             assert pause is None or pause.until <= datetime.now(UTC) + timedelta(minutes=10), told
         struck.append(hit)
         if place.stage is not Stage.COMPLETE:
@@ -227,7 +229,7 @@ def test_a_backfill_interrupted_at_any_moment_says_how_to_go_on(undisturbed, tmp
             assert said.endswith("Go on with what is left:  spanwise backfill --resume days/1\n"), what
             assert place.stage is Stage.INTERRUPTED, what
         with place.store() as store:
-            assert ticks.paused(store, "days", datetime.now(UTC)) is None, what
+            assert current_pause(store, "days", datetime.now(UTC)) is None, what
             held = current(store, "days")
             assert held is None or held.released, what
         if place.stage is not Stage.COMPLETE:

@@ -17,8 +17,8 @@ import pytest
 
 from spanwise.orchestrator import State
 from spanwise.orchestrator.mlmd import open_store
-from spanwise.scheduler.ledger import ticks
-from spanwise.scheduler.ledger.ticks import Outcome
+from spanwise.scheduler.ledger.ticks import list_ticks
+from spanwise.scheduler.schedule.outcome import TickOutcome
 from tests.scenario.compressed import Compressed
 from tests.scenario.processes import Marked, kill
 
@@ -67,7 +67,7 @@ class Place:
 
     def entries(self):
         store = open_store(str(self.root / "metadata.db"))
-        found = list(ticks.entries(store, "ticking"))[::-1]
+        found = list(list_ticks(store, "ticking"))[::-1]
         store.close()
         return found
 
@@ -99,10 +99,10 @@ class Place:
         entries, runs = self.entries(), self.runs()
         assert [e.number for e in entries] == list(range(1, len(entries) + 1))
         assert [e.tick.at for e in entries] == sorted({e.tick.at for e in entries})
-        assert [e.tick.name for e in entries if e.ending is None and (settled or e.attempts)] == []
+        assert [e.tick.name for e in entries if e.end is None and (settled or e.attempts)] == []
         completed = [r.cause for r in runs if r.state is State.COMPLETE]
         assert sorted(completed) == sorted(set(completed)), "a tick that ran twice"
-        assert set(completed) == {e.tick.name for e in entries if e.ending and e.ending.outcome is Outcome.RAN}
+        assert set(completed) == {e.tick.name for e in entries if e.end and e.end.outcome is TickOutcome.RAN}
         stamps = self.stamps()
         for earlier, later in itertools.pairwise(stamps):
             assert earlier["seen"] <= later["began"], f"{earlier} overlaps {later}"
@@ -124,7 +124,7 @@ def settle(place):
     place.every(None)
     place.set(sleep="0")
     last = place.start()
-    place.until(lambda entries: "schedule-loaded" in place.logs(-1) and all(e.ending for e in entries))
+    place.until(lambda entries: "schedule-loaded" in place.logs(-1) and all(e.end for e in entries))
     last.process.terminate()
     assert last.process.wait(SOON_S) == 0
     for one in place.started:
@@ -188,10 +188,10 @@ def test_an_overrun_kills_all_of_the_old_run_before_the_new_begins(place):
     for name in ("stubborn", "daemon"):
         (place.folder / name).unlink()
 
-    place.until(lambda entries: [e.ending.outcome for e in entries if e.ending][:2] == [Outcome.KILLED, Outcome.RAN])
+    place.until(lambda entries: [e.end.outcome for e in entries if e.end][:2] == [TickOutcome.KILLED, TickOutcome.RAN])
 
     killed, ran = place.entries()[:2]
-    assert killed.ending.why == f"ended for the tick {ran.tick.name}"
+    assert killed.end.why == f"ended for the tick {ran.tick.name}"
     one.process.terminate()
     assert one.process.wait(SOON_S) == 0
     assert one.gone_within(SOON_S) == []
@@ -206,13 +206,13 @@ def test_an_overrun_leaves_the_old_run_alone(place):
     place.every(2)
     one = place.start()
 
-    place.until(lambda entries: {Outcome.SKIPPED, Outcome.RAN} <= {e.ending.outcome for e in entries if e.ending})
+    place.until(lambda entries: {TickOutcome.SKIPPED, TickOutcome.RAN} <= {e.end.outcome for e in entries if e.end})
 
     one.process.terminate()
     assert one.process.wait(SOON_S) == 0
     place.check(settled=False)
     first = place.entries()[0]
-    assert first.ending.outcome is Outcome.RAN
+    assert first.end.outcome is TickOutcome.RAN
 
 
 @pytest.mark.slow
@@ -227,10 +227,10 @@ def test_a_run_outlives_its_scheduler_and_is_taken_over(place):
     place.every(None)
 
     place.start()
-    place.until(lambda entries: all(e.ending for e in entries if e.tick.name == settled))
+    place.until(lambda entries: all(e.end for e in entries if e.tick.name == settled))
 
     (entry,) = [e for e in place.entries() if e.tick.name == settled]
-    assert (entry.ending.outcome, entry.attempts) == (Outcome.RAN, 1)
+    assert (entry.end.outcome, entry.attempts) == (TickOutcome.RAN, 1)
 
 
 @pytest.mark.slow
@@ -244,10 +244,10 @@ def test_a_killed_run_is_closed_and_told(place):
     place.set(sleep="0")
     kill(run.pid, signal.SIGKILL)
 
-    place.until(lambda entries: entries[0].ending is not None)
+    place.until(lambda entries: entries[0].end is not None)
 
     (entry,) = place.entries()[:1]
-    assert entry.ending.outcome is Outcome.FAILED
+    assert entry.end.outcome is TickOutcome.FAILED
     assert place.runs()[0].state is State.FAILED
     assert "failure" in "".join(path.read_text() for path in (place.root / "alerts").rglob("*.json"))
 
@@ -278,7 +278,7 @@ def test_a_full_disk_loses_no_tick(place):
     with disk(place.root):
         place.every(1)
         one = place.start()
-        place.until(lambda entries: any(e.ending for e in entries))
+        place.until(lambda entries: any(e.end for e in entries))
         fill(place.root / "ballast")
         wait_for_trouble(place)
         assert one.process.poll() is None
@@ -360,6 +360,6 @@ def test_a_clock_that_is_set_by_hours_runs_nothing_twice(place):
 
     place.started[0].process.terminate()
     assert place.started[0].process.wait(SOON_S) == 0
-    assert [e.ending.outcome for e in place.entries()] == [*[Outcome.MISSED] * 4, Outcome.RAN, Outcome.RAN]
+    assert [e.end.outcome for e in place.entries()] == [*[TickOutcome.MISSED] * 4, TickOutcome.RAN, TickOutcome.RAN]
     assert [run.cause for run in place.runs()] == ["2025-03-05T17:00Z", "2025-03-05T18:00Z"]
     place.check()

@@ -16,8 +16,8 @@ import pytest
 
 from spanwise.orchestrator import State, lease, process
 from spanwise.orchestrator.mlmd import open_store
-from spanwise.scheduler.ledger import ticks
-from spanwise.scheduler.ledger.ticks import Outcome
+from spanwise.scheduler.ledger.ticks import list_ticks
+from spanwise.scheduler.schedule.outcome import TickOutcome
 from tests.scenario.compressed import Compressed
 from tests.scenario.processes import Marked, kill
 
@@ -142,7 +142,7 @@ class Soak:
             store.close()
 
     def entries(self, policy):
-        return self.reading(lambda store: list(ticks.entries(store, policy)))[::-1]
+        return self.reading(lambda store: list(list_ticks(store, policy)))[::-1]
 
     def ended(self, policy):
         return [entry for entry in self.entries(policy) if entry.settled]
@@ -212,9 +212,9 @@ def check_ledger(soak, policy):
     causes = Counter(run.cause for run in runs)
     assert {entry.tick.name: entry.attempts for entry in entries if entry.attempts} == causes
     complete = sorted(run.cause for run in runs if run.state is State.COMPLETE)
-    assert complete == [entry.tick.name for entry in entries if entry.ending.outcome is Outcome.RAN]
-    lost = {"killandrun": Outcome.SKIPPED, "allowtocomplete": Outcome.KILLED}[policy]
-    assert lost not in {entry.ending.outcome for entry in entries}
+    assert complete == [entry.tick.name for entry in entries if entry.end.outcome is TickOutcome.RAN]
+    lost = {"killandrun": TickOutcome.SKIPPED, "allowtocomplete": TickOutcome.KILLED}[policy]
+    assert lost not in {entry.end.outcome for entry in entries}
 
 
 def check_runs(soak, policy):
@@ -240,7 +240,7 @@ def check_nothing_left(soak):
 
 def make_good(soak):
     """What did not run is listed, and is run by one command for each pipeline."""
-    lost = {p: [e.tick.name for e in soak.entries(p) if e.ending.outcome.abnormal] for p in POLICIES}
+    lost = {p: [e.tick.name for e in soak.entries(p) if e.end.outcome.abnormal] for p in POLICIES}
     code, listed, _ = soak.command("schedule", "missed")
     assert code == any(lost.values())
     assert {p: sorted(each["tick"] for each in listed if each["pipeline"] == p) for p in POLICIES} == lost
@@ -253,7 +253,7 @@ def make_good(soak):
     for policy in POLICIES:
         good = {run.number: run for run in soak.runs(policy) if run.state is State.COMPLETE}
         for entry in soak.entries(policy):
-            made = good[entry.recovered or entry.ending.run]
+            made = good[entry.recovered or entry.end.run]
             assert made.span == entry.tick.span
 
 
@@ -261,7 +261,7 @@ def tell(soak):
     """For whoever runs it with -s."""
     lines = [f"{soak.day_s:.1f} s a day; {len(soak.started)} schedulers; {dict(soak.acts)}"]
     for policy in POLICIES:
-        outcomes = Counter(entry.ending.outcome.value for entry in soak.entries(policy))
+        outcomes = Counter(entry.end.outcome.value for entry in soak.entries(policy))
         gap_s = min(later["began"] - earlier["seen"] for earlier, later in itertools.pairwise(soak.stamps(policy)))
         lines.append(f"{policy}: {dict(outcomes)}; {len(soak.runs(policy))} runs, the closest two {gap_s:.2f} s apart")
     sys.stdout.write("\n".join(lines) + "\n")

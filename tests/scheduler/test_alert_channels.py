@@ -30,7 +30,9 @@ NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 PROJECT = Path(__file__).parents[2]
 SECRET = "hunter2-p4ss"
 SITE = Site(host="train-1", folder=Path("/srv/rides"))
-FAILURE = words.failure("flights", at=NOON, site=SITE, error="Trainer failed: <labels> & *NaN*", span="2013-01-05")
+FAILURE = words.failure_alert(
+    "flights", at=NOON, site=SITE, error="Trainer failed: <labels> & *NaN*", span="2013-01-05"
+)
 MESSAGE = Message(title="a title", body="a body", kind="failure")
 
 
@@ -168,7 +170,7 @@ def test_a_mail_arrives_as_it_was_written(tmp_path: Path, post: Callable[..., tu
     assert (report.sent, dict(report.failed)) == (1, {})
     ((to, text),) = mails.got
     assert to == ["you@example.com"]
-    assert text.replace("\r\n", "\n").strip() == f"{FAILURE.subject}\n{words.body(FAILURE)}"
+    assert text.replace("\r\n", "\n").strip() == f"{FAILURE.subject}\n{words.format_body(FAILURE)}"
 
 
 def test_a_mail_server_without_passwords_will_do(sender: Sender, post: Callable[..., tuple[Mails, int]]) -> None:
@@ -201,7 +203,7 @@ def test_a_webhook_gets_title_text_and_kind(tmp_path: Path, receiver: Receiver) 
 
     assert report.sent == 1
     (got,) = receiver.got
-    assert (got["title"], got["message"], got["type"]) == (FAILURE.subject, words.body(FAILURE), "failure")
+    assert (got["title"], got["message"], got["type"]) == (FAILURE.subject, words.format_body(FAILURE), "failure")
 
 
 def test_a_refusal_is_told_by_its_number(sender: Sender, receiver: Receiver) -> None:
@@ -359,7 +361,7 @@ def test_an_alert_can_be_sent_past_the_outbox(receiver: Receiver) -> None:
     """To try the channels, and when an alert could not be kept."""
     found = (channel(receiver.url()), channel(f"json://127.0.0.1:{_free_port()}/"))
 
-    said = outbox.tell(found[:1], words.trial(at=NOON, site=SITE))
+    said = outbox.tell(found[:1], words.trial_alert(at=NOON, site=SITE))
 
     assert said == {"alerts.urls[0] (json)": ""}
     assert receiver.titles == ["test: alerts of spanwise on train-1 reach you"]

@@ -11,10 +11,13 @@ import pytest
 
 from spanwise.orchestrator import Run, State
 from spanwise.orchestrator.mlmd import open_store
-from spanwise.scheduler.ledger import ticks as ledger
-from spanwise.scheduler.ledger.ticks import Ending, Outcome, Scheduled
-from spanwise.scheduler.schedule import schedule
-from spanwise.scheduler.schedule.schedule import DaysBefore, Timetable
+from spanwise.scheduler.ledger.pauses import pause_schedule
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
+from spanwise.scheduler.ledger.ticks import claim_tick
+from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
+from spanwise.scheduler.schedule.span_rule import DaysBefore
+from spanwise.scheduler.schedule.ticks import ticks
+from spanwise.scheduler.schedule.timetable import Timetable
 from tests.scheduler.conftest import start
 
 FILE = """
@@ -43,16 +46,15 @@ def scheduled_since(store, hours):
     """An hourly schedule that counts since so many hours ago, and the ticks that came."""
     now = datetime.now(UTC)
     since = now - timedelta(hours=hours)
-    known = Scheduled(
-        pipeline="flow", timetable=schedule.described(HOURLY), since=since, source=f"{Path.cwd()}/flow.py:flow",
+    known = ScheduleRecord(timetable=HOURLY, since=since, source=f"{Path.cwd()}/flow.py:flow",
         calendar="day",
     )  # fmt: skip
-    ledger.put_schedule(store, known)
-    return list(schedule.ticks(HOURLY, since, now))
+    put_schedule(store, known)
+    return list(ticks(HOURLY, since, now))
 
 
-def taken(store, tick, ending=None):
-    return ledger.claim_tick(store, "flow", tick, holder=1, now=tick.at, ending=ending)
+def taken(store, tick, end=None):
+    return claim_tick(store, "flow", tick, holder=1, now=tick.at, end=end)
 
 
 def test_a_one_shot_runs_what_is_due(file, shell):
@@ -142,7 +144,7 @@ def test_a_reload_keeps_the_channels_there_were_when_the_new_ones_cannot_be_used
         loop.kill()
 
     assert refused["reason"].startswith("alerts.urls[0] (slak): Apprise knows no such service")
-    assert told["subject"] == "scheduler: the settings of alerts cannot be taken"
+    assert told["subject"] == "scheduler: invalid alert settings"
     assert taken["channels"] == 1
 
 
@@ -159,9 +161,9 @@ def test_next_shows_what_comes(file, spanwise):
 def test_ticks_explains_the_past(store, spanwise):
     """Each tick, whoever took it or did not."""
     ticks = scheduled_since(store, 5)
-    taken(store, ticks[0], Ending(outcome=Outcome.SKIPPED, why="flow/1 had not ended"))
+    taken(store, ticks[0], TickEnd(outcome=TickOutcome.SKIPPED, why="flow/1 had not ended"))
     taken(store, ticks[1])
-    ledger.pause(store, "flow", who="ann", why="new disks", now=ticks[2].at)
+    pause_schedule(store, "flow", who="ann", why="new disks", now=ticks[2].at)
 
     code, out, _ = spanwise("schedule", "ticks", "flow", "--since", (ticks[0].at - timedelta(hours=2)).isoformat())
     (document,) = json.loads(spanwise("schedule", "ticks", "flow", "--since", ticks[0].at.isoformat(), "--json")[1])
@@ -175,9 +177,9 @@ def test_ticks_explains_the_past(store, spanwise):
 def test_missed_lists_what_to_make_good_and_how(store, spanwise):
     """With the command to type; the exit code says whether there is anything."""
     ticks = scheduled_since(store, 3)
-    taken(store, ticks[0], Ending(outcome=Outcome.RAN, run=1))
-    assert spanwise("schedule", "missed") == (0, "Nothing is missing.\n", "")
-    taken(store, ticks[1], Ending(outcome=Outcome.MISSED, why="no scheduler ran"))
+    taken(store, ticks[0], TickEnd(outcome=TickOutcome.RAN, run=1))
+    assert spanwise("schedule", "missed") == (0, "No ticks need backfilling.\n", "")
+    taken(store, ticks[1], TickEnd(outcome=TickOutcome.MISSED, why="no scheduler ran"))
 
     code, out, _ = spanwise("schedule", "missed", "flow")
 
@@ -240,13 +242,13 @@ def test_check_tells_when_no_scheduler_is_at_work(store, spanwise):
     assert "is overdue, so no scheduler runs" in out
 
     spanwise("schedule", "pause", "flow", "--why", "new disks")
-    assert spanwise("schedule", "check", "flow") == (0, "flow: good\n", "")
+    assert spanwise("schedule", "check", "flow") == (0, "flow: healthy\n", "")
 
 
 def test_check_tells_when_no_model_was_pushed(store, spanwise):
     """For longer than the schedule allows."""
     for tick in scheduled_since(store, 30):
-        taken(store, tick, Ending(outcome=Outcome.RAN, run=1))
+        taken(store, tick, TickEnd(outcome=TickOutcome.RAN, run=1))
 
     code, out, _ = spanwise("schedule", "check", "--json")
 
@@ -258,14 +260,16 @@ def test_check_tells_when_no_model_was_pushed(store, spanwise):
 def test_status_says_how_schedules_stand(store, spanwise):
     """For people and for programs."""
     ticks = scheduled_since(store, 2)
-    taken(store, ticks[0], Ending(outcome=Outcome.MISSED, why="no scheduler ran"))
+    taken(store, ticks[0], TickEnd(outcome=TickOutcome.MISSED, why="no scheduler ran"))
 
     code, out, _ = spanwise("schedule", "status")
     document = json.loads(spanwise("schedule", "status", "flow", "--json")[1])
 
     assert code == 0
-    assert "to make good:  1 tick: spanwise schedule missed flow" in re.sub(r"(good:) +", r"\1  ", out)
-    assert "No scheduler runs." in out
+    assert "missed:  1 missed tick needs backfilling: spanwise schedule missed flow" in re.sub(
+        r"(missed:) +", r"\1  ", out
+    )
+    assert "No scheduler is running." in out
     assert document["schedules"][0]["last"]["outcome"] == "missed"
     assert document["schedules"][0]["forecast"]["run"] is None
     assert document["schedulers"] == []
@@ -283,10 +287,10 @@ def test_status_says_how_long_runs_take(store, project, spanwise):
     (project / "spanwise.toml").write_text("[alerts]\nforecast_load = 0.4\n")
     (one,) = json.loads(spanwise("schedule", "status", "--root", ".spanwise", "--json")[1])["schedules"]
 
-    assert re.search(r"a run takes: +30 min 00 s \(95 %: 30 min 00 s\); going by 10 runs\n", out)
+    assert re.search(r"a run takes: +30 min 00 s \(95 %: 30 min 00 s\); based on 10 runs\n", out)
     assert re.search(r"of the interval: +50% of 1 h 00 min\n", out)
     assert one["forecast"]["load"] == pytest.approx(0.5)
-    assert one["forecast"]["alarming"] == "a run takes up to 30 min 00 s of the 1 h 00 min between two ticks"
+    assert one["forecast"]["alarm"] == "a run takes up to 30 min 00 s of the 1 h 00 min between two ticks"
 
 
 def test_where_nothing_was_scheduled_nothing_is_wrong(project, spanwise):

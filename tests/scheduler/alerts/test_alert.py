@@ -31,28 +31,28 @@ def failure(**facts: object) -> Alert:
         "log": Path("/srv/log"),
         "resume": "spanwise run flights.py --from Trainer --base-run 42",
     }
-    return alert.failure("flights", at=NIGHT, site=SITE, **{**known, **facts})  # type: ignore[arg-type]
+    return alert.failure_alert("flights", at=NIGHT, site=SITE, **{**known, **facts})  # type: ignore[arg-type]
 
 
 ALL = [
     failure(),
     failure(run=None, log=None, resume=""),
-    alert.overrun("flights", at=NIGHT, site=SITE, tick="T", span="2013-01-06", running=RUN, killed=True, lost="2013-01-05"),
-    alert.overrun("flights", at=NIGHT, site=SITE, tick="T", span="2013-01-06", running=RUN, killed=False),
-    alert.missed("flights", at=NIGHT, site=SITE, ticks=["T"], why="nothing ran"),
-    alert.missed("flights", at=NIGHT, site=SITE, ticks=["T"], why="nobody has recorded it", overdue=True),
-    alert.stall(RUN, at=NIGHT, site=SITE, quiet=timedelta(hours=2), log=Path("/srv/log")),
-    alert.freshness("flights", at=NIGHT, site=SITE, pushed=NIGHT - timedelta(days=3), allowed=timedelta(days=1)),
-    alert.forecast("flights", at=NIGHT, site=SITE, words="in about 3 weeks", facts={"median": "21 h 00 min"}),
-    alert.trouble("flights.py does not import", at=NIGHT, site=SITE, error="SyntaxError", pipeline="flights"),
-    alert.recovery("flights", at=NIGHT, site=SITE, cause="failure flights", words="flights/43 is complete"),
+    alert.overrun_alert("flights", at=NIGHT, site=SITE, tick="T", span="2013-01-06", running=RUN, killed=True, lost="2013-01-05"),
+    alert.overrun_alert("flights", at=NIGHT, site=SITE, tick="T", span="2013-01-06", running=RUN, killed=False),
+    alert.missed_alert("flights", at=NIGHT, site=SITE, ticks=["T"], why="nothing ran"),
+    alert.missed_alert("flights", at=NIGHT, site=SITE, ticks=["T"], why="nobody has recorded it", overdue=True),
+    alert.stall_alert(RUN, at=NIGHT, site=SITE, quiet=timedelta(hours=2), log=Path("/srv/log")),
+    alert.freshness_alert("flights", at=NIGHT, site=SITE, pushed=NIGHT - timedelta(days=3), allowed=timedelta(days=1)),
+    alert.forecast_alert("flights", at=NIGHT, site=SITE, words="in about 3 weeks", facts={"median": "21 h 00 min"}),
+    alert.trouble_alert("flights.py does not import", at=NIGHT, site=SITE, error="SyntaxError", pipeline="flights"),
+    alert.recovery_alert("flights", at=NIGHT, site=SITE, cause="failure flights", words="run 43 succeeded"),
 ]  # fmt: skip
 
 
 def test_a_failure_is_told_from_the_top() -> None:
     """What and whom first, then what went wrong, the facts, and what to type, in the folder where it works."""
-    assert alert.title(failure()) == "flights failed on span 2013-01-05"
-    assert alert.body(failure()) == (
+    assert alert.format_title(failure()) == "flights failed on span 2013-01-05"
+    assert alert.format_body(failure()) == (
         "Trainer failed: ValueError: labels hold NaN\n"
         "\n"
         "tick: 2026-03-01T03:00\n"
@@ -78,15 +78,15 @@ def test_a_failure_is_told_from_the_top() -> None:
 @pytest.mark.parametrize("told", ALL, ids=lambda told: told.cause)
 def test_every_alert_names_its_pipeline_in_its_first_line(told: Alert) -> None:
     """The first line is all that a telephone shows; it is one line, and short."""
-    assert "flights" in alert.title(told)
-    assert "\n" not in alert.title(told)
-    assert len(alert.title(told)) < 120
+    assert "flights" in alert.format_title(told)
+    assert "\n" not in alert.format_title(told)
+    assert len(alert.format_title(told)) < 120
 
 
 @pytest.mark.parametrize("told", ALL, ids=lambda told: told.cause)
 def test_the_whole_of_an_alert_fits_a_pager(told: Alert) -> None:
     """PagerDuty shows 1,024 letters."""
-    assert len(alert.title(told)) + len(alert.body(told)) < 1024
+    assert len(alert.format_title(told)) + len(alert.format_body(told)) < 1024
 
 
 @pytest.mark.parametrize("told", ALL, ids=lambda told: told.cause)
@@ -114,7 +114,7 @@ def test_a_long_error_is_cut(width: int) -> None:
     assert told.text.endswith("…")
     assert told.text.count("\n") <= 5
     assert "\x1b" not in told.text
-    assert len(alert.title(told)) + len(alert.body(told)) < 1024
+    assert len(alert.format_title(told)) + len(alert.format_body(told)) < 1024
 
 
 def test_a_failure_says_why_its_nodes_failed() -> None:
@@ -128,25 +128,25 @@ def test_a_failure_says_why_its_nodes_failed() -> None:
 
 def test_repeats_are_counted() -> None:
     """In the first line, and since when."""
-    text = alert.body(failure(), count=3, since=NIGHT - timedelta(hours=1))
+    text = alert.format_body(failure(), count=3, since=NIGHT - timedelta(hours=1))
 
-    assert alert.title(failure(), 3) == "flights failed on span 2013-01-05 (3 times)"
+    assert alert.format_title(failure(), 3) == "flights failed on span 2013-01-05 (3 times)"
     assert "times, of which this is the last: 3 since 2026-03-01 02:20:00 UTC" in text
 
 
 def test_a_recovery_says_what_was_wrong() -> None:
     """With the first line of the alert that it ends, and how many there were."""
-    told = alert.recovery("flights", at=NIGHT, site=SITE, cause="failure flights", words="flights/43 is complete")
+    told = alert.recovery_alert("flights", at=NIGHT, site=SITE, cause="failure flights", words="run 43 succeeded")
 
-    assert alert.title(told, 5) == "flights is good again: flights/43 is complete"
-    assert alert.body(told, count=5, since=NIGHT, complaint="flights failed").startswith(
+    assert alert.format_title(told, 5) == "flights recovered: run 43 succeeded"
+    assert alert.format_body(told, count=5, since=NIGHT, complaint="flights failed").startswith(
         "what was wrong: flights failed\nhost: train-1\nalerts: 5 since 2026-03-01 03:20:00 UTC\n"
     )
 
 
 def test_a_complete_run_ends_what_a_run_can_end() -> None:
     """Not the age of the served model, which only a push ends, nor the scheduler's own trouble."""
-    ended = {told.cause for told in alert.recovered(RUN, at=NIGHT, site=SITE)}
+    ended = {told.cause for told in alert.recovery_alerts(RUN, at=NIGHT, site=SITE)}
     raised = {told.cause for told in ALL if told.kind != "recovery"}
 
     assert raised - ended == {"freshness flights", "forecast flights", "scheduler flights flights.py does not import"}
@@ -155,7 +155,7 @@ def test_a_complete_run_ends_what_a_run_can_end() -> None:
 
 def test_many_missed_ticks_are_named_in_part() -> None:
     """Years of minutes do not make a long message."""
-    told = alert.missed("flights", at=NIGHT, site=SITE, ticks=[f"T{n}" for n in range(100)], why="", more=5_000)
+    told = alert.missed_alert("flights", at=NIGHT, site=SITE, ticks=[f"T{n}" for n in range(100)], why="", more=5_000)
 
     assert told.subject == "flights: 5100 ticks missed"
     assert told.facts["ticks"].endswith("T9 and 5090 more")
@@ -167,7 +167,7 @@ def test_times_are_those_of_the_moment_given() -> None:
 
     there = NIGHT.astimezone(ZoneInfo("America/New_York"))
 
-    told = alert.failure("flights", at=there, site=SITE, error="", run=RUN)
+    told = alert.failure_alert("flights", at=there, site=SITE, error="", run=RUN)
 
     assert told.facts["started"] == "2026-02-28 22:00:00 EST"
-    assert alert.body(told).split("\n\n")[0].endswith("at: 2026-02-28 22:20:00 EST")
+    assert alert.format_body(told).split("\n\n")[0].endswith("at: 2026-02-28 22:20:00 EST")

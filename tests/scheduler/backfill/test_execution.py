@@ -17,7 +17,13 @@ from spanwise.scheduler.backfill.command import _passed
 from spanwise.scheduler.backfill.execution import asked
 from spanwise.scheduler.backfill.record import Stage, find
 from spanwise.scheduler.ledger import ticks
-from spanwise.scheduler.schedule.schedule import Tick, Timetable, days_before, described
+from spanwise.scheduler.ledger.pauses import current_pause, extend_pause, list_pauses, pause_schedule
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
+from spanwise.scheduler.ledger.ticks import TickRecord, claim_tick, list_missed
+from spanwise.scheduler.schedule.outcome import TickEnd
+from spanwise.scheduler.schedule.span_rule import days_before
+from spanwise.scheduler.schedule.ticks import Tick
+from spanwise.scheduler.schedule.timetable import Timetable
 from tests.scheduler.backfill.conftest import World
 from tests.scheduler.conftest import start
 
@@ -297,13 +303,11 @@ def scheduled(world: World, *, at: datetime) -> None:
     """The metadata knows a schedule of days, whose tick at that moment failed for span 2024-05-02."""
     world.lived(3)
     tick = Tick(at=at, name="2024-05-03T03:00", wall=at.replace(tzinfo=None), span=Calendar.DAY.parse("2024-05-02"))
-    ending = ticks.Ending(outcome=ticks.Outcome.FAILED, why="it failed")
-    known = ticks.Scheduled(
-        pipeline="days", timetable=described(DAILY), since=at - timedelta(days=9), source="days.py", calendar="day"
-    )
+    ending = TickEnd(outcome=ticks.Outcome.FAILED, why="it failed")
+    known = ScheduleRecord(timetable=DAILY, since=at - timedelta(days=9), source="days.py", calendar="day")
     with world.store() as store:
-        ticks.put_schedule(store, known)
-        assert ticks.claim_tick(store, "days", tick, holder=1, now=at, ending=ending)
+        put_schedule(store, known)
+        assert claim_tick(store, "days", tick, holder=1, now=at, end=ending)
 
 
 def test_missed_days_are_made_good(world: World) -> None:
@@ -317,8 +321,8 @@ def test_missed_days_are_made_good(world: World) -> None:
     assert "The schedule of days goes on." in out
     assert [r.span for r in world.runs()[3:]] == [Calendar.DAY.parse("2024-05-02")]
     with world.store() as store:
-        assert ticks.missed(store, "days") == []
-        assert ticks.paused(store, "days", datetime.now(UTC)) is None
+        assert list_missed(store, "days") == []
+        assert current_pause(store, "days", datetime.now(UTC)) is None
     assert world("backfill", "days.py", "--missed")[1] == "Nothing of days is to be backfilled.\n"
 
 
@@ -326,7 +330,7 @@ def test_a_schedule_that_was_paused_by_somebody_stays_so(world: World) -> None:
     """The end says who paused it, and how to resume it."""
     scheduled(world, at=datetime(2024, 5, 3, 3, tzinfo=UTC))
     with world.store() as store:
-        ticks.pause(store, "days", who="ann", why="the lake moves", now=datetime.now(UTC))
+        pause_schedule(store, "days", who="ann", why="the lake moves", now=datetime.now(UTC))
 
     _, out, _ = world("backfill", "days.py", "--missed")
 
@@ -388,7 +392,7 @@ def test_a_tick_is_made_good_also_by_a_backfill_that_ended_before_it_could_say_s
     """The run is complete; going on notes what it has made good, and runs nothing."""
     scheduled(world, at=datetime(2024, 5, 3, 3, tzinfo=UTC))
 
-    def locked(*_: object) -> list[ticks.Entry]:
+    def locked(*_: object) -> list[TickRecord]:
         raise StoreUnavailable("The metadata are locked.")
 
     with monkeypatch.context() as patched:
@@ -404,7 +408,7 @@ def test_a_tick_is_made_good_also_by_a_backfill_that_ended_before_it_could_say_s
 
     assert len(world.runs()) == 4
     with world.store() as store:
-        assert ticks.missed(store, "days") == []
+        assert list_missed(store, "days") == []
 
 
 def test_the_pause_of_a_backfill_that_has_died_ends_with_the_next(world: World) -> None:
@@ -412,15 +416,15 @@ def test_the_pause_of_a_backfill_that_has_died_ends_with_the_next(world: World) 
     scheduled(world, at=datetime(2024, 5, 3, 3, tzinfo=UTC))
     with world.store() as store:
         now = datetime.now(UTC)
-        ticks.pause(store, "days", who="backfill days/7", why="", now=now, until=now + timedelta(minutes=9))
+        pause_schedule(store, "days", who="backfill days/7", why="", now=now, until=now + timedelta(minutes=9))
 
     _, out, _ = world("backfill", "days.py", "--missed")
 
     assert "The schedule of days goes on." in out
     assert "is still paused" not in out
     with world.store() as store:
-        assert ticks.paused(store, "days", datetime.now(UTC)) is None
-        (_, ours) = ticks.pauses(store, "days", since=now)
+        assert current_pause(store, "days", datetime.now(UTC)) is None
+        (_, ours) = list_pauses(store, "days", since=now)
         assert (ours.who, ours.resumed_by) == ("backfill days/1", "backfill days/1")
 
 
@@ -429,8 +433,8 @@ def test_ticks_that_passed_are_told_whether_or_not_a_scheduler_has_looked(world:
     at = datetime(2024, 5, 3, 3, tzinfo=UTC)
     scheduled(world, at=at)
     with world.store() as store:
-        pause = ticks.pause(store, "days", who="backfill days/1", why="", now=at + timedelta(hours=1))
-        ticks.prolong(store, "days", pause, until=at + timedelta(days=2, hours=1))
+        pause = pause_schedule(store, "days", who="backfill days/1", why="", now=at + timedelta(hours=1))
+        extend_pause(store, "days", pause, until=at + timedelta(days=2, hours=1))
 
         passed = _passed(store, "days", since=at)
 
@@ -461,7 +465,7 @@ def test_whoever_waits_for_a_run_on_another_machine_may_stop_waiting(
         child.send_signal(number)
         out, err = child.communicate(timeout=60)
         held.release()
-        paused = ticks.paused(store, "days", datetime.now(UTC))
+        paused = current_pause(store, "days", datetime.now(UTC))
 
     assert "run 4 of 'days' is still going" in said
     assert "on elsewhere" in said
@@ -490,7 +494,7 @@ def test_a_backfill_goes_on_when_nobody_reads_what_it_says(world: World) -> None
     child.stderr.close()
     with world.store() as store:
         assert find(store, "days").stage is Stage.COMPLETE
-        assert ticks.paused(store, "days", datetime.now(UTC)) is None
+        assert current_pause(store, "days", datetime.now(UTC)) is None
 
 
 @pytest.mark.slow
@@ -511,7 +515,7 @@ def test_two_backfills_take_turns_and_the_last_resumes_the_schedule(world: World
     assert "The schedule of days goes on." in lines
     assert "still paused" not in out
     with world.store() as store:
-        assert ticks.paused(store, "days", datetime.now(UTC)) is None
+        assert current_pause(store, "days", datetime.now(UTC)) is None
     *_, one, two = world.runs()
     assert one.ended is not None
     assert two.started is not None
@@ -527,7 +531,7 @@ def test_a_pause_that_somebody_makes_meanwhile_is_left_to_them(world: World) -> 
     while "has begun" not in child.stdout.readline():
         pass
     with world.store() as store:
-        ticks.pause(store, "days", who="ann", why="the lake moves", now=datetime.now(UTC))
+        pause_schedule(store, "days", who="ann", why="the lake moves", now=datetime.now(UTC))
 
     out, _ = child.communicate(timeout=60)
 

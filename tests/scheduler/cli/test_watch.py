@@ -10,8 +10,10 @@ from datetime import UTC, datetime
 import pytest
 
 from spanwise.orchestrator import State
-from spanwise.scheduler.ledger import ticks as ledger
-from spanwise.scheduler.ledger.ticks import Entry, Outcome
+from spanwise.scheduler.ledger.heartbeat import list_living
+from spanwise.scheduler.ledger.pauses import pause_schedule
+from spanwise.scheduler.ledger.ticks import TickRecord, list_ticks
+from spanwise.scheduler.schedule.outcome import TickOutcome
 from tests.scheduler.backfill import conftest as lake
 from tests.scheduler.backfill.conftest import World
 from tests.scheduler.conftest import start
@@ -22,14 +24,14 @@ pytestmark = pytest.mark.slow  # each starts several processes
 ONCE = ("watch", "days.py", "--once", "--settle", "0", "--poll", "0.1")
 
 
-def ticks(world: World) -> list[Entry]:
+def ticks(world: World) -> list[TickRecord]:
     with world.store() as store:
-        return list(ledger.entries(store, "days:data"))[::-1]
+        return list(list_ticks(store, "days:data"))[::-1]
 
 
-def outcomes(world: World) -> list[tuple[str, Outcome | None]]:
+def outcomes(world: World) -> list[tuple[str, TickOutcome | None]]:
     """What became of each tick, under its span and version."""
-    return [(e.tick.name.rpartition(".")[0][-5:], None if e.ending is None else e.ending.outcome) for e in ticks(world)]
+    return [(e.tick.name.rpartition(".")[0][-5:], None if e.end is None else e.end.outcome) for e in ticks(world)]
 
 
 def learned(world: World) -> list[str]:
@@ -49,7 +51,7 @@ def ended(world: World, count: int) -> Callable[[], bool]:
         if not (world.folder / ".spanwise" / "metadata.db").exists():
             return False
         found = ticks(world)
-        return len(found) >= count and all(entry.ending is not None for entry in found)
+        return len(found) >= count and all(entry.end is not None for entry in found)
 
     return now
 
@@ -80,7 +82,7 @@ def test_a_new_version_of_a_span_in_the_window_trains_anew(world: World) -> None
     assert "spans-outside" in err
     assert "2024-05-01" in err
     assert learned(world) == ["2024-05-02 v1", "2024-05-03 v2", "2024-05-04 v1"]
-    assert outcomes(world) == [("03.v2", Outcome.RAN)]
+    assert outcomes(world) == [("03.v2", TickOutcome.RAN)]
     assert world.runs()[-1].from_scratch
 
 
@@ -114,7 +116,7 @@ def test_a_failed_run_is_not_started_again_until_its_input_changes(world: World)
     (world.folder / "data" / "2024-05-04" / "v1" / "rows").write_text("4 mended")
     world.rewrite('prepared = ("span", "version")', MARKED)
     assert world(*ONCE)[0] == 0
-    assert outcomes(world) == [("04.v1", Outcome.FAILED), ("04.v1", Outcome.RAN)]
+    assert outcomes(world) == [("04.v1", TickOutcome.FAILED), ("04.v1", TickOutcome.RAN)]
     assert world("schedule", "missed", "days")[0] == 0
 
 
@@ -142,14 +144,14 @@ def test_a_pause_holds_for_data_too(world: World) -> None:
     world.lived(3)
     assert world(*ONCE)[0] == 0
     with world.store() as store:
-        ledger.pause(store, "days", who="ann", why="new disks", now=datetime.now(UTC))
+        pause_schedule(store, "days", who="ann", why="new disks", now=datetime.now(UTC))
     world.arrive(4)
 
     assert world(*ONCE)[:2] == (0, "Nothing has come.\n")
     assert world("schedule", "resume", "days")[0] == 0
     assert world(*ONCE)[0] == 0
 
-    assert outcomes(world) == [("04.v1", Outcome.RAN)]
+    assert outcomes(world) == [("04.v1", TickOutcome.RAN)]
 
 
 def test_what_another_run_has_ingested_is_not_run_again(world: World) -> None:
@@ -184,7 +186,7 @@ def test_two_watchers_start_it_once(world: World) -> None:
     assert [each.wait(60) for each in both] == [0, 0]
     for each in both:
         each.communicate()
-    assert outcomes(world) == [("04.v1", Outcome.RAN)]
+    assert outcomes(world) == [("04.v1", TickOutcome.RAN)]
     assert len(world.runs()) == 4
 
 
@@ -200,12 +202,11 @@ def test_a_watcher_that_is_killed_loses_and_doubles_nothing(world: World) -> Non
     first.communicate()
     assert world(*ONCE)[0] == 0
 
-    assert outcomes(world) == [("04.v1", Outcome.RAN)]
+    assert outcomes(world) == [("04.v1", TickOutcome.RAN)]
     assert [state for _, state in world.states()] == [State.COMPLETE] * 4
 
 
 def _schedulers(world: World) -> list[object]:
-    from spanwise.scheduler.ledger import heartbeat
 
     with world.store() as store:
-        return list(heartbeat.present(store))
+        return list(list_living(store))

@@ -1,5 +1,6 @@
 """What has come, when it is due, and what runs for it."""
 
+import json
 import os
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -8,11 +9,21 @@ from pathlib import Path
 import pytest
 
 from spanwise.components import ExampleGen
-from spanwise.scheduler.daemon.arrival import Arrival, Ready, Settling, Start, decide, look, owed
-from spanwise.scheduler.ledger.ticks import Ending, Entry, Outcome
+from spanwise.orchestrator.record import from_plain, to_plain
+from spanwise.scheduler.daemon.arrival import (
+    Arrival,
+    ArrivalRun,
+    ArrivalWatch,
+    ReadyData,
+    decide_arrival,
+    find_owed,
+    find_ready,
+)
+from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.project.load import load
-from spanwise.scheduler.schedule.part import INGEST, TRAIN, WHOLE
-from spanwise.scheduler.schedule.schedule import Tick
+from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
+from spanwise.scheduler.schedule.schedule_key import INGEST, TRAIN, WHOLE
+from spanwise.scheduler.schedule.ticks import Tick
 from tests.scheduler.backfill import conftest as lake
 from tests.scheduler.backfill.conftest import World
 
@@ -24,36 +35,34 @@ def came(*spans: int) -> list[Arrival]:
     return [Arrival(span=span, name=f"{span}.v1", read=True) for span in spans]
 
 
-def ready(newest: int, *, divided: bool = True) -> Ready:
-    return Ready(newest=newest, divided=divided, arrivals=())
+def ready(newest: int, *, divided: bool = True) -> ReadyData:
+    return ReadyData(newest=newest, divided=divided, arrivals=())
 
 
-def entry(part: str, outcome: Outcome | None, span: int | None = 5, number: int = 1) -> Entry:
+def entry(part: str, outcome: TickOutcome | None, span: int | None = 5, number: int = 1) -> TickRecord:
     tick = Tick(at=NOW, name=f"{part}{number}", wall=NOW, span=span, part=part)
-    ending = None if outcome is None else Ending(outcome=outcome, run=number)
-    return Entry(
-        pipeline="p:data", tick=tick, number=number, taken=NOW, after_run=0, holder=1, attempts=1, ending=ending
-    )
+    ending = None if outcome is None else TickEnd(outcome=outcome, run=number)
+    return TickRecord(key="p:data", tick=tick, number=number, taken=NOW, after_run=0, holder=1, attempts=1, end=ending)
 
 
-INGESTED = entry(INGEST, Outcome.RAN, number=7)
+INGESTED = entry(INGEST, TickOutcome.RAN, number=7)
 
 
 @pytest.mark.parametrize(
     ("due", "found", "left", "wanted"),
     [
         ([], ready(6), None, None),
-        ([6], ready(6), None, Start(name="6.v1", part=WHOLE, span=6, from_scratch=False)),
-        ([5], ready(6), None, Start(name="5.v1", part=WHOLE, span=5, from_scratch=True)),
-        ([6, 4, 5], ready(6), None, Start(name="4.v1", part=INGEST, span=4, from_scratch=True)),
-        ([6, 4], ready(6, divided=False), None, Start(name="4.v1", part=WHOLE, span=4, from_scratch=True)),
-        ([6], ready(6), INGESTED, Start(name="6.v1", part=WHOLE, span=6, from_scratch=True)),
-        ([], ready(6), INGESTED, Start(name="train.7", part=TRAIN, span=None, from_scratch=True)),
+        ([6], ready(6), None, ArrivalRun(name="6.v1", part=WHOLE, span=6, from_scratch=False)),
+        ([5], ready(6), None, ArrivalRun(name="5.v1", part=WHOLE, span=5, from_scratch=True)),
+        ([6, 4, 5], ready(6), None, ArrivalRun(name="4.v1", part=INGEST, span=4, from_scratch=True)),
+        ([6, 4], ready(6, divided=False), None, ArrivalRun(name="4.v1", part=WHOLE, span=4, from_scratch=True)),
+        ([6], ready(6), INGESTED, ArrivalRun(name="6.v1", part=WHOLE, span=6, from_scratch=True)),
+        ([], ready(6), INGESTED, ArrivalRun(name="train.7", part=TRAIN, span=None, from_scratch=True)),
     ],
 )
-def test_what_runs_next(due: list[int], found: Ready, left: Entry | None, wanted: Start | None) -> None:
+def test_what_runs_next(due: list[int], found: ReadyData, left: TickRecord | None, wanted: ArrivalRun | None) -> None:
     """One span is a run of the whole pipeline; of several, all but the newest are ingested, and one model trained."""
-    assert decide(came(*due), found, left) == wanted
+    assert decide_arrival(came(*due), found, left) == wanted
 
 
 @pytest.mark.parametrize(
@@ -61,22 +70,22 @@ def test_what_runs_next(due: list[int], found: Ready, left: Entry | None, wanted
     [
         ([], None),
         ([INGESTED], INGESTED),
-        ([entry(WHOLE, Outcome.RAN), INGESTED], None),
-        ([entry(TRAIN, Outcome.FAILED, None), INGESTED], None),
+        ([entry(WHOLE, TickOutcome.RAN), INGESTED], None),
+        ([entry(TRAIN, TickOutcome.FAILED, None), INGESTED], None),
         ([entry(WHOLE, None), INGESTED], None),
-        ([entry(WHOLE, Outcome.FAILED, 6), INGESTED], INGESTED),
-        ([entry(WHOLE, Outcome.FAILED, 5), INGESTED], None),
-        ([entry(INGEST, Outcome.FAILED, 6), INGESTED], INGESTED),
+        ([entry(WHOLE, TickOutcome.FAILED, 6), INGESTED], INGESTED),
+        ([entry(WHOLE, TickOutcome.FAILED, 5), INGESTED], None),
+        ([entry(INGEST, TickOutcome.FAILED, 6), INGESTED], INGESTED),
     ],
 )
-def test_what_was_only_ingested_is_owed_its_training(entries: list[Entry], wanted: Entry | None) -> None:
+def test_what_was_only_ingested_is_owed_its_training(entries: list[TickRecord], wanted: TickRecord | None) -> None:
     """Until something was trained after it, or its training has failed; a run that failed before it trained is none."""
-    assert owed(entries, coming={6}) == wanted
+    assert find_owed(entries, coming={6}) == wanted
 
 
 def test_what_changes_has_not_settled() -> None:
     """A mark is settled when it was the same in every look for so long; one that comes back begins anew."""
-    settling = Settling()
+    settling = ArrivalWatch()
     first, second = came(5)[0], replace(came(5)[0], name="5.v1 other")
 
     assert settling.settled([first], 60, 0) == []
@@ -94,7 +103,7 @@ def test_a_look_finds_what_is_not_ingested_and_which_of_it_a_window_reads(world:
     loaded = load("days.py")
 
     with world.store() as store:
-        found = look(loaded.pipeline, loaded.calendar, store)
+        found = find_ready(loaded.pipeline, loaded.calendar, store)
 
     assert [(a.name.rpartition(".")[0], a.read) for a in found.arrivals] == [
         ("2024-05-01.v2", False),
@@ -103,7 +112,7 @@ def test_a_look_finds_what_is_not_ingested_and_which_of_it_a_window_reads(world:
     ]
     assert found.newest == found.arrivals[-1].span
     assert found.divided
-    assert Ready.read(found.described()) == found
+    assert from_plain(ReadyData, json.loads(json.dumps(to_plain(found)))) == found
 
 
 def test_the_mark_of_a_span_changes_with_its_files(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from spanwise.orchestrator.errors import LoadError
-from spanwise.scheduler.daemon.description import Asking, describe
-from spanwise.scheduler.schedule.schedule import DaysBefore
+from spanwise.scheduler.daemon.description import DescriptionRequest, describe
+from spanwise.scheduler.schedule.span_rule import DaysBefore
 
 FILE = """
 from spanwise.orchestrator import Component, Output, Pipeline, PushedModel
@@ -39,7 +39,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def answer(asking: Asking) -> list:
+def answer(asking: DescriptionRequest) -> list:
     while (found := asking.answer()) is None:
         time.sleep(0.01)
     return found
@@ -64,7 +64,7 @@ def test_a_span_rule_of_the_file_is_asked_for_ticks(file: Path) -> None:
     """What it cannot say is told, and the others are known."""
     hours = [datetime(2026, 3, 1, hour, tzinfo=UTC) for hour in (4, 5, 7)]
 
-    (odd,) = answer(Asking(f"{file}:odd", None, hours))
+    (odd,) = answer(DescriptionRequest(f"{file}:odd", None, hours))
 
     assert odd.spans == {hours[0]: -100, hours[2]: 50}
     assert "ZeroDivisionError" in odd.trouble
@@ -105,7 +105,7 @@ def test_a_file_that_never_comes_back_is_given_up(file: Path) -> None:
         "pathlib.Path('pid').write_text(str(subprocess.Popen(['sleep', '600']).pid))\n"
         "time.sleep(600)"
     )
-    asking = Asking(str(file), None, limit_s=3.0)
+    asking = DescriptionRequest(str(file), None, limit_s=3.0)
 
     with pytest.raises(LoadError, match="not loaded within 3 s"):
         answer(asking)

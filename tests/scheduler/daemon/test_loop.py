@@ -12,11 +12,13 @@ from spanwise.orchestrator.errors import LoadError
 from spanwise.orchestrator.lease import Clock
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.scheduler.alerts import alert
-from spanwise.scheduler.daemon import loop as cron
 from spanwise.scheduler.daemon.loop import Cron
 from spanwise.scheduler.daemon.pipeline_scheduler import Tools
-from spanwise.scheduler.ledger import heartbeat, ticks
+from spanwise.scheduler.ledger.heartbeat import register
+from spanwise.scheduler.ledger.schedules import read_schedule
+from spanwise.scheduler.ledger.ticks import claim_tick, list_ticks
 from spanwise.scheduler.project import settings
+from spanwise.scheduler.schedule.ticks import ticks
 from tests.scheduler.daemon.test_pipeline_scheduler import Child
 
 FILE = """
@@ -64,7 +66,7 @@ class Loop:
     def open(self, *files, **options):
         known = settings.read(root=self.folder / "root")
         clock = Clock(now=lambda: self.now, monotonic=lambda: self.monotonic)
-        tools = Told(root=known.root, config=None, site=alert.here(), start=self.start)
+        tools = Told(root=known.root, config=None, site=alert.local_site(), start=self.start)
         tools.told.append(self.told)
         self.cron = Cron(files, known, clock=clock, tools=tools, **options)
         self.crons.append(self.cron)
@@ -114,12 +116,12 @@ def test_a_file_that_breaks_is_told_and_its_schedule_goes_on(loop):
     loop.turn(timedelta(seconds=10))
     loop.turn(timedelta(hours=1))
     assert {name for name, _ in loop.jobs} == {"first", "second"}
-    assert loop.told == ["scheduler: first.py cannot be loaded"]
+    assert loop.told == ["scheduler: could not load first.py"]
 
     loop.write("first", "15 * * * *")
     loop.turn(timedelta(seconds=10))
 
-    assert loop.told[1:] == ["scheduler is good again: it loads"]
+    assert loop.told[1:] == ["scheduler recovered: it loads"]
     assert loop.cron.watched["first"].due_at == NOON + timedelta(hours=1, minutes=15)
 
 
@@ -172,11 +174,11 @@ def test_while_the_metadata_are_locked_nothing_is_lost(loop, monkeypatch):
         loop.turn(timedelta(hours=1))
         loop.turn(timedelta(seconds=5))
         assert loop.jobs == []
-        assert loop.told == ["scheduler: the metadata cannot be had"]
+        assert loop.told == ["scheduler: metadata store unavailable"]
     loop.turn(timedelta(minutes=1))
 
     assert loop.jobs == [("first", "2026-03-01T13:00Z")]
-    assert loop.told[1:] == ["scheduler is good again: they can be had again"]
+    assert loop.told[1:] == ["scheduler recovered: it is available again"]
 
 
 def impatient(monkeypatch):
@@ -199,7 +201,7 @@ def test_a_pipeline_that_cannot_be_looked_after_stops_no_other(loop):
     for _ in range(3):
         loop.turn(timedelta(hours=1 if not loop.jobs else 0, seconds=1))
     assert loop.jobs == [("second", "2026-03-01T13:00Z")]
-    assert loop.told == ["scheduler: a pipeline cannot be looked after (first)"]
+    assert loop.told == ["scheduler: a pipeline is not scheduled (first)"]
 
     object.__setattr__(loop.cron._tools, "start", start)
     loop.turn(timedelta(minutes=1))
@@ -218,7 +220,7 @@ def test_a_one_shot_does_what_is_due_and_ends(loop):
     one.child.returncode = 1
     assert loop.turn(timedelta(hours=1))
 
-    assert [e.ending.outcome.value for e in entries(loop)] == ["failed"]
+    assert [e.end.outcome.value for e in entries(loop)] == ["failed"]
 
 
 def test_a_scheduler_that_is_gone_is_noticed(loop):
@@ -237,17 +239,17 @@ def test_a_scheduler_that_is_gone_is_noticed(loop):
 
 def elsewhere(store):
     """Another machine's scheduler takes the tick, and is not heard of again."""
-    other = heartbeat.enter(store, NOON)
+    other = register(store, NOON)
     claim = store.claimed("scheduler", f"#{other.number}")
-    claim.facts["machine"] = "elsewhere/0/0"
+    claim.facts["who"]["machine"] = "elsewhere/0/0"
     store.amend(claim)
-    known = ticks.schedule(store, "first")
-    tick = next(cron.schedule.ticks(cron.Timetable.read(known.timetable), NOON))
-    assert ticks.claim_tick(store, "first", tick, holder=other.number, now=NOON)
+    known = read_schedule(store, "first")
+    tick = next(ticks(known.timetable, NOON))
+    assert claim_tick(store, "first", tick, holder=other.number, now=NOON)
 
 
 def entries(loop):
-    return with_store(loop, lambda store: list(ticks.entries(store, "first")))
+    return with_store(loop, lambda store: list(list_ticks(store, "first")))
 
 
 def with_store(loop, act):
@@ -272,4 +274,4 @@ def test_a_clock_that_is_set_is_noticed(loop):
     loop.turn(timedelta(hours=1))
 
     assert loop.jobs == [("first", "2026-03-01T17:00Z")]
-    assert [e.ending.outcome.value for e in entries(loop)] == ["failed", *["missed"] * 4]
+    assert [e.end.outcome.value for e in entries(loop)] == ["failed", *["missed"] * 4]

@@ -18,13 +18,16 @@ from spanwise.orchestrator import PushedModel, Run
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.alerts import alert, outbox
 from spanwise.scheduler.alerts.alert import Site
-from spanwise.scheduler.daemon.description import Described
+from spanwise.scheduler.daemon.description import ScheduleDescription
 from spanwise.scheduler.daemon.metrics import LOOK_S, Metrics, span_end
-from spanwise.scheduler.daemon.pipeline_scheduler import Open, Tools, Watched
-from spanwise.scheduler.ledger.heartbeat import Watch
-from spanwise.scheduler.ledger.ticks import Ending, Entry, Outcome, Scheduled
-from spanwise.scheduler.schedule import schedule
-from spanwise.scheduler.schedule.schedule import Tick, Timetable, days_before
+from spanwise.scheduler.daemon.pipeline_scheduler import Open, PipelineScheduler, Tools
+from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch
+from spanwise.scheduler.ledger.schedules import ScheduleRecord
+from spanwise.scheduler.ledger.ticks import TickRecord
+from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
+from spanwise.scheduler.schedule.span_rule import days_before
+from spanwise.scheduler.schedule.ticks import Tick
+from spanwise.scheduler.schedule.timetable import Timetable
 from tests.scheduler.conftest import PROJECT, start
 from tests.scheduler.records import DAY, NOON, Clock, begun, ended, published
 
@@ -39,21 +42,22 @@ def store() -> MemoryStore:
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Watched:
-    described = Described(timetable=TIMETABLE, source="/flights.py", calendar="day", pushes=("Pusher/pushed_model",))
-    known = Scheduled(
-        pipeline="flights",
-        timetable=schedule.described(TIMETABLE),
+def watched(tmp_path: Path) -> PipelineScheduler:
+    described = ScheduleDescription(
+        timetable=TIMETABLE, source="/flights.py", calendar="day", pushes=("Pusher/pushed_model",)
+    )
+    known = ScheduleRecord(
+        timetable=TIMETABLE,
         since=NOON,
         calendar="day",
         pushes=("Pusher/pushed_model",),
     )
     tools = Tools(root=tmp_path, config=None, site=Site(host="here", folder=tmp_path))
-    return Watched(described, known, tools, Watch())
+    return PipelineScheduler(described, known, tools, HeartbeatWatch())
 
 
 @pytest.fixture
-def metrics(tmp_path: Path, watched: Watched) -> Metrics:
+def metrics(tmp_path: Path, watched: PipelineScheduler) -> Metrics:
     """Of a scheduler that looks after one pipeline."""
     found = Metrics(tmp_path, clock=lambda: NOON + timedelta(hours=1))
     found.watch({"flights": watched})
@@ -74,16 +78,16 @@ def samples(metrics: Metrics) -> Mapping[str, float]:
     return read(metrics.page("")[0])
 
 
-def tick(outcome: Outcome, run: Run | None = None) -> Entry:
-    return Entry(
-        pipeline="flights",
+def tick(outcome: TickOutcome, run: Run | None = None) -> TickRecord:
+    return TickRecord(
+        key="flights",
         tick=Tick(at=NOON, name="2013-01-08T03:00", wall=NOON, span=DAY),
         number=1,
         taken=NOON,
         after_run=0,
         holder=1,
         attempts=1,
-        ending=Ending(outcome=outcome, run=None if run is None else run.number),
+        end=TickEnd(outcome=outcome, run=None if run is None else run.number),
         ended=NOON,
     )
 
@@ -99,7 +103,7 @@ def pushing(store: MemoryStore) -> Run:
 
 def test_ticks_are_counted_by_outcome(metrics: Metrics, store: MemoryStore) -> None:
     """One counter for each pipeline and outcome."""
-    for outcome in (Outcome.SKIPPED, Outcome.SKIPPED, Outcome.MISSED):
+    for outcome in (TickOutcome.SKIPPED, TickOutcome.SKIPPED, TickOutcome.MISSED):
         metrics.tick_ended(store, tick(outcome))
 
     found = samples(metrics)
@@ -108,13 +112,13 @@ def test_ticks_are_counted_by_outcome(metrics: Metrics, store: MemoryStore) -> N
     assert found["spanwise_ticks_total{outcome=missed,pipeline=flights}"] == 1
 
 
-def test_counters_begin_at_zero(metrics: Metrics, store: MemoryStore, watched: Watched) -> None:
+def test_counters_begin_at_zero(metrics: Metrics, store: MemoryStore, watched: PipelineScheduler) -> None:
     """The first failure is a step from 0 to 1, which a rate sees; a counter that appears with 1 is none."""
     metrics.look(store, watched, 0.0)
 
     found = samples(metrics)
 
-    assert {found[f"spanwise_ticks_total{{outcome={o.value},pipeline=flights}}"] for o in Outcome} == {0.0}
+    assert {found[f"spanwise_ticks_total{{outcome={o.value},pipeline=flights}}"] for o in TickOutcome} == {0.0}
     assert found["spanwise_loop_errors_total{pipeline=flights}"] == 0
     assert found["spanwise_loop_errors_total{pipeline=}"] == 0
 
@@ -122,7 +126,7 @@ def test_counters_begin_at_zero(metrics: Metrics, store: MemoryStore, watched: W
 def test_durations_are_of_runs_and_nodes(metrics: Metrics, store: MemoryStore) -> None:
     """By the stamps in the metadata, in seconds, by how they ended."""
     run = pushing(store)
-    metrics.tick_ended(store, tick(Outcome.RAN, run))
+    metrics.tick_ended(store, tick(TickOutcome.RAN, run))
 
     found = samples(metrics)
 
@@ -134,7 +138,7 @@ def test_durations_are_of_runs_and_nodes(metrics: Metrics, store: MemoryStore) -
 
 def test_the_lag_is_from_the_end_of_the_span_to_the_push(metrics: Metrics, store: MemoryStore) -> None:
     """The day 2013-01-05 ends in New York at 05:00 UTC on the 6th; the model was pushed at noon on the 8th."""
-    metrics.tick_ended(store, tick(Outcome.RAN, pushing(store)))
+    metrics.tick_ended(store, tick(TickOutcome.RAN, pushing(store)))
 
     assert samples(metrics)["spanwise_push_lag_seconds{pipeline=flights}"] == (2 * 24 + 7) * 3600
 
@@ -143,12 +147,14 @@ def test_a_run_that_pushes_nothing_has_no_lag(metrics: Metrics, store: MemorySto
     """Nothing is told that was not measured."""
     run = begun(store, span=DAY)
     published(store, run, "Pusher", outputs={"pushed_model": PushedModel("/root/kept", properties={"pushed": 0})})
-    metrics.tick_ended(store, tick(Outcome.RAN, ended(store, run)))
+    metrics.tick_ended(store, tick(TickOutcome.RAN, ended(store, run)))
 
     assert "spanwise_push_lag_seconds{pipeline=flights}" not in samples(metrics)
 
 
-def test_what_the_metadata_know_is_read_now_and_then(metrics: Metrics, store: MemoryStore, watched: Watched) -> None:
+def test_what_the_metadata_know_is_read_now_and_then(
+    metrics: Metrics, store: MemoryStore, watched: PipelineScheduler
+) -> None:
     """The last success and push, of whomever; at once after a tick of ours, else once a minute."""
     metrics.look(store, watched, 0.0)
     before = samples(metrics)
@@ -166,9 +172,9 @@ def test_what_the_metadata_know_is_read_now_and_then(metrics: Metrics, store: Me
     assert after["spanwise_model_age_limit_seconds{pipeline=flights}"] == 2 * 86400
 
 
-def test_what_goes_on_is_read_when_asked(metrics: Metrics, watched: Watched) -> None:
+def test_what_goes_on_is_read_when_asked(metrics: Metrics, watched: PipelineScheduler) -> None:
     """Running runs, open ticks and the next tick are those of the moment."""
-    watched.due_at, entry = NOON, tick(Outcome.RAN)
+    watched.due_at, entry = NOON, tick(TickOutcome.RAN)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
         watched.open = {"a": Open(entry, child=child), "b": Open(entry)}
         during = samples(metrics)
@@ -185,7 +191,7 @@ def test_alerts_in_the_outbox_are_counted(metrics: Metrics, tmp_path: Path) -> N
     """Those that nobody has got yet."""
     before = samples(metrics)["spanwise_alerts_waiting{}"]
     site = Site(host="here", folder=tmp_path)
-    outbox.put(tmp_path, alert.trouble("the test", at=NOON, site=site, error="as asked for"))
+    outbox.put(tmp_path, alert.trouble_alert("the test", at=NOON, site=site, error="as asked for"))
 
     assert (before, samples(metrics)["spanwise_alerts_waiting{}"]) == (0, 1)
 
@@ -209,10 +215,10 @@ def test_two_schedulers_in_a_process_do_not_mix(metrics: Metrics, tmp_path: Path
     assert samples(Metrics(tmp_path))["spanwise_loop_duration_seconds_count{}"] == 0
 
 
-def test_names_follow_the_conventions(metrics: Metrics, store: MemoryStore, watched: Watched) -> None:
+def test_names_follow_the_conventions(metrics: Metrics, store: MemoryStore, watched: PipelineScheduler) -> None:
     """Base units and suffixes as Prometheus wants them, a help text each."""
     metrics.look(store, watched, 0.0)
-    metrics.tick_ended(store, tick(Outcome.RAN, pushing(store)))
+    metrics.tick_ended(store, tick(TickOutcome.RAN, pushing(store)))
     ours = [f for f in families(metrics.page("")[0].decode()) if f.name.startswith("spanwise_")]
 
     assert len(ours) > 10

@@ -14,16 +14,28 @@ from spanwise.orchestrator.run import Run, State, Trigger
 from spanwise.orchestrator.store import AlreadyClaimed, MemoryStore
 from spanwise.scheduler.alerts import alert, outbox
 from spanwise.scheduler.daemon import scheduled_run
-from spanwise.scheduler.daemon.description import Described
-from spanwise.scheduler.daemon.pipeline_scheduler import Tools, Watched
-from spanwise.scheduler.ledger import heartbeat, ticks
-from spanwise.scheduler.ledger.heartbeat import Watch
-from spanwise.scheduler.ledger.ticks import Outcome, Scheduled
-from spanwise.scheduler.schedule.schedule import Catchup, DaysBefore, OverrunPolicy, Timetable
+from spanwise.scheduler.daemon.description import ScheduleDescription
+from spanwise.scheduler.daemon.pipeline_scheduler import PipelineScheduler, Tools
+from spanwise.scheduler.ledger import heartbeat
+from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch, mark_ended, read_scheduler, register
+from spanwise.scheduler.ledger.pauses import pause_schedule
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
+from spanwise.scheduler.ledger.ticks import (
+    attempt_claim,
+    end_tick,
+    list_missed,
+    list_ticks,
+    list_unsettled,
+    mark_overrun,
+    read_tick,
+)
+from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
+from spanwise.scheduler.schedule.span_rule import DaysBefore
+from spanwise.scheduler.schedule.timetable import Catchup, OverrunPolicy, Timetable
 
 MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-SITE = alert.here()
+SITE = alert.local_site()
 
 
 @dataclass
@@ -64,7 +76,7 @@ class Child:
             started=self.world.now,
         )
         try:
-            self.run = store.begin_run(wanted, ticks.attempt_claim("p", self.job.tick, self.job.attempt))
+            self.run = store.begin_run(wanted, attempt_claim("p", self.job.tick, self.job.attempt))
         except AlreadyClaimed:
             self.lease.release()
             self.returncode = scheduled_run.TAKEN
@@ -98,15 +110,15 @@ class World:
 
     def open(self):
         """A scheduler enters."""
-        self.me = heartbeat.enter(self.records, self.now)
-        described = Described(timetable=Timetable("p", **self.terms), source="/p.py:daily", calendar="day")
-        known = ticks.put_schedule(self.records, Scheduled(pipeline="p", timetable={}, since=self.now))
+        self.me = register(self.records, self.now)
+        described = ScheduleDescription(timetable=Timetable("p", **self.terms), source="/p.py:daily", calendar="day")
+        known = put_schedule(self.records, ScheduleRecord(timetable=described.timetable, since=self.now))
         tools = Tools(root=self.root, config=None, site=SITE, start=self.start)
-        self.watched = Watched(described, known, tools, Watch())
+        self.watched = PipelineScheduler(described, known, tools, HeartbeatWatch())
 
     def die(self):
         """The scheduler is gone, and another comes."""
-        heartbeat.end(self.records, self.me)
+        mark_ended(self.records, self.me)
         self.store = self.records
         self.open()
 
@@ -131,8 +143,8 @@ class World:
     @property
     def outcomes(self):
         """What became of each tick, by the hour of its moment."""
-        found = list(ticks.entries(self.records, "p"))[::-1]
-        return {e.tick.at.hour: e.ending.outcome.value if e.ending else "open" for e in found}
+        found = list(list_ticks(self.records, "p"))[::-1]
+        return {e.tick.at.hour: e.end.outcome.value if e.end else "open" for e in found}
 
     @property
     def told(self):
@@ -179,7 +191,7 @@ def test_a_tick_that_overran_is_skipped(world):
 
     assert world.outcomes == {1: "ran", 2: "skipped"}
     subject = "p overran: p/1 goes on after 1 h 00 min, so the tick 2026-03-01T02:00Z was skipped"
-    assert world.told == [("overrun", subject), ("recovery", "p is good again: p/1 is complete")]
+    assert world.told == [("overrun", subject), ("recovery", "p recovered: run 1 succeeded")]
     assert len(world.children) == 1
 
 
@@ -204,7 +216,7 @@ def test_a_run_is_ended_for_the_next_tick(tmp_path):
     new = world.child
     assert new.job.end_others
     assert world.outcomes == {1: "open", 2: "open"}
-    ticks.overrun(world.records, "p", old.job.tick, by=new.job.tick)  # as the new child does
+    mark_overrun(world.records, "p", old.job.tick, by=new.job.tick)  # as the new child does
     old.finish(State.CANCELED, "stopped by `spanwise stop`")
     new.begin()
     world.at(2, 1)
@@ -221,7 +233,7 @@ def test_a_run_that_was_complete_before_it_was_killed_ran(tmp_path):
     world.at(1)
     old = world.child.begin()
     world.at(2)
-    ticks.overrun(world.records, "p", old.job.tick, by=world.child.job.tick)
+    mark_overrun(world.records, "p", old.job.tick, by=world.child.job.tick)
 
     old.finish()
     world.at(2, 1)
@@ -291,9 +303,9 @@ def test_a_year_of_minutes_is_not_walked(tmp_path):
 
     world.step(timedelta(days=365))
 
-    found = list(ticks.entries(world.records, "p"))
+    found = list(list_ticks(world.records, "p"))
     assert len(found) < 120
-    assert "about 530000 ticks" in found[-1].ending.why
+    assert "about 530000 ticks" in found[-1].end.why
     assert len(world.children) == 1
 
 
@@ -338,8 +350,8 @@ def test_an_attempt_that_could_not_begin_counts(tmp_path):
         world.at(1, minute, 30)
 
     assert world.outcomes == {1: "failed"}
-    (entry,) = ticks.missed(world.records, "p")
-    assert entry.ending.why == "there is no file p.py (attempt 2 of 2)"
+    (record,) = list_missed(world.records, "p")
+    assert record.end.why == "there is no file p.py (attempt 2 of 2)"
     assert [c.job.attempt for c in world.children] == [1, 1]
 
 
@@ -375,7 +387,7 @@ def test_a_pipeline_that_another_took_first_is_waited_for(world):
 def test_ticks_in_a_pause_are_missed_and_nobody_is_told(world):
     """Also those of a pause that has ended since."""
     world.step()
-    ticks.pause(world.records, "p", who="ann", why="new disks", now=world.now, until=MIDNIGHT + 2.5 * HOUR)
+    pause_schedule(world.records, "p", who="ann", why="new disks", now=world.now, until=MIDNIGHT + 2.5 * HOUR)
     world.at(1)
 
     world.at(2, 45)
@@ -383,7 +395,7 @@ def test_ticks_in_a_pause_are_missed_and_nobody_is_told(world):
 
     assert world.outcomes == {1: "missed", 2: "missed", 3: "open"}
     assert world.told == []
-    assert [e.ending.why for e in ticks.missed(world.records, "p")] == ["paused by ann: new disks"] * 2
+    assert [e.end.why for e in list_missed(world.records, "p")] == ["paused by ann: new disks"] * 2
 
 
 def test_a_run_that_stands_still_is_told_once(tmp_path):
@@ -408,8 +420,8 @@ def test_a_stopped_scheduler_ends_its_runs(world):
     world.child.finish(State.CANCELED, "stopped by SIGTERM")
     world.step(until=None)
 
-    (entry,) = ticks.missed(world.records, "p")
-    assert (entry.ending.outcome, entry.ending.why) == (Outcome.FAILED, "the scheduler was stopped")
+    (record,) = list_missed(world.records, "p")
+    assert (record.end.outcome, record.end.why) == (TickOutcome.FAILED, "the scheduler was stopped")
 
 
 def test_a_run_that_will_not_stop_is_ended_by_a_process_of_its_own(world):
@@ -457,9 +469,9 @@ def test_an_end_that_a_dead_scheduler_could_not_tell_is_told(world):
     """The alert comes from the next."""
     world.at(1)
     world.child.begin().finish(State.FAILED, "Trainer failed")
-    entry = ticks.entry(world.records, "p", "2026-03-01T01:00Z")
-    ending = ticks.Ending(outcome=Outcome.FAILED, why="Trainer failed", run=1)
-    ticks.conclude(world.records, entry, ending, now=world.now)
+    entry = read_tick(world.records, "p", "2026-03-01T01:00Z")
+    ending = TickEnd(outcome=TickOutcome.FAILED, why="Trainer failed", run=1)
+    end_tick(world.records, entry, ending, now=world.now)
 
     world.die()
     world.at(1, 2)
@@ -478,7 +490,7 @@ def test_an_end_that_the_outbox_could_not_keep_is_told_later(world, monkeypatch)
     world.at(1, 4)
 
     assert [kind for kind, _ in world.told] == ["failure"]
-    assert ticks.unsettled(world.records, "p") == []
+    assert list_unsettled(world.records, "p") == []
 
 
 def test_a_second_chance_ends_nobody_else(tmp_path):
@@ -566,7 +578,7 @@ def test_killed_at_any_write_it_leaves_each_tick_with_one_outcome(tmp_path, poli
         ran = [r.cause for r in world.records.runs("p") if r.state is State.COMPLETE]
         assert len(ran) == len(set(ran)), f"killed at write {at}"
         assert {1, 2, 3} <= world.outcomes.keys(), f"killed at write {at}"
-        assert ticks.unsettled(world.records, "p") == [], f"killed at write {at}"
+        assert list_unsettled(world.records, "p") == [], f"killed at write {at}"
     raise AssertionError("it never came to its end")
 
 
@@ -605,7 +617,7 @@ def advance(world):
         if child.run is None and child.returncode is None:
             for other in world.records.runs("p"):
                 if child.job.end_others and other.cause != child.job.tick:
-                    ticks.overrun(world.records, "p", other.cause, by=child.job.tick)
+                    mark_overrun(world.records, "p", other.cause, by=child.job.tick)
             child.begin()
             if child.run is not None:
                 child.finish()
@@ -615,7 +627,7 @@ def test_a_scheduler_elsewhere_that_lives_keeps_its_ticks(world):
     """Until it is known to be dead nobody adopts them."""
     world.at(1)
     world.child.begin()
-    other = heartbeat.read(world.records, world.me.number)
+    other = read_scheduler(world.records, world.me.number)
     world.records.amend(heartbeat._claim(replace(other, who=Identity("elsewhere/0/0", 1, 1))))
     world.open()
 
@@ -644,4 +656,4 @@ def test_runs_that_take_too_much_of_the_interval_are_told_once(world):
 
     assert [kind for kind, _ in told] == ["forecast"]
     assert told[0][1].startswith("p will overrun: a run takes up to 55 min 00 s of the 1 h 00 min between two ticks")
-    assert world.told[-1] == ("recovery", "p is good again: runs end in time")
+    assert world.told[-1] == ("recovery", "p recovered: runs end in time")

@@ -11,9 +11,9 @@ from spanwise.orchestrator.run import Trigger
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.daemon import scheduled_run
 from spanwise.scheduler.daemon.scheduled_run import Job
-from spanwise.scheduler.ledger import ticks
-from spanwise.scheduler.ledger.ticks import Ending, Outcome
-from spanwise.scheduler.schedule.schedule import Tick
+from spanwise.scheduler.ledger.ticks import claim_tick, end_tick, read_overrun, read_tick
+from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
+from spanwise.scheduler.schedule.ticks import Tick
 from tests.scheduler.ledger.test_ticks import THREE
 
 FILE = """
@@ -50,7 +50,7 @@ daily = Schedule(steps, cron="@daily", span=days_before(1))
 """
 
 TICK = Tick(at=THREE, name="2026-03-01", wall=THREE, span=5)
-MISSED = Ending(outcome=Outcome.MISSED, why="asked for")
+MISSED = TickEnd(outcome=TickOutcome.MISSED, why="asked for")
 
 
 class Place:
@@ -83,7 +83,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.chdir(tmp_path)
     made = Place(tmp_path)
     store = made.store
-    assert ticks.claim_tick(store, "steps", TICK, holder=1, now=THREE)
+    assert claim_tick(store, "steps", TICK, holder=1, now=THREE)
     store.close()
     return made
 
@@ -95,16 +95,16 @@ def test_an_attempt_is_a_run_of_its_tick(place: Place) -> None:
 
     (run,) = place.store.runs("steps")
     assert (run.trigger, run.cause, run.span, run.state) == (Trigger.SCHEDULE, TICK.name, 5, State.COMPLETE)
-    entry = ticks.entry(place.store, "steps", TICK.name)
+    entry = read_tick(place.store, "steps", TICK.name)
     assert entry is not None
     assert entry.attempts == 1
 
 
 def test_a_tick_that_has_ended_is_not_run(place: Place) -> None:
     """By a process that was slow to start."""
-    entry = ticks.entry(place.store, "steps", TICK.name)
+    entry = read_tick(place.store, "steps", TICK.name)
     assert entry is not None
-    ticks.conclude(place.store, entry, MISSED, now=THREE)
+    end_tick(place.store, entry, MISSED, now=THREE)
 
     assert place.run() == scheduled_run.TAKEN
     assert list(place.store.runs("steps")) == []
@@ -130,7 +130,7 @@ def test_a_run_that_is_in_the_way_is_ended_first(place: Place) -> None:
     old = scheduled_run.start(place.job)
     while not any(True for _ in place.store.runs("steps")):
         assert old.poll() is None
-    ticks.claim_tick(place.store, "steps", later, holder=1, now=THREE)
+    claim_tick(place.store, "steps", later, holder=1, now=THREE)
 
     new = scheduled_run.start(replace(place.job, tick=later.name, span=6, end_others=True))
     assert old.wait(timeout=60) == 1
@@ -142,7 +142,7 @@ def test_a_run_that_is_in_the_way_is_ended_first(place: Place) -> None:
     assert ended.ended is not None
     assert ran.started is not None
     assert ended.ended <= ran.started
-    assert ticks.overrun_by(place.store, "steps", TICK.name) == later.name
+    assert read_overrun(place.store, "steps", TICK.name) == later.name
 
 
 def test_a_run_that_is_not_to_be_ended_is_respected(place: Place) -> None:

@@ -113,7 +113,7 @@ def test_a_channel_is_tried_when_it_is_asked_for(tmp_path: Path) -> None:
         free.bind(("127.0.0.1", 0))
         known = replace(settings(tmp_path), alerts=Alerts(urls=(f"json://127.0.0.1:{free.getsockname()[1]}/",)))
         site = alert.Site(host="train-1", folder=tmp_path)
-        outbox.put(known.root, alert.failure("flights", at=NOON, site=site, error="as asked for"))
+        outbox.put(known.root, alert.failure_alert("flights", at=NOON, site=site, error="as asked for"))
         outbox.deliver(known.root, channel.routes(known.alerts), NOON)
 
         checks = {check.name: check for check in doctor.run_checks(known, alert=True)}

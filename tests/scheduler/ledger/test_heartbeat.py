@@ -9,8 +9,7 @@ from spanwise.orchestrator import process
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.process import Identity
 from spanwise.orchestrator.store import MemoryStore, Store
-from spanwise.scheduler.ledger import heartbeat
-from spanwise.scheduler.ledger.heartbeat import Watch
+from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch, beat, list_living, mark_ended, read_scheduler, register
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 ELSEWHERE = Identity("elsewhere/0/0", 1, 1)
@@ -26,64 +25,64 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 def test_each_scheduler_has_a_number(store: Store) -> None:
     """And is listed until it leaves."""
-    first, second = heartbeat.enter(store, NOW), heartbeat.enter(store, NOW)
-    assert [one.number for one in heartbeat.present(store)] == [1, 2]
+    first, second = register(store, NOW), register(store, NOW)
+    assert [one.number for one in list_living(store)] == [1, 2]
 
-    heartbeat.end(store, first)
+    mark_ended(store, first)
 
-    assert [one.number for one in heartbeat.present(store)] == [second.number]
-    assert heartbeat.read(store, 3) is None
+    assert [one.number for one in list_living(store)] == [second.number]
+    assert read_scheduler(store, 3) is None
 
 
 def test_a_beat_is_seen_by_others(store: Store) -> None:
     """With the time of the clock of the one that lives."""
-    me = heartbeat.enter(store, NOW)
+    me = register(store, NOW)
 
-    heartbeat.beat(store, me, NOW + timedelta(seconds=3))
+    beat(store, me, NOW + timedelta(seconds=3))
 
-    (seen,) = heartbeat.present(store)
+    (seen,) = list_living(store)
     assert (seen.beat, seen.beaten) == (1, NOW + timedelta(seconds=3))
 
 
 def test_one_that_was_taken_for_dead_comes_back_under_another_number(store: Store) -> None:
     """It was frozen; what it held may have been taken over."""
-    me = heartbeat.enter(store, NOW)
-    heartbeat.end(store, me)
+    me = register(store, NOW)
+    mark_ended(store, me)
 
-    assert heartbeat.beat(store, me, NOW).number == 2
+    assert beat(store, me, NOW).number == 2
 
 
 def test_those_that_have_left_are_not_looked_at_again(store: Store) -> None:
     """A one-shot a minute makes half a million of them in a year."""
     for _ in range(40):
-        heartbeat.end(store, heartbeat.enter(store, NOW))
-    heartbeat.present(store)
-    living = heartbeat.enter(store, NOW)
+        mark_ended(store, register(store, NOW))
+    list_living(store)
+    living = register(store, NOW)
     asked: list[str] = []
     claimed = store.claimed
     store.claimed = lambda kind, name: (asked.append(name), claimed(kind, name))[1]  # type: ignore[method-assign]
 
-    assert heartbeat.present(store, seen=living.number) == [living]
+    assert list_living(store, seen=living.number) == [living]
     assert len(asked) < 8
 
 
 def test_a_dead_process_on_this_machine_is_known_at_once() -> None:
     """No heartbeat is waited for."""
-    assert Watch(15.0).dead("a", DEAD_HERE, beat=1, monotonic=0.0)
+    assert HeartbeatWatch(15.0).is_dead("a", DEAD_HERE, beat=1, monotonic=0.0)
 
 
 def test_one_elsewhere_is_dead_once_its_beat_has_stood_still_for_long_enough() -> None:
     """By the watcher's own clock; each new beat begins the time anew."""
-    watch = Watch(15.0)
+    watch = HeartbeatWatch(15.0)
     beats = [(0.0, 1), (14.0, 1), (16.0, 2), (30.0, 2)]
 
-    assert not any(watch.dead("a", ELSEWHERE, beat, at) for at, beat in beats)
-    assert watch.dead("a", ELSEWHERE, beat=2, monotonic=31.0)
+    assert not any(watch.is_dead("a", ELSEWHERE, beat, at) for at, beat in beats)
+    assert watch.is_dead("a", ELSEWHERE, beat=2, monotonic=31.0)
 
 
 def test_one_that_is_frozen_here_is_dead_as_well() -> None:
     """Its process is there, and does nothing."""
-    watch = Watch(15.0)
-    assert not watch.dead("a", process.identity(), beat=1, monotonic=0.0)
+    watch = HeartbeatWatch(15.0)
+    assert not watch.is_dead("a", process.identity(), beat=1, monotonic=0.0)
 
-    assert watch.dead("a", replace(process.identity()), beat=1, monotonic=15.0)
+    assert watch.is_dead("a", replace(process.identity()), beat=1, monotonic=15.0)

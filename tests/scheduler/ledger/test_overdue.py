@@ -5,22 +5,20 @@ from datetime import UTC, datetime, timedelta
 from spanwise.orchestrator import lease
 from spanwise.orchestrator.lease import Clock
 from spanwise.orchestrator.store import MemoryStore
-from spanwise.scheduler.ledger import overdue as guard
-from spanwise.scheduler.ledger import ticks
-from spanwise.scheduler.ledger.overdue import Overdue
-from spanwise.scheduler.ledger.ticks import Scheduled
-from spanwise.scheduler.schedule import schedule
-from spanwise.scheduler.schedule.schedule import DaysBefore, Timetable
+from spanwise.scheduler.ledger.overdue import OverdueTicks, find_overdue
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
+from spanwise.scheduler.schedule.span_rule import DaysBefore
+from spanwise.scheduler.schedule.timetable import Timetable
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 HOURLY = Timetable("p", cron="0 * * * *", span=DaysBefore(1))
 
 
-def hourly(store: MemoryStore) -> Scheduled:
+def hourly(store: MemoryStore) -> ScheduleRecord:
     """A schedule that counts since half past eleven."""
     since = NOON - 30 * MINUTE
-    return ticks.put_schedule(store, Scheduled(pipeline="p", timetable=schedule.described(HOURLY), since=since))
+    return put_schedule(store, ScheduleRecord(timetable=HOURLY, since=since))
 
 
 def held(store: MemoryStore, since: datetime) -> None:
@@ -28,9 +26,9 @@ def held(store: MemoryStore, since: datetime) -> None:
     lease.acquire(store, "p", "a run", clock=Clock(now=lambda: since))
 
 
-def overdue(store: MemoryStore, known: Scheduled, minutes: int) -> Overdue | None:
+def overdue(store: MemoryStore, known: ScheduleRecord, minutes: int) -> OverdueTicks | None:
     """So many minutes after the first tick."""
-    return guard.overdue(store, known, NOON + minutes * MINUTE)
+    return find_overdue(store, known, NOON + minutes * MINUTE)
 
 
 def test_a_tick_is_overdue_when_nobody_has_taken_it_for_a_minute() -> None:

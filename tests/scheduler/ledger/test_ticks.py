@@ -1,5 +1,6 @@
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -8,15 +9,34 @@ import pytest
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import AlreadyClaimed, MemoryStore, Store
-from spanwise.scheduler.ledger import ticks
-from spanwise.scheduler.ledger.ticks import Ending, Outcome, Scheduled
-from spanwise.scheduler.schedule.schedule import Tick
+from spanwise.scheduler.ledger.pauses import current_pause, list_pauses, pause_schedule, resume_schedule
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_schedules, put_schedule, read_schedule
+from spanwise.scheduler.ledger.ticks import (
+    TickRecord,
+    adopt_tick,
+    attempt_claim,
+    claim_tick,
+    end_tick,
+    list_missed,
+    list_open,
+    list_ticks,
+    list_unsettled,
+    mark_alerted,
+    mark_overrun,
+    newest_tick,
+    read_overrun,
+    read_tick,
+    recover_ticks,
+)
+from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
+from spanwise.scheduler.schedule.ticks import Tick
+from spanwise.scheduler.schedule.timetable import Timetable
 
 THREE = datetime(2026, 3, 1, 3, tzinfo=UTC)
 DAY = timedelta(days=1)
-RAN = Ending(outcome=Outcome.RAN, run=1)
-MISSED = Ending(outcome=Outcome.MISSED, why="no scheduler ran")
-FAILED = Ending(outcome=Outcome.FAILED, why="Trainer failed", run=1)
+RAN = TickEnd(outcome=TickOutcome.RAN, run=1)
+MISSED = TickEnd(outcome=TickOutcome.MISSED, why="no scheduler ran")
+FAILED = TickEnd(outcome=TickOutcome.FAILED, why="Trainer failed", run=1)
 
 
 @pytest.fixture(params=["memory", "mlmd"])
@@ -32,27 +52,27 @@ def tick(day: int, span: int | None = None) -> Tick:
     return Tick(at=at, name=f"{at:%Y-%m-%dT%H:%M}", wall=at, span=day if span is None else span)
 
 
-def take(store: Store, day: int, holder: int = 1, ending: Ending | None = None) -> ticks.Entry:
-    entry = ticks.claim_tick(store, "p", tick(day), holder=holder, now=THREE + day * DAY, ending=ending)
-    assert entry is not None
-    return entry
+def take(store: Store, day: int, holder: int = 1, end: TickEnd | None = None) -> TickRecord:
+    record = claim_tick(store, "p", tick(day), holder=holder, now=THREE + day * DAY, end=end)
+    assert record is not None
+    return record
 
 
 def test_a_tick_is_taken_once(store: Store) -> None:
     """Whoever comes second is told that it is not theirs."""
-    first = ticks.claim_tick(store, "p", tick(1), holder=1, now=THREE)
-    second = ticks.claim_tick(store, "p", tick(1), holder=2, now=THREE)
+    first = claim_tick(store, "p", tick(1), holder=1, now=THREE)
+    second = claim_tick(store, "p", tick(1), holder=2, now=THREE)
 
     assert first is not None
     assert second is None
-    assert [e.holder for e in ticks.entries(store, "p")] == [1]
+    assert [e.holder for e in list_ticks(store, "p")] == [1]
 
 
 def test_a_tick_before_the_newest_is_never_taken(store: Store) -> None:
     """A clock that was set back brings no tick again, not even one that was passed over."""
     take(store, 3)
 
-    assert ticks.claim_tick(store, "p", tick(2), holder=1, now=THREE) is None
+    assert claim_tick(store, "p", tick(2), holder=1, now=THREE) is None
 
 
 def test_a_second_tick_of_one_name_is_not_taken(store: Store) -> None:
@@ -60,7 +80,7 @@ def test_a_second_tick_of_one_name_is_not_taken(store: Store) -> None:
     first = take(store, 1)
     again = Tick(at=first.tick.at + timedelta(hours=1), name=first.tick.name, wall=first.tick.wall, span=1)
 
-    assert ticks.claim_tick(store, "p", again, holder=1, now=THREE) is None
+    assert claim_tick(store, "p", again, holder=1, now=THREE) is None
 
 
 def test_many_who_try_take_each_tick_once_and_in_order(tmp_path: Path) -> None:
@@ -73,8 +93,8 @@ def test_many_who_try_take_each_tick_once_and_in_order(tmp_path: Path) -> None:
         store = open_store(path)
         barrier.wait()
         for day in range(1, 8):
-            entry = ticks.claim_tick(store, "p", tick(day), holder=holder, now=THREE)
-            taken.extend([entry] if entry else [])
+            record = claim_tick(store, "p", tick(day), holder=holder, now=THREE)
+            taken.extend([record] if record else [])
         store.close()
 
     threads = [threading.Thread(target=race, args=(n,)) for n in range(4)]
@@ -88,63 +108,63 @@ def test_many_who_try_take_each_tick_once_and_in_order(tmp_path: Path) -> None:
 
 def test_a_tick_ends_once(store: Store) -> None:
     """The first outcome stands."""
-    entry = take(store, 1)
+    record = take(store, 1)
 
-    assert ticks.conclude(store, entry, FAILED, now=THREE)
-    assert not ticks.conclude(store, entry, RAN, now=THREE)
-    assert ticks.entry(store, "p", entry.tick.name).ending == FAILED
+    assert end_tick(store, record, FAILED, now=THREE)
+    assert not end_tick(store, record, RAN, now=THREE)
+    assert read_tick(store, "p", record.tick.name).end == FAILED
 
 
 def test_no_run_of_a_tick_begins_after_its_end(store: Store) -> None:
     """Ending it takes the place of the attempt that a straggler would begin with."""
-    entry = take(store, 1)
-    ticks.conclude(store, entry, MISSED, now=THREE)
+    record = take(store, 1)
+    end_tick(store, record, MISSED, now=THREE)
 
     with pytest.raises(AlreadyClaimed):
-        store.begin_run(Run(pipeline="p"), ticks.attempt_claim("p", entry.tick.name, 1))
+        store.begin_run(Run(pipeline="p"), attempt_claim("p", record.tick.name, 1))
 
     assert list(store.runs("p")) == []
-    assert ticks.entry(store, "p", entry.tick.name).attempts == 0
+    assert read_tick(store, "p", record.tick.name).attempts == 0
 
 
 def test_a_tick_whose_run_has_just_begun_does_not_end(store: Store) -> None:
     """Who had not seen that run yet is told to look again."""
-    entry = take(store, 1)
-    store.begin_run(Run(pipeline="p"), ticks.attempt_claim("p", entry.tick.name, 1))
+    record = take(store, 1)
+    store.begin_run(Run(pipeline="p"), attempt_claim("p", record.tick.name, 1))
 
-    assert not ticks.conclude(store, entry, MISSED, now=THREE)
+    assert not end_tick(store, record, MISSED, now=THREE)
 
-    again = ticks.entry(store, "p", entry.tick.name)
-    assert (again.ending, again.attempts, again.after_run) == (None, 1, 0)
-    assert ticks.conclude(store, again, RAN, now=THREE)
+    again = read_tick(store, "p", record.tick.name)
+    assert (again.end, again.attempts, again.after_run) == (None, 1, 0)
+    assert end_tick(store, again, RAN, now=THREE)
 
 
 def test_a_tick_taken_and_ended_at_once_is_never_open(store: Store) -> None:
     """Nobody can find it half done."""
-    take(store, 1, ending=MISSED)
+    take(store, 1, end=MISSED)
 
-    assert ticks.open_ticks(store, "p") == []
-    assert [e.ending for e in ticks.entries(store, "p")] == [MISSED]
+    assert list_open(store, "p") == []
+    assert [e.end for e in list_ticks(store, "p")] == [MISSED]
 
 
-def test_entries_come_newest_first(store: Store) -> None:
+def test_ticks_are_listed_newest_first(store: Store) -> None:
     """As many as asked for, or back to a moment."""
     for day in range(1, 6):
-        take(store, day, ending=RAN)
+        take(store, day, end=RAN)
 
-    assert [e.tick.span for e in ticks.entries(store, "p", limit=2)] == [5, 4]
-    assert [e.tick.span for e in ticks.entries(store, "p", since=THREE + 3 * DAY)] == [5, 4, 3]
-    assert ticks.newest(store, "p").tick == tick(5)
+    assert [e.tick.span for e in list_ticks(store, "p", limit=2)] == [5, 4]
+    assert [e.tick.span for e in list_ticks(store, "p", since=THREE + 3 * DAY)] == [5, 4, 3]
+    assert newest_tick(store, "p").tick == tick(5)
 
 
 def test_what_is_over_is_not_looked_at_again(store: Store) -> None:
     """However long the history, the open ones are found in a few questions."""
     for day in range(1, 30):
-        take(store, day, ending=RAN)
-    open_ones = [take(store, 30), take(store, 31, ending=RAN), take(store, 32)]
+        take(store, day, end=RAN)
+    open_ones = [take(store, 30), take(store, 31, end=RAN), take(store, 32)]
     asked = counting(store)
 
-    found = ticks.open_ticks(store, "p")
+    found = list_open(store, "p")
 
     assert [e.name for e in found] == [open_ones[0].name, open_ones[2].name]
     assert len(asked) < 40
@@ -162,61 +182,61 @@ def counting(store: Store) -> list[str]:
     return asked
 
 
-def test_an_end_that_nobody_was_told_of_is_found(store: Store) -> None:
+def test_an_end_without_an_alert_is_found(store: Store) -> None:
     """Who recorded it may have died before the alert was in the outbox."""
-    entry = take(store, 1)
-    ticks.conclude(store, entry, FAILED, now=THREE)
-    take(store, 2, ending=RAN)
+    record = take(store, 1)
+    end_tick(store, record, FAILED, now=THREE)
+    take(store, 2, end=RAN)
 
-    (found,) = ticks.unsettled(store, "p")
-    ticks.alerted(store, found)
+    (found,) = list_unsettled(store, "p")
+    mark_alerted(store, found)
 
-    assert found.ending == FAILED
-    assert ticks.unsettled(store, "p") == []
-    assert ticks.open_ticks(store, "p") == []
+    assert found.end == FAILED
+    assert list_unsettled(store, "p") == []
+    assert list_open(store, "p") == []
 
 
 def test_a_quiet_end_needs_no_alert(store: Store) -> None:
     """A tick in a pause was meant not to run."""
-    take(store, 1, ending=Ending(outcome=Outcome.MISSED, why="paused", quiet=True))
+    take(store, 1, end=TickEnd(outcome=TickOutcome.MISSED, why="paused", quiet=True))
 
-    assert ticks.unsettled(store, "p") == []
-    assert len(ticks.missed(store, "p")) == 1
+    assert list_unsettled(store, "p") == []
+    assert len(list_missed(store, "p")) == 1
 
 
 def test_an_open_tick_is_adopted_by_one(store: Store) -> None:
     """Two who see its holder dead do not both look after it."""
-    entry = take(store, 1)
+    record = take(store, 1)
 
-    adopted = ticks.adopt(store, entry, holder=2)
+    adopted = adopt_tick(store, record, holder=2)
 
     assert adopted.holder == 2
-    assert ticks.adopt(store, entry, holder=3) is None
-    assert ticks.entry(store, "p", entry.tick.name).holder == 2
-    assert ticks.adopt(store, adopted, holder=4).holder == 4
+    assert adopt_tick(store, record, holder=3) is None
+    assert read_tick(store, "p", record.tick.name).holder == 2
+    assert adopt_tick(store, adopted, holder=4).holder == 4
 
 
-def test_missed_lists_what_nobody_has_made_good(store: Store) -> None:
-    """A later run of a span makes good all that was lost of it."""
-    for day, ending in [(1, MISSED), (2, RAN), (3, FAILED), (4, MISSED)]:
-        take(store, day, ending=ending)
+def test_missed_ticks_are_those_that_no_run_has_recovered(store: Store) -> None:
+    """A later run of a span recovers all its missed ticks."""
+    for day, end in [(1, MISSED), (2, RAN), (3, FAILED), (4, MISSED)]:
+        take(store, day, end=end)
 
-    recovered = ticks.recover(store, "p", span=3, run=9)
+    recovered = recover_ticks(store, "p", span=3, run=9)
 
     assert [(e.tick.span, e.recovered) for e in recovered] == [(3, 9)]
-    assert [e.tick.span for e in ticks.missed(store, "p")] == [1, 4]
-    assert ticks.recover(store, "p", span=3, run=10) == []
+    assert [e.tick.span for e in list_missed(store, "p")] == [1, 4]
+    assert recover_ticks(store, "p", span=3, run=10) == []
 
 
-def test_what_was_made_good_is_not_looked_at_again(store: Store) -> None:
+def test_recovered_ticks_are_not_looked_at_again(store: Store) -> None:
     """Years of failures that were recovered cost nothing."""
     for day in range(1, 20):
-        take(store, day, ending=MISSED)
-        ticks.recover(store, "p", span=day, run=day)
-    take(store, 20, ending=MISSED)
+        take(store, day, end=MISSED)
+        recover_ticks(store, "p", span=day, run=day)
+    take(store, 20, end=MISSED)
     asked = counting(store)
 
-    assert [e.tick.span for e in ticks.missed(store, "p")] == [20]
+    assert [e.tick.span for e in list_missed(store, "p")] == [20]
     assert len(asked) < 30
 
 
@@ -224,50 +244,51 @@ def test_the_end_of_a_run_that_is_ended_for_a_later_tick_is_announced(store: Sto
     """So that whoever sees it end knows why, whoever that will be."""
     take(store, 1)
 
-    ticks.overrun(store, "p", tick(1).name, by=tick(2).name)
-    ticks.overrun(store, "p", tick(1).name, by=tick(2).name)
+    mark_overrun(store, "p", tick(1).name, by=tick(2).name)
+    mark_overrun(store, "p", tick(1).name, by=tick(2).name)
 
-    assert ticks.overrun_by(store, "p", tick(1).name) == tick(2).name
-    assert ticks.overrun_by(store, "p", tick(2).name) is None
+    assert read_overrun(store, "p", tick(1).name) == tick(2).name
+    assert read_overrun(store, "p", tick(2).name) is None
 
 
 def test_a_schedule_counts_since_it_was_first_known(store: Store) -> None:
     """A file that is loaded again changes what is known, not since when."""
-    first = Scheduled(pipeline="p", timetable={"cron": "@daily"}, since=THREE, source="p.py", pushes=("Pusher/pushed",))
-    later = Scheduled(pipeline="p", timetable={"cron": "@hourly"}, since=THREE + DAY, source="p.py")
+    daily, hourly = (Timetable("p", cron=cron) for cron in ("@daily", "@hourly"))
+    first = ScheduleRecord(timetable=daily, since=THREE, source="p.py", pushes=("Pusher/pushed",))
+    later = ScheduleRecord(timetable=hourly, since=THREE + DAY, source="p.py")
 
-    ticks.put_schedule(store, first)
-    known = ticks.put_schedule(store, later)
-    ticks.put_schedule(store, Scheduled(pipeline="q", timetable={}, since=THREE))
+    put_schedule(store, first)
+    known = put_schedule(store, later)
+    put_schedule(store, ScheduleRecord(timetable=replace(daily, pipeline="q"), since=THREE))
 
     assert known.since == THREE
-    assert ticks.schedule(store, "p") == known
-    assert known.timetable == {"cron": "@hourly"}
-    assert ticks.scheduled(store) == ["p", "q"]
-    assert ticks.schedule(store, "nobody") is None
+    assert read_schedule(store, "p") == known
+    assert known.timetable == hourly
+    assert list_schedules(store) == ["p", "q"]
+    assert read_schedule(store, "nobody") is None
 
 
 def test_a_pause_holds_until_its_time_or_until_it_is_resumed(store: Store) -> None:
     """Whichever comes first."""
-    ticks.pause(store, "p", who="ann", why="new disk", now=THREE, until=THREE + 2 * DAY)
-    assert ticks.paused(store, "p", THREE + DAY).why == "new disk"
-    assert ticks.paused(store, "p", THREE + 2 * DAY) is None
+    pause_schedule(store, "p", who="ann", why="new disk", now=THREE, until=THREE + 2 * DAY)
+    assert current_pause(store, "p", THREE + DAY).why == "new disk"
+    assert current_pause(store, "p", THREE + 2 * DAY) is None
 
-    resumed = ticks.resume(store, "p", who="bob", now=THREE + DAY)
+    resumed = resume_schedule(store, "p", who="bob", now=THREE + DAY)
 
     assert resumed.resumed_by == "bob"
-    assert ticks.paused(store, "p", THREE + DAY) is None
-    assert ticks.resume(store, "p", who="bob", now=THREE + DAY) is None
+    assert current_pause(store, "p", THREE + DAY) is None
+    assert resume_schedule(store, "p", who="bob", now=THREE + DAY) is None
 
 
 def test_pauses_of_the_past_are_known(store: Store) -> None:
     """A scheduler that was down while a pause began and ended knows which ticks fell into it."""
     at: Callable[[int], datetime] = lambda day: THREE + day * DAY  # noqa: E731
-    ticks.pause(store, "p", who="ann", why="first", now=at(0), until=at(1))
-    ticks.pause(store, "p", who="ann", why="second", now=at(2))
-    ticks.pause(store, "p", who="ann", why="takes its place", now=at(4), until=at(5))
+    pause_schedule(store, "p", who="ann", why="first", now=at(0), until=at(1))
+    pause_schedule(store, "p", who="ann", why="second", now=at(2))
+    pause_schedule(store, "p", who="ann", why="takes its place", now=at(4), until=at(5))
 
-    found = ticks.pauses(store, "p", since=at(3))
+    found = list_pauses(store, "p", since=at(3))
 
     assert [p.why for p in found] == ["second", "takes its place"]
     assert [[p.holds(at(day)) for day in (1, 2, 3, 4, 5)] for p in found] == [

@@ -4,8 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spanwise.scheduler.schedule.due import LISTED, Due, Older, due
-from spanwise.scheduler.schedule.schedule import Catchup, Tick, Timetable, hours_before, starts, ticks
+from spanwise.scheduler.schedule.due import LISTED, DueTicks, OlderTicks, find_due
+from spanwise.scheduler.schedule.span_rule import hours_before
+from spanwise.scheduler.schedule.ticks import Tick, starts, ticks
+from spanwise.scheduler.schedule.timetable import Catchup, Timetable
 
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -15,7 +17,7 @@ def hourly(**terms: object) -> Timetable:
     return Timetable("flights", **{"cron": "0 * * * *", **terms})  # type: ignore[arg-type]
 
 
-def names(found: Due) -> list[str]:
+def names(found: DueTicks) -> list[str]:
     return [tick.name for tick in found.run]
 
 
@@ -23,8 +25,8 @@ def test_nothing_is_due_before_the_tick() -> None:
     """Not a microsecond before; at the tick itself it is."""
     table = hourly()
 
-    before = due(table, NOON - HOUR, NOON - timedelta(microseconds=1))
-    at = due(table, NOON - HOUR, NOON)
+    before = find_due(table, NOON - HOUR, NOON - timedelta(microseconds=1))
+    at = find_due(table, NOON - HOUR, NOON)
 
     assert (before.run, before.missed) == ((), ())
     assert before.next is not None
@@ -39,7 +41,7 @@ def test_a_recorded_tick_is_never_due_again() -> None:
     table = hourly()
 
     for later in (timedelta(0), SECOND, HOUR - SECOND):
-        assert due(table, NOON, NOON + later).run == ()
+        assert find_due(table, NOON, NOON + later).run == ()
 
 
 @pytest.mark.parametrize("zone", ["America/New_York", "Australia/Lord_Howe", "UTC"])
@@ -53,7 +55,7 @@ def test_whoever_wakes_up_at_random_runs_each_tick_once_and_never_early(zone: st
         now, since = begin, begin
         run: list[Tick] = []
         while now < begin + 2 * DAY:
-            found = due(table, since, now)
+            found = find_due(table, since, now)
             assert found.missed == ()
             assert all(tick.at <= starts(table, tick) <= now for tick in found.run)
             assert found.next is not None
@@ -71,7 +73,7 @@ def test_whoever_wakes_up_at_random_runs_each_tick_once_and_never_early(zone: st
 
 def test_the_latest_missed_tick_is_made_up_for() -> None:
     """The others are told, with how late they were noticed."""
-    found = due(hourly(), NOON - 4 * HOUR, NOON + 30 * MINUTE)
+    found = find_due(hourly(), NOON - 4 * HOUR, NOON + 30 * MINUTE)
 
     assert names(found) == ["2026-05-01T12:00Z"]
     assert [missed.tick.name[11:13] for missed in found.missed] == ["09", "10", "11"]
@@ -82,17 +84,17 @@ def test_skip_makes_up_for_none_but_runs_what_has_just_come() -> None:
     """A tick is missed when it is noticed more than a minute late, or later than the misfire grace."""
     table = hourly(catchup=Catchup.SKIP)
 
-    assert names(due(table, NOON - 2 * HOUR, NOON + 59 * SECOND)) == ["2026-05-01T12:00Z"]
-    late = due(table, NOON - 2 * HOUR, NOON + 61 * SECOND)
+    assert names(find_due(table, NOON - 2 * HOUR, NOON + 59 * SECOND)) == ["2026-05-01T12:00Z"]
+    late = find_due(table, NOON - 2 * HOUR, NOON + 61 * SECOND)
     assert late.run == ()
     assert len(late.missed) == 2
     assert "catchup=skip" in late.missed[1].why
-    assert names(due(hourly(catchup=Catchup.SKIP, misfire_grace_s=600), NOON - HOUR, NOON + 599 * SECOND)) != []
+    assert names(find_due(hourly(catchup=Catchup.SKIP, misfire_grace_s=600), NOON - HOUR, NOON + 599 * SECOND)) != []
 
 
 def test_all_makes_up_for_each_up_to_a_limit() -> None:
     """The newest so many, the oldest first; what is older is told."""
-    found = due(hourly(catchup=Catchup.ALL, catchup_limit=3), NOON - 6 * HOUR, NOON)
+    found = find_due(hourly(catchup=Catchup.ALL, catchup_limit=3), NOON - 6 * HOUR, NOON)
 
     assert [name[11:13] for name in names(found)] == ["10", "11", "12"]
     assert [missed.tick.name[11:13] for missed in found.missed] == ["07", "08", "09"]
@@ -104,11 +106,11 @@ def test_a_tick_that_is_later_than_the_misfire_grace_is_missed(catchup: Catchup)
     """Whatever is made up for otherwise."""
     table = hourly(catchup=catchup, misfire_grace_s=1800)
 
-    found = due(table, NOON - 2 * HOUR, NOON + 31 * MINUTE)
+    found = find_due(table, NOON - 2 * HOUR, NOON + 31 * MINUTE)
 
     assert found.run == ()
     assert found.missed[-1].why == "noticed 31 min 00 s late, more than the misfire grace of 30 min 00 s"
-    assert names(due(table, NOON - 2 * HOUR, NOON + 30 * MINUTE)) == ["2026-05-01T12:00Z"]
+    assert names(find_due(table, NOON - 2 * HOUR, NOON + 30 * MINUTE)) == ["2026-05-01T12:00Z"]
 
 
 def test_missed_ticks_come_before_those_that_run() -> None:
@@ -120,7 +122,7 @@ def test_missed_ticks_come_before_those_that_run() -> None:
             catchup_limit=dice.randint(1, 5),
             misfire_grace_s=dice.choice([None, 60, 7200]),
         )
-        found = due(table, NOON - dice.randint(1, 12) * HOUR, NOON + dice.randint(0, 59) * MINUTE)
+        found = find_due(table, NOON - dice.randint(1, 12) * HOUR, NOON + dice.randint(0, 59) * MINUTE)
 
         order = [missed.tick for missed in found.missed] + list(found.run)
         assert order == sorted(order, key=lambda tick: tick.at)
@@ -129,7 +131,9 @@ def test_missed_ticks_come_before_those_that_run() -> None:
 
 def test_a_paused_schedule_runs_nothing_and_says_why() -> None:
     """Its ticks are missed for that reason, and the next one is known."""
-    found = due(hourly(catchup=Catchup.ALL), NOON - 2 * HOUR, NOON, paused="paused by Ann: the source is being mended")
+    found = find_due(
+        hourly(catchup=Catchup.ALL), NOON - 2 * HOUR, NOON, paused="paused by Ann: the source is being mended"
+    )
 
     assert found.run == ()
     assert {missed.why for missed in found.missed} == {"paused by Ann: the source is being mended"}
@@ -143,22 +147,22 @@ def test_nothing_is_due_while_the_clock_is_behind_the_last_recorded_tick() -> No
     """A clock set back by hours repeats no tick, and says how far back it stands."""
     table = hourly(catchup=Catchup.ALL)
 
-    found = due(table, NOON, NOON - 5 * HOUR)
+    found = find_due(table, NOON, NOON - 5 * HOUR)
 
     assert (found.run, found.missed) == ((), ())
     assert found.set_back == 5 * HOUR
     assert found.next is not None
     assert found.next.at == NOON + HOUR
-    assert due(table, NOON, NOON).set_back == timedelta(0)
+    assert find_due(table, NOON, NOON).set_back == timedelta(0)
 
 
 def test_a_clock_set_forward_is_like_a_time_in_which_nothing_ran() -> None:
     """The ticks it jumped over are missed or made up for, each once, also when it is set right again."""
     table = hourly()
 
-    forward = due(table, NOON, NOON + 5 * HOUR)
+    forward = find_due(table, NOON, NOON + 5 * HOUR)
     since = forward.run[-1].at
-    right = due(table, since, NOON + SECOND)
+    right = find_due(table, since, NOON + SECOND)
 
     assert (len(forward.run), len(forward.missed)) == (1, 4)
     assert (right.run, right.missed) == ((), ())
@@ -171,7 +175,7 @@ def test_an_ended_schedule_has_no_next_tick() -> None:
     """Its last ticks are still due."""
     table = hourly(end=NOON)
 
-    found = due(table, NOON - HOUR, NOON + DAY)
+    found = find_due(table, NOON - HOUR, NOON + DAY)
 
     assert names(found) == ["2026-05-01T12:00Z"]
     assert found.next is None
@@ -181,8 +185,8 @@ def test_nothing_is_due_before_the_start() -> None:
     """However long ago the schedule was first loaded."""
     table = hourly(start=NOON, catchup=Catchup.ALL)
 
-    assert due(table, NOON - DAY, NOON - SECOND).run == ()
-    assert names(due(table, NOON - DAY, NOON)) == ["2026-05-01T12:00Z"]
+    assert find_due(table, NOON - DAY, NOON - SECOND).run == ()
+    assert names(find_due(table, NOON - DAY, NOON)) == ["2026-05-01T12:00Z"]
 
 
 @pytest.mark.parametrize("catchup", list(Catchup))
@@ -191,13 +195,13 @@ def test_years_of_missed_minutes_are_summed_up(catchup: Catchup) -> None:
     table = hourly(cron="* * * * *", catchup=catchup)
 
     begin = time.process_time()
-    found = due(table, NOON - 3650 * DAY, NOON)
+    found = find_due(table, NOON - 3650 * DAY, NOON)
     took_s = time.process_time() - begin
 
     listed = [missed.tick.at for missed in found.missed] + [tick.at for tick in found.run]
     assert listed == [NOON - MINUTE * n for n in range(LISTED - 1, -1, -1)]
     assert len(found.run) == (100 if catchup is Catchup.ALL else 1)
-    assert found.older == Older(first=NOON - 3650 * DAY + MINUTE, last=NOON - LISTED * MINUTE, about=5_300_000)
+    assert found.older == OlderTicks(first=NOON - 3650 * DAY + MINUTE, last=NOON - LISTED * MINUTE, about=5_300_000)
     assert found.next is not None
     assert found.next.at == NOON + MINUTE
     assert took_s < 1.0
@@ -207,19 +211,19 @@ def test_the_gap_that_is_just_too_long_to_list_has_one_older_tick() -> None:
     """None is lost between what is listed and what is summed up."""
     table = hourly()
 
-    fits = due(table, NOON - LISTED * HOUR, NOON)
-    longer = due(table, NOON - (LISTED + 1) * HOUR, NOON)
+    fits = find_due(table, NOON - LISTED * HOUR, NOON)
+    longer = find_due(table, NOON - (LISTED + 1) * HOUR, NOON)
 
     assert fits.older is None
     assert len(fits.missed) + len(fits.run) == LISTED
-    assert longer.older == Older(first=NOON - LISTED * HOUR, last=NOON - LISTED * HOUR, about=1)
+    assert longer.older == OlderTicks(first=NOON - LISTED * HOUR, last=NOON - LISTED * HOUR, about=1)
     assert len(longer.missed) + len(longer.run) == LISTED
 
 
 def test_a_long_gap_with_jitter_runs_nothing_early() -> None:
     """The newest tick has come, and its jitter has not passed: it is the next one."""
     table = hourly(jitter_s=3600, catchup=Catchup.LATEST)
-    found = due(table, NOON - 400 * HOUR, NOON)
+    found = find_due(table, NOON - 400 * HOUR, NOON)
 
     assert starts(table, found.run[-1]) <= NOON
     assert found.next is not None
@@ -237,7 +241,7 @@ def test_a_thousand_schedules_are_decided_in_a_quarter_of_a_second() -> None:
     took_s = []
     for minute in range(3):
         begin = time.process_time()
-        found = [due(table, NOON + (minute - 1) * MINUTE, NOON + minute * MINUTE) for table in tables]
+        found = [find_due(table, NOON + (minute - 1) * MINUTE, NOON + minute * MINUTE) for table in tables]
         took_s.append(time.process_time() - begin)
         assert sum(len(each.run) for each in found) >= 500
 

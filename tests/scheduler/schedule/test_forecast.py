@@ -6,31 +6,40 @@ import pytest
 
 from spanwise.orchestrator import Execution, Run, State
 from spanwise.orchestrator.store import MemoryStore
-from spanwise.scheduler.schedule import forecast as forecasts
-from spanwise.scheduler.schedule.forecast import Course, Ran, course, forecast, ran, recent, shortest_interval
-from spanwise.scheduler.schedule.schedule import Timetable
+from spanwise.scheduler.ledger.past_runs import list_past_runs, measure_run
+from spanwise.scheduler.schedule.forecast import (
+    DurationTrend,
+    PastRun,
+    find_trend,
+    forecast_document,
+    format_forecast,
+    make_forecast,
+    shortest_interval,
+)
+from spanwise.scheduler.schedule.timetable import Timetable
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+LOAD = 0.8  # the default of the settings
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 HOURLY = Timetable("flights", cron="0 * * * *")
 
 
 def history(
     growth_s: float = 0.0, *, days: int = 60, noise_s: float = 60.0, base_s: float = 1800.0, seed: int = 1
-) -> list[Ran]:
+) -> list[PastRun]:
     """A run a day up to now, the newest first, of which the last takes `base_s` and the trainer two thirds of each."""
     dice = random.Random(seed)
     took = [(NOW - day * DAY, base_s - growth_s * day + dice.gauss(0, noise_s)) for day in range(1, days + 1)]
-    return [Ran(started=at, took_s=s, nodes_s={"Trainer": s * 2 / 3, "Transform": 60.0}) for at, s in took]
+    return [PastRun(started=at, took_s=s, nodes_s={"Trainer": s * 2 / 3, "Transform": 60.0}) for at, s in took]
 
 
 def test_the_median_and_the_95th_percentile_are_those_of_the_runs() -> None:
     """Between the two runs around it, as NumPy has it."""
-    found = course([(NOW - day * DAY, float(day)) for day in range(1, 8)], NOW)
+    found = find_trend([(NOW - day * DAY, float(day)) for day in range(1, 8)], NOW)
 
     assert (found.count, found.median_s) == (7, 4.0)
     assert found.p95_s == pytest.approx(6.7)
-    assert course([(NOW, 5.0)], NOW) == Course(count=1, median_s=5.0, p95_s=5.0, now_s=5.0, high_s=5.0)
+    assert find_trend([(NOW, 5.0)], NOW) == DurationTrend(count=1, median_s=5.0, p95_s=5.0, now_s=5.0, high_s=5.0)
 
 
 def test_growth_is_found_and_odd_runs_do_not_move_it() -> None:
@@ -39,7 +48,7 @@ def test_growth_is_found_and_odd_runs_do_not_move_it() -> None:
     odd = [replace(each, took_s=each.took_s * 3) if n % 10 == 3 else each for n, each in enumerate(runs)]
 
     for given in (runs, odd):
-        found = forecast(HOURLY, given, NOW).run
+        found = make_forecast(HOURLY, given, NOW).run
         assert found is not None
         assert found.growth_s == pytest.approx(20, abs=3)
         assert found.now_s == pytest.approx(1800, abs=100)
@@ -48,14 +57,14 @@ def test_growth_is_found_and_odd_runs_do_not_move_it() -> None:
 
 def test_runs_that_do_not_grow_are_seldom_taken_to() -> None:
     """One history in a hundred, by chance."""
-    grown = sum(bool(course([(r.started, r.took_s) for r in history(seed=n)], NOW).growth_s) for n in range(200))
+    grown = sum(bool(find_trend([(r.started, r.took_s) for r in history(seed=n)], NOW).growth_s) for n in range(200))
 
     assert grown <= 8
 
 
 def test_of_a_few_runs_no_growth_is_said() -> None:
     """Three that happen to be longer each time are no trend."""
-    found = forecast(HOURLY, history(60.0, days=7, noise_s=0.0), NOW).run
+    found = make_forecast(HOURLY, history(60.0, days=7, noise_s=0.0), NOW).run
 
     assert found is not None
     assert found.growth_s == 0.0
@@ -63,7 +72,7 @@ def test_of_a_few_runs_no_growth_is_said() -> None:
 
 def test_the_first_overrun_is_when_one_run_in_twenty_takes_longer_than_the_interval() -> None:
     """Half an hour is left, of which the runs take a minute more each day."""
-    found = forecast(HOURLY, history(60.0, noise_s=1.0), NOW)
+    found = make_forecast(HOURLY, history(60.0, noise_s=1.0), NOW)
 
     assert found.first_overrun is not None
     assert abs(found.first_overrun - (NOW + 29 * DAY)) < 2 * DAY
@@ -73,9 +82,9 @@ def test_the_first_overrun_is_when_one_run_in_twenty_takes_longer_than_the_inter
 
 def test_runs_that_do_not_grow_never_overrun_until_they_take_too_long() -> None:
     """Then at any tick."""
-    steady = forecast(HOURLY, history(), NOW)
-    long = forecast(HOURLY, history(base_s=3700.0), NOW)
-    shrinking = forecast(HOURLY, history(-10.0), NOW)
+    steady = make_forecast(HOURLY, history(), NOW)
+    long = make_forecast(HOURLY, history(base_s=3700.0), NOW)
+    shrinking = make_forecast(HOURLY, history(-10.0), NOW)
 
     assert steady.first_overrun is None
     assert shrinking.first_overrun is None
@@ -89,14 +98,14 @@ def test_runs_that_do_not_grow_never_overrun_until_they_take_too_long() -> None:
         (history(), ""),
         (history(base_s=3000.0), "a run takes up to 51 min"),
         (history(2.0), ""),
-        (history(60.0, noise_s=1.0), "if it goes on like this, overruns begin about 2026-05-"),
-        (history(base_s=5000.0), "an overrun is to be expected at any tick"),
+        (history(60.0, noise_s=1.0), "at this rate, overruns begin about 2026-05-"),
+        (history(base_s=5000.0), "any tick may overrun"),
         ([], ""),
     ],
 )
-def test_it_is_told_when_runs_come_close_to_the_interval_or_soon_will(runs: list[Ran], said: str) -> None:
+def test_it_is_told_when_runs_come_close_to_the_interval_or_soon_will(runs: list[PastRun], said: str) -> None:
     """Above four fifths of the time between two ticks, or when the first overrun is less than a month away."""
-    found = forecast(HOURLY, runs, NOW).alarming()
+    found = make_forecast(HOURLY, runs, NOW).alarm(LOAD)
 
     assert said in found
     assert bool(found) == bool(said)
@@ -104,13 +113,13 @@ def test_it_is_told_when_runs_come_close_to_the_interval_or_soon_will(runs: list
 
 def test_the_threshold_can_be_set() -> None:
     """For who wants to know earlier."""
-    assert forecast(HOURLY, history(), NOW).alarming(load=0.5)
-    assert not forecast(HOURLY, history(60.0, noise_s=1.0), NOW).alarming(horizon=10 * DAY)
+    assert make_forecast(HOURLY, history(), NOW).alarm(0.5)
+    assert not make_forecast(HOURLY, history(60.0, noise_s=1.0), NOW).alarm(LOAD, horizon=10 * DAY)
 
 
 def test_each_node_has_a_course_of_its_own() -> None:
     """So that one can see which of them grows."""
-    found = forecast(HOURLY, history(30.0), NOW)
+    found = make_forecast(HOURLY, history(30.0), NOW)
 
     assert found.nodes["Trainer"].growth_s == pytest.approx(20, abs=4)
     assert found.nodes["Transform"].growth_s == 0.0
@@ -118,24 +127,24 @@ def test_each_node_has_a_course_of_its_own() -> None:
 
 def test_a_forecast_for_people_is_a_few_facts() -> None:
     """The run against the interval, where that leads, and the nodes that take longest."""
-    facts = forecasts.facts(forecast(HOURLY, history(60.0, noise_s=0.0), NOW))
+    facts = format_forecast(make_forecast(HOURLY, history(60.0, noise_s=0.0), NOW))
 
     assert facts == {
-        "a run takes": "30 min 00 s (95 %: 30 min 00 s), grows by 1 min 00 s a day; going by 60 runs",
+        "a run takes": "30 min 00 s (95 %: 30 min 00 s), grows by 1 min 00 s a day; based on 60 runs",
         "of the interval": "50% of 1 h 00 min",
-        "first overrun": "if it goes on like this, overruns begin about 2026-05-31",
+        "first overrun": "at this rate, overruns begin about 2026-05-31",
         "slowest nodes": "Trainer 20 min 00 s (95 %: 20 min 00 s), grows by 40.0 s a day; "
         "Transform 1 min 00 s (95 %: 1 min 00 s)",
     }
-    long = forecasts.facts(forecast(HOURLY, history(base_s=5000.0), NOW))
+    long = format_forecast(make_forecast(HOURLY, history(base_s=5000.0), NOW))
     assert long["of the interval"].endswith("of 1 h 00 min; 60 of those runs took longer")
-    assert long["first overrun"] == "an overrun is to be expected at any tick"
+    assert long["first overrun"] == "any tick may overrun"
 
 
 def test_of_a_few_runs_nobody_is_told() -> None:
     """A percentile of them is none; that they overran has been told."""
-    assert not forecast(HOURLY, history(base_s=5000.0, days=7), NOW).alarming()
-    assert forecast(HOURLY, history(base_s=5000.0, days=8), NOW).alarming()
+    assert not make_forecast(HOURLY, history(base_s=5000.0, days=7), NOW).alarm(LOAD)
+    assert make_forecast(HOURLY, history(base_s=5000.0, days=8), NOW).alarm(LOAD)
 
 
 def test_the_interval_is_the_shortest_between_coming_ticks_without_jitter() -> None:
@@ -148,20 +157,20 @@ def test_the_interval_is_the_shortest_between_coming_ticks_without_jitter() -> N
 
 def test_without_runs_nothing_is_forecast() -> None:
     """And it says why."""
-    found = forecast(HOURLY, [], NOW)
+    found = make_forecast(HOURLY, [], NOW)
 
     assert (found.run, found.load, found.first_overrun) == (None, None, None)
-    assert forecasts.facts(found) == {"a run takes": "not known, since none of the whole pipeline is complete"}
-    assert forecasts.document(found)["run"] is None
+    assert format_forecast(found) == {"a run takes": "unknown, since no run of the whole pipeline is complete"}
+    assert forecast_document(found, LOAD)["run"] is None
 
 
 def test_a_forecast_for_programs_has_the_figures() -> None:
     """In seconds, and the first overrun in UTC."""
-    document = forecasts.document(forecast(HOURLY, history(60.0, noise_s=1.0), NOW))
+    document = forecast_document(make_forecast(HOURLY, history(60.0, noise_s=1.0), NOW), LOAD)
 
     assert document["interval_s"] == 3600.0
     assert str(document["first_overrun"]).startswith("2026-05-")
-    assert document["alarming"]
+    assert document["alarm"]
     assert list(document["nodes"]) == ["Trainer", "Transform"]  # type: ignore[arg-type]
 
 
@@ -196,16 +205,16 @@ def test_recent_runs_are_the_complete_ones_of_the_whole_pipeline() -> None:
     run(store, 3, base=2)
     store.begin_run(Run(pipeline="flights", nodes=("Ingest", "Train"), started=NOW))
 
-    found = recent(store, "flights")
+    found = list_past_runs(store, "flights")
 
     assert [each.started for each in found] == [NOW - day * DAY for day in (6, 7, 8)]
-    assert len(recent(store, "flights", limit=2)) == 2
+    assert len(list_past_runs(store, "flights", limit=2)) == 2
 
 
 def test_a_node_took_what_all_its_attempts_took_and_nothing_when_it_was_reused() -> None:
     """What came from the cache says nothing of how long the work takes."""
     store = MemoryStore()
 
-    found = ran(run(store, 1), store.executions(store.run("flights", 1)))
+    found = measure_run(run(store, 1), store.executions(store.run("flights", 1)))
 
-    assert found == Ran(started=NOW - DAY, took_s=3600.0, nodes_s={"Train": 1800.0})
+    assert found == PastRun(started=NOW - DAY, took_s=3600.0, nodes_s={"Train": 1800.0})

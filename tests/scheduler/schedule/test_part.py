@@ -17,12 +17,17 @@ from spanwise.scheduler.daemon import scheduled_run
 from spanwise.scheduler.daemon.loop import Cron
 from spanwise.scheduler.daemon.metrics import Metrics
 from spanwise.scheduler.daemon.pipeline_scheduler import Tools
-from spanwise.scheduler.ledger import ticks as ledger
-from spanwise.scheduler.ledger.ticks import Entry, Outcome, Scheduled
+from spanwise.scheduler.ledger.pauses import pause_schedule
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_schedules, put_schedule
+from spanwise.scheduler.ledger.ticks import TickRecord, list_ticks
 from spanwise.scheduler.project import settings
 from spanwise.scheduler.project.load import load
-from spanwise.scheduler.schedule import part, schedule
-from spanwise.scheduler.schedule.schedule import Schedule, Timetable, days_before, hours_before, rule_of, timetables_of
+from spanwise.scheduler.schedule.outcome import TickOutcome
+from spanwise.scheduler.schedule.part import completed_parts, select_part
+from spanwise.scheduler.schedule.schedule import Schedule, rule_of, timetables_of
+from spanwise.scheduler.schedule.schedule_key import INGEST, TRAIN
+from spanwise.scheduler.schedule.span_rule import days_before, hours_before
+from spanwise.scheduler.schedule.timetable import Timetable
 from tests.scheduler.backfill import conftest as lake
 from tests.scheduler.backfill.conftest import World
 
@@ -45,7 +50,7 @@ class Clocked:
         self.jobs: list[scheduled_run.Job] = []
         known = settings.read(root=world.folder / ".spanwise")
         clock = Clock(now=lambda: self.now, monotonic=lambda: self.monotonic)
-        tools = Tools(root=known.root, config=None, site=alert.here(), start=self._start)
+        tools = Tools(root=known.root, config=None, site=alert.local_site(), start=self._start)
         self.metrics = Metrics(known.root)
         files = [str(world.folder / "days.py")]
         self.cron = Cron(files, known, clock=clock, tools=tools, metrics=self.metrics)
@@ -81,13 +86,13 @@ def clocked(world: World) -> Iterator[Clocked]:
     made.cron.leave()
 
 
-def ticks(world: World, line: str) -> list[Entry]:
+def ticks(world: World, line: str) -> list[TickRecord]:
     with world.store() as store:
-        return list(ledger.entries(store, line))[::-1]
+        return list(list_ticks(store, line))[::-1]
 
 
-def outcomes(world: World, line: str) -> list[Outcome | None]:
-    return [None if entry.ending is None else entry.ending.outcome for entry in ticks(world, line)]
+def outcomes(world: World, line: str) -> list[TickOutcome | None]:
+    return [None if entry.end is None else entry.end.outcome for entry in ticks(world, line)]
 
 
 def nodes(run: Run) -> list[str]:
@@ -114,7 +119,7 @@ def test_each_part_runs_by_its_own_clock(world: World, clocked: Clocked) -> None
     assert nodes(train) == ["RollingWindow", "Train", "Push"]
     assert (train.span, train.base) == (None, ingest.number)
     assert "2024-05-03 v1" in world.serving
-    assert outcomes(world, "days:ingest") == outcomes(world, "days:train") == [Outcome.RAN]
+    assert outcomes(world, "days:ingest") == outcomes(world, "days:train") == [TickOutcome.RAN]
     page = clocked.metrics.page("text/plain")[0].decode()
     for line in ("days:ingest", "days:train"):
         assert f'spanwise_ticks_total{{outcome="ran",pipeline="{line}"}} 1.0' in page
@@ -134,7 +139,7 @@ def test_a_tick_waits_for_the_run_of_the_other_part(world: World, clocked: Clock
     assert outcomes(world, "days:train") == [None]
     clocked.settle()
 
-    assert outcomes(world, "days:ingest") == outcomes(world, "days:train") == [Outcome.RAN]
+    assert outcomes(world, "days:ingest") == outcomes(world, "days:train") == [TickOutcome.RAN]
     assert [nodes(run)[0] for run in world.runs()] == ["Ingest", "RollingWindow"]
 
 
@@ -151,8 +156,8 @@ def test_a_tick_overruns_a_run_of_its_own_part(world: World, clocked: Clocked) -
     clocked.turn(timedelta(days=1))
     clocked.settle()
 
-    assert outcomes(world, "days:ingest") == [Outcome.RAN, Outcome.SKIPPED]
-    assert Outcome.SKIPPED not in outcomes(world, "days:train")
+    assert outcomes(world, "days:ingest") == [TickOutcome.RAN, TickOutcome.SKIPPED]
+    assert TickOutcome.SKIPPED not in outcomes(world, "days:train")
 
 
 @pytest.mark.slow
@@ -160,12 +165,12 @@ def test_a_pause_holds_for_both(world: World, clocked: Clocked) -> None:
     """It is one of the pipeline."""
     clocked.settle()
     with world.store() as store:
-        ledger.pause(store, "days", who="ann", why="new disks", now=clocked.now)
+        pause_schedule(store, "days", who="ann", why="new disks", now=clocked.now)
 
     clocked.turn(timedelta(hours=2))
     clocked.settle()
 
-    assert outcomes(world, "days:ingest") == outcomes(world, "days:train") == [Outcome.MISSED]
+    assert outcomes(world, "days:ingest") == outcomes(world, "days:train") == [TickOutcome.MISSED]
     assert world.runs() == []
 
 
@@ -175,10 +180,10 @@ def test_what_a_part_has_missed_is_made_good_by_a_run_that_reaches_its_end(world
     clocked.settle()
     clocked.turn(timedelta(hours=1))
     clocked.settle()
-    assert outcomes(world, "days:ingest") == [Outcome.FAILED]
+    assert outcomes(world, "days:ingest") == [TickOutcome.FAILED]
     code, out, _ = world("schedule", "missed", "days")
     assert code == 1
-    assert "days:ingest: 1 tick to make good" in out
+    assert "days:ingest: 1 missed tick needs backfilling" in out
 
     world.arrive(3)
     assert world("backfill", "days.py", "--missed")[0] == 0
@@ -207,18 +212,18 @@ def test_commands_name_the_part(world: World, clocked: Clocked) -> None:
 def test_a_schedule_by_parts_takes_the_place_of_one_for_the_whole(world: World, clocked: Clocked) -> None:
     """Else the ticks that no longer come would be overdue for ever."""
     since = MORNING - timedelta(days=2)
-    table = schedule.described(Timetable("days", cron="0 5 * * *"))
+    table = Timetable("days", cron="0 5 * * *")
     (world.folder / ".spanwise").mkdir()
     with world.store() as store:
-        ledger.put_schedule(store, Scheduled(pipeline="days", timetable=table, since=since))
+        put_schedule(store, ScheduleRecord(timetable=table, since=since))
 
     clocked.settle()
 
     with world.store() as store:
-        assert ledger.scheduled(store) == ["days:ingest", "days:train"]
-        back = ledger.put_schedule(store, Scheduled(pipeline="days", timetable=table, since=MORNING))
+        assert list_schedules(store) == ["days:ingest", "days:train"]
+        back = put_schedule(store, ScheduleRecord(timetable=table, since=MORNING))
         assert back.since == MORNING
-        assert ledger.scheduled(store) == ["days"]
+        assert list_schedules(store) == ["days"]
 
 
 def test_a_span_rule_is_that_of_what_is_ingested() -> None:
@@ -231,7 +236,7 @@ def test_a_span_rule_is_that_of_what_is_ingested() -> None:
     assert (ingest.pipeline, ingest.cron, ingest.span) == ("flights:ingest", "0 * * * *", hours_before(1))
     assert (train.pipeline, train.cron, train.span) == ("flights:train", "0 3 * * *", None)
     assert ingest.freshness is None
-    assert not train.doubts
+    assert not train.warnings
     assert rule_of(each, "train") == days_before(1)
 
 
@@ -275,11 +280,11 @@ def test_a_pipeline_in_one_piece_has_no_parts(world: World) -> None:
 def test_a_run_covers_the_parts_whose_ends_it_has_reached(world: World) -> None:
     """One that ends before the end of a part covers nothing of it."""
     pipeline = load(str(Path("days.py"))).pipeline
-    first, second = (part.selection(pipeline, each) for each in (part.INGEST, part.TRAIN))
+    first, second = (select_part(pipeline, each) for each in (INGEST, TRAIN))
     assert first is not None
     assert second is not None
 
-    assert part.covered(pipeline, first.run) == {"ingest"}
-    assert part.covered(pipeline, second.run) == {"", "train"}
-    assert part.covered(pipeline, pipeline.order) == {"", "ingest", "train"}
-    assert part.covered(pipeline, ["Ingest", "Train"]) == frozenset()
+    assert completed_parts(pipeline, first.run) == {"ingest"}
+    assert completed_parts(pipeline, second.run) == {"", "train"}
+    assert completed_parts(pipeline, pipeline.order) == {"", "ingest", "train"}
+    assert completed_parts(pipeline, ["Ingest", "Train"]) == frozenset()

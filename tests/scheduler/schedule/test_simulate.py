@@ -1,4 +1,3 @@
-import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -7,11 +6,13 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from spanwise.orchestrator import Calendar, UsageError
-from spanwise.scheduler.ledger.ticks import Outcome
 from spanwise.scheduler.schedule import simulate as simulation
 from spanwise.scheduler.schedule.duration import Duration
-from spanwise.scheduler.schedule.schedule import Catchup, OverrunPolicy, Timetable, days_before, hours_before, ticks
+from spanwise.scheduler.schedule.outcome import TickOutcome
 from spanwise.scheduler.schedule.simulate import Simulation, simulate
+from spanwise.scheduler.schedule.span_rule import days_before, hours_before
+from spanwise.scheduler.schedule.ticks import ticks
+from spanwise.scheduler.schedule.timetable import Catchup, OverrunPolicy, Timetable
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 MARCH = datetime(2026, 3, 1, tzinfo=UTC)
@@ -42,7 +43,7 @@ def test_allowtocomplete_skips_the_ticks_that_a_run_overruns() -> None:
 
     assert outcomes(played) == "rssrssrss"
     assert played.plays[1].why == "the run of 2026-03-01T00:00Z had not ended"
-    assert played.totals == {Outcome.RAN: 3, Outcome.SKIPPED: 6}
+    assert played.totals == {TickOutcome.RAN: 3, TickOutcome.SKIPPED: 6}
     assert len(played.lost) == 6
 
 
@@ -97,8 +98,8 @@ def test_an_outage_of_years_is_summed_up() -> None:
     )
 
     assert played.older == 580_000
-    assert played.totals[Outcome.RAN] > 60
-    assert played.totals[Outcome.MISSED] == 580_000
+    assert played.totals[TickOutcome.RAN] > 60
+    assert played.totals[TickOutcome.MISSED] == 580_000
 
 
 def test_one_seed_gives_one_play_and_one_tick_the_same_duration_under_both_policies() -> None:
@@ -112,7 +113,7 @@ def test_one_seed_gives_one_play_and_one_tick_the_same_duration_under_both_polic
     assert first == again
     assert first != simulate(table, MARCH, MARCH + 5 * DAY, duration, seed=2)
     took = {p.tick.name: p.ended - p.began for p in first.plays if p.began and p.ended}
-    both = [p for p in killing.plays if p.outcome is Outcome.RAN and p.tick.name in took and p.began and p.ended]
+    both = [p for p in killing.plays if p.outcome is TickOutcome.RAN and p.tick.name in took and p.began and p.ended]
     assert both
     assert all(p.ended - p.began == took[p.tick.name] for p in both if p.began and p.ended)
 
@@ -123,7 +124,7 @@ def test_days_on_which_the_clock_is_changed_are_played_as_they_are() -> None:
     table = Timetable("flights", cron="30 2 * * *", zone="America/New_York", span=days_before(1))
 
     played = simulate(table, datetime(2026, 3, 1, tzinfo=zone), datetime(2026, 4, 1, tzinfo=zone), Duration.parse("2h"))
-    text = simulation.told(played, Calendar.DAY)
+    text = simulation.format_simulation(played, Calendar.DAY)
 
     assert outcomes(played) == "r" * 31
     assert "2026-03-08T02:30  2026-03-08 03:00:00 EDT  2026-03-07  ran      2 h 00 min  gap: 02:30" in text
@@ -134,9 +135,12 @@ def test_of_many_ticks_only_the_notable_are_told() -> None:
     """Unless all are asked for."""
     played = simulate(hourly(), MARCH, MARCH + 10 * DAY, Duration.parse("normal(45m,10m)"), seed=1)
 
-    short, whole = simulation.told(played, Calendar.HOUR), simulation.told(played, Calendar.HOUR, whole=True)
+    short, whole = (
+        simulation.format_simulation(played, Calendar.HOUR),
+        simulation.format_simulation(played, Calendar.HOUR, whole=True),
+    )
 
-    skipped = played.totals[Outcome.SKIPPED]
+    skipped = played.totals[TickOutcome.SKIPPED]
     assert skipped > 3
     assert len(short.splitlines()) == skipped + 5
     assert len(whole.splitlines()) == 240 + 4
@@ -148,7 +152,7 @@ def test_a_simulation_for_programs_has_every_tick() -> None:
     """With its outcome, and the totals."""
     played = simulate(hourly(), MARCH, MARCH + 3 * HOUR, Duration.parse("90m"))
 
-    document = simulation.document(played, Calendar.HOUR)
+    document = simulation.simulation_document(played, Calendar.HOUR)
 
     assert document["totals"] == {"ran": 2, "skipped": 1}
     assert [tick["outcome"] for tick in document["ticks"]] == ["ran", "skipped", "ran"]  # type: ignore[index,union-attr,call-overload]
@@ -168,13 +172,10 @@ def test_a_time_that_ends_before_it_begins_is_refused() -> None:
         simulate(hourly(), MARCH, MARCH, Duration.parse("1m"))
 
 
-def test_a_year_of_hourly_ticks_is_played_in_two_seconds() -> None:
-    """With changes of the clock and spans."""
+def test_a_year_of_hourly_ticks_is_played() -> None:
+    """With changes of the clock and spans; `benchmarks/scheduler.py` has what it may take."""
     table = hourly(zone="America/New_York")
 
-    begin = time.process_time()
     played = simulate(table, MARCH, MARCH + 365 * DAY, Duration.parse("normal(40m,15m)"))
-    took_s = time.process_time() - begin
 
     assert len(played.plays) == 8760
-    assert took_s < 2.0

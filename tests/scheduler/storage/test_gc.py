@@ -35,7 +35,7 @@ from spanwise.orchestrator.testing import Trial
 from spanwise.resolvers import RollingWindow
 from spanwise.scheduler.backfill import record
 from spanwise.scheduler.backfill.record import Backfill, Stage
-from spanwise.scheduler.daemon import scheduled_run
+from spanwise.scheduler.ledger.holder import find_holder
 from spanwise.scheduler.project import settings
 from spanwise.scheduler.project.load import Loaded
 from spanwise.scheduler.storage import gc
@@ -378,7 +378,7 @@ def test_a_collection_is_no_overrun(yard: Yard) -> None:
     """A tick that comes while one holds the lease is not skipped: its run waits for that second."""
     yard.day(1)
     held = lease.acquire(yard.store, "flights", lease.COLLECTING)
-    going = scheduled_run.going(yard.store, "flights")
+    going = find_holder(yard.store, "flights")
     held.release()
 
     assert going is None

@@ -1,0 +1,41 @@
+"""Span resolvers: what a resolver that chooses by span says of its choice. Ports; `resolvers` implements them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.history import History
+
+
+class WantedSpan(Protocol):
+    """What a resolver says of one span that it wants."""
+
+    @property
+    def span(self) -> int: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def chosen(self) -> Artifact | None:
+        """The newest version; None when nothing was published for the span."""
+
+    @property
+    def superseded(self) -> tuple[Artifact, ...]:
+        """What was published for it before, oldest first."""
+
+
+@runtime_checkable
+class SpanResolver(Protocol):
+    """A resolver that chooses by span and says how."""
+
+    def explain(self, history: History, at: int | None = None) -> Sequence[WantedSpan]:
+        """Every span it wants, oldest first."""
+
+
+@runtime_checkable
+class WindowChecker(Protocol):
+    """A resolver that says whether a run could read a window that ends elsewhere."""
+
+    def refuse(self, history: History, found: Sequence[WantedSpan]) -> None:
+        """Raises ResolutionError when it could not."""

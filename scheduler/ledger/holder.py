@@ -1,0 +1,41 @@
+"""Holders: who holds a pipeline's lease, and which run it is making. Reads only."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from spanwise.orchestrator import lease, process
+from spanwise.orchestrator.lease import Holder
+from spanwise.orchestrator.run import Run, Trigger
+from spanwise.orchestrator.store import Store
+from spanwise.scheduler.schedule.schedule_key import parse_cause
+
+
+def find_holder(store: Store, pipeline: str, now: datetime | None = None) -> Holder | None:
+    """Who holds a pipeline and is not known to be dead.
+
+    A holder elsewhere whose heartbeat is old does not count: who tries to take its lease watches it first. Nor does a
+    garbage collection: who tries waits for that second.
+    """
+    holder = lease.current(store, pipeline)
+    if holder is None or holder.released or holder.purpose == lease.COLLECTING:
+        return None
+    lives = process.alive(holder.who)
+    if lives is None:
+        lives = abs((now or datetime.now(UTC)) - holder.last_beat).total_seconds() < lease.TTL_S
+    return holder if lives else None
+
+
+def find_run(store: Store, holder: Holder) -> Run | None:
+    """The run that a lease's holder is making; None before its first, or between two."""
+    for run in store.runs(holder.pipeline):
+        if run.token < holder.token:
+            return None
+        if run.token == holder.token and not run.state.ended:
+            return run
+    return None
+
+
+def is_of_another_key(run: Run, key: str) -> bool:
+    """Whether a run is a scheduled one of another part of its pipeline, which never overruns this one."""
+    return run.trigger is Trigger.SCHEDULE and parse_cause(run.pipeline, run.cause)[0] != key

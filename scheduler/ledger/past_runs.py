@@ -1,0 +1,37 @@
+"""Past runs: how long the last complete runs of a schedule, and their nodes, took. Reads only."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.store import Store
+from spanwise.scheduler.formatting import elapsed_s
+from spanwise.scheduler.schedule.forecast import HISTORY, PastRun
+from spanwise.scheduler.schedule.schedule_key import PARTS, parse_cause, part_of, pipeline_of
+
+
+def list_past_runs(store: Store, key: str, limit: int = HISTORY, *, nodes: bool = True) -> list[PastRun]:
+    """The last complete runs of the whole pipeline, newest first; without `nodes`, for speed, only what each took.
+
+    Partial runs, and those that failed or were ended, are left out: they say little of how long a run takes. Where the
+    parts of a pipeline are scheduled, it is those of the part.
+    """
+    runs = itertools.islice(store.runs(pipeline_of(key)), 3 * limit)
+    whole = list(itertools.islice((run for run in runs if _counts(run, key)), limit))
+    same = [run for run in whole if set(run.nodes) == set(whole[0].nodes)]
+    return [measure_run(run, store.executions(run) if nodes else []) for run in same]
+
+
+def _counts(run: Run, key: str) -> bool:
+    whole = parse_cause(run.pipeline, run.cause)[0] == key if part_of(key) in PARTS else run.base is None
+    return run.state is State.COMPLETE and whole and elapsed_s(run) is not None
+
+
+def measure_run(run: Run, executions: Sequence[Execution]) -> PastRun:
+    """What a complete run took."""
+    assert run.started is not None, "a run is recorded with its start"
+    worked = [execution for execution in executions if execution.state is not State.CACHED]
+    nodes = {e.node: sum(elapsed_s(other) or 0.0 for other in worked if other.node == e.node) for e in worked}
+    return PastRun(started=run.started, took_s=elapsed_s(run) or 0.0, nodes_s=nodes)

@@ -1,0 +1,88 @@
+"""Pauses in the ledger: times in which no scheduler takes ticks of a pipeline. `pause p#n` is its n-th."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from spanwise.orchestrator.claim_record import facts_of, record_of
+from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
+from spanwise.scheduler.ledger.numbered import newest_number, read_claim
+from spanwise.scheduler.schedule.schedule_key import pipeline_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulePause:
+    """A time in which a pipeline takes no ticks, in all its parts."""
+
+    number: int
+    who: str
+    why: str
+    since: datetime
+    until: datetime | None = None  #: None is until somebody resumes it
+    resumed: datetime | None = None
+    resumed_by: str = ""
+
+    def holds(self, at: datetime) -> bool:
+        """Whether the schedule was paused at that moment."""
+        ends = [moment for moment in (self.until, self.resumed) if moment is not None]
+        return self.since <= at and all(at < end for end in ends)
+
+
+def pause_schedule(
+    store: Store, key: str, *, who: str, why: str, now: datetime, until: datetime | None = None
+) -> SchedulePause:
+    """Keeps every scheduler from taking ticks of a pipeline; replaces the pause before it."""
+    while True:
+        number = newest_number(store, "pause", pipeline_of(key)) + 1
+        pause = SchedulePause(number=number, who=who, why=why, since=now, until=until)
+        try:
+            store.claim(_claim(key, pause))
+        except AlreadyClaimed:
+            continue
+        return pause
+
+
+def resume_schedule(store: Store, key: str, *, who: str, now: datetime) -> SchedulePause | None:
+    """Ends the pause that holds; None when there is none."""
+    held = current_pause(store, key, now)
+    if held is None:
+        return None
+    ended = replace(held, resumed=now, resumed_by=who)
+    store.amend(_claim(key, ended))
+    return ended
+
+
+def extend_pause(store: Store, key: str, pause: SchedulePause, *, until: datetime) -> None:
+    """Extends a pause until then, unless it was ended meanwhile."""
+    held = _read_pause(store, key, pause.number)
+    if held.resumed is None:
+        store.amend(_claim(key, replace(held, until=until)))
+
+
+def current_pause(store: Store, key: str, now: datetime) -> SchedulePause | None:
+    """The pause that holds now."""
+    number = newest_number(store, "pause", pipeline_of(key))
+    newest = _read_pause(store, key, number) if number else None
+    return newest if newest is not None and newest.holds(now) else None
+
+
+def list_pauses(store: Store, key: str, *, since: datetime) -> list[SchedulePause]:
+    """The pauses that held at `since` or later, oldest first, each ended at the latest where the next begins."""
+    pauses: list[SchedulePause] = []
+    for number in range(newest_number(store, "pause", pipeline_of(key)), 0, -1):
+        pause = _read_pause(store, key, number)
+        if pauses and (pause.until is None or pause.until > pauses[-1].since):
+            pause = replace(pause, until=pauses[-1].since)
+        if any(end is not None and end <= since for end in (pause.until, pause.resumed)):
+            break
+        pauses.append(pause)
+    return pauses[::-1]
+
+
+def _read_pause(store: Store, key: str, number: int) -> SchedulePause:
+    return record_of(SchedulePause, read_claim(store, "pause", f"{pipeline_of(key)}#{number}"))
+
+
+def _claim(key: str, pause: SchedulePause) -> Claim:
+    return Claim("pause", f"{pipeline_of(key)}#{pause.number}", facts_of(pause))

@@ -1,0 +1,92 @@
+"""Schedules in the ledger: each timetable as it was last loaded, so that it is known where the pipeline file is not.
+
+| claim            | is                                                                 |
+|------------------|--------------------------------------------------------------------|
+| `schedule k`     | the timetable of a schedule key, and since when it counts          |
+| `scheduled #n`   | the n-th schedule key that was ever scheduled                      |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from spanwise.orchestrator.claim_record import facts_of, record_of
+from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
+from spanwise.scheduler.ledger.numbered import newest_number, read_claim
+from spanwise.scheduler.schedule.schedule_key import DATA, PARTS, WHOLE, part_of, pipeline_of, schedule_key
+from spanwise.scheduler.schedule.timetable import Timetable
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleRecord:
+    """A schedule as the metadata knows it."""
+
+    timetable: Timetable
+    since: datetime  #: ticks after this moment count
+    source: str = ""  #: the file it was loaded from, `/path/file.py:name`
+    calendar: str = "number"  #: how its spans are shown
+    pushes: tuple[str, ...] = ()  #: where its pushed models are found, `node/key`
+    replaced: bool = False  #: the pipeline has another schedule now
+    created: datetime | None = field(default=None, compare=False)  #: when this was written
+
+    @property
+    def key(self) -> str:
+        """The schedule key."""
+        return self.timetable.pipeline
+
+
+def put_schedule(store: Store, loaded: ScheduleRecord) -> ScheduleRecord:
+    """Records a schedule as it was loaded; what is returned counts since it was first known."""
+    while True:
+        known = read_schedule(store, loaded.key)
+        if known is not None:
+            current = loaded if known.replaced else replace(loaded, since=known.since)
+            if current != known:
+                _replace_others(store, loaded.key)
+                store.amend(_claim(current))
+            return current
+        number = newest_number(store, "scheduled", "") + 1
+        try:
+            store.claim(_claim(loaded), Claim("scheduled", f"#{number}", {"key": loaded.key}))
+        except AlreadyClaimed:
+            continue
+        _replace_others(store, loaded.key)
+        return loaded
+
+
+def _replace_others(store: Store, key: str) -> None:
+    """A pipeline is scheduled as a whole or by parts: what it was before is over."""
+    pipeline, part = pipeline_of(key), part_of(key)
+    for other in () if part == DATA else PARTS if part == WHOLE else (WHOLE,):
+        known = read_schedule(store, schedule_key(pipeline, other))
+        if known is not None and not known.replaced:
+            store.amend(_claim(replace(known, replaced=True)))
+
+
+def read_schedule(store: Store, key: str) -> ScheduleRecord | None:
+    """A schedule as it was last loaded; None when it never was."""
+    claim = store.claimed("schedule", key)
+    return None if claim is None else record_of(ScheduleRecord, claim)
+
+
+def list_keys(store: Store, pipeline: str) -> list[str]:
+    """The schedule keys of a pipeline: what of it is scheduled, and what runs because data has arrived."""
+    named = [schedule_key(pipeline, part) for part in (WHOLE, *PARTS, DATA)]
+    return [key for key in named if _is_current(store, key)]
+
+
+def list_schedules(store: Store) -> list[str]:
+    """The schedule keys of all pipelines, in the order in which they were first scheduled; not replaced ones."""
+    newest = newest_number(store, "scheduled", "")
+    named = [str(read_claim(store, "scheduled", f"#{n}").facts["key"]) for n in range(1, newest + 1)]
+    return [key for key in named if _is_current(store, key)]
+
+
+def _is_current(store: Store, key: str) -> bool:
+    known = read_schedule(store, key)
+    return known is not None and not known.replaced
+
+
+def _claim(record: ScheduleRecord) -> Claim:
+    return Claim("schedule", record.key, facts_of(record, without=["created"]))

@@ -1,0 +1,253 @@
+"""Schedule status as text and as documents: ticks, missed ticks, schedules, schedulers and pauses."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from datetime import datetime
+
+from spanwise.orchestrator.calendar import Calendar
+from spanwise.orchestrator.record import to_plain
+from spanwise.orchestrator.run import as_typed
+from spanwise.scheduler.formatting import (
+    Document,
+    elapsed_s,
+    format_count,
+    format_duration,
+    format_span,
+    format_table,
+    format_time,
+    iso_time,
+    span_document,
+)
+from spanwise.scheduler.ledger.heartbeat import SchedulerRecord
+from spanwise.scheduler.ledger.pauses import SchedulePause
+from spanwise.scheduler.ledger.schedule_status import (
+    ExplainedTick,
+    ScheduleStatus,
+    join_reasons,
+    list_problems,
+    recovery_command,
+)
+from spanwise.scheduler.ledger.schedules import ScheduleRecord
+from spanwise.scheduler.ledger.ticks import TickRecord
+from spanwise.scheduler.schedule.forecast import Forecast, format_forecast
+from spanwise.scheduler.schedule.outcome import TickOutcome
+from spanwise.scheduler.schedule.schedule_key import pipeline_of
+from spanwise.scheduler.schedule.timetable import Timetable
+
+_WIDTH = 100  # of a reason in a table
+_FEW = 3  # ticks that nobody took, up to which each has a line of its own
+
+
+# --- for people
+
+
+def format_past_ticks(ticks: Sequence[ExplainedTick], timetable: Timetable, calendar: Calendar) -> str:
+    """Past ticks as a table, times in the schedule's zone; those nobody took for one reason share a line."""
+    if not ticks:
+        return f"{timetable.pipeline} had no tick in that time."
+    rows = []
+    for (outcome, why, taken), group in itertools.groupby(ticks, lambda e: (e.outcome, e.why, e.record is not None)):
+        same = list(group)
+        if not taken and len(same) > _FEW:
+            first, last = (format_span(each.tick.span, calendar) for each in (same[0], same[-1]))
+            span = first if first == last else f"{first}..{last}"
+            came = f"{format_time(same[0].tick.at, timetable.clock)} and after"
+            rows.append((f"{len(same)} ticks", came, span, outcome, _cut(why)))
+            continue
+        for each in same:
+            came = format_time(each.tick.at, timetable.clock)
+            reasons = _cut(join_reasons(why, each.tick.note))
+            rows.append((each.tick.name, came, format_span(each.tick.span, calendar), outcome, reasons))
+    return format_table(("TICK", "CAME", "SPAN", "OUTCOME", "WHY"), rows)
+
+
+def format_missed(missed: Sequence[tuple[ScheduleRecord, Sequence[TickRecord]]], options: Sequence[str]) -> str:
+    """The missed ticks of each schedule, and the commands that recover them."""
+    parts = []
+    for schedule, records in missed:
+        if not records:
+            continue
+        calendar = Calendar.from_name(schedule.calendar)
+        rows = [(r.tick.name, format_span(r.tick.span, calendar), _outcome(r), _cut(_why(r))) for r in records]
+        commands = list(dict.fromkeys(command for r in records if (command := recovery_command(r, schedule, options))))
+        lines = [f"{schedule.key}: {count_missed(len(records))}"]
+        lines.append(format_table(("TICK", "SPAN", "OUTCOME", "WHY"), rows))
+        lines += ["Recover them:", *(f"  {command}" for command in commands)] if commands else []
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) or "No ticks need backfilling."
+
+
+def count_missed(count: int) -> str:
+    """`5 missed ticks need backfilling`."""
+    return f"{format_count(count, 'missed tick')} {'needs' if count == 1 else 'need'} backfilling"
+
+
+def format_status(status: ScheduleStatus, forecast: Forecast, now: datetime) -> str:
+    """How a schedule stands, a line for each fact."""
+    schedule, timetable = status.schedule, status.schedule.timetable
+    zone, calendar = timetable.clock, Calendar.from_name(schedule.calendar)
+    facts = {
+        "schedule": f"{timetable.cron} ({timetable.zone})" if timetable.cron else "when data arrives",
+        **({"policy": f"{timetable.overrun.value}, catchup {timetable.catchup.value}"} if timetable.cron else {}),
+        "file": as_typed(schedule.source),
+        "next tick": _format_next(status, calendar, now),
+        "last tick": "none yet" if status.newest is None else _format_newest(status.newest, calendar),
+        "running": "nothing"
+        if status.running is None
+        else f"{status.running.name}, for {format_duration(elapsed_s(status.running, now))}",
+    }
+    if status.paused is not None:
+        end = status.paused.until
+        until = "until it is resumed" if end is None else f"until {format_time(end, zone)}"
+        facts["paused"] = f"by {status.paused.who}, {until}: {status.paused.why}"
+    if status.missed:
+        facts["missed"] = f"{count_missed(status.missed)}: spanwise schedule missed {schedule.key}"
+    if schedule.pushes:
+        facts["last push"] = format_time(status.pushed, zone) if status.pushed else "none"
+    facts |= format_forecast(forecast)
+    if not status.healthy:
+        facts["problems"] = "; ".join(list_problems(status))
+    width = max(map(len, facts)) + 1
+    lines = [f"  {name + ':':<{width}} {text}" for name, text in facts.items()]
+    return "\n".join([schedule.key, *lines])
+
+
+def _format_next(status: ScheduleStatus, calendar: Calendar, now: datetime) -> str:
+    tick = status.next
+    if tick is None:
+        return "none"
+    wait = format_duration((tick.at - now).total_seconds())
+    note = f" ({tick.note})" if tick.note else ""
+    return f"{format_time(tick.at, status.schedule.timetable.clock)}, in {wait}{_span(tick.span, calendar)}{note}"
+
+
+def _format_newest(record: TickRecord, calendar: Calendar) -> str:
+    why = f" ({text})" if (text := _cut(_why(record))) else ""
+    return f"{record.tick.name}{_span(record.tick.span, calendar)}: {_outcome(record)}{why}"
+
+
+def format_schedulers(schedulers: Sequence[SchedulerRecord], now: datetime) -> str:
+    """The schedulers that run, a line for each."""
+    if not schedulers:
+        return "No scheduler is running."
+    return "\n".join(
+        f"Scheduler {one.number} on {one.who.host}, pid {one.who.pid}: since {format_time(one.began)}, "
+        f"last heartbeat {format_duration(max(0.0, (now - one.beaten).total_seconds()))} ago"
+        for one in schedulers
+    )
+
+
+def format_ended_tick(record: TickRecord, schedule: ScheduleRecord) -> str:
+    """What became of one tick, in a line."""
+    span = _span(record.tick.span, Calendar.from_name(schedule.calendar))
+    number = None if record.end is None else record.end.run
+    run = "" if number is None else f", {pipeline_of(record.key)}/{number}"
+    why = f": {text}" if (text := _why(record)) else ""
+    return f"{record.key} {record.tick.name}{span}: {_outcome(record)}{run}{why}"
+
+
+def format_check(status: ScheduleStatus) -> str:
+    """Whether a schedule is healthy, in a line."""
+    return f"{status.schedule.key}: {'; '.join(list_problems(status)) or 'healthy'}"
+
+
+def _span(span: int | None, calendar: Calendar) -> str:
+    return "" if span is None else f", span {format_span(span, calendar)}"
+
+
+def _outcome(record: TickRecord) -> str:
+    return "open" if record.end is None else record.end.outcome.value
+
+
+def _why(record: TickRecord) -> str:
+    return "" if record.end is None or record.end.outcome is TickOutcome.RAN else record.end.why
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…"
+
+
+# --- for programs
+
+
+def tick_document(record: TickRecord, schedule: ScheduleRecord, options: Sequence[str] = ()) -> Document:
+    """A tick that was taken."""
+    end = record.end
+    return {
+        "pipeline": record.key,
+        "tick": record.tick.name,
+        "at": iso_time(record.tick.at),
+        **span_document(record.tick.span, Calendar.from_name(schedule.calendar)),
+        "outcome": _outcome(record),
+        "why": "" if end is None else end.why,
+        "run": None if end is None or end.run is None else f"{pipeline_of(record.key)}/{end.run}",
+        "attempts": record.attempts,
+        "taken": iso_time(record.taken),
+        "ended": iso_time(record.ended),
+        "recovered_by": None if record.recovered is None else f"{pipeline_of(record.key)}/{record.recovered}",
+        "recover": recovery_command(record, schedule, options) if end is not None and end.outcome.abnormal else "",
+    }
+
+
+def past_tick_document(tick: ExplainedTick, calendar: Calendar) -> Document:
+    """A past tick."""
+    return {
+        "tick": tick.tick.name,
+        "at": iso_time(tick.tick.at),
+        **span_document(tick.tick.span, calendar),
+        "outcome": tick.outcome,
+        "why": tick.why,
+        "note": tick.tick.note,
+    }
+
+
+def status_document(status: ScheduleStatus, forecast: Document | None = None) -> Document:
+    """How a schedule stands."""
+    schedule, calendar = status.schedule, Calendar.from_name(status.schedule.calendar)
+    return {
+        "pipeline": schedule.key,
+        "file": as_typed(schedule.source),
+        "timetable": to_plain(schedule.timetable),
+        "next": None
+        if status.next is None
+        else {
+            "tick": status.next.name,
+            "at": iso_time(status.next.at),
+            **span_document(status.next.span, calendar),
+            "note": status.next.note,
+        },
+        "last": None if status.newest is None else tick_document(status.newest, schedule),
+        "running": None if status.running is None else status.running.name,
+        "paused": None if status.paused is None else pause_document(schedule.key, status.paused),
+        "missed": status.missed,
+        "pushed": iso_time(status.pushed),
+        "problems": [*list_problems(status)],
+        **({} if forecast is None else {"forecast": forecast}),
+    }
+
+
+def scheduler_document(scheduler: SchedulerRecord) -> Document:
+    """A scheduler that has not ended."""
+    return {
+        "scheduler": scheduler.number,
+        "host": scheduler.who.host,
+        "pid": scheduler.who.pid,
+        "began": iso_time(scheduler.began),
+        "beaten": iso_time(scheduler.beaten),
+    }
+
+
+def pause_document(pipeline: str, pause: SchedulePause) -> Document:
+    """A pause."""
+    return {
+        "pipeline": pipeline,
+        "who": pause.who,
+        "why": pause.why,
+        "since": iso_time(pause.since),
+        "until": iso_time(pause.until),
+        "resumed": iso_time(pause.resumed),
+        "resumed_by": pause.resumed_by or None,
+    }

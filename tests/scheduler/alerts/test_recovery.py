@@ -1,0 +1,69 @@
+"""Runs that recover what a schedule has missed, in a real ledger and outbox."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.store import MemoryStore
+from spanwise.scheduler.alerts import alert, outbox
+from spanwise.scheduler.alerts.recovery import record_recovery
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
+from spanwise.scheduler.ledger.ticks import claim_tick, list_missed
+from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
+from spanwise.scheduler.schedule.ticks import Tick
+from spanwise.scheduler.schedule.timetable import Timetable
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def missing(*spans: int) -> MemoryStore:
+    """A schedule whose ticks of these spans were missed."""
+    store = MemoryStore()
+    put_schedule(store, ScheduleRecord(timetable=Timetable("p", cron="@hourly"), since=NOON))
+    for hour, span in enumerate(spans):
+        at = NOON + timedelta(hours=hour)
+        tick = Tick(at=at, name=f"{at:%H}", wall=at, span=span)
+        claim_tick(store, "p", tick, holder=1, now=at, end=TickEnd(outcome=TickOutcome.MISSED))
+    return store
+
+
+def send_alert(root: Path) -> None:
+    outbox.put(root, alert.missed_alert("p", at=NOON, site=alert.local_site(), ticks=["12", "13"], why="nothing ran"))
+
+
+def announced(root: Path) -> list[str]:
+    return [letter.alert.subject for letter in outbox.waiting(root) if letter.alert.kind == "recovery"]
+
+
+def test_a_recovery_is_announced_once_every_tick_is_recovered(tmp_path: Path) -> None:
+    """The first of two missed spans alone is not."""
+    store = missing(1, 2)
+    send_alert(tmp_path)
+
+    record_recovery(store, store.begin_run(Run(pipeline="p", span=1)), [1], tmp_path)
+    assert announced(tmp_path) == []
+
+    record_recovery(store, store.begin_run(Run(pipeline="p", span=2)), [2], tmp_path)
+    assert announced(tmp_path) == ["p recovered: run 2 succeeded"]
+    assert list_missed(store, "p") == []
+
+
+def test_one_run_may_recover_several_spans(tmp_path: Path) -> None:
+    """As the last of a backfill does that trains once."""
+    store = missing(1, 2)
+    send_alert(tmp_path)
+
+    record_recovery(store, store.begin_run(Run(pipeline="p")), [1, 2], tmp_path)
+
+    assert announced(tmp_path) == ["p recovered: run 1 succeeded"]
+
+
+def test_what_was_not_alerted_is_recovered_in_silence(tmp_path: Path) -> None:
+    """Nor is a run announced that recovers nothing."""
+    store = missing(1)
+
+    record_recovery(store, store.begin_run(Run(pipeline="p", span=1)), [1], tmp_path)
+    send_alert(tmp_path)
+    record_recovery(store, store.begin_run(Run(pipeline="p", span=1)), [1], tmp_path)
+
+    assert announced(tmp_path) == []
