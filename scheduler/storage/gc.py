@@ -372,11 +372,7 @@ def _leased(context: CollectionContext, pipeline: str) -> Iterator[Lease]:
 
 
 def _collected_claim(artifact: Artifact, now: datetime) -> Claim:
-    facts: dict[str, Value] = {
-        "at": now.isoformat(),
-        "who": user_name(),
-        "size_bytes": artifact.size_bytes,
-    }
+    facts: dict[str, Value] = {"at": now.isoformat(), "who": user_name(), "size_bytes": artifact.size_bytes}
     return Claim(COLLECTED, artifact.name, facts)
 
 

@@ -22,7 +22,6 @@ from spanwise.orchestrator.store import Address
 from spanwise.scheduler.backfill.record import Stage, find
 from spanwise.scheduler.ledger.pauses import current_pause
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
-from spanwise.scheduler.schedule.schedule import described
 from spanwise.scheduler.schedule.span_rule import days_before
 from spanwise.scheduler.schedule.timetable import Timetable
 from tests.scenario.processes import Marked, kill
@@ -58,7 +57,7 @@ class Place:
             (place / "rows").write_text(f"the rows of {day}")
         (folder / ".spanwise").mkdir()
         known = ScheduleRecord(
-            timetable=described(Timetable("days", cron="0 3 * * *", span=days_before(1))),
+            timetable=Timetable("days", cron="0 3 * * *", span=days_before(1)),
             since=datetime.now(UTC),
             source=str(folder / "days.py"),
             calendar="day",

@@ -20,7 +20,7 @@ from spanwise.scheduler.ledger import ticks
 from spanwise.scheduler.ledger.pauses import current_pause, extend_pause, list_pauses, pause_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.ledger.ticks import TickRecord, claim_tick, list_missed
-from spanwise.scheduler.schedule.outcome import TickEnd
+from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.span_rule import days_before
 from spanwise.scheduler.schedule.ticks import Tick
 from spanwise.scheduler.schedule.timetable import Timetable
@@ -303,7 +303,7 @@ def scheduled(world: World, *, at: datetime) -> None:
     """The metadata knows a schedule of days, whose tick at that moment failed for span 2024-05-02."""
     world.lived(3)
     tick = Tick(at=at, name="2024-05-03T03:00", wall=at.replace(tzinfo=None), span=Calendar.DAY.parse("2024-05-02"))
-    ending = TickEnd(outcome=ticks.Outcome.FAILED, why="it failed")
+    ending = TickEnd(outcome=TickOutcome.FAILED, why="it failed")
     known = ScheduleRecord(timetable=DAILY, since=at - timedelta(days=9), source="days.py", calendar="day")
     with world.store() as store:
         put_schedule(store, known)
