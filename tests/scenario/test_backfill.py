@@ -21,9 +21,9 @@ from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.run import State
 from spanwise.orchestrator.store import Address
 from spanwise.pipelines import nycflights
-from spanwise.scheduler.ledger import ticks
 from spanwise.scheduler.ledger.pauses import current_pause
 from spanwise.scheduler.ledger.ticks import list_ticks
+from spanwise.scheduler.schedule.outcome import TickOutcome
 from tests.scenario.flights_lake import FlightsLake, editions, span, without_first
 from tests.scenario.processes import Marked
 from tests.scheduler.conftest import PROJECT, start
@@ -260,7 +260,7 @@ def _ticks_that_ran(weeks):
     store = weeks.store()
     try:
         return sum(
-            entry.end is not None and entry.end.outcome is ticks.Outcome.RAN for entry in list_ticks(store, "weekly")
+            entry.end is not None and entry.end.outcome is TickOutcome.RAN for entry in list_ticks(store, "weekly")
         )
     finally:
         store.close()

@@ -13,10 +13,10 @@ from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import StoreUnavailable
 from spanwise.orchestrator.run import State, Trigger
 from spanwise.orchestrator.store import Claim
+from spanwise.scheduler.alerts import recovery
 from spanwise.scheduler.backfill.command import _passed
 from spanwise.scheduler.backfill.execution import asked
 from spanwise.scheduler.backfill.record import Stage, find
-from spanwise.scheduler.ledger import ticks
 from spanwise.scheduler.ledger.pauses import current_pause, extend_pause, list_pauses, pause_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.ledger.ticks import TickRecord, claim_tick, list_missed
@@ -396,7 +396,7 @@ def test_a_tick_is_made_good_also_by_a_backfill_that_ended_before_it_could_say_s
         raise StoreUnavailable("The metadata are locked.")
 
     with monkeypatch.context() as patched:
-        patched.setattr(ticks, "recover", locked)
+        patched.setattr(recovery, "recover_ticks", locked)
         code, out, err = world("backfill", "days.py", "--missed", "--root", ".spanwise")
     assert code == 1
     assert (
