@@ -26,9 +26,7 @@ def figures(run_s: float = RUN_S) -> Iterator[Figure]:
     first, *changed, last = forms
     yield Figure(name="share of a core that a computing thread got", value=core_share * 100, unit="%")
     yield Figure(name="a step of the loop as it was", value=first.step_s * 1e3, unit="ms")
-    input_s = first.seconds[Phase.GET_BATCH] + first.seconds[Phase.INPUT_FN]
-    full_overlap_s = max(input_s, first.step_s - input_s)
-    overlap = full_overlap_s / min(form.step_s for form in changed if form.change == "overlap")
+    overlap = first.full_overlap_s / min(form.step_s for form in changed if form.change == "overlap")
     shares_name, overlap_name = "its shares of time, to the document's", "overlap, to what full overlap could give"
     if core_share >= IDLE and (os.cpu_count() or 1) > 1:
         yield at_most(shares_name, distance(first.seconds) * 100, "points", TOLERANCE * 100)

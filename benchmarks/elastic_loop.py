@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spanwise.components.training.elastic import requests
-from spanwise.components.training.elastic.arrays import Arrays, packed, unpacked
+from spanwise.components.training.elastic.arrays import Arrays, pack, unpack
 from spanwise.components.training.elastic.parameters import Contribution, Parameters
 from spanwise.components.training.elastic.phases import Phase, Phases
 from spanwise.pipelines.input.dataset import Dataset
@@ -76,6 +76,12 @@ class LoopTimes:
     change: str  #: which of the document's changes: "", "dataset", "overlap", "compiled step", "all"
     step_s: float  #: from one step to the next
     seconds: Mapping[Phase, float]  #: of the median step
+
+    @property
+    def full_overlap_s(self) -> float:
+        """The time of a step if its input were made during the rest: the longer of the two."""
+        input_s = self.seconds[Phase.GET_BATCH] + self.seconds[Phase.INPUT_FN]
+        return max(input_s, self.step_s - input_s)
 
 
 def measure(run_s: float) -> tuple[float, Sequence[LoopTimes]]:
@@ -290,17 +296,17 @@ def serve() -> None:
         return {name: value - RATE * gradient[name] for name, value in values.items()}
 
     def set_model(request: SendArrays, content: bytes) -> tuple[dict[str, Any], bytes]:
-        model[:] = [Parameters(unpacked(request.layout, content), descend)]
+        model[:] = [Parameters(unpack(request.layout, content), descend)]
         return {}, b""
 
     def get_model(_: GetCurrentModel, __: bytes) -> tuple[dict[str, Any], bytes]:
-        layout, content = packed(model[0].values)
+        layout, content = pack(model[0].values)
         return {"layout": layout}, content
 
     def report_gradient(request: SendArrays, content: bytes) -> tuple[dict[str, Any], bytes]:
-        gradient = unpacked(request.layout, content)
+        gradient = unpack(request.layout, content)
         model[0].offer(Contribution(worker="one", rows=BATCH, gradient=gradient), model[0].version)
-        model[0].settle(frozenset())
+        model[0].advance(frozenset())
         return {"version": model[0].version}, b""
 
     server = Server(
@@ -350,7 +356,7 @@ class LoopData:
         if not path.exists():
             _write_records(path, sizes)
         model = _model(sizes)
-        layout, content = packed(model)
+        layout, content = pack(model)
         server.call("set_model", {"layout": layout}, content)
         return cls(path=path, record_bytes=1 + PIXELS + sizes.tail_bytes + 4, model=model, server=server)
 
@@ -427,11 +433,11 @@ def _step(take: Callable[[Phases], Batch], gradient: Gradient, server: Connectio
     batch = take(phases)
     with phases.during(Phase.GET_MODEL):
         answer, content = server.call("get_model", {})
-        parameters = unpacked(answer["layout"], content)
+        parameters = unpack(answer["layout"], content)
     with phases.during(Phase.COMPUTE):
         values = gradient(parameters, batch)
     with phases.during(Phase.REPORT):
-        layout, content = packed(values)
+        layout, content = pack(values)
         server.call("report_gradient", {"layout": layout}, content)
     return phases
 

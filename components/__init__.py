@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from spanwise.components.statistics.schema_gen import SchemaGen
     from spanwise.components.statistics.statistics_gen import StatisticsGen
     from spanwise.components.training.elastic.job import ElasticJob, ElasticOutcome
-    from spanwise.components.training.trainer import Trainer, TrainerTask
+    from spanwise.components.training.trainer import Trainer
+    from spanwise.components.training.trainer_task import TrainerTask
     from spanwise.components.transform.analyzers import Analyzer
     from spanwise.components.transform.graph import Preprocessor
     from spanwise.components.transform.preprocessing import (
@@ -103,7 +104,8 @@ _HOMES = {
     "spanwise.components.ingest.readers.descriptor": ("Dialect",),
     "spanwise.components.statistics.schema_gen": ("SchemaGen",),
     "spanwise.components.statistics.statistics_gen": ("StatisticsGen",),
-    "spanwise.components.training.trainer": ("Trainer", "TrainerTask"),
+    "spanwise.components.training.trainer": ("Trainer",),
+    "spanwise.components.training.trainer_task": ("TrainerTask",),
     "spanwise.components.transform.transform": ("Transform",),
     "spanwise.components.transform.graph": ("Preprocessor",),
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spanwise.components import ExampleGen, Trainer
-from spanwise.components.training.trainer import TrainerTask
+from spanwise.components.training.trainer_task import TrainerTask
 from spanwise.orchestrator import Pipeline, Trigger
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.testing import Lake, Ran, Trial

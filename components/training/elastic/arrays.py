@@ -1,4 +1,4 @@
-"""Named arrays as bytes, on the wire and in a file: a layout says what they are, their values follow each other."""
+"""Named arrays as bytes, on the wire and in files: a layout describes them, and their values follow each other."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ Arrays: TypeAlias = "Mapping[str, NDArray[Any]]"
 Layout: TypeAlias = Sequence[tuple[str, str, Sequence[int]]]
 """Name, dtype and shape of each array."""
 
-_KINDS = "biufc"  # numbers: what pickle would have to bring, nobody brings
+_KINDS = "biufc"  # numbers only: objects would need pickle
 
 
-def packed(arrays: Mapping[str, object]) -> tuple[Layout, bytes]:
-    """The arrays as bytes, and the layout by which they are found there.
+def pack(arrays: Mapping[str, object]) -> tuple[Layout, bytes]:
+    """The layout of the arrays, and their values as bytes.
 
     Raises:
-        ServiceError: one is no array of numbers.
+        ServiceError: one is not an array of numbers.
     """
     import numpy as np
 
-    found = {name: np.asarray(value, order="C") for name, value in arrays.items()}
-    for name, array in found.items():
+    contiguous = {name: np.asarray(value, order="C") for name, value in arrays.items()}
+    for name, array in contiguous.items():
         if array.dtype.kind not in _KINDS:
             raise ServiceError(
-                f"{name!r} is {array.dtype}, and only numbers can be sent: give NumPy arrays of numbers by name."
+                f"{name!r} is {array.dtype}, and only numbers can be sent: return NumPy arrays of numbers by name."
             )
-    layout = [(name, array.dtype.str, array.shape) for name, array in found.items()]
-    return layout, b"".join(array.tobytes() for array in found.values())
+    layout = [(name, array.dtype.str, array.shape) for name, array in contiguous.items()]
+    return layout, b"".join(array.tobytes() for array in contiguous.values())
 
 
-def unpacked(layout: Layout, content: bytes) -> dict[str, NDArray[Any]]:
-    """The arrays, which cannot be written to.
+def unpack(layout: Layout, content: bytes) -> dict[str, NDArray[Any]]:
+    """The arrays, read-only.
 
     Raises:
-        ServiceError: the bytes are not what the layout says.
+        ServiceError: the bytes do not match the layout.
     """
     import numpy as np
 
@@ -50,14 +50,12 @@ def unpacked(layout: Layout, content: bytes) -> dict[str, NDArray[Any]]:
         try:
             kind = np.dtype(dtype)
         except TypeError as error:
-            raise ServiceError(f"an array of {dtype!r:.40} was refused: there is no such dtype.") from error
+            raise ServiceError(f"refused an array of {dtype!r:.40}: there is no such dtype.") from error
         count = int(np.prod([int(each) for each in shape], dtype=np.int64))
         if kind.kind not in _KINDS or count < 0 or at + count * kind.itemsize > len(content):
-            raise ServiceError(
-                f"an array of {dtype!r:.40} and shape {tuple(shape)} was refused: that is not what came."
-            )
+            raise ServiceError(f"refused an array of {dtype!r:.40} and shape {tuple(shape)}: its bytes do not match.")
         arrays[name] = np.frombuffer(content, kind, count, at).reshape(tuple(shape))
         at += count * kind.itemsize
     if at != len(content):
-        raise ServiceError(f"{len(content)} bytes came for arrays of {at}.")
+        raise ServiceError(f"expected {at} bytes of arrays and received {len(content)}.")
     return arrays

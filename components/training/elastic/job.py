@@ -1,4 +1,4 @@
-"""An elastic job: the functions that a user writes, and how their work is cut and put together again."""
+"""An elastic job: the functions that a user writes, its settings, and its outcome."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from spanwise.orchestrator.errors import ParameterError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spanwise.components.training.trainer import TrainerTask
+    from spanwise.components.training.trainer_task import TrainerTask
     from spanwise.pipelines.input.dataset import Dataset
 
 
 class JobKind(StrEnum):
-    """What a job is for, which tells the kinds of its tasks."""
+    """The purpose of a job, which follows from its functions."""
 
     TRAINING_ONLY = "training only"
     TRAINING_WITH_EVALUATION = "training with evaluation"
@@ -28,8 +28,8 @@ class JobKind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluated:
-    """What one version of the model was found to be worth."""
+class VersionMetrics:
+    """The metrics of one version of the parameters."""
 
     version: int
     metrics: Mapping[str, float]  #: means over all rows
@@ -38,15 +38,15 @@ class Evaluated:
 
 @dataclass(frozen=True, kw_only=True)
 class ElasticOutcome:
-    """What a job has come to."""
+    """The result of a job."""
 
     parameters: Arrays
-    version: int  #: how often they were changed
-    evaluations: Sequence[Evaluated]  #: by version
-    predictions: Path  #: a folder of Arrow files, in the order of the rows; empty where nothing was predicted
+    version: int  #: the number of steps that led to them
+    evaluations: Sequence[VersionMetrics]  #: by version
+    predictions: Path  #: a folder of Arrow files in row order; empty unless the job predicts
 
-    def predicted(self) -> pa.Table:
-        """All predictions, in the order of the rows."""
+    def read_predictions(self) -> pa.Table:
+        """Reads all predictions, in row order."""
         import pyarrow as pa
 
         files = sorted(self.predictions.glob("*.arrow"))
@@ -55,7 +55,7 @@ class ElasticOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class ElasticJob:
-    """A training that any number of workers share, who may come and go: `Trainer(run_fn=ElasticJob(…), workers=4)`.
+    """A training shared by workers that may come and go: `Trainer(run_fn=ElasticJob(…), workers=4)`.
 
         def init(task: TrainerTask) -> Arrays:
             return {"weights": np.zeros(2)}
@@ -73,58 +73,54 @@ class ElasticJob:
         def save(task: TrainerTask, outcome: ElasticOutcome) -> None:
             np.save(task.model_dir / "weights.npy", outcome.parameters["weights"])
 
-    With `gradient` and `apply` it trains, with `evaluate` beside them it also evaluates; with `evaluate` or `predict`
-    alone it does only that, with the parameters that `init` gives. Workers are given arrays that cannot be written to.
+    With `gradient` and `apply` it trains; with `evaluate` as well, it also evaluates. With `evaluate` or `predict`
+    alone it does only that, on the parameters that `init` returns. The arrays passed to these functions are read-only.
     """
 
-    dataset_fn: Callable[[Dataset], Dataset]  #: from the rows of one task to batches, the same ones each time
+    dataset_fn: Callable[[Dataset], Dataset]  #: from the rows of one task to batches, the same every time
     init: Callable[[TrainerTask], Arrays]  #: the first parameters
     save: Callable[[TrainerTask, ElasticOutcome], None]  #: writes the model
-    gradient: Callable[[Arrays, Any], Arrays] | None = None  #: of the parameters and a batch: the mean over its rows
-    apply: Callable[[Arrays, Arrays], Arrays] | None = None  #: of the parameters and a gradient: the next parameters
-    evaluate: Callable[[Arrays, Any], Mapping[str, float]] | None = None  #: metrics: means over the rows of a batch
-    predict: Callable[[Arrays, Any], Any] | None = None  #: arrays by name, or a RecordBatch, with a row for each
-    columns: tuple[str, ...] | None = None  #: that are read; None for all
-    split: str = "train"  #: whose rows are trained on, or predicted
+    gradient: Callable[[Arrays, Any], Arrays] | None = None  #: mean over the rows of a batch
+    apply: Callable[[Arrays, Arrays], Arrays] | None = None  #: the next parameters
+    evaluate: Callable[[Arrays, Any], Mapping[str, float]] | None = None  #: metrics, as means over the rows of a batch
+    predict: Callable[[Arrays, Any], Any] | None = None  #: arrays by name, or a RecordBatch; one row per row
+    columns: tuple[str, ...] | None = None  #: columns to read; None reads all
+    split: str = "train"  #: to train on, or to predict
     evaluation_split: str = "eval"
     epochs: int = 1
-    task_rows: int = 16_384  #: how many rows a task has at most: what is begun anew when a worker is lost
-    grads_to_wait: int = 1  #: of how many gradients a step takes the mean
-    max_staleness: int | None = None  #: how many versions a gradient may be behind; None for any number
+    task_rows: int = 16_384  #: at most, in a task: the work that is repeated when a worker is lost
+    grads_to_wait: int = 1  #: the number of gradients averaged in a step
+    max_staleness: int | None = None  #: versions that a gradient may be behind; None for any number
     evaluate_every: int | None = None  #: steps; None evaluates at the end of each epoch
-    seed: int = 0  #: of the order of row groups, and of what `dataset_fn` draws
-    lease_s: float = 30.0  #: for how long a worker may be silent before its tasks go to others
-    max_failures: int = 3  #: how often a task may fail and is tried again
-    checkpoint_s: float = 30.0  #: how often the job is saved, so that a second attempt goes on from there
-    ahead: int = 2  #: how many batches a worker makes ready while it computes
+    seed: int = 0  #: of the order of row groups and of random ops in `dataset_fn`
+    lease_s: float = 30.0  #: how long a worker may be silent before others get its tasks
+    max_failures: int = 3  #: of one task, each followed by a retry; one more ends the job
+    checkpoint_s: float = 30.0  #: seconds between checkpoints, from which a second attempt resumes
+    ahead: int = 2  #: batches that a worker prefetches while it computes
 
     def __post_init__(self) -> None:
         if (self.gradient is None) != (self.apply is None):
-            raise ParameterError("ElasticJob: gradient and apply belong together; give both, or none.")
+            raise ParameterError("ElasticJob: gradient and apply belong together; pass both or neither.")
         if self.gradient is not None and self.predict is not None:
-            raise ParameterError("ElasticJob: a job trains or predicts; make two of it, and load the model in init.")
+            raise ParameterError(
+                "ElasticJob: a job either trains or predicts; write two, and load the model in init of the second."
+            )
         if self.gradient is None and (self.evaluate is None) == (self.predict is None):
-            raise ParameterError("ElasticJob: wants gradient and apply, or evaluate, or predict.")
+            raise ParameterError("ElasticJob: pass gradient and apply, or evaluate, or predict.")
         for name in ("epochs", "task_rows", "grads_to_wait", "ahead", "evaluate_every"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ParameterError(f"ElasticJob({name}={value!r}): wants at least 1.")
-
-    def __call__(self, task: TrainerTask) -> None:
-        """What Trainer does with it: the job, by as many worker processes as it was given."""
-        from spanwise.components.training.elastic.training import trained
-
-        trained(self, task)
+                raise ParameterError(f"ElasticJob({name}={value!r}): must be at least 1.")
 
     @property
     def kind(self) -> JobKind:
-        """What it is for, as its functions tell."""
+        """The purpose that follows from the functions."""
         if self.gradient is not None:
             return JobKind.TRAINING_ONLY if self.evaluate is None else JobKind.TRAINING_WITH_EVALUATION
         return JobKind.PREDICTION_ONLY if self.predict is not None else JobKind.EVALUATION_ONLY
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """Those that the user wrote."""
-        given = (self.dataset_fn, self.init, self.save, self.gradient, self.apply, self.evaluate, self.predict)
-        return tuple(each for each in given if each is not None)
+        """The functions that the user wrote."""
+        functions = (self.dataset_fn, self.init, self.save, self.gradient, self.apply, self.evaluate, self.predict)
+        return tuple(each for each in functions if each is not None)

@@ -1,4 +1,4 @@
-"""The master: hands tasks to workers, keeps the parameters, and saves both together."""
+"""The master: hands out tasks to workers, holds the parameters, and saves both together."""
 
 from __future__ import annotations
 
@@ -8,80 +8,83 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from spanwise.components.training.elastic import checkpoint
 from spanwise.components.training.elastic import requests as ask
-from spanwise.components.training.elastic.arrays import Arrays, packed, unpacked
-from spanwise.components.training.elastic.job import ElasticJob, ElasticOutcome, Evaluated
+from spanwise.components.training.elastic.arrays import Arrays, pack, unpack
+from spanwise.components.training.elastic.job import ElasticJob, ElasticOutcome, VersionMetrics
 from spanwise.components.training.elastic.parameters import Contribution, Parameters
 from spanwise.components.training.elastic.phases import Phases
-from spanwise.components.training.elastic.tasks import Kind, Plan, Table, Task
+from spanwise.components.training.elastic.tasks import SHARD_TASK, JobPlan, ShardTask, TaskKind, TaskTable
 from spanwise.orchestrator.errors import NodeFailed, ServiceError
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.service.wire.server import Server, Serving
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 Answer: TypeAlias = tuple[dict[str, Any], bytes]
 
 MOST_BYTES: Final = 1 << 30
-"""Of a request: the gradient of one batch, or the predictions of one task."""
+"""The limit of a request: the gradient of one batch, or the predictions of one task."""
 
 _log = logging.getLogger("spanwise.elastic")
 
 
 class Master(Serving):
-    """The server of one job, in this process; `target` and `security` let workers in. One lock guards what it holds."""
+    """The server of one job, in this process. Workers connect with `target` and `security`; one lock guards it."""
 
     def __init__(
         self,
         job: ElasticJob,
-        plan: Plan,
+        plan: JobPlan,
         init: Callable[[], Arrays],
         folder: Path,
-        describe: Callable[[Task], str] = str,
+        describe: Callable[[ShardTask], str] = str,
     ) -> None:
-        """Begins the job, or goes on where an earlier master has left it in `folder`.
+        """Starts the job, or resumes it from the checkpoint in `folder`.
 
-        `init` gives the first parameters; `describe` names the rows of a task in messages.
+        `init` returns the first parameters; `describe` names the rows of a task in messages.
         """
         super().__init__()
         self.predictions = folder / "predictions"
         self.predictions.mkdir(parents=True, exist_ok=True)
-        self.phases = Phases()  #: of all workers together
-        self.workers: set[str] = set()  #: that have asked for a task
-        self.lost: list[str] = []  #: workers that went while there was work
-        self.refused = 0  #: reports of workers whose lease was over
+        self.phases = Phases()  #: the sum over all workers
+        self.workers: set[str] = set()  #: all that have requested a task
+        self.lost: list[str] = []  #: workers that died before the end
+        self.refused = 0  #: reports under a lease that had expired
         self.stale = 0  #: gradients that were too old
         self._describe = describe
         self._path = folder / "job"
         self._checkpoint_s = job.checkpoint_s
         self._changed = threading.Condition()
         self._failure: Exception | None = None
-        kept = checkpoint.read(self._path)
-        table = None if kept is None else Table.restored(plan, kept[0]["table"])
-        self.is_resumed = table is not None  #: whether it goes on with what another one has begun
-        self.table = table or Table(plan)
+        saved = checkpoint.read(self._path)
+        table = None if saved is None else TaskTable.restored(plan, saved[0]["table"])
+        self.is_resumed = table is not None  #: whether it continues from a checkpoint
+        self.table = table or TaskTable(plan)
         if not self.is_resumed:
             for file in self.predictions.iterdir():
                 file.unlink()
-        facts, arrays = kept if kept is not None and table is not None else ({}, _part("p", init()))
+        facts, arrays = saved if saved is not None and table is not None else ({}, _add_prefix("p", init()))
         self.parameters = Parameters(
-            _below(arrays, "p"),
+            _with_prefix(arrays, "p"),
             job.apply,
             grads_to_wait=job.grads_to_wait,
             max_staleness=job.max_staleness,
             version=facts.get("version", 0),
             waiting=[
-                Contribution(worker=worker, rows=rows, gradient=_below(arrays, f"g{at}"))
+                Contribution(worker=worker, rows=rows, gradient=_with_prefix(arrays, f"g{at}"))
                 for at, (worker, rows) in enumerate(facts.get("waiting", ()))
             ],
         )
-        #: sums of the metrics of each version that was or is evaluated, and over how many rows
+        #: by evaluated version: the sums of metrics, and their rows
         self._metrics: dict[int, tuple[dict[str, float], int]] = {
             version: (sums, rows) for version, sums, rows in facts.get("metrics", ())
         }
-        self._models = {  # that are being evaluated, by version
-            version: _below(arrays, f"m{version}") if facts else self.parameters.values
+        self._models = {  # by version that is being evaluated
+            version: _with_prefix(arrays, f"m{version}") if facts else self.parameters.values
             for version in self.table.versions()
         }
         self._saved_at = time.monotonic()
@@ -92,7 +95,7 @@ class Master(Serving):
             self.security,
             actions={
                 "get_task": (ask.GetTask, self._get_task),
-                "heartbeat": (ask.Heartbeat, self._heartbeat),
+                "heartbeat": (ask.WorkerHeartbeat, self._heartbeat),
                 "get_model": (ask.GetModel, self._get_model),
                 "report_gradient": (ask.ReportGradient, self._report_gradient),
                 "report_task": (ask.ReportTask, self._report_task),
@@ -103,26 +106,26 @@ class Master(Serving):
         self.target = self._server.target
 
     def stop(self) -> None:
-        """Answers nobody any more. What was saved stays."""
+        """Stops serving. The checkpoint stays."""
         with self._changed:
             self._closed.set()
             self._changed.notify_all()
         self._server.shutdown()
 
-    # For who runs the job
+    # For the Trainer
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do, or nothing can be done."""
+        """Whether the job has finished, failed or been stopped."""
         return self._closed.is_set() or self._failure is not None or self.table.is_finished
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits until the job is over, or so long; whether it is."""
+        """Waits until the job is over, at most `timeout_s`; returns whether it is."""
         with self._changed:
             return self._changed.wait_for(lambda: self.is_over, timeout_s)
 
-    def lose(self, worker: str) -> tuple[Task, ...]:
-        """A worker has gone: its tasks, which others are given now."""
+    def lose(self, worker: str) -> tuple[ShardTask, ...]:
+        """Puts back the tasks of a worker that died, and returns them."""
         with self._changed:
             self.lost.append(worker)
             tasks = self.table.lose(worker)
@@ -130,18 +133,18 @@ class Master(Serving):
         return tasks
 
     def tick(self) -> None:
-        """Does what is due by the clock: takes tasks from workers that are silent, and saves the job."""
+        """Does what is due by the clock: puts back the tasks of silent workers, and saves the job."""
         now = time.monotonic()
         with self._changed:
-            silent = self.table.expire(now)
-            if silent:
-                _log.warning("elastic-lease-expired", extra={"tasks": [task.number for task in silent]})
+            tasks = self.table.expire(now)
+            if tasks:
+                _log.warning("lease-expired", extra={"tasks": [task.number for task in tasks]})
                 self._advance()
         if now >= self._saved_at + self._checkpoint_s:
             self.save()
 
     def save(self) -> None:
-        """Keeps the job as it stands: a master on this folder goes on from there."""
+        """Writes a checkpoint, from which a master on the same folder resumes."""
         with self._changed:
             self._saved_at = time.monotonic()
             model = self.parameters
@@ -149,27 +152,27 @@ class Master(Serving):
                 "table": self.table.state(),
                 "version": model.version,
                 "waiting": [(each.worker, each.rows) for each in model.waiting],
-                "metrics": [(version, *found) for version, found in self._metrics.items()],
+                "metrics": [(version, *metrics) for version, metrics in self._metrics.items()],
             }
-            parts = {"p": model.values}
-            parts |= {f"g{at}": each.gradient for at, each in enumerate(model.waiting)}
-            parts |= {f"m{version}": values for version, values in self._models.items()}
-        checkpoint.write(
-            self._path, facts, {k: v for part, arrays in parts.items() for k, v in _part(part, arrays).items()}
-        )
+            arrays = _add_prefix("p", model.values)
+            for at, each in enumerate(model.waiting):
+                arrays |= _add_prefix(f"g{at}", each.gradient)
+            for version, values in self._models.items():
+                arrays |= _add_prefix(f"m{version}", values)
+        checkpoint.write(self._path, facts, arrays)
 
     def outcome(self) -> ElasticOutcome:
-        """What the job has come to.
+        """The result of the job.
 
         Raises:
             NodeFailed: a task failed too often.
-            Exception: as `apply` raised it.
+            Exception: raised by `apply`.
         """
         with self._changed:
             if self._failure is not None:
                 raise self._failure
             evaluations = [
-                Evaluated(version=version, rows=rows, metrics={name: sum_ / rows for name, sum_ in sums.items()})
+                VersionMetrics(version=version, rows=rows, metrics={name: sum_ / rows for name, sum_ in sums.items()})
                 for version, (sums, rows) in sorted(self._metrics.items())
                 if rows
             ]
@@ -181,21 +184,21 @@ class Master(Serving):
             )
 
     def _advance(self) -> None:
-        """Makes the versions and the evaluations that are due, and wakes those who wait."""
+        """Applies the gradients and adds the evaluations that are due, and wakes waiting requests."""
         table, model = self.table, self.parameters
         try:
             is_new = True
             while is_new:
-                is_new = model.settle(table.trainers())
+                is_new = model.advance(table.trainers())
                 if table.evaluate_if_due(model.version):
                     self._models[model.version] = model.values
-        except Exception as error:  # noqa: BLE001  whatever `apply` raises ends the job, and is raised by `outcome`
+        except Exception as error:  # noqa: BLE001  an error of `apply` ends the job and is raised by `outcome`
             self._failure = self._failure or error
         for version in self._models.keys() - table.versions():
             del self._models[version]
         self._changed.notify_all()
 
-    # For workers
+    # Requests of workers
 
     def _get_task(self, request: ask.GetTask, _: bytes) -> Answer:
         deadline = time.monotonic() + request.wait_s
@@ -205,17 +208,13 @@ class Master(Serving):
             while not self.is_over:
                 lease = self.table.take(request.worker, time.monotonic())
                 if lease is not None:
-                    task = lease.task
-                    return {
-                        "lease": lease.number,
-                        "counted": lease.counted,
-                        "task": [task.number, task.kind, task.shard, task.start, task.stop, task.epoch, task.version],
-                    }, b""
+                    task = SHARD_TASK.dump_python(lease.task, mode="json")
+                    return {"lease": lease.number, "counted": lease.counted, "task": task}, b""
                 if not self._changed.wait(deadline - time.monotonic()):
                     return {"lease": None, "is_over": self.is_over}, b""
             return {"lease": None, "is_over": True}, b""
 
-    def _heartbeat(self, request: ask.Heartbeat, _: bytes) -> Answer:
+    def _heartbeat(self, request: ask.WorkerHeartbeat, _: bytes) -> Answer:
         with self._changed:
             self.table.renew(request.worker, time.monotonic())
             return {"is_over": self.is_over}, b""
@@ -227,15 +226,15 @@ class Master(Serving):
                 self._changed.wait_for(lambda: model.version > request.have or self.is_over, request.wait_s)
             version = model.version if request.version is None else request.version
             values = model.values if version == model.version else self._models.get(version)
-        if values is None:  # its evaluation is over
+        if values is None:  # its evaluation has ended
             return {"version": None, "layout": None}, b""
         if version == request.have:
             return {"version": version, "layout": None, "is_over": self.is_over}, b""
-        layout, content = packed(values)
+        layout, content = pack(values)
         return {"version": version, "layout": layout}, content
 
     def _report_gradient(self, request: ask.ReportGradient, content: bytes) -> Answer:
-        gradient = unpacked(request.layout, content)
+        gradient = unpack(request.layout, content)
         with self._changed:
             if self.table.held(request.task, request.lease) is None:
                 self.refused += 1
@@ -243,8 +242,8 @@ class Master(Serving):
             self.table.renew(request.worker, time.monotonic())
             expected = self.table.next_batch(request.task)
             if request.batch > expected:
-                raise ServiceError(f"batch {request.batch} of task {request.task} came before batch {expected}.")
-            if request.batch == expected:  # else it is told once more, since the answer did not arrive
+                raise ServiceError(f"received batch {request.batch} of task {request.task} before batch {expected}.")
+            if request.batch == expected:  # else it is repeated: its sender got no answer
                 contribution = Contribution(worker=request.worker, rows=max(1, request.rows), gradient=gradient)
                 if not self.parameters.offer(contribution, request.version):
                     self.stale += 1
@@ -257,20 +256,20 @@ class Master(Serving):
         with self._changed:
             self.phases += Phases(request.seconds, request.batches)
             held = self.table.held(request.task, request.lease)
-            if held is not None:  # else it has come too late, or for the second time
-                self._take_results(held.task, request, content)
+            if held is not None:  # else it is late, or repeated
+                self._add_results(held.task, request, content)
             if not self.table.finish(request.task, request.lease):
                 self.refused += 1
                 return {"answer": "lost"}, b""
             self._advance()
             return {"answer": "taken"}, b""
 
-    def _take_results(self, task: Task, request: ask.ReportTask, content: bytes) -> None:
-        if task.kind is Kind.EVALUATION:
+    def _add_results(self, task: ShardTask, request: ask.ReportTask, content: bytes) -> None:
+        if task.kind is TaskKind.EVALUATION:
             sums, rows = self._metrics.get(task.version, ({}, 0))
             more = {name: sums.get(name, 0.0) + sum_ for name, sum_ in request.metrics.items()}
             self._metrics[task.version] = ({**sums, **more}, rows + request.rows)
-        if task.kind is Kind.PREDICTION and content:
+        if task.kind is TaskKind.PREDICTION and content:
             draft = self.predictions / f"{task.number:08}.draft"
             draft.write_bytes(content)
             draft.replace(draft.with_suffix(".arrow"))
@@ -281,25 +280,24 @@ class Master(Serving):
                 self.refused += 1
                 return {"answer": "lost"}, b""
             _log.warning(
-                "elastic-task-failed",
+                "task-failed",
                 extra={"task": request.task, "worker": request.worker, "reason": request.message},
             )
             task = self.table.given_up
             if task is not None and self._failure is None:
                 self._failure = NodeFailed(
                     f"task {task.number}, {task.kind} on {self._describe(task)}, failed "
-                    f"{self.table.plan.max_failures + 1} times and was given up; the last time in worker "
+                    f"{self.table.plan.max_failures + 1} times and was given up; the last failure was in worker "
                     f"{request.worker}: {request.message}\n{request.trace}".rstrip()
                 )
             self._advance()
             return {"answer": "taken"}, b""
 
 
-def _part(part: str, arrays: Arrays) -> Arrays:
-    """Arrays by the names that they have as one part of several."""
-    return {f"{part}/{name}": value for name, value in arrays.items()}
+def _add_prefix(prefix: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
+    return {f"{prefix}/{name}": value for name, value in arrays.items()}
 
 
-def _below(arrays: Arrays, part: str) -> Arrays:
-    """The arrays of that part, by their own names."""
-    return {name.removeprefix(f"{part}/"): value for name, value in arrays.items() if name.startswith(f"{part}/")}
+def _with_prefix(arrays: Arrays, prefix: str) -> Arrays:
+    """The arrays whose names have the prefix, without it."""
+    return {name.removeprefix(f"{prefix}/"): value for name, value in arrays.items() if name.startswith(f"{prefix}/")}

@@ -1,4 +1,4 @@
-"""Parameters: the model of a job, its version, and the gradients that wait to become the next one. Pure."""
+"""The parameters of a job: their version, and the gradients collected for the next one. Pure."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Contribution:
     """The gradient of one batch."""
 
     worker: str
-    rows: int  #: of the batch: what it weighs
+    rows: int  #: of the batch, which are its weight
     gradient: Arrays
 
 
 class Parameters:
-    """Parameters that become another version with every so many gradients.
+    """Parameters with a new version after every `grads_to_wait` gradients.
 
-    A gradient computed on an older version counts as one of the current version, if it is at most `max_staleness`
-    versions behind; else it is refused, and the worker computes it anew.
+    A gradient computed on an older version is accepted if that is at most `max_staleness` versions behind; otherwise
+    it is refused, and the worker computes it again.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Parameters:
         version: int = 0,
         waiting: Sequence[Contribution] = (),
     ) -> None:
-        self.values = frozen(values)
+        self.values = freeze(values)
         self.version = version
         self.waiting = list(waiting)  #: contributions to the next version
         self._apply = apply
@@ -48,32 +48,32 @@ class Parameters:
         self._max_staleness = max_staleness
 
     def offer(self, contribution: Contribution, version: int) -> bool:
-        """Takes a gradient that was computed on a version; False if that is too old."""
+        """Accepts a gradient that was computed on a version; False if that version is too old."""
         if self._max_staleness is not None and self.version - version > self._max_staleness:
             return False
         self.waiting.append(contribution)
         return True
 
-    def settle(self, at_work: AbstractSet[str]) -> bool:
-        """Makes the next version, if enough gradients are there, or none is to come from those who are at work.
+    def advance(self, active: AbstractSet[str]) -> bool:
+        """Applies the waiting gradients if there are enough, or if every active worker has contributed one.
 
-        So nobody waits for a worker that has gone or has nothing to do.
+        So no worker waits for one that is gone or has nothing to do.
         """
-        there = {each.worker for each in self.waiting}
-        if not self.waiting or (len(self.waiting) < self._grads_to_wait and not at_work <= there):
+        contributors = {each.worker for each in self.waiting}
+        if not self.waiting or (len(self.waiting) < self._grads_to_wait and not active <= contributors):
             return False
-        assert self._apply is not None, "who has gradients can apply them"
-        made = self._apply(self.values, mean(self.waiting))
-        if set(made) != set(self.values):
+        assert self._apply is not None, "a job with gradients has apply"
+        values = self._apply(self.values, mean(self.waiting))
+        if set(values) != set(self.values):
             raise ParameterError(
-                f"apply gave the parameters {_names(made)}, and was given {_names(self.values)}: give all of them back."
+                f"apply returned the parameters {_names(values)} for {_names(self.values)}: return all of them."
             )
-        self.values, self.version, self.waiting = frozen(made), self.version + 1, []
+        self.values, self.version, self.waiting = freeze(values), self.version + 1, []
         return True
 
 
 def mean(contributions: Sequence[Contribution]) -> Arrays:
-    """The mean gradient of all the rows; that of a single batch is as it was.
+    """The mean gradient over all rows; a single gradient is returned unchanged.
 
     Raises:
         ParameterError: the gradients have different names.
@@ -82,29 +82,29 @@ def mean(contributions: Sequence[Contribution]) -> Arrays:
     for other in others:
         if set(other.gradient) != set(first.gradient):
             raise ParameterError(
-                f"gradient gave {_names(first.gradient)} for one batch and {_names(other.gradient)} for another: "
-                f"give the same names each time."
+                f"gradient returned {_names(first.gradient)} for one batch and {_names(other.gradient)} for another: "
+                f"return the same names each time."
             )
     if not others:
         return first.gradient
     rows = sum(each.rows for each in contributions)
 
-    def of(name: str) -> NDArray[Any]:
+    def mean_of(name: str) -> NDArray[Any]:
         total: NDArray[Any] = sum(each.gradient[name] * each.rows for each in contributions)  # type: ignore[assignment]
         return total / rows
 
-    return {name: of(name) for name in first.gradient}
+    return {name: mean_of(name) for name in first.gradient}
 
 
-def frozen(arrays: Arrays) -> Arrays:
-    """The same values, which nobody can write to: a version never changes, whoever still reads it."""
+def freeze(arrays: Arrays) -> Arrays:
+    """Read-only views of the arrays: a version never changes while anyone reads it."""
     import numpy as np
 
-    found = {}
+    views = {}
     for name, value in arrays.items():
-        found[name] = np.asarray(value).view()
-        found[name].flags.writeable = False
-    return found
+        views[name] = np.asarray(value).view()
+        views[name].flags.writeable = False
+    return views
 
 
 def _names(arrays: Arrays) -> str:

@@ -1,4 +1,4 @@
-"""What workers ask of the master and tell it, as it arrives from outside."""
+"""The requests of workers to the master, validated as they arrive."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ Wait: TypeAlias = Annotated[float, Field(ge=0, le=10)]
 
 class GetTask(Message):
     worker: Name
-    wait_s: Wait  #: how long the answer may wait for a task to be there
+    wait_s: Wait  #: how long the master may wait for a task before it answers
 
 
-class Heartbeat(Message):
+class WorkerHeartbeat(Message):
     worker: Name
 
 
 class GetModel(Message):
-    """The parameters: of a version that is being evaluated, or the current ones."""
+    """Asks for the parameters: a version that is being evaluated, or the current one."""
 
     worker: Name
     version: Number | None = None
-    have: int = -1  #: the version that the worker has, and need not be sent
-    newer: bool = False  #: whether the answer is to wait for a version above that
+    have: int = -1  #: the version that the worker has
+    newer: bool = False  #: whether to wait for a version above `have`
     wait_s: Wait = 0.0
 
 
 class ReportGradient(Message):
-    """The arrays come with it."""
+    """Reports the gradient of one batch; its arrays follow as bytes."""
 
     worker: Name
     task: Number
     lease: Number
-    batch: Number  #: its place in the task
+    batch: Number  #: its index in the task
     version: Number  #: of the parameters
     rows: Number
     layout: Layout
 
 
 class ReportTask(Message):
-    """Every batch of the task was computed; predictions come with it, as an Arrow file."""
+    """Reports that every batch of a task was computed; predictions follow as an Arrow file."""
 
     worker: Name
     task: Number
     lease: Number
     batches: Number
     rows: Number
-    metrics: Annotated[dict[Name, float], Field(max_length=1_000)]  #: sums of means times rows
-    seconds: dict[Name, float]  #: of this worker by phase, since its last report
+    metrics: Annotated[dict[Name, float], Field(max_length=1_000)]  #: means times rows, summed
+    seconds: dict[Name, float]  #: spent in each phase since the worker's last report
 
 
 class ReportFailure(Message):

@@ -1,4 +1,4 @@
-"""A training by several workers: the job cut into tasks, a master, and a crew that does them."""
+"""The run of an elastic job: its tasks, its master and its worker processes."""
 
 from __future__ import annotations
 
@@ -11,81 +11,81 @@ from spanwise.components import rows
 from spanwise.components.shipped_function import packed
 from spanwise.components.training.elastic.job import ElasticJob, ElasticOutcome, JobKind
 from spanwise.components.training.elastic.master import Master
-from spanwise.components.training.elastic.tasks import Kind, Plan, Task
+from spanwise.components.training.elastic.tasks import JobPlan, ShardTask, TaskKind
 from spanwise.components.training.elastic.worker import Assignment
-from spanwise.components.training.elastic.worker_input import body
-from spanwise.components.training.elastic.worker_processes import GRACE_S, Crew
+from spanwise.components.training.elastic.worker_input import build_task_graph
+from spanwise.components.training.elastic.worker_processes import GRACE_S, WorkerProcesses
 from spanwise.orchestrator.errors import NodeFailed, ParameterError
 from spanwise.pipelines.input.ops.parquet import Parquet
 
 if TYPE_CHECKING:
-    from spanwise.components.training.trainer import TrainerTask
+    from spanwise.components.training.trainer_task import TrainerTask
 
 POLL_S: Final = 0.05
-"""How often it is looked whether a worker has died."""
+"""How often the workers are checked."""
 
 RESTARTS: Final = 3
-"""How many successors each worker may have."""
+"""The number of restarts for each worker."""
 
 log = logging.getLogger("spanwise.elastic")
 
 
-def trained(job: ElasticJob, task: TrainerTask) -> ElasticOutcome:
-    """Does the job with `task.workers` processes, goes on where an earlier attempt was, and saves the model.
+def run_job(job: ElasticJob, task: TrainerTask) -> ElasticOutcome:
+    """Runs the job in `task.workers` processes, from its last checkpoint if there is one, and saves the model.
 
     Raises:
         NodeFailed: a task failed too often, or the workers died too often.
-        ParameterError: the splits or columns are not there, or a function cannot be sent to another process.
+        ParameterError: a split or column is missing, or a function cannot be sent to another process.
     """
     readings = readings_of(job, task)
     for reading in readings.values():
-        body(reading, job.dataset_fn, job.seed)  # what is wrong with it is said before anything is started
+        build_task_graph(reading, job.dataset_fn, job.seed)  # raises before anything is started
     parcel = packed(job, job.functions)
     with Master(
-        job, plan_of(job, readings), lambda: job.init(task), task.checkpoints / "elastic", _describing(readings)
+        job, plan_of(job, readings), lambda: job.init(task), task.checkpoints / "elastic", _describer(readings)
     ) as master:
 
-        def input_of(name: str, place: int) -> bytes:  # noqa: ARG001  all do the same
+        def input_of(name: str, place: int) -> bytes:  # noqa: ARG001  the same for all
             return pickle.dumps(
                 Assignment(worker=name, target=master.target, security=master.security, readings=readings, job=parcel)
             )
 
         if master.is_resumed:
-            log.info("going on at version %d, with %d tasks done", master.parameters.version, master.table.done.total())
+            log.info("resuming at version %d with %d tasks done", master.parameters.version, master.table.done.total())
         program = "from spanwise.components.training.elastic.worker import main; main(parent)"
-        with Crew(program, input_of) as crew:
-            _work(master, crew, task.workers)
-            crew.end(GRACE_S)
+        with WorkerProcesses(program, input_of) as processes:
+            _supervise(master, processes, task.workers)
+            processes.stop(GRACE_S)
         outcome = master.outcome()
         master.save()
-        log.info("%s", _report(master, job, task.workers))
-    for found in outcome.evaluations:
-        log.info("version %d: %s", found.version, ", ".join(f"{k} {v:.6g}" for k, v in found.metrics.items()))
+        log.info("%s", _summary(master, job, task.workers))
+    for each in outcome.evaluations:
+        log.info("version %d: %s", each.version, ", ".join(f"{k} {v:.6g}" for k, v in each.metrics.items()))
     job.save(task, outcome)
     return outcome
 
 
-def readings_of(job: ElasticJob, task: TrainerTask) -> dict[Kind, Parquet]:
-    """What reads the rows of each kind of task."""
+def readings_of(job: ElasticJob, task: TrainerTask) -> dict[TaskKind, Parquet]:
+    """The reader of the rows for each kind of task."""
     kinds = {
-        JobKind.TRAINING_ONLY: {Kind.TRAINING: job.split},
-        JobKind.TRAINING_WITH_EVALUATION: {Kind.TRAINING: job.split, Kind.EVALUATION: job.evaluation_split},
-        JobKind.EVALUATION_ONLY: {Kind.EVALUATION: job.evaluation_split},
-        JobKind.PREDICTION_ONLY: {Kind.PREDICTION: job.split},
+        JobKind.TRAINING_ONLY: {TaskKind.TRAINING: job.split},
+        JobKind.TRAINING_WITH_EVALUATION: {TaskKind.TRAINING: job.split, TaskKind.EVALUATION: job.evaluation_split},
+        JobKind.EVALUATION_ONLY: {TaskKind.EVALUATION: job.evaluation_split},
+        JobKind.PREDICTION_ONLY: {TaskKind.PREDICTION: job.split},
     }
-    found = {}
+    readings = {}
     for kind, split in kinds[job.kind].items():
         reading = rows.dataset(task.examples, split, job.columns).op
         assert isinstance(reading, Parquet), "examples are Parquet"
         if not reading.groups:
-            raise ParameterError(f"the split {split!r} has no rows, so there is nothing for {kind} tasks to do.")
-        found[kind] = reading
-    return found
+            raise ParameterError(f"the split {split!r} has no rows for {kind} tasks.")
+        readings[kind] = reading
+    return readings
 
 
-def plan_of(job: ElasticJob, readings: Mapping[Kind, Parquet]) -> Plan:
-    """The tasks of a job over these rows."""
-    return Plan(
+def plan_of(job: ElasticJob, readings: Mapping[TaskKind, Parquet]) -> JobPlan:
+    """The plan of a job over these rows."""
+    return JobPlan(
         **{str(kind): tuple(group.rows for group in reading.groups) for kind, reading in readings.items()},
         task_rows=job.task_rows,
         epochs=job.epochs,
@@ -96,42 +96,42 @@ def plan_of(job: ElasticJob, readings: Mapping[Kind, Parquet]) -> Plan:
     )
 
 
-def _work(master: Master, crew: Crew, workers: int) -> None:
-    """Until the job is over; who dies is followed by another, until too many have died."""
+def _supervise(master: Master, processes: WorkerProcesses, workers: int) -> None:
+    """Runs workers until the job is over; replaces those that die, until too many have died."""
     for place in range(workers):
-        crew.start(place)
-    left = RESTARTS * workers
+        processes.start(place)
+    restarts = RESTARTS * workers
     while not master.wait(POLL_S):
         master.tick()
-        for gone in crew.gone():
-            tasks = master.lose(gone.name)
+        for exited in processes.poll():
+            tasks = master.lose(exited.name)
             numbers = ", ".join(str(task.number) for task in tasks) or "none"
-            log.warning("%s %s; its tasks go to others: %s", gone.name, gone.how, numbers)
-            if left and not master.is_over:
-                left -= 1
-                crew.start(gone.place)
-            elif not crew.members and not master.is_over:
+            log.warning("%s %s; its tasks go to others: %s", exited.name, exited.reason, numbers)
+            if restarts and not master.is_over:
+                restarts -= 1
+                processes.start(exited.place)
+            elif not processes.running and not master.is_over:
                 raise NodeFailed(
-                    f"{len(master.lost)} workers died, and no more are started; the last, {gone.name}, {gone.how} with "
-                    f"the tasks {numbers}. If the memory ran out, take fewer workers or smaller batches. Their last "
-                    f"words are in the log of this node."
+                    f"{len(master.lost)} workers died, and no more are started; the last, {exited.name}, "
+                    f"{exited.reason} with the tasks {numbers}. Their output is in the log of this node. If memory ran "
+                    "out, use fewer workers or smaller batches."
                 )
 
 
-def _describing(readings: Mapping[Kind, Parquet]) -> Callable[[Task], str]:
-    def describe(task: Task) -> str:
+def _describer(readings: Mapping[TaskKind, Parquet]) -> Callable[[ShardTask], str]:
+    def describe(task: ShardTask) -> str:
         group = readings[task.kind].groups[task.shard]
         return f"rows {task.start} to {task.stop - 1} of row group {group.number} of {group.path}"
 
     return describe
 
 
-def _report(master: Master, job: ElasticJob, workers: int) -> str:
-    """What was done and by whom, in one line."""
+def _summary(master: Master, job: ElasticJob, workers: int) -> str:
+    """The work done, in one line."""
     table = master.table
     tasks = ", ".join(f"{count} {kind}" for kind, count in table.done.items())
     return (
         f"{job.kind} with {workers} workers ({len(master.lost)} lost): {tasks} tasks, "
-        f"{table.epoch} epochs, {master.parameters.version} steps, {master.stale} gradients too old, "
+        f"{table.epoch} epochs, {master.parameters.version} steps, {master.stale} stale gradients, "
         f"{master.refused} reports refused; {master.phases}"
     )

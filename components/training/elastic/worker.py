@@ -1,9 +1,9 @@
-"""The worker: takes batches from one dataset over all its tasks, computes, and reports what the master asked for.
+"""The worker of an elastic job: takes batches from one dataset over all its tasks, computes, and reports.
 
-for batch in dataset:                       # asks for the next task before it has given the last batch of one
+for batch in dataset:                       # requests the next task before it yields the last batch of one
 get_model()
 report_gradient(gradient(model, batch))     or adds to the metrics, or to the predictions
-if the task ends with it: report_task()
+after the last batch of a task: report_task()
 """
 
 from __future__ import annotations
@@ -19,46 +19,46 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from spanwise.components.shipped_function import Parcel, opened
-from spanwise.components.training.elastic.arrays import Arrays, packed, unpacked
+from spanwise.components.training.elastic.arrays import Arrays, pack, unpack
 from spanwise.components.training.elastic.job import ElasticJob
 from spanwise.components.training.elastic.phases import Phase, Phases
-from spanwise.components.training.elastic.tasks import Kind, Lease, Task
-from spanwise.components.training.elastic.worker_input import Piece, body, rows_in, shared
+from spanwise.components.training.elastic.tasks import SHARD_TASK, TaskKind, TaskLease
+from spanwise.components.training.elastic.worker_input import TaskBatch, build_task_graph, rows_in, task_batches
 from spanwise.orchestrator import process
 from spanwise.pipelines.input.ops.parquet import Parquet
 from spanwise.pipelines.input.service.wire.connection import Connection, Unreachable
 from spanwise.pipelines.input.service.wire.security import Security
 
 WAIT_S: Final = 1.0
-"""How long an answer of the master may wait for what was asked."""
+"""How long the master may hold a request before it answers."""
 
 PATIENCE: Final = 5
-"""How often a request that nobody answers is made again."""
+"""How often a request is sent before the master counts as gone."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """What a worker is started with."""
+    """The input of a worker process."""
 
     worker: str
     target: str  #: the master's address
     security: Security
-    readings: Mapping[Kind, Parquet]  #: the rows of the splits
+    readings: Mapping[TaskKind, Parquet]  #: the rows of the splits
     job: Parcel
 
 
-class Client:
-    """The master, as a worker sees it."""
+class MasterClient:
+    """A connection of one worker to the master."""
 
     def __init__(self, worker: str, target: str, security: Security) -> None:
         self.worker = worker
         self._connection = Connection(target, security)
 
     def call(self, kind: str, content: bytes = b"", **header: object) -> tuple[Any, bytes]:
-        """Asks, and asks again if there is no answer: the master knows a report that comes twice.
+        """Sends a request, again if there is no answer: the master recognises repeated reports.
 
         Raises:
-            Unreachable: there was none.
+            Unreachable: there was no answer.
         """
         for left in reversed(range(PATIENCE)):
             try:
@@ -66,21 +66,18 @@ class Client:
             except Unreachable:
                 if not left:
                     raise
-        raise AssertionError("the last time it raises")
+        raise AssertionError("the last attempt raises")
 
-    def next_lease(self) -> Lease | None:
-        """Waits for a task; None when the job is over."""
+    def next_lease(self) -> TaskLease | None:
+        """Waits for the next task; None when the job is over."""
         while True:
-            found, _ = self.call("get_task", wait_s=WAIT_S)
-            if found["lease"] is not None:
-                number, kind, shard, start, stop, epoch, version = found["task"]
-                task = Task(
-                    number=number, kind=Kind(kind), shard=shard, start=start, stop=stop, epoch=epoch, version=version
+            answer, _ = self.call("get_task", wait_s=WAIT_S)
+            if answer["lease"] is not None:
+                task = SHARD_TASK.validate_python(answer["task"])
+                return TaskLease(
+                    task=task, number=answer["lease"], worker=self.worker, until_s=0.0, counted=answer["counted"]
                 )
-                return Lease(
-                    task=task, number=found["lease"], worker=self.worker, until_s=0.0, counted=found["counted"]
-                )
-            if found["is_over"]:
+            if answer["is_over"]:
                 return None
 
     def close(self) -> None:
@@ -88,8 +85,8 @@ class Client:
 
 
 @dataclass
-class _Doing:
-    """What has come of the task at hand."""
+class TaskProgress:
+    """The results of the current task so far."""
 
     rows: int = 0
     batches: int = 0
@@ -97,148 +94,150 @@ class _Doing:
     predictions: list[Any] = field(default_factory=list)
 
 
-class Worker:
+class TrainingWorker:
     """The loop of one worker, in this process."""
 
-    def __init__(self, job: ElasticJob, readings: Mapping[Kind, Parquet], client: Client) -> None:
-        self.phases = Phases()  #: all that it did
+    def __init__(self, job: ElasticJob, readings: Mapping[TaskKind, Parquet], client: MasterClient) -> None:
+        self.phases = Phases()  #: of the whole run
         self._job = job
         self._readings = readings
         self._client = client
-        self._reported = Phases()  # how much of that the master knows
-        self._doing = _Doing()
-        self._dropped = 0  # the lease whose batches nobody wants any more
-        self._contributed = -1  # the newest version that this worker has given a gradient for
+        self._reported = Phases()  # the part that the master has received
+        self._progress = TaskProgress()
+        self._dropped = 0  # the lease whose remaining batches are ignored
+        self._contributed = -1  # the newest version with a gradient of this worker
         self._current: tuple[int, Arrays] = (-1, {})
         self._evaluated: tuple[int, Arrays] = (-1, {})
         self._is_over = False
 
     def run(self) -> Phases:
-        """Works until the job is over."""
-        bodies = {kind: body(each, self._job.dataset_fn, self._job.seed) for kind, each in self._readings.items()}
-        with shared(bodies, self._client.next_lease, self._job.ahead).iterator() as pieces:
+        """Runs until the job is over."""
+        graphs = {
+            kind: build_task_graph(each, self._job.dataset_fn, self._job.seed) for kind, each in self._readings.items()
+        }
+        with task_batches(graphs, self._client.next_lease, self._job.ahead).iterator() as batches:
             while not self._is_over:
                 with self.phases.during(Phase.GET_BATCH):
-                    piece: Piece | None = next(pieces, None)
-                if piece is None:
+                    batch: TaskBatch | None = next(batches, None)
+                if batch is None:
                     break
-                if piece.lease.number != self._dropped:
-                    self._take(piece)
+                if batch.lease.number != self._dropped:
+                    self._take(batch)
         return self.phases
 
-    def _take(self, piece: Piece) -> None:
+    def _take(self, batch: TaskBatch) -> None:
         try:
-            if piece.error is not None:
-                raise piece.error  # noqa: TRY301  as if it had been raised by the computing
-            if piece.is_end:
-                self._finish(piece)
+            if batch.error is not None:
+                raise batch.error  # noqa: TRY301  handled as an error of the computation
+            if batch.is_end:
+                self._finish(batch)
             else:
-                self._step(piece)
+                self._step(batch)
         except Unreachable:
             raise
         except Exception as error:  # noqa: BLE001  the user's functions may raise anything
-            self._fail(piece.lease, error)
+            self._fail(batch.lease, error)
 
-    def _step(self, piece: Piece) -> None:
-        match piece.lease.task.kind:
-            case Kind.TRAINING:
-                self._train(piece)
-            case Kind.EVALUATION:
-                self._evaluate(piece)
-            case Kind.PREDICTION:
-                self._predict(piece)
-        self._doing.batches += 1
+    def _step(self, batch: TaskBatch) -> None:
+        match batch.lease.task.kind:
+            case TaskKind.TRAINING:
+                self._train(batch)
+            case TaskKind.EVALUATION:
+                self._evaluate(batch)
+            case TaskKind.PREDICTION:
+                self._predict(batch)
+        self._progress.batches += 1
         self.phases.batches += 1
 
-    def _train(self, piece: Piece) -> None:
-        lease, rows = piece.lease, rows_in(piece.batch)
-        assert self._job.gradient is not None, "a job with training tasks trains"
+    def _train(self, batch: TaskBatch) -> None:
+        lease, rows = batch.lease, rows_in(batch.batch)
+        assert self._job.gradient is not None, "a job with training tasks has gradient"
         while not self._is_over:
             with self.phases.during(Phase.GET_MODEL):
                 version, parameters = self._newest()
             with self.phases.during(Phase.COMPUTE):
-                gradient = self._job.gradient(parameters, piece.batch)
+                gradient = self._job.gradient(parameters, batch.batch)
             with self.phases.during(Phase.REPORT):
-                layout, content = packed(gradient)
+                layout, content = pack(gradient)
                 answer, _ = self._client.call(
                     "report_gradient",
                     content,
                     task=lease.task.number,
                     lease=lease.number,
-                    batch=piece.number,
+                    batch=batch.number,
                     version=version,
                     rows=rows,
                     layout=layout,
                 )
             if answer["answer"] == "taken":
                 self._contributed = version
-                self._doing.rows += rows
+                self._progress.rows += rows
                 return
             if answer["answer"] == "lost":
                 self._drop(lease)
                 return
 
     def _newest(self) -> tuple[int, Arrays]:
-        """The current parameters; if this worker has given its gradient for them, those that come of it."""
+        """The current parameters; waits for the next version if this worker has contributed to the current one."""
         while not self._is_over:
             have = self._current[0]
-            found, content = self._client.call("get_model", have=have, newer=have <= self._contributed, wait_s=WAIT_S)
-            if found["layout"] is not None:
-                self._current = (found["version"], unpacked(found["layout"], content))
+            answer, content = self._client.call("get_model", have=have, newer=have <= self._contributed, wait_s=WAIT_S)
+            if answer["layout"] is not None:
+                self._current = (answer["version"], unpack(answer["layout"], content))
             else:
-                self._is_over = found["is_over"]
+                self._is_over = answer["is_over"]
             if self._current[0] > self._contributed:
                 break
         return self._current
 
-    def _evaluate(self, piece: Piece) -> None:
-        assert self._job.evaluate is not None, "a job with evaluation tasks evaluates"
-        version = piece.lease.task.version
+    def _evaluate(self, batch: TaskBatch) -> None:
+        assert self._job.evaluate is not None, "a job with evaluation tasks has evaluate"
+        version = batch.lease.task.version
         with self.phases.during(Phase.GET_MODEL):
             if self._evaluated[0] != version:
-                found, content = self._client.call("get_model", version=version)
-                if found["layout"] is None:  # others have done it meanwhile
-                    self._drop(piece.lease)
+                answer, content = self._client.call("get_model", version=version)
+                if answer["layout"] is None:  # other workers have finished it
+                    self._drop(batch.lease)
                     return
-                self._evaluated = (version, unpacked(found["layout"], content))
+                self._evaluated = (version, unpack(answer["layout"], content))
         with self.phases.during(Phase.COMPUTE):
-            metrics = self._job.evaluate(self._evaluated[1], piece.batch)
-        rows, sums = rows_in(piece.batch), self._doing.sums
+            metrics = self._job.evaluate(self._evaluated[1], batch.batch)
+        rows, sums = rows_in(batch.batch), self._progress.sums
         for name, value in metrics.items():
             sums[name] = sums.get(name, 0.0) + float(value) * rows
-        self._doing.rows += rows
+        self._progress.rows += rows
 
-    def _predict(self, piece: Piece) -> None:
-        assert self._job.predict is not None, "a job with prediction tasks predicts"
+    def _predict(self, batch: TaskBatch) -> None:
+        assert self._job.predict is not None, "a job with prediction tasks has predict"
         with self.phases.during(Phase.GET_MODEL):
             _, parameters = self._newest() if self._current[0] < 0 else self._current
         with self.phases.during(Phase.COMPUTE):
-            made = self._job.predict(parameters, piece.batch)
-        self._doing.predictions.append(made)
-        self._doing.rows += rows_in(piece.batch)
+            predictions = self._job.predict(parameters, batch.batch)
+        self._progress.predictions.append(predictions)
+        self._progress.rows += rows_in(batch.batch)
 
-    def _finish(self, piece: Piece) -> None:
-        """The last batch was computed: only now is the task done."""
-        if piece.number < piece.lease.counted:
+    def _finish(self, batch: TaskBatch) -> None:
+        """Reports the task, whose last batch has been computed."""
+        if batch.number < batch.lease.counted:
             raise ValueError(
-                f"dataset_fn gave {piece.number} batches of the task, and before, in another worker, at least "
-                f"{piece.lease.counted}; it has to give the same ones each time."
+                f"dataset_fn made {batch.number} batches of the task, but at least {batch.lease.counted} in another "
+                "worker before; it must make the same batches every time."
             )
-        doing, self._doing = self._doing, _Doing()
+        progress, self._progress = self._progress, TaskProgress()
         with self.phases.during(Phase.REPORT):
             self._client.call(
                 "report_task",
-                _arrow_file(doing.predictions),
-                task=piece.lease.task.number,
-                lease=piece.lease.number,
-                batches=doing.batches,
-                rows=doing.rows,
-                metrics=doing.sums,
+                _arrow_file(progress.predictions),
+                task=batch.lease.task.number,
+                lease=batch.lease.number,
+                batches=progress.batches,
+                rows=progress.rows,
+                metrics=progress.sums,
                 seconds={phase: spent - self._reported.seconds[phase] for phase, spent in self.phases.seconds.items()},
             )
         self._reported = Phases(self.phases.seconds)
 
-    def _fail(self, lease: Lease, error: Exception) -> None:
+    def _fail(self, lease: TaskLease, error: Exception) -> None:
         self._drop(lease)
         self._client.call(
             "report_failure",
@@ -248,10 +247,10 @@ class Worker:
             trace="".join(traceback.format_exception(error))[-8_000:],
         )
 
-    def _drop(self, lease: Lease) -> None:
-        """What comes of this lease's batches is wanted no more."""
+    def _drop(self, lease: TaskLease) -> None:
+        """Ignores the remaining batches of a lease."""
         self._dropped = lease.number
-        self._doing = _Doing()
+        self._progress = TaskProgress()
 
 
 def _arrow_file(predictions: Sequence[Any]) -> bytes:
@@ -269,10 +268,10 @@ def _arrow_file(predictions: Sequence[Any]) -> bytes:
     return sink.getvalue()
 
 
-class _Pulse:
-    """Tells the master that this worker lives, while it computes."""
+class WorkerPulse:
+    """Sends heartbeats while the worker computes."""
 
-    def __init__(self, client: Client, every_s: float) -> None:
+    def __init__(self, client: MasterClient, every_s: float) -> None:
         self._client = client
         self._every_s = every_s
         self._over = threading.Event()
@@ -283,37 +282,37 @@ class _Pulse:
             try:
                 self._client.call("heartbeat")
             except Unreachable:
-                return  # the loop will find out
+                return  # the loop fails by itself
 
     def close(self) -> None:
         self._over.set()
 
 
-def work(assignment: Assignment) -> None:
-    """One worker's life.
+def run_worker(assignment: Assignment) -> None:
+    """Runs one worker until the job is over.
 
     Raises:
         Unreachable: the master is gone.
     """
     job = opened(assignment.job)
-    assert isinstance(job, ElasticJob), "the master sends one"
+    assert isinstance(job, ElasticJob), "sent by the master"
 
-    def client() -> Client:
-        return Client(assignment.worker, assignment.target, assignment.security)
+    def client() -> MasterClient:
+        return MasterClient(assignment.worker, assignment.target, assignment.security)
 
-    with closing(client()) as ours, closing(client()) as beating, closing(_Pulse(beating, job.lease_s / 3)):
-        Worker(job, assignment.readings, ours).run()
+    with closing(client()) as own, closing(client()) as pulse, closing(WorkerPulse(pulse, job.lease_s / 3)):
+        TrainingWorker(job, assignment.readings, own).run()
 
 
 def main(parent: int) -> None:
-    """The program of a worker process: reads its assignment from its input, and ends with its parent."""
+    """The program of a worker process: reads its assignment from standard input; dies with its parent."""
     import logging
     import pickle
 
     process.die_with_parent(parent)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     assignment = pickle.loads(sys.stdin.buffer.read())  # noqa: S301  from our parent
-    work(assignment)
+    run_worker(assignment)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # threads that wait for the next task are not waited for
+    os._exit(0)  # without joining threads that wait for the next task

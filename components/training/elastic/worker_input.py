@@ -1,8 +1,8 @@
-"""The input of a worker: one dataset over all the tasks that it will be given, so that it never drains between them.
+"""The input of a worker: one dataset over all its tasks, so that prefetching never drains between them.
 
-What the user's `dataset_fn` makes of rows is put together once, as a graph over all rows of a split; for each task the
-same graph is opened over the task's rows. So batches end with their task: a batch belongs to one task, a task is known
-by its batches whoever does it, and what shuffles, drops or joins rows does so within a task and alike each time.
+The user's `dataset_fn` is called once and builds a graph over all rows of a split; for each task that graph is opened
+over the rows of the task. So batches end with their task: a batch belongs to one task, every worker makes the same
+batches of a task, and ops that shuffle, drop or join rows do so within a task.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from spanwise.components.training.elastic.tasks import Kind, Lease, Task
+from spanwise.components.training.elastic.tasks import ShardTask, TaskKind, TaskLease
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
 from spanwise.pipelines.input.dataset import Dataset
 from spanwise.pipelines.input.element import UNKNOWN, Spec, Table, parts_of
@@ -37,81 +37,81 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Body:
-    """What `dataset_fn` makes of the rows of a split: a graph, and the op in it that stands for the rows."""
+class TaskGraph:
+    """The graph that `dataset_fn` builds over the rows of a split, and its source op."""
 
     op: Op
     rows: Parquet
     options: Options
     seed: int
-    place: Place
+    slot: ReaderSlot
 
-    def of(self, task: Task) -> Op:
+    def of(self, task: ShardTask) -> Op:
         """The graph over the rows of one task."""
-        some = TaskRows(reading=self.rows, task=task, place=self.place)
-        return rebuild(self.op, lambda each: some if each is self.rows else each)
+        source = TaskRows(reading=self.rows, task=task, slot=self.slot)
+        return rebuild(self.op, lambda each: source if each is self.rows else each)
 
 
-def body(reading: Parquet, dataset_fn: Callable[[Dataset], Dataset], seed: int) -> Body:
-    """The graph of a split, rewritten as any dataset is: only the columns are read that it needs.
+def build_task_graph(reading: Parquet, dataset_fn: Callable[[Dataset], Dataset], seed: int) -> TaskGraph:
+    """Builds and optimizes the graph of a split; it reads only the columns it needs.
 
     Raises:
-        ParameterError: it gives no batches, never ends, or keeps what belongs to a whole pass.
-        DatasetError: it is put together wrongly.
+        ParameterError: it does not end in batches, never ends, or stores a whole pass.
+        DatasetError: `dataset_fn` does not return a dataset.
     """
-    made = Dataset(reading).apply(dataset_fn)
-    if isinstance(made.spec, Table):
-        raise ParameterError("dataset_fn gives rows, and workers take batches: end it with .batch(256).")
-    options = replace(made.settings, deterministic=True)
-    op = optimize(assign_seeds(made.op, seed), options).op
+    dataset = Dataset(reading).apply(dataset_fn)
+    if isinstance(dataset.spec, Table):
+        raise ParameterError("dataset_fn returns rows, and workers need batches: end it with .batch(256).")
+    options = replace(dataset.settings, deterministic=True)
+    op = optimize(assign_seeds(dataset.op, seed), options).op
     for each in list_ops(op):
         if isinstance(each, Cache | Snapshot):
             raise ParameterError(
-                f"dataset_fn: {each.name} keeps a whole pass, and it is given one task after the other. Leave it out."
+                f"dataset_fn: {each.name} stores a whole pass, but runs on one task at a time. Remove it."
             )
-    found = [each for each in list_ops(op) if isinstance(each, Parquet) and each.groups is reading.groups]
-    if len(found) != 1:
-        raise ParameterError("dataset_fn has to give what it makes of the rows that it is given, each read once.")
-    if made.cardinality == float("inf"):
-        raise ParameterError("dataset_fn repeats the rows without end. Leave repeat out, and say epochs=….")
-    return Body(op, found[0], options, seed, Place())
+    sources = [each for each in list_ops(op) if isinstance(each, Parquet) and each.groups is reading.groups]
+    if len(sources) != 1:
+        raise ParameterError("dataset_fn must return a dataset over the rows that it receives, and read each row once.")
+    if dataset.cardinality == float("inf"):
+        raise ParameterError("dataset_fn repeats the rows without end. Remove repeat, and set epochs=….")
+    return TaskGraph(op, sources[0], options, seed, ReaderSlot())
 
 
-class Forward:
-    """Reads a row group from its beginning on, as far as it is asked to."""
+class GroupReader:
+    """Reads one row group forward, on demand."""
 
     def __init__(self, reading: Parquet, shard: int, opening: Opening) -> None:
         self.shard = shard
-        self.at = 0  #: rows of the group that were read
+        self.at = 0  #: the number of rows read so far
         self._reader = ParquetReader(reading, opening.block)
         self._batches = self._reader.read(shard)
-        self._rest: pa.RecordBatch | None = None  # of the last batch that was decoded
+        self._rest: pa.RecordBatch | None = None  # of the last decoded batch
 
     def up_to(self, row: int) -> pa.RecordBatch:
-        """Some of the rows before this one, as the file has them."""
+        """Reads at most up to this row; returns rows as stored in the file."""
         batch = next(self._batches) if self._rest is None else self._rest
         count = min(batch.num_rows, row - self.at)
         self._rest = batch.slice(count) if count < batch.num_rows else None
         self.at += count
         return batch.slice(0, count)
 
-    def finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Those of them that are wanted, with all columns."""
+    def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that pass the filter, with all columns."""
         return self._reader.finished(batch)
 
 
-class Place:
-    """Where the last task has ended: one that begins behind it in the same row group need not decode that again."""
+class ReaderSlot:
+    """The reader of the last task, reused by a later task of the same row group, which need not decode it again."""
 
     def __init__(self) -> None:
-        self._left: Forward | None = None
+        self._reader: GroupReader | None = None
 
-    def take(self, task: Task) -> Forward | None:
-        left, self._left = self._left, None
-        return left if left is not None and left.shard == task.shard and left.at <= task.start else None
+    def take(self, task: ShardTask) -> GroupReader | None:
+        reader, self._reader = self._reader, None
+        return reader if reader is not None and reader.shard == task.shard and reader.at <= task.start else None
 
-    def leave(self, forward: Forward) -> None:
-        self._left = forward
+    def put(self, reader: GroupReader) -> None:
+        self._reader = reader
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -119,8 +119,8 @@ class TaskRows(Op):
     """The rows of one task."""
 
     reading: Parquet = field(repr=False)
-    task: Task
-    place: Place = field(repr=False)
+    task: ShardTask
+    slot: ReaderSlot = field(repr=False)
 
     @property
     def inputs(self) -> tuple[Op, ...]:
@@ -142,51 +142,51 @@ class TaskRowsStream(Stream):
     def __init__(self, op: TaskRows, opening: Opening) -> None:
         self._op = op
         self._opening = opening
-        self._forward: Forward | None = None
+        self._reader: GroupReader | None = None
 
     def __next__(self) -> pa.RecordBatch:
         import pyarrow as pa
 
         task = self._op.task
         try:
-            if self._forward is None:
-                self._forward = self._op.place.take(task) or Forward(self._op.reading, task.shard, self._opening)
-            forward = self._forward
-            while forward.at < task.start:
-                forward.up_to(task.start)
-            while forward.at < task.stop:
-                block = forward.finished(forward.up_to(task.stop))
+            if self._reader is None:
+                self._reader = self._op.slot.take(task) or GroupReader(self._op.reading, task.shard, self._opening)
+            reader = self._reader
+            while reader.at < task.start:
+                reader.up_to(task.start)
+            while reader.at < task.stop:
+                block = reader.select(reader.up_to(task.stop))
                 if block.num_rows:
                     return block
         except (pa.ArrowException, OSError) as error:
             raise UnreadableInput(f"{self._op.reading.groups[task.shard].path}: cannot be read ({error}).") from error
-        self._op.place.leave(forward)
+        self._op.slot.put(reader)
         raise StopIteration
 
     def state(self) -> State:
-        return {}  # taken by what prefetches, and never used: a task is begun anew
+        return {}  # prefetch takes it and nothing restores it: tasks start over
 
     def restore(self, state: State) -> None:
-        raise NotImplementedError("a task is begun anew")
+        raise NotImplementedError("a task starts over")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """One batch of a task, or the end of its batches, or what was raised in their place."""
+class TaskBatch:
+    """One batch of a task, or the end of the task, or the exception raised instead."""
 
-    lease: Lease
-    number: int  #: of the batch in its task; at the end, how many there were
+    lease: TaskLease
+    number: int  #: the index of the batch; at the end of a task, the number of batches
     batch: Element = None
     is_end: bool = False
     error: Exception | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Shared(Op):
-    """The batches of one task behind those of another: of whichever `next_lease` gives, until it gives none."""
+class TaskBatches(Op):
+    """The batches of one task after the other, of the tasks that `next_lease` returns until it returns None."""
 
-    bodies: Mapping[Kind, Body] = field(repr=False)
-    next_lease: Callable[[], Lease | None] = field(repr=False)
+    graphs: Mapping[TaskKind, TaskGraph] = field(repr=False)
+    next_lease: Callable[[], TaskLease | None] = field(repr=False)
 
     @property
     def inputs(self) -> tuple[Op, ...]:
@@ -201,20 +201,20 @@ class Shared(Op):
         return None
 
     def open(self, opening: Opening) -> Stream:
-        return SharedStream(self, opening)
+        return TaskBatchStream(self, opening)
 
 
-class SharedStream(Stream):
-    """Asks for a task when the last batch of the one before was taken from it, which is before that is computed on."""
+class TaskBatchStream(Stream):
+    """Requests a task when the last batch of the previous one has been taken, before that batch is computed."""
 
-    def __init__(self, op: Shared, opening: Opening) -> None:
+    def __init__(self, op: TaskBatches, opening: Opening) -> None:
         self._op = op
         self._opening = opening
-        self._lease: Lease | None = None
+        self._lease: TaskLease | None = None
         self._task: Stream | None = None
         self._number = 0
 
-    def __next__(self) -> Piece:
+    def __next__(self) -> TaskBatch:
         if self._lease is None:
             self._lease = self._op.next_lease()
             if self._lease is None:
@@ -223,29 +223,29 @@ class SharedStream(Stream):
         lease = self._lease
         try:
             if self._task is None:
-                self._task = self._opened(lease.task)
+                self._task = self._open(lease.task)
             while True:
                 batch = next(self._task)
                 self._number += 1
                 if self._number > lease.counted:
-                    return Piece(lease, self._number - 1, batch)
+                    return TaskBatch(lease, self._number - 1, batch)
         except StopIteration:
             self._close_task()
-            return Piece(lease, self._number, is_end=True)
-        except Exception as error:  # noqa: BLE001  whatever it is, it is the task's, and others go on
+            return TaskBatch(lease, self._number, is_end=True)
+        except Exception as error:  # noqa: BLE001  it belongs to the task, and others continue
             self._close_task()
-            return Piece(lease, self._number, error=error)
+            return TaskBatch(lease, self._number, error=error)
 
-    def _opened(self, task: Task) -> Stream:
-        body = self._op.bodies[task.kind]
+    def _open(self, task: ShardTask) -> Stream:
+        graph = self._op.graphs[task.kind]
         opening = Opening(
-            options=body.options,
-            seed=body.seed,
+            options=graph.options,
+            seed=graph.seed,
             epoch=(task.epoch, task.number),
             block=self._opening.block,
             dataset=self._opening.dataset,
         )
-        return opening.open(body.of(task))
+        return opening.open(graph.of(task))
 
     def _close_task(self) -> None:
         self._lease = None
@@ -254,25 +254,27 @@ class SharedStream(Stream):
             self._task = None
 
     def state(self) -> State:
-        return {}  # taken by what prefetches, and never used: the master knows what is done
+        return {}  # prefetch takes it and nothing restores it: the master knows the progress
 
     def restore(self, state: State) -> None:
-        raise NotImplementedError("a pass goes on with whatever the master gives")
+        raise NotImplementedError("the master decides the next task")
 
     def close(self) -> None:
         self._close_task()
 
 
-def shared(bodies: Mapping[Kind, Body], next_lease: Callable[[], Lease | None], ahead: int) -> Dataset:
-    """The dataset of all tasks, `ahead` pieces of which are made in the background."""
+def task_batches(
+    graphs: Mapping[TaskKind, TaskGraph], next_lease: Callable[[], TaskLease | None], ahead: int
+) -> Dataset:
+    """The dataset over all tasks, with `ahead` batches prefetched."""
     options = Options(optimize=False, autotune=False)
-    return Dataset(Shared(bodies=bodies, next_lease=next_lease), options).prefetch(ahead)
+    return Dataset(TaskBatches(graphs=graphs, next_lease=next_lease), options).prefetch(ahead)
 
 
 def rows_in(batch: Any) -> int:
-    """How many rows a batch has: along the first axis of its first array."""
-    while (taken := parts_of(batch)) is not None:
-        _, parts = taken
+    """The number of rows of a batch: the length of its first array."""
+    while (found := parts_of(batch)) is not None:
+        _, parts = found
         if not parts:
             return 1
         batch = parts[0]

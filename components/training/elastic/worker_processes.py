@@ -1,4 +1,4 @@
-"""The crew: processes of one program on this machine, started, watched, and started again when they die."""
+"""Worker processes: processes of one program on this machine, and their exits."""
 
 from __future__ import annotations
 
@@ -14,83 +14,83 @@ from types import TracebackType
 from typing import Final, Self
 
 GRACE_S: Final = 5.0
-"""Between the end of the work and killing who has not ended by itself."""
+"""How long workers may take to exit when the job is over, before they are killed."""
 
 _log = logging.getLogger("spanwise.elastic")
 
 
 @dataclass(frozen=True)
-class Member:
-    """One process in one place of the crew."""
+class WorkerProcess:
+    """A running worker."""
 
     name: str  #: unique; `worker 1`, and its successors `worker 1 (2)`
-    place: int
+    place: int  #: the index of the worker that it is or succeeds
     process: subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True)
-class Gone:
-    """A member that has ended."""
+class WorkerExit:
+    """The exit of a worker."""
 
     name: str
     place: int
-    status: int  #: 0, its exit code, or less than 0 for the signal that killed it
+    status: int  #: the exit code; negative for the signal that killed it
 
     @property
-    def how(self) -> str:
+    def reason(self) -> str:
         if self.status < 0:
             return f"was killed by {signal.Signals(-self.status).name}"
-        return f"ended with exit code {self.status}"
+        return f"exited with code {self.status}"
 
 
-class Crew:
-    """Processes that run `program` in a fresh interpreter, each given its own bytes on its input.
+class WorkerProcesses:
+    """Processes that run `program` in fresh interpreters, each with its own bytes on standard input.
 
-    A fork would take along the locks of Arrow's and Flight's threads, but not the threads. To be used by the main
-    thread: the kernel kills them when the thread that started them ends.
+    A fork would copy the locks of Arrow's and Flight's threads, but not the threads. Use it from the main thread: the
+    kernel kills the workers when the thread that started them ends.
     """
 
     def __init__(self, program: str, input_of: Callable[[str, int], bytes]) -> None:
-        """`input_of` makes what a member is given, of its name and place; `program` may name `parent`, a process."""
+        """`input_of` maps a name and a place to the input; `program` may use the variable `parent`, our process id."""
         self._program = program
         self._input_of = input_of
-        self._lives: dict[int, int] = {}
-        self.members: list[Member] = []  #: that live, as far as is known
+        self._starts: dict[int, int] = {}
+        self.running: list[WorkerProcess] = []  #: as of the last poll
 
-    def start(self, place: int) -> Member:
-        """One more process in a place."""
-        life = self._lives[place] = self._lives.get(place, 0) + 1
-        name = f"worker {place + 1}" + (f" ({life})" if life > 1 else "")
+    def start(self, place: int) -> WorkerProcess:
+        """Starts another worker in a place."""
+        start = self._starts[place] = self._starts.get(place, 0) + 1
+        name = f"worker {place + 1}" + (f" ({start})" if start > 1 else "")
         program = f"import sys; sys.path[:] = {sys.path!r}; parent = {os.getpid()}; {self._program}"
-        started = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
-        member = Member(name, place, started)
-        self.members.append(member)
-        assert started.stdin is not None, "it was asked for"
+        process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
+        worker = WorkerProcess(name, place, process)
+        self.running.append(worker)
+        assert process.stdin is not None, "requested above"
         try:
-            with started.stdin as line:
-                line.write(self._input_of(name, place))
+            with process.stdin as pipe:
+                pipe.write(self._input_of(name, place))
         except BrokenPipeError:
-            _log.warning("elastic-worker-died-at-once", extra={"worker": name})
-        return member
+            _log.warning("worker-died-at-start", extra={"worker": name})
+        return worker
 
-    def gone(self, wait_s: float = 0.0) -> list[Gone]:
-        """Those that have ended since this was last asked; who waits, waits for the first of those that live."""
-        if wait_s and self.members:
+    def poll(self, wait_s: float = 0.0) -> list[WorkerExit]:
+        """The exits since the last call; waits up to `wait_s` for the first running worker."""
+        if wait_s and self.running:
             with suppress(subprocess.TimeoutExpired):
-                self.members[0].process.wait(wait_s)
-        ended = [member for member in self.members if member.process.poll() is not None]
-        self.members = [member for member in self.members if member not in ended]
-        return [Gone(member.name, member.place, member.process.returncode) for member in ended]
+                self.running[0].process.wait(wait_s)
+        ended = [worker for worker in self.running if worker.process.poll() is not None]
+        self.running = [worker for worker in self.running if worker not in ended]
+        return [WorkerExit(worker.name, worker.place, worker.process.returncode) for worker in ended]
 
-    def end(self, grace_s: float = 0.0) -> None:
-        """Waits for all of them, and kills those that are left after the grace."""
-        for member in self.members:
+    def stop(self, grace_s: float = 0.0) -> None:
+        """Waits up to `grace_s` for each worker, and kills those that still run."""
+        for worker in self.running:
             try:
-                member.process.wait(grace_s)
+                worker.process.wait(grace_s)
             except subprocess.TimeoutExpired:
-                member.process.kill()
-                member.process.wait()
-        self.members = []
+                worker.process.kill()
+                worker.process.wait()
+        self.running = []
 
     def __enter__(self) -> Self:
         return self
@@ -98,4 +98,4 @@ class Crew:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.end()
+        self.stop()

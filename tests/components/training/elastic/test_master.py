@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from spanwise.components import shipped_function
-from spanwise.components.training.elastic.arrays import packed, unpacked
+from spanwise.components.training.elastic.arrays import pack, unpack
 from spanwise.components.training.elastic.job import ElasticJob
 from spanwise.components.training.elastic.master import Master
-from spanwise.components.training.elastic.tasks import Kind
+from spanwise.components.training.elastic.tasks import TaskKind
 from spanwise.components.training.elastic.training import readings_of
-from spanwise.components.training.elastic.worker import Assignment, work
+from spanwise.components.training.elastic.worker import Assignment, run_worker
 from spanwise.orchestrator.errors import NodeFailed, ParameterError, ServiceError
 from spanwise.pipelines.input.service.wire.security import Security
-from tests.components.elastic import jobs
-from tests.components.elastic.jobs import EVALUATED, EVALUATION, PREDICTION, SUM
+from tests.components.training.elastic import jobs
+from tests.components.training.elastic.jobs import EVALUATED, EVALUATION, PREDICTION, SUM
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def task(tmp_path):
 
 def give(client, lease, batch, gradient, version=0, rows=1):
     """Reports the gradient of a batch, and gives the answer."""
-    layout, content = packed(gradient)
+    layout, content = pack(gradient)
     answer, _ = client.call(
         "report_gradient",
         content,
@@ -92,7 +92,7 @@ def test_predictions_come_in_the_order_of_the_rows(task):
     """Whoever made them, and whenever."""
     outcome = jobs.done(PREDICTION, task, workers=3)
 
-    assert outcome.predicted()["doubled"].to_pylist() == [2 * row for row in range(90)] * 2
+    assert outcome.read_predictions()["doubled"].to_pylist() == [2 * row for row in range(90)] * 2
     assert outcome.evaluations == []
 
 
@@ -143,7 +143,7 @@ def test_a_worker_that_computes_longer_than_its_lease_is_not_silent(task):
             readings=readings_of(job, task),
             job=shipped_function.packed(job, job.functions),
         )
-        working = threading.Thread(target=work, args=[assignment], daemon=True)
+        working = threading.Thread(target=run_worker, args=[assignment], daemon=True)
         working.start()
         while not master.wait(0.05):
             master.tick()
@@ -184,7 +184,7 @@ def test_nobody_waits_for_who_gives_no_more(task, goes):
 
         assert master.parameters.version == 1
         found, content = a.call("get_model", have=0, newer=True, wait_s=1.0)
-        assert unpacked(found["layout"], content) == {"w": 4.0}
+        assert unpack(found["layout"], content) == {"w": 4.0}
 
 
 def test_a_gradient_that_is_too_old_is_computed_anew(task):
@@ -215,7 +215,7 @@ def test_workers_that_must_not_be_stale_or_wait_for_each_other_come_to_an_end(ta
         with jobs.master_of(rows, task) as master:
             with jobs.at_work(*(jobs.worker_of(rows, task, master, f"w{n}") for n in range(3))):
                 pass
-            assert master.table.done[Kind.TRAINING] == 10
+            assert master.table.done[TaskKind.TRAINING] == 10
             assert -(-28 // grads_to_wait) <= master.parameters.version <= 28
         for left in (task.checkpoints / "elastic").glob("job"):
             left.unlink()
@@ -240,7 +240,7 @@ def test_a_second_master_goes_on_where_the_first_was_saved(task, grads_to_wait):
         assert master.is_resumed
         again = jobs.client_of(master, "c").next_lease()
         assert (again.task, again.counted) == (of_a.task, 2)
-        assert master.table.done[Kind.TRAINING] == 1
+        assert master.table.done[TaskKind.TRAINING] == 1
         if grads_to_wait == 1:
             assert master.parameters.values["w"] == 9.0
             assert master.parameters.version == 3
@@ -275,7 +275,7 @@ def test_an_evaluation_that_was_going_on_is_of_the_same_version_afterwards(task)
             finish(client, lease)
         assert client.next_lease().task.version == 2
         training = client.next_lease()
-        while training.task.kind is Kind.EVALUATION:
+        while training.task.kind is TaskKind.EVALUATION:
             training = client.next_lease()
         give(client, training, 0, {"sum": 1, "rows": 1000}, version=2)
         master.save()
@@ -331,7 +331,7 @@ def test_an_error_in_apply_ends_the_job(task):
     def broken(parameters, gradient):
         return {"rows": parameters["rows"]}
 
-    with pytest.raises(ParameterError, match="apply gave the parameters 'rows', and was given 'rows', 'sum'"):
+    with pytest.raises(ParameterError, match="apply returned the parameters 'rows' for 'rows', 'sum'"):
         jobs.done(replace(SUM, apply=broken), task)
 
 
@@ -349,7 +349,7 @@ def test_a_version_never_changes(task):
 def test_only_who_knows_the_token_is_let_in(task):
     """The master gives its workers one of their own."""
     with jobs.master_of(SUM, task) as master:
-        stranger = jobs.Client("stranger", master.target, Security(token="guessed"))
+        stranger = jobs.MasterClient("stranger", master.target, Security(token="guessed"))
 
         with pytest.raises(ServiceError, match="token"):
             stranger.next_lease()
@@ -374,8 +374,8 @@ def test_there_are_four_kinds_of_jobs(job, kind):
     ("given", "says"),
     [
         ({"apply": None}, "gradient and apply belong together"),
-        ({"predict": jobs.predict}, "trains or predicts"),
-        ({"gradient": None, "apply": None}, "wants gradient and apply, or evaluate, or predict"),
+        ({"predict": jobs.predict}, "either trains or predicts"),
+        ({"gradient": None, "apply": None}, "pass gradient and apply, or evaluate, or predict"),
         ({"epochs": 0}, "epochs=0"),
     ],
 )
@@ -389,14 +389,14 @@ def test_arrays_travel_as_they_are():
     """Dtype, shape and order of axes; what is no number is refused, and so is what is not whole."""
     arrays = {"a": np.arange(6.0).reshape(2, 3).T, "b": np.array(3, np.int8), "c": np.zeros((0, 4), np.float32)}
 
-    layout, content = packed(arrays)
-    there = unpacked(layout, content)
+    layout, content = pack(arrays)
+    there = unpack(layout, content)
 
     assert all(np.array_equal(there[name], arrays[name]) for name in arrays)
     assert [there[name].dtype for name in arrays] == [np.float64, np.int8, np.float32]
     with pytest.raises(ServiceError, match="only numbers"):
-        packed({"a": np.array(["text"])})
+        pack({"a": np.array(["text"])})
     with pytest.raises(ServiceError, match="refused"):
-        unpacked(layout, content[:-1])
+        unpack(layout, content[:-1])
     with pytest.raises(ServiceError, match="refused"):
-        unpacked([("a", "O", [1])], b"12345678")
+        unpack([("a", "O", [1])], b"12345678")

@@ -11,10 +11,10 @@ import pytest
 
 from spanwise.components import Trainer
 from spanwise.components.training.elastic import replicas
-from spanwise.components.training.elastic.replicas import replicated
+from spanwise.components.training.elastic.replicas import run_replicas
 from spanwise.orchestrator.errors import NodeFailed, PipelineError
-from tests.components.elastic import jobs
 from tests.components.flow import Lake
+from tests.components.training.elastic import jobs
 
 TORCH = os.environ.get("SPANWISE_TEST_TORCH", "/tmp/torch")
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
@@ -85,7 +85,7 @@ def test_each_replica_knows_its_rank_and_where_the_others_are(tmp_path):
     """By its task, and by the variables of `torchrun`."""
     task = jobs.task_of(tmp_path, workers=2)
 
-    replicated(note, task)
+    run_replicas(note, task)
 
     said = [json.loads((task.model_dir / str(rank)).read_text()) for rank in range(2)]
     assert [tuple(each.values()) for each in said] == [
@@ -97,7 +97,7 @@ def test_a_trainer_without_workers_is_refused():
     """When the pipeline is written."""
     lake = Lake(rows={}, splits=["train"])
 
-    with pytest.raises(PipelineError, match="at least 1 worker, not 0"):
+    with pytest.raises(PipelineError, match="at least 1 worker; found workers=0"):
         Trainer(examples=lake["examples"], run_fn=note, workers=0)
 
 
@@ -106,7 +106,7 @@ def test_when_one_is_killed_all_begin_again(tmp_path):
     """They need each other, so none goes on alone."""
     task = jobs.task_of(tmp_path, workers=2)
 
-    replicated(die_once, task)
+    run_replicas(die_once, task)
 
     assert sorted(path.name for path in task.model_dir.iterdir()) == ["done-0", "done-1"]
     assert (task.checkpoints / "lives").read_text() == "xx"
@@ -117,15 +117,15 @@ def test_those_that_are_killed_each_time_end_the_training(tmp_path, monkeypatch)
     """After so many lives, with what ended the last."""
     monkeypatch.setattr(replicas, "RESTARTS", 0)
 
-    with pytest.raises(NodeFailed, match=r"begun 1 times, .* the last, worker 1, was killed by SIGKILL"):
-        replicated(die, replace(jobs.task_of(tmp_path), workers=1))
+    with pytest.raises(NodeFailed, match=r"started 1 times, .* the last, worker 1, was killed by SIGKILL"):
+        run_replicas(die, replace(jobs.task_of(tmp_path), workers=1))
 
 
 @pytest.mark.slow
 def test_what_one_of_them_raises_is_not_tried_again(tmp_path):
     """It would be raised again; the message is the function's own."""
     with pytest.raises(NodeFailed, match="worker 2: ValueError: a mistake of mine"):
-        replicated(raise_in_one, jobs.task_of(tmp_path, workers=2))
+        run_replicas(raise_in_one, jobs.task_of(tmp_path, workers=2))
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_gradients_are_averaged_by_pytorch(tmp_path):
     pytest.importorskip("torch", exc_type=ImportError)
     task = jobs.task_of(tmp_path, spans=1, rows=100, workers=2)
 
-    replicated(average, task)
+    run_replicas(average, task)
 
     weights = np.load(task.model_dir / "weights.npy")
     assert weights == pytest.approx([averaged_alone(np.arange(100.0))])

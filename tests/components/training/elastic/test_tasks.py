@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spanwise.components.training.elastic.tasks import Kind, Plan, Table
+from spanwise.components.training.elastic.tasks import JobPlan, TaskKind, TaskTable
 
-TRAINING = Plan(training=(10, 5), task_rows=4, lease_s=10.0, max_failures=2)
+TRAINING = JobPlan(training=(10, 5), task_rows=4, lease_s=10.0, max_failures=2)
 
 
 def rows_of(tasks):
@@ -28,7 +28,7 @@ def work_off(table, worker="w", version=0):
 
 def test_the_tasks_of_an_epoch_are_all_rows_once():
     """A shard is cut into ranges, the last of which may be short; no range crosses shards."""
-    done = work_off(Table(TRAINING))
+    done = work_off(TaskTable(TRAINING))
 
     assert rows_of(done) == [*((0, row) for row in range(10)), *((1, row) for row in range(5))]
     assert [task.stop - task.start for task in done if task.shard == 0] == [4, 4, 2]
@@ -36,9 +36,9 @@ def test_the_tasks_of_an_epoch_are_all_rows_once():
 
 def test_epochs_follow_each_other_in_other_orders():
     """Shards come in an order of each epoch that follows from the seed; rows of a shard stay together."""
-    plan = Plan(training=(1,) * 20, task_rows=1, epochs=2, seed=3)
+    plan = JobPlan(training=(1,) * 20, task_rows=1, epochs=2, seed=3)
 
-    orders = [[task.shard for task in work_off(Table(plan))] for _ in range(2)]
+    orders = [[task.shard for task in work_off(TaskTable(plan))] for _ in range(2)]
 
     assert orders[0] == orders[1]
     assert sorted(orders[0][:20]) == sorted(orders[0][20:]) == list(range(20))
@@ -48,20 +48,20 @@ def test_epochs_follow_each_other_in_other_orders():
 @pytest.mark.parametrize(
     ("shards", "tasks"),
     [
-        ({"training": (4,)}, [Kind.TRAINING]),
-        ({"training": (4,), "evaluation": (4,)}, [Kind.TRAINING, Kind.EVALUATION]),
-        ({"evaluation": (4,)}, [Kind.EVALUATION]),
-        ({"prediction": (4,)}, [Kind.PREDICTION]),
+        ({"training": (4,)}, [TaskKind.TRAINING]),
+        ({"training": (4,), "evaluation": (4,)}, [TaskKind.TRAINING, TaskKind.EVALUATION]),
+        ({"evaluation": (4,)}, [TaskKind.EVALUATION]),
+        ({"prediction": (4,)}, [TaskKind.PREDICTION]),
     ],
 )
 def test_what_rows_there_are_tells_which_tasks_there_are(shards, tasks):
     """To train on, to evaluate, or to predict."""
-    assert [task.kind for task in work_off(Table(Plan(**shards, task_rows=4)))] == tasks
+    assert [task.kind for task in work_off(TaskTable(JobPlan(**shards, task_rows=4)))] == tasks
 
 
 def test_an_epoch_ends_with_an_evaluation_of_the_version_that_it_came_to():
     """Its tasks come before those of the next epoch."""
-    table = Table(Plan(training=(1,), evaluation=(2,), task_rows=1, epochs=2))
+    table = TaskTable(JobPlan(training=(1,), evaluation=(2,), task_rows=1, epochs=2))
     versions = iter((7, 7, 7, 9, 9, 9))
     done = []
     while (lease := table.take("w", 0.0)) is not None:
@@ -69,14 +69,14 @@ def test_an_epoch_ends_with_an_evaluation_of_the_version_that_it_came_to():
         table.evaluate_if_due(next(versions))
         done.append((lease.task.kind, lease.task.version))
 
-    evaluations = [(Kind.EVALUATION, 7)] * 2, [(Kind.EVALUATION, 9)] * 2
-    assert done == [(Kind.TRAINING, 0), *evaluations[0], (Kind.TRAINING, 0), *evaluations[1]]
+    evaluations = [(TaskKind.EVALUATION, 7)] * 2, [(TaskKind.EVALUATION, 9)] * 2
+    assert done == [(TaskKind.TRAINING, 0), *evaluations[0], (TaskKind.TRAINING, 0), *evaluations[1]]
     assert table.is_finished
 
 
 def test_evaluations_every_so_many_steps():
     """At each version that is a multiple, once; and at the end of the last epoch."""
-    table = Table(Plan(training=(5,), evaluation=(1,), task_rows=5, evaluate_every=2))
+    table = TaskTable(JobPlan(training=(5,), evaluation=(1,), task_rows=5, evaluate_every=2))
     lease = table.take("w", 0.0)
 
     due = [table.evaluate_if_due(version) for version in (1, 2, 2, 3, 4)]
@@ -89,7 +89,7 @@ def test_evaluations_every_so_many_steps():
 
 def test_the_end_of_the_job_is_not_evaluated_twice():
     """If the last version has had its evaluation."""
-    table = Table(Plan(training=(1,), evaluation=(1,), task_rows=1, evaluate_every=2))
+    table = TaskTable(JobPlan(training=(1,), evaluation=(1,), task_rows=1, evaluate_every=2))
     lease = table.take("w", 0.0)
 
     assert table.evaluate_if_due(2)
@@ -100,7 +100,7 @@ def test_the_end_of_the_job_is_not_evaluated_twice():
 
 def test_a_lost_worker_leaves_its_tasks_to_the_next_who_asks():
     """In the order in which it had them, before all others; batches that count stay counted."""
-    table = Table(TRAINING)
+    table = TaskTable(TRAINING)
     first, second = table.take("a", 0.0), table.take("a", 0.0)
     table.count(first.task.number, first.number)
 
@@ -114,7 +114,7 @@ def test_a_lost_worker_leaves_its_tasks_to_the_next_who_asks():
 
 def test_what_is_reported_after_the_lease_went_to_another_is_refused():
     """The new holder's report counts, and the late one neither before nor after it."""
-    table = Table(TRAINING)
+    table = TaskTable(TRAINING)
     old = table.take("a", 0.0)
     new = table.take("b", 10.1)
 
@@ -122,12 +122,12 @@ def test_what_is_reported_after_the_lease_went_to_another_is_refused():
     assert not table.finish(old.task.number, old.number)
     assert table.finish(new.task.number, new.number)
     assert not table.finish(old.task.number, old.number)
-    assert table.done[Kind.TRAINING] == 1
+    assert table.done[TaskKind.TRAINING] == 1
 
 
 def test_a_worker_that_is_heard_of_keeps_its_leases():
     """A lease runs out only for who is silent longer than it lasts."""
-    table = Table(TRAINING)
+    table = TaskTable(TRAINING)
     table.take("a", 0.0)
     table.renew("a", 9.0)
 
@@ -137,17 +137,17 @@ def test_a_worker_that_is_heard_of_keeps_its_leases():
 
 def test_a_report_that_comes_twice_counts_once():
     """Its sender may not have got the answer."""
-    table = Table(TRAINING)
+    table = TaskTable(TRAINING)
     lease = table.take("a", 0.0)
 
     assert table.finish(lease.task.number, lease.number)
     assert table.finish(lease.task.number, lease.number)
-    assert table.done[Kind.TRAINING] == 1
+    assert table.done[TaskKind.TRAINING] == 1
 
 
 def test_a_task_that_fails_too_often_is_given_up():
     """It is tried again so often, at once; workers that are lost do not count against it."""
-    table = Table(TRAINING)
+    table = TaskTable(TRAINING)
     task = None
     for _ in range(3):
         assert table.given_up is None
@@ -176,10 +176,10 @@ MOVES = st.lists(
 def test_every_batch_of_every_task_counts_exactly_once(moves, evaluates):  # noqa: C901  a line for each move
     """Under any interleaving of workers that take, compute, fail, fall silent, die and speak too late."""
     batches = 3
-    plan = Plan(
+    plan = JobPlan(
         training=(6, 3), evaluation=(2,) if evaluates else (), task_rows=2, epochs=2, lease_s=5.0, max_failures=10**6
     )
-    table = Table(plan)
+    table = TaskTable(plan)
     counted, done, leases = Counter(), Counter(), []
     now = 0.0
 
@@ -187,7 +187,7 @@ def test_every_batch_of_every_task_counts_exactly_once(moves, evaluates):  # noq
         task = lease.task.number
         if table.held(task, lease.number) is None:
             return
-        if lease.task.kind is Kind.TRAINING:
+        if lease.task.kind is TaskKind.TRAINING:
             while table.next_batch(task) < batches:
                 counted[task, table.next_batch(task)] += 1
                 table.count(task, lease.number)
@@ -202,7 +202,7 @@ def test_every_batch_of_every_task_counts_exactly_once(moves, evaluates):  # noq
         if move == "take" and (taken := table.take(name, now)) is not None:
             leases.append(taken)
         elif move == "count" and lease is not None and table.held(lease.task.number, lease.number):
-            if (batch := table.next_batch(lease.task.number)) < batches and lease.task.kind is Kind.TRAINING:
+            if (batch := table.next_batch(lease.task.number)) < batches and lease.task.kind is TaskKind.TRAINING:
                 counted[lease.task.number, batch] += 1
                 table.count(lease.task.number, lease.number)
         elif move == "finish" and lease is not None:
@@ -215,7 +215,7 @@ def test_every_batch_of_every_task_counts_exactly_once(moves, evaluates):  # noq
             now += 3.0
             table.renew(f"w{(worker + 1) % 4}", now)
         elif move == "restart":
-            table = Table.restored(plan, json.loads(json.dumps(table.state())))
+            table = TaskTable.restored(plan, json.loads(json.dumps(table.state())))
     while (last := table.take("last", now + 100.0)) is not None:
         finish(last)
 
@@ -224,12 +224,12 @@ def test_every_batch_of_every_task_counts_exactly_once(moves, evaluates):  # noq
     assert set(done.values()) == {1}
     assert set(counted.values()) == {1}
     assert len(set(training)) == 2 * (3 + 2)
-    assert table.done[Kind.TRAINING] == 10
-    assert (table.done[Kind.EVALUATION] > 0) is evaluates
+    assert table.done[TaskKind.TRAINING] == 10
+    assert (table.done[TaskKind.EVALUATION] > 0) is evaluates
 
 
 def test_a_table_of_another_plan_is_not_taken_up():
     """Rows that have changed make other tasks."""
-    state = Table(TRAINING).state()
+    state = TaskTable(TRAINING).state()
 
-    assert Table.restored(Plan(training=(11, 5), task_rows=4), state) is None
+    assert TaskTable.restored(JobPlan(training=(11, 5), task_rows=4), state) is None

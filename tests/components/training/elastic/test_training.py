@@ -12,8 +12,8 @@ import pytest
 
 from spanwise.components.training.elastic import training
 from spanwise.orchestrator.errors import NodeFailed
-from tests.components.elastic import jobs
-from tests.components.elastic.jobs import SUM
+from tests.components.training.elastic import jobs
+from tests.components.training.elastic.jobs import SUM
 
 WHOLE = {"rows": 180, "sum": 2 * sum(range(90))}
 
@@ -37,7 +37,7 @@ def test_a_worker_that_dies_is_followed_by_another(tmp_path, caplog):
     task = jobs.task_of(tmp_path, workers=2)
     (tmp_path / "kill-1").touch()
 
-    outcome = training.trained(replace(SUM, gradient=killed_once(str(tmp_path), 30)), task)
+    outcome = training.run_job(replace(SUM, gradient=killed_once(str(tmp_path), 30)), task)
 
     assert outcome.parameters == WHOLE
     assert (task.model_dir / "rows").read_text() == "180"
@@ -53,10 +53,11 @@ def test_workers_that_die_too_often_end_the_training(tmp_path, monkeypatch):
         (tmp_path / f"kill-{number}").touch()
 
     with pytest.raises(NodeFailed, match=r"2 workers died, .* worker 1 \(2\), was killed by SIGKILL with the tasks \d"):
-        training.trained(replace(SUM, gradient=killed_once(str(tmp_path), 30)), task)
+        training.run_job(replace(SUM, gradient=killed_once(str(tmp_path), 30)), task)
 
 
 KILLS = int(os.environ.get("SPANWISE_TEST_ELASTIC_KILLS", "3"))  # the full form: 100
+EPOCHS = 2 * KILLS
 
 
 @pytest.mark.slow
@@ -66,13 +67,16 @@ def test_workers_killed_at_any_moment_change_nothing_but_the_time(tmp_path, monk
     dice = random.Random(os.environ.get("SPANWISE_TEST_SEED", "spanwise"))
     at_work = tmp_path / "at-work"  # the ids of workers that compute
     at_work.mkdir()
+    last = tmp_path / "last-kill"
 
     def gradient(parameters, batch):
         (at_work / str(os.getpid())).touch()
         time.sleep(0.005)
+        while parameters["rows"] > 180 * (EPOCHS - 1) and not last.exists():
+            time.sleep(0.005)  # the last epoch ends when all kills are done
         return jobs.gradient(parameters, batch)
 
-    job = replace(jobs.EVALUATED, gradient=gradient, epochs=10 * KILLS)
+    job = replace(jobs.EVALUATED, gradient=gradient, epochs=EPOCHS)
     task = jobs.task_of(tmp_path, workers=3)
     over = threading.Event()
     killed = []
@@ -83,11 +87,12 @@ def test_workers_killed_at_any_moment_change_nothing_but_the_time(tmp_path, monk
             if busy:
                 killed.append(dice.choice(busy))
                 os.kill(killed[-1], signal.SIGKILL)
+        last.touch()
 
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        outcome = training.trained(job, task)
+        outcome = training.run_job(job, task)
     finally:
         over.set()
         killer.join()

@@ -2,16 +2,16 @@
 
 import pytest
 
-from spanwise.components.training.elastic.tasks import Kind, Lease, Plan, Table
+from spanwise.components.training.elastic.tasks import JobPlan, TaskKind, TaskLease, TaskTable
 from spanwise.components.training.elastic.training import readings_of
-from spanwise.components.training.elastic.worker_input import body, rows_in, shared
+from spanwise.components.training.elastic.worker_input import build_task_graph, rows_in, task_batches
 from spanwise.orchestrator.errors import ParameterError
 from spanwise.pipelines.input import col
 from spanwise.pipelines.input import range as numbers
 from spanwise.pipelines.input.ops.parquet import ParquetReader
-from tests.components.elastic import jobs
+from tests.components.training.elastic import jobs
 
-TRAINING = Kind.TRAINING
+TRAINING = TaskKind.TRAINING
 
 
 @pytest.fixture
@@ -22,13 +22,13 @@ def reading(tmp_path):
 
 def pieces_of(reading, dataset_fn, task_rows=20, counted=0):
     """What a worker is given that does all tasks."""
-    table = Table(Plan(training=tuple(group.rows for group in reading.groups), task_rows=task_rows))
+    table = TaskTable(JobPlan(training=tuple(group.rows for group in reading.groups), task_rows=task_rows))
 
     def next_lease():
         lease = table.take("w", 0.0)
-        return None if lease is None else Lease(**{**vars(lease), "counted": counted})
+        return None if lease is None else TaskLease(**{**vars(lease), "counted": counted})
 
-    return list(shared({TRAINING: body(reading, dataset_fn, 1)}, next_lease, 2))
+    return list(task_batches({TRAINING: build_task_graph(reading, dataset_fn, 1)}, next_lease, 2))
 
 
 def flat(lists):
@@ -99,10 +99,12 @@ def test_tasks_that_follow_each_other_decode_their_row_group_once(reading, monke
 
     pieces_of(reading, lambda rows: rows.batch(7))
     in_order, opened[:] = len(opened), []
-    made = body(reading, lambda rows: rows.batch(100).as_numpy(), 0)
-    leases = [Table(Plan(training=(90,), task_rows=size)).take("w", 0.0) for size in (30, 20, 90)]
+    made = build_task_graph(reading, lambda rows: rows.batch(100).as_numpy(), 0)
+    leases = [TaskTable(JobPlan(training=(90,), task_rows=size)).take("w", 0.0) for size in (30, 20, 90)]
     found = [
-        piece.batch["x"] for piece in shared({TRAINING: made}, iter([*leases, None]).__next__, 1) if not piece.is_end
+        piece.batch["x"]
+        for piece in task_batches({TRAINING: made}, iter([*leases, None]).__next__, 1)
+        if not piece.is_end
     ]
 
     assert in_order == 1
@@ -112,7 +114,7 @@ def test_tasks_that_follow_each_other_decode_their_row_group_once(reading, monke
 
 def test_only_the_columns_are_read_that_are_needed(reading):
     """The graph is rewritten as that of any dataset."""
-    made = body(reading, lambda rows: rows.select("x").batch(8), 0)
+    made = build_task_graph(reading, lambda rows: rows.select("x").batch(8), 0)
 
     assert made.rows.given.names == ["x"]
 
@@ -121,15 +123,15 @@ def test_only_the_columns_are_read_that_are_needed(reading):
     ("dataset_fn", "says"),
     [
         (lambda rows: rows, r"end it with .batch\(256\)"),
-        (lambda rows: rows.cache().batch(8), "keeps a whole pass"),
+        (lambda rows: rows.cache().batch(8), "stores a whole pass"),
         (lambda rows: rows.repeat().batch(8), "epochs="),
-        (lambda rows: numbers(10).batch(5), "has to give what it makes of the rows"),
+        (lambda rows: numbers(10).batch(5), "must return a dataset over the rows"),
     ],
 )
 def test_what_cannot_be_cut_into_tasks_is_refused(reading, dataset_fn, says):
     """Before anything is started, with what to write instead."""
     with pytest.raises(ParameterError, match=says):
-        body(reading, dataset_fn, 0)
+        build_task_graph(reading, dataset_fn, 0)
 
 
 def test_the_rows_of_a_batch_are_counted_along_its_first_axis(reading):

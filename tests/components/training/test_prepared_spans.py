@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from spanwise.components import Trainer
-from spanwise.components.training import feed
-from spanwise.components.training.trainer import TrainerTask, Window
+from spanwise.components.training.prepared_spans import SnapshotTally
+from spanwise.components.training.trainer_task import ExamplesWindow, TrainerTask
 from spanwise.orchestrator import Examples, Execution, Pipeline, Retry, State
 from spanwise.orchestrator.errors import DatasetError, ParameterError, UnreadableInput
 from spanwise.orchestrator.fingerprint import of_tree
@@ -111,7 +111,7 @@ def test_without_preparing_it_is_a_dataset_of_the_rows_and_nothing_is_kept(trial
     assert not (trial.root / "snapshots").exists()
 
 
-def window(tmp_path, *tables: pa.Table) -> Window:
+def window(tmp_path, *tables: pa.Table) -> ExamplesWindow:
     """A window over tables, one for each span, that lies below a folder."""
     artifacts = []
     for span, table in enumerate(tables, start=1):
@@ -120,7 +120,7 @@ def window(tmp_path, *tables: pa.Table) -> Window:
         tree = of_tree(place)
         facts = {"name": artifact.name, "content": tree.digest, "properties": artifact.properties}
         artifacts.append(Examples(str(place), **facts))
-    return Window(artifacts=tuple(artifacts), snapshots=tmp_path / "snapshots", tally=feed.Tally())
+    return ExamplesWindow(artifacts=tuple(artifacts), snapshots=tmp_path / "snapshots", tally=SnapshotTally())
 
 
 def test_every_span_is_prepared_with_the_columns_of_the_window(tmp_path):

@@ -11,9 +11,9 @@ import pyarrow as pa
 from spanwise.components.training.elastic.job import ElasticJob
 from spanwise.components.training.elastic.master import Master
 from spanwise.components.training.elastic.training import plan_of, readings_of
-from spanwise.components.training.elastic.worker import Client, Worker
-from spanwise.components.training.feed import Tally
-from spanwise.components.training.trainer import TrainerTask, Window
+from spanwise.components.training.elastic.worker import MasterClient, TrainingWorker
+from spanwise.components.training.prepared_spans import SnapshotTally
+from spanwise.components.training.trainer_task import ExamplesWindow, TrainerTask
 from tests.components.flow import written
 
 
@@ -62,7 +62,7 @@ def task_of(folder: Path, *, spans=2, rows=90, workers=1, checkpoints=None) -> T
     for name in ("model", "checkpoints"):
         (folder / name).mkdir(exist_ok=True)
     return TrainerTask(
-        examples=Window(artifacts=examples, snapshots=folder / "snapshots", tally=Tally()),
+        examples=ExamplesWindow(artifacts=examples, snapshots=folder / "snapshots", tally=SnapshotTally()),
         model_dir=folder / "model",
         checkpoints=checkpoints or folder / "checkpoints",
         workers=workers,
@@ -74,12 +74,12 @@ def master_of(job: ElasticJob, task: TrainerTask) -> Master:
     return Master(job, plan_of(job, readings_of(job, task)), lambda: job.init(task), task.checkpoints / "elastic")
 
 
-def client_of(master: Master, name="worker") -> Client:
-    return Client(name, master.target, master.security)
+def client_of(master: Master, name="worker") -> MasterClient:
+    return MasterClient(name, master.target, master.security)
 
 
-def worker_of(job, task, master, name="worker", client=Client) -> Worker:
-    return Worker(job, readings_of(job, task), client(name, master.target, master.security))
+def worker_of(job, task, master, name="worker", client=MasterClient) -> TrainingWorker:
+    return TrainingWorker(job, readings_of(job, task), client(name, master.target, master.security))
 
 
 @contextmanager

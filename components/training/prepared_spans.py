@@ -1,4 +1,4 @@
-"""Feed: what is prepared of a window's rows, kept as a snapshot for each span, and what a training had of these."""
+"""Prepared spans: the rows of a window after the user's preparation, a snapshot for each span; and their use."""
 
 from __future__ import annotations
 
@@ -23,75 +23,75 @@ from spanwise.pipelines.input.snapshot.source import Loaded
 from spanwise.pipelines.input.snapshot.use import SnapshotUse
 
 EXPIRY_S = 3600.0
-"""After which what a training that was killed on another machine has left half written is taken up by another one."""
+"""After this time a training takes over an unfinished snapshot of a training that was killed on another machine."""
 
 _AT_ONCE: Final = 32
-"""How many spans a data service is asked for at a time."""
+"""The number of spans requested from a data service at a time."""
 
 
-def prepared(
+def prepare_spans(
     parts: Sequence[tuple[Examples, Parquet]],
     prepare: Callable[[Dataset], Dataset],
     snapshots: Path,
-    tally: Tally,
+    tally: SnapshotTally,
     service: str | None = None,
 ) -> Dataset:
-    """What `prepare` makes of the rows of each artifact, one behind the other.
+    """The rows of each artifact after `prepare`, one artifact after the other.
 
-    A snapshot is known by the artifact's content, the columns and what `prepare` does: so one that is ingested again,
-    or lies elsewhere, finds its own. The workers of a service make those that are missing before this returns.
+    The fingerprint of a snapshot covers the artifact's content, the columns and `prepare`, and not the location: a span
+    that is ingested again finds its snapshot. The workers of a service write the missing ones before this returns.
 
     Raises:
-        Unfingerprintable: `prepare` uses something whose content cannot be known.
-        DatasetError: it gives no dataset.
+        Unfingerprintable: `prepare` uses something whose content cannot be fingerprinted.
+        DatasetError: `prepare` does not return a dataset.
     """
     spans = [
-        Dataset(Published(reading=reading, artifact=artifact))
+        Dataset(PublishedRows(reading=reading, artifact=artifact))
         .with_snapshot_fingerprint(fingerprint.digest("published rows", *_identity(artifact, reading)))
         .apply(prepare)
         for artifact, reading in parts
     ]
     if service is not None:
-        return _served(spans, snapshots, tally, service)
-    kept = [span.snapshot(snapshots, pending_snapshot_expiry_seconds=EXPIRY_S) for span in spans]
-    whole = kept[0].concatenate(*kept[1:])
-    return Dataset(Counted(input=whole.op, tally=tally), whole.settings)
+        return _prepare_on_service(spans, snapshots, tally, service)
+    first, *others = [span.snapshot(snapshots, pending_snapshot_expiry_seconds=EXPIRY_S) for span in spans]
+    whole = first.concatenate(*others)
+    return Dataset(CountSnapshots(input=whole.op, tally=tally), whole.settings)
 
 
-def _served(spans: Sequence[Dataset], snapshots: Path, tally: Tally, service: str) -> Dataset:
-    """Has workers prepare the spans, all at a time, and gives what lies there then."""
+def _prepare_on_service(spans: Sequence[Dataset], snapshots: Path, tally: SnapshotTally, service: str) -> Dataset:
+    """Has workers write the missing snapshots, several at a time, and reads all of them."""
     from spanwise.pipelines.input.service.saves.save import save  # a training without a service needs none of it
 
-    def kept(span: Dataset) -> tuple[Dataset, SnapshotUse]:
-        written = save(span, snapshots, service, exist_ok=True, pending_snapshot_expiry_seconds=EXPIRY_S)
+    def prepare(span: Dataset) -> tuple[Dataset, SnapshotUse]:
+        is_new = save(span, snapshots, service, exist_ok=True, pending_snapshot_expiry_seconds=EXPIRY_S)
         loaded = load(snapshots, fingerprint=of_graph(span.op)).op
         assert isinstance(loaded, Loaded)
         use = SnapshotUse(
             path=loaded.path,
             fingerprint=loaded.run.fingerprint,
-            state="write" if written else "read",
-            committed=written,
-            bytes_written=loaded.run.size_bytes if written else 0,
+            state="write" if is_new else "read",
+            committed=is_new,
+            bytes_written=loaded.run.size_bytes if is_new else 0,
         )
         return Dataset(replace(loaded, of=span.spec), span.settings), use
 
-    with ThreadPoolExecutor(min(len(spans), _AT_ONCE), "feed") as pool:
-        found = list(pool.map(kept, spans))
-    tally.begin([use for _, use in found])()
-    whole = [dataset for dataset, _ in found]
-    return whole[0].concatenate(*whole[1:])
+    with ThreadPoolExecutor(min(len(spans), _AT_ONCE), "prepare-spans") as pool:
+        prepared = list(pool.map(prepare, spans))
+    tally.begin([use for _, use in prepared])()
+    first, *others = [dataset for dataset, _ in prepared]
+    return first.concatenate(*others)
 
 
 def _identity(artifact: Examples, reading: Parquet) -> tuple[str, ...]:
-    """What the rows depend on: which of the files are read, and as what columns."""
+    """What the rows depend on: the content, the columns and the splits that are read."""
     return artifact.content, str(reading.given), *(Path(path).parent.name for path in reading.paths)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Published(Op):
-    """The rows of an artifact, which is held against its digest before the first of them is read.
+class PublishedRows(Op):
+    """The rows of an artifact, whose files are compared with its digest before the first row is read.
 
-    A snapshot stands for the content of the artifact: made of files that have changed, it would be wrong for ever.
+    The snapshot is found by that digest: written from files that have changed, it would be wrong for ever.
     """
 
     reading: Parquet
@@ -99,7 +99,7 @@ class Published(Op):
 
     @property
     def inputs(self) -> tuple[Op, ...]:
-        return ()  # what is read is known by its content, and not by where it lies
+        return ()  # identified by its content, not by its location
 
     @property
     def spec(self) -> Spec:
@@ -110,35 +110,35 @@ class Published(Op):
         return self.reading.cardinality
 
     def open(self, opening: Opening) -> Stream:
-        return PublishedStream(self, opening)
+        return PublishedRowsStream(self, opening)
 
 
-class PublishedStream(SingleInputStream):
-    def __init__(self, op: Published, opening: Opening) -> None:
+class PublishedRowsStream(SingleInputStream):
+    def __init__(self, op: PublishedRows, opening: Opening) -> None:
         super().__init__(opening.open(op.reading))
         self._artifact = op.artifact
 
     def __next__(self) -> Element:
-        _hold_to(self._artifact.uri, self._artifact.content, self._artifact.name)
+        _verify(self._artifact.uri, self._artifact.content, self._artifact.name)
         return next(self._source)
 
 
 @functools.cache
-def _hold_to(place: str, content: str, name: str) -> None:
-    """Refuses files that are not what was published; looks at them once."""
-    if fingerprint.of_tree(place).digest != content:
+def _verify(folder: str, content: str, name: str) -> None:
+    """Compares the files with what was published, once in a process."""
+    if fingerprint.of_tree(folder).digest != content:
         raise UnreadableInput(
-            f"{place}: the files are not those that were published as {name}, so nothing can be made of them. "
-            f"Make them again:  spanwise run … --to {name.split('/')[1]} --no-cache"
+            f"{folder}: the files are not those that were published as {name}, so they cannot be prepared. "
+            f"Create them again:  spanwise run … --to {name.split('/')[1]} --no-cache"
         )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Counted(Op):
-    """Gives what its input gives; what this has of snapshots is told to a tally."""
+class CountSnapshots(Op):
+    """The elements of its input, whose use of snapshots is added to a tally."""
 
     input: Op
-    tally: Tally
+    tally: SnapshotTally
 
     def open(self, opening: Opening) -> Stream:
         uses: list[SnapshotUse] = []
@@ -149,10 +149,10 @@ class Counted(Op):
             if opening.report is not None:
                 opening.report(record)
 
-        return CountedStream(replace(opening, report=report).open(self.input), self.tally.begin(uses))
+        return CountSnapshotsStream(replace(opening, report=report).open(self.input), self.tally.begin(uses))
 
 
-class CountedStream(SingleInputStream):
+class CountSnapshotsStream(SingleInputStream):
     def __init__(self, source: Stream, end: Callable[[], None]) -> None:
         super().__init__(source)
         self._end = end
@@ -166,16 +166,16 @@ class CountedStream(SingleInputStream):
 
 
 @dataclass
-class _Counts:
-    first: dict[str, bool] = field(default_factory=dict)  #: whether the first pass over a snapshot found it
+class SnapshotCounts:
+    first: dict[str, bool] = field(default_factory=dict)  #: by fingerprint: whether the first pass found the snapshot
     written: set[str] = field(default_factory=set)
     bytes_read: int = 0
     bytes_written: int = 0
 
-    def with_passes(self, passes: Sequence[Sequence[SnapshotUse]]) -> _Counts:
-        """These and what those passes had."""
+    def with_passes(self, passes: Sequence[Sequence[SnapshotUse]]) -> SnapshotCounts:
+        """These counts and the uses of more passes."""
         uses = [use for one in passes for use in one if use.state != "undecided"]
-        return _Counts(
+        return SnapshotCounts(
             first={**{use.fingerprint: use.hit for use in reversed(uses)}, **self.first},
             written=self.written | {use.fingerprint for use in uses if use.committed},
             bytes_read=self.bytes_read + sum(use.bytes_read for use in uses),
@@ -183,24 +183,24 @@ class _Counts:
         )
 
 
-class Tally:
-    """What all passes of this process had of snapshots; in a process that is given it, it begins anew."""
+class SnapshotTally:
+    """Counts the snapshots that the passes of this process read and write. Sent to another process, it starts empty."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: dict[int, list[SnapshotUse]] = {}  # the uses of passes that go on
-        self._ended = _Counts()
+        self._open: dict[int, list[SnapshotUse]] = {}  # the uses of passes that have not ended
+        self._ended = SnapshotCounts()
         self._passes = 0
 
-    def __reduce__(self) -> tuple[type[Tally], tuple[()]]:
-        return Tally, ()
+    def __reduce__(self) -> tuple[type[SnapshotTally], tuple[()]]:
+        return SnapshotTally, ()
 
     def __fingerprint__(self) -> str:
-        """It changes no element."""
+        """The same for all, since it changes no element."""
         return "tally"
 
     def begin(self, uses: list[SnapshotUse]) -> Callable[[], None]:
-        """Counts a pass by the uses it is going to have; to be told when it is over."""
+        """Begins a pass, which appends its uses to the list; call what is returned at its end."""
         with self._lock:
             self._passes += 1
             number = self._passes
@@ -214,7 +214,7 @@ class Tally:
                 self._ended = self._ended.with_passes([uses])
 
     def counts(self) -> dict[str, int]:
-        """Snapshots that were there, that were not, and that were written; bytes read and written. Empty: none used."""
+        """The numbers of snapshots found, missed and written, and of bytes; empty if no snapshot was used."""
         with self._lock:
             now = self._ended.with_passes(list(self._open.values()))
         if not now.first:
