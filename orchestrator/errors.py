@@ -9,7 +9,7 @@ SpanwiseError
 │   ├── DatasetError            a dataset put together wrongly: an argument, a column, elements that do not fit
 │   │   └── NotPortable         a function, an element or a result that cannot be sent to another process
 │   ├── ScheduleError           a cron expression, time zone or other part of a schedule that cannot mean anything
-│   ├── LoadError               a pipeline file that does not import or holds no pipeline
+│   ├── LoadError               a pipeline file that could not be imported or defines no pipeline
 │   └── SettingsError           spanwise.toml or a SPANWISE_* variable
 ├── RunError                    the run was right to start and could not finish           exit 1
 │   ├── InputError              the data itself
@@ -82,7 +82,7 @@ class ScheduleError(UsageError):
 
 
 class LoadError(UsageError):
-    """A pipeline file that does not import, or that holds no pipeline or more than one."""
+    """A pipeline file that could not be imported, or that defines no pipeline or more than one."""
 
 
 class SettingsError(UsageError):

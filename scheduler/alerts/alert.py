@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import TypeAlias
 
 from spanwise.orchestrator.run import Execution, Run
 from spanwise.scheduler.formatting import (
@@ -19,15 +19,10 @@ from spanwise.scheduler.formatting import (
     run_calendar,
     strip_control,
 )
+from spanwise.scheduler.project.settings import AlertKind
 from spanwise.scheduler.schedule.schedule_key import pipeline_of
 
-Kind: TypeAlias = Literal[
-    "failure", "overrun", "missed", "stall", "freshness", "forecast", "scheduler", "recovery", "test"
-]
 Facts: TypeAlias = Mapping[str, str]
-
-KINDS: tuple[Kind, ...] = tuple(kind for kind in get_args(Kind) if kind != "test")
-"""The kinds that can be asked for; a test is sent by hand, and always."""
 
 _MOST_LINES, _MOST_LETTERS = 5, 450  # of an error; a pager shows 1,024 letters, and the commands must be among them
 _MANY = 10
@@ -50,7 +45,7 @@ class Site:
 class Alert:
     """Something that people are to be told."""
 
-    kind: Kind
+    kind: AlertKind
     pipeline: str  #: empty when it concerns all
     cause: str  #: alerts of one cause are grouped, and ended by one recovery
     subject: str  #: one line: what happened, to which pipeline

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Self
 
 from spanwise.orchestrator import process
 from spanwise.orchestrator.errors import SettingsError
-from spanwise.scheduler.project.settings import Alerts
+from spanwise.scheduler.project.settings import AlertSettings
 from spanwise.scheduler.schedule.schedule_key import pipeline_of
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Message:
 # From settings
 
 
-def routes(alerts: Alerts, variables: Mapping[str, str] = os.environ) -> Routes:
+def routes(alerts: AlertSettings, variables: Mapping[str, str] = os.environ) -> Routes:
     """The channels that the settings name, with what `${NAME}` stands for.
 
     Raises:
@@ -112,7 +112,7 @@ def routes(alerts: Alerts, variables: Mapping[str, str] = os.environ) -> Routes:
     )
 
 
-def _route(alerts: Alerts, table: str, variables: Mapping[str, str]) -> Route:
+def _route(alerts: AlertSettings, table: str, variables: Mapping[str, str]) -> Route:
     found = (_channel(url, f"{table}.urls[{n}]", alerts.from_name, variables) for n, url in enumerate(alerts.urls))
     return Route(channels=tuple(found), on=alerts.on, group_s=alerts.group_s)
 

@@ -166,7 +166,7 @@ def _ended(status: int) -> str:
 
 def main() -> None:
     """Answers the question on stdin."""
-    question = from_plain(Question, child_process.given())
+    question = from_plain(Question, child_process.read_document())
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer:
         os.dup2(2, 1)
         json.dump(_answer(question), answer)

@@ -106,7 +106,7 @@ def said(log: Path) -> str:
 
 def main() -> int:
     """Does the job on stdin."""
-    job = Job(**child_process.given())  # type: ignore[arg-type]  # as `start` has written it
+    job = Job(**child_process.read_document())  # type: ignore[arg-type]  # as `start` has written it
     known = settings.read(config=None if job.config is None else Path(job.config), root=Path(job.root))
     try:
         return _closed(job, known) if job.close is not None else _run(job, known)

@@ -70,7 +70,7 @@ def pipeline_or_file(
 
     Raises:
         NotRecorded: it has never run, or there is no reference and several pipelines have run.
-        LoadError: the file holds no pipeline.
+        LoadError: the file defines no pipeline.
     """
     if reference is None or reference in store.pipelines() or not (".py" in reference or Path(reference).exists()):
         return pipeline(store, reference), ""

@@ -1,4 +1,4 @@
-"""Child processes: modules of ours as processes of their own, each given a document on stdin."""
+"""Child processes: modules that run in a process of their own, with a JSON document on stdin."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import IO
 def start(
     module: str, document: Mapping[str, object], *, stdout: IO[bytes], stderr: IO[bytes]
 ) -> subprocess.Popen[bytes]:
-    """Starts a module with a document to work on, in a session of its own.
+    """Starts a module with a document, in a session of its own.
 
     Raises:
-        OSError: the system starts no more processes.
+        OSError: the system cannot start more processes.
     """
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", module],
@@ -25,12 +25,12 @@ def start(
         start_new_session=True,
     )
     assert child.stdin is not None
-    with child.stdin as line:
-        line.write(json.dumps(document).encode())
+    with child.stdin as stdin:
+        stdin.write(json.dumps(document).encode())
     return child
 
 
-def given() -> dict[str, object]:
-    """In a child: its document."""
+def read_document() -> dict[str, object]:
+    """The document of this child process."""
     document: dict[str, object] = json.load(sys.stdin)
     return document

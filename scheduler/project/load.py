@@ -1,4 +1,4 @@
-"""Loading: from `FILE[:name]` to the pipeline in it. The file is imported by its path, once, as a script would be."""
+"""Loads the pipelines and schedules of a file, `FILE[:name]`, which is imported by its path, once, like a script."""
 
 from __future__ import annotations
 
@@ -26,49 +26,46 @@ from spanwise.scheduler.schedule.part import check_parts
 if TYPE_CHECKING:
     from spanwise.scheduler.schedule.schedule import Schedule
 
-Maker: TypeAlias = Callable[..., object]
-"""A pipeline function: what it returns is seen when it is called."""
-
-"""The folder that holds our packages."""
+PipelineFunction: TypeAlias = Callable[..., object]
+"""A pipeline function; what it returns is checked when it is called."""
 
 EXAMPLE = """\
-A pipeline file holds a function that returns one:
+A pipeline file defines a function that returns a pipeline:
 
-    from spanwise.components import ExampleGen
-    from spanwise.orchestrator import Pipeline
+    from spanwise import ExampleGen, Pipeline
 
     def daily(data: str = "data") -> Pipeline:
         ingest = ExampleGen(pattern=f"{data}/{{YYYY}}-{{MM}}-{{DD}}/*.csv")
         return Pipeline("daily", [ingest])
 
-Or have a working one written for you:  spanwise init DIR"""
+Or create a working example:  spanwise init DIR"""
 
 
 SCHEDULE_EXAMPLE = """\
-A schedule says when the pipeline of its file runs, and for which span:
+A schedule defines when the pipeline of its file runs, and for which span:
 
-    from spanwise.scheduler import Schedule, days_before
+    from spanwise import Schedule, days_before
 
     daily = Schedule(cron="0 3 * * *", zone="America/New_York", span=days_before(1))"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """A pipeline, and how it came about."""
+    """A pipeline and where it was loaded from."""
 
     pipeline: Pipeline
-    source: str  #: what was typed, with the name when there was a choice to make
+    source: str  #: the reference, with a name when the file has several pipelines
     parameters: Mapping[str, object] = field(default_factory=dict)  #: the arguments of its function, defaults included
 
     @property
     def place(self) -> str:
-        """The source wherever one stands: with the whole path of the file."""
+        """The source with the absolute path of the file."""
         path, name = split(self.source)
         return f"{path.absolute()}:{name}" if name else str(path.absolute())
 
     @property
     def calendar(self) -> Calendar:
-        """How its spans are typed and shown: as its first node that knows says."""
+        """How its spans are written: as the first node with a calendar defines."""
         known = (getattr(node, "calendar", None) for node in self.pipeline)
         return next((c for c in known if isinstance(c, Calendar)), Calendar.NUMBER)
 
@@ -85,18 +82,18 @@ def load(
     function or of the pipeline, then from their defaults.
 
     Raises:
-        LoadError: no such file; it does not import; it holds no pipeline, or several and none was named.
-        ParameterError: an argument that is unknown, missing or of another type.
+        LoadError: the file does not exist, could not be imported, or defines no pipeline or several without a name.
+        ParameterError: an argument is unknown, missing or of the wrong type.
         PipelineError: the pipeline is wired wrongly.
     """
     path, name = split(reference)
-    module = _imported(path)
-    name, found = _named(module, path, name) if name else _only(module, path)
-    return _loaded(found, path, name, reference, typed, settings or {})
+    module = _import_file(path)
+    name, found = _find_named(module, path, name) if name else _find_only(module, path)
+    return _load(found, path, name, reference, typed, settings or {})
 
 
-def _loaded(
-    found: Maker | Pipeline,
+def _load(
+    found: PipelineFunction | Pipeline,
     path: Path,
     name: str,
     reference: str,
@@ -105,14 +102,14 @@ def _loaded(
 ) -> Loaded:
     if isinstance(found, Pipeline):
         if typed:
-            raise ParameterError(f"{path}:{name} is a pipeline, not a function of parameters, so --param has no place.")
+            raise ParameterError(f"{path}:{name} is a pipeline, not a pipeline function, so it takes no --param.")
         return Loaded(pipeline=found, source=reference)
-    texts = dict(_pair(text) for text in typed)
+    texts = dict(_parse_param(text) for text in typed)
     arguments = _arguments(found, path, name, texts, tables.get(name, {}))
-    pipeline = _made(found, path, name, arguments)
+    pipeline = _build(found, path, name, arguments)
     if name not in tables and tables.get(pipeline.name):
         arguments = _arguments(found, path, name, texts, tables[pipeline.name])
-        pipeline = _made(found, path, name, arguments)
+        pipeline = _build(found, path, name, arguments)
     return Loaded(pipeline=pipeline, source=reference, parameters=arguments)
 
 
@@ -122,39 +119,39 @@ def schedules(
     """The schedules in `FILE`, or the one that `FILE:name` names, each with its pipeline.
 
     Raises:
-        LoadError: no such file or name, it does not import, or it holds no schedule, or two for one pipeline.
-        ScheduleError: a schedule cannot mean anything.
+        LoadError: no such file or name, the file could not be imported, or defines no schedule or two for one pipeline.
+        ScheduleError: a schedule is invalid.
     """
     path, name = split(reference)
-    module = _imported(path)
+    module = _import_file(path)
     found = _schedules(module)
     if name:
         if name not in found:
-            there = _listed(path, list(found))
-            raise LoadError(f"{path} has no schedule {name!r}.{there or chr(10) + SCHEDULE_EXAMPLE}")
+            names = _list_names(path, list(found))
+            raise LoadError(f"{path} has no schedule {name!r}.{names or chr(10) + SCHEDULE_EXAMPLE}")
         found = {name: found[name]}
     if not found:
-        raise LoadError(f"{path} holds no schedule.\n{SCHEDULE_EXAMPLE}")
-    made = [
-        (schedule, _loaded(*_scheduled(schedule, module, path, n), f"{path}:{n}", (), settings or {}))
+        raise LoadError(f"{path} defines no schedule.\n{SCHEDULE_EXAMPLE}")
+    loaded_schedules = [
+        (schedule, _load(*_scheduled_pipeline(schedule, module, path, n), f"{path}:{n}", (), settings or {}))
         for n, schedule in found.items()
     ]
-    for schedule, loaded in made:
+    for schedule, loaded in loaded_schedules:
         if schedule.parts is not None:
             check_parts(loaded.pipeline)
-    pipelines = [loaded.pipeline.name for _, loaded in made]
+    pipelines = [loaded.pipeline.name for _, loaded in loaded_schedules]
     twice = next((p for p in pipelines if pipelines.count(p) > 1), None)
     if twice is not None:
-        both = [loaded.source for _, loaded in made if loaded.pipeline.name == twice]
+        both = [loaded.source for _, loaded in loaded_schedules if loaded.pipeline.name == twice]
         raise LoadError(
-            f"{path} has {len(both)} schedules for the pipeline {twice!r}: {', '.join(both)}. Its ticks would get in "
-            "each other's way; make one schedule of them, or give one of the pipelines another name."
+            f"{path} has {len(both)} schedules for the pipeline {twice!r}: {', '.join(both)}. A pipeline "
+            "has one schedule; merge them, or rename one of the pipelines."
         )
-    return made
+    return loaded_schedules
 
 
 def _schedules(module: types.ModuleType) -> dict[str, Schedule]:
-    """The schedules of a module by name; none can be there where nobody has imported what makes one."""
+    """The schedules of a module by name; none when the class was never imported."""
     if "spanwise.scheduler.schedule.schedule" not in sys.modules:
         return {}
     from spanwise.scheduler.schedule.schedule import Schedule
@@ -166,12 +163,12 @@ def _schedules(module: types.ModuleType) -> dict[str, Schedule]:
     return found
 
 
-def _scheduled(
+def _scheduled_pipeline(
     schedule: Schedule, module: types.ModuleType, path: Path, name: str
-) -> tuple[Maker | Pipeline, Path, str]:
-    """What makes the pipeline of a schedule, and what it is called in the settings."""
+) -> tuple[PipelineFunction | Pipeline, Path, str]:
+    """The function or pipeline of a schedule, and its name in the settings."""
     if schedule.pipeline is None:
-        called, found = _only(module, path)
+        called, found = _find_only(module, path)
         return found, path, called
     return schedule.pipeline, path, getattr(schedule.pipeline, "__name__", name)
 
@@ -179,35 +176,35 @@ def _scheduled(
 def load_again(
     source: str, *, who: str, typed: Sequence[str], settings: Mapping[str, Mapping[str, object]] | None
 ) -> Loaded:
-    """The pipeline of an earlier run or backfill, `who`, from the file it was loaded from, as that is now.
+    """Loads the pipeline of an earlier run or backfill, `who`, again from its file.
 
     Raises:
-        UsageError: the file is gone; otherwise as `load`.
+        UsageError: the file is gone; otherwise like `load`.
     """
     if not split(source)[0].is_file():
-        raise UsageError(f"The pipeline file of {who} is gone: {source}. Put it back, and try again.")
+        raise UsageError(f"The pipeline file of {who} is gone: {source}. Restore it, and try again.")
     return load(as_typed(source), typed=typed, settings=settings)
 
 
 def split(reference: str) -> tuple[Path, str]:
-    """The file and the name of a reference; the name is empty when none was given."""
+    """The file and the name of a reference; the name is empty when there is none."""
     path, colon, name = reference.rpartition(":")
     if colon and path and name.isidentifier():
         return Path(path), name
     return Path(reference), ""
 
 
-def _imported(path: Path) -> types.ModuleType:
+def _import_file(path: Path) -> types.ModuleType:
     if path.is_dir():
         files = sorted(f.name for f in path.glob("*.py"))
-        raise LoadError(f"{path} is a folder; name a file in it: {', '.join(files) or 'there is no .py file in it'}.")
+        raise LoadError(f"{path} is a folder; give a file in it: {', '.join(files) or 'it has no .py file'}.")
     if not path.is_file():
         folder = path.parent
         near = difflib.get_close_matches(path.name, [f.name for f in folder.glob("*.py")] if folder.is_dir() else [], 1)
         meant = f" Did you mean {folder / near[0]}?" if near else " Give the path of a Python file."
         raise LoadError(f"There is no file {path}.{meant}")
     if path.suffix != ".py":
-        raise LoadError(f"{path} is no Python file; a pipeline file ends in .py.")
+        raise LoadError(f"{path} is not a Python file; a pipeline file ends in .py.")
     file = path.resolve()
     name, folder = _module_name(file)
     known = sys.modules.get(name)
@@ -216,7 +213,7 @@ def _imported(path: Path) -> types.ModuleType:
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     try:
-        with _user_code(path, "does not import"):
+        with _user_code("could not import", path):
             if "." in name:
                 return importlib.import_module(name)
             return _execute(name, file)
@@ -226,10 +223,10 @@ def _imported(path: Path) -> types.ModuleType:
 
 
 def _module_name(file: Path) -> tuple[str, Path]:
-    """What to call the module, and the folder for the path: in a package, its name there; else the file's own.
+    """The name of the module and the folder to add to the path: the name in its package, else the name of the file.
 
-    A package that is called as one already imported, or a file that is called as a module there is, gets another
-    name: a user's `pipelines/taxi.py` is not in our `pipelines`, and a file `queue.py` is not Python's.
+    The module of a package with the name of another imported package, and of a file with the name of another module,
+    gets a different name: a file `queue.py` is not Python's `queue`.
     """
     if (ours := our_module(file)) is not None:
         return ours, PACKAGE.parent
@@ -265,17 +262,16 @@ def _execute(name: str, file: Path) -> types.ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None  # noqa: PT018  it ends in .py
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # before it runs, so that a neighbour that imports it gets this one
+    sys.modules[name] = module  # before it runs, so that another file that imports it gets this module
     spec.loader.exec_module(module)
     return module
 
 
-class _user_code:  # noqa: N801  used as a word after `with`
-    """Turns whatever a user's lines raise into an error that shows those lines and none of ours."""
+class _user_code:  # noqa: N801  a context manager
+    """Converts an error in user code to a LoadError that shows the user's lines and none of the package."""
 
-    def __init__(self, path: Path, did: str) -> None:
-        self._path = path
-        self._did = did
+    def __init__(self, problem: str, path: Path, where: str = "") -> None:
+        self._message = f"{problem} {path}{where}:"
 
     def __enter__(self) -> None:
         return
@@ -287,13 +283,13 @@ class _user_code:  # noqa: N801  used as a word after `with`
         if isinstance(error, SpanwiseError):
             raise type(error)(f"{error}\n{lines}".rstrip()) from error
         what = "".join(traceback.format_exception_only(error)).rstrip()
-        raise LoadError("\n".join(filter(None, [f"{self._path} {self._did}:", lines, what]))) from error
+        raise LoadError("\n".join(filter(None, [self._message, lines, what]))) from error
 
 
-def _named(module: types.ModuleType, path: Path, name: str) -> tuple[str, Maker | Pipeline]:
+def _find_named(module: types.ModuleType, path: Path, name: str) -> tuple[str, PipelineFunction | Pipeline]:
     scheduled = _schedules(module).get(name)
     if scheduled is not None:
-        made, _, called = _scheduled(scheduled, module, path, name)
+        made, _, called = _scheduled_pipeline(scheduled, module, path, name)
         return called, made
     found = getattr(module, name, None)
     if isinstance(found, Pipeline) or (callable(found) and not isinstance(found, type)):
@@ -301,29 +297,29 @@ def _named(module: types.ModuleType, path: Path, name: str) -> tuple[str, Maker 
     there = list(_candidates(module))
     if found is not None:
         raise LoadError(
-            f"{path}:{name} is no pipeline and no function, but {type(found).__name__}.{_listed(path, there)}"
+            f"{path}:{name} is neither a pipeline nor a function, but {type(found).__name__}.{_list_names(path, there)}"
         )
     near = difflib.get_close_matches(name, there, n=1, cutoff=0.5)
     meant = f" Did you mean {path}:{near[0]}?" if near else ""
-    raise LoadError(f"{path} has no {name!r}.{meant or _listed(path, there)}")
+    raise LoadError(f"{path} has no {name!r}.{meant or _list_names(path, there)}")
 
 
-def _only(module: types.ModuleType, path: Path) -> tuple[str, Maker | Pipeline]:
+def _find_only(module: types.ModuleType, path: Path) -> tuple[str, PipelineFunction | Pipeline]:
     found = _candidates(module)
     if not found:
-        raise LoadError(f"{path} holds no pipeline.\n{EXAMPLE}")
+        raise LoadError(f"{path} defines no pipeline.\n{EXAMPLE}")
     if len(found) > 1:
-        raise LoadError(f"{path} holds {len(found)} pipelines; say which.{_listed(path, list(found))}")
+        raise LoadError(f"{path} defines {len(found)} pipelines; choose one.{_list_names(path, list(found))}")
     return next(iter(found.items()))
 
 
-def _listed(path: Path, names: Sequence[str]) -> str:
-    return f" There {'is' if len(names) == 1 else 'are'}: {', '.join(f'{path}:{n}' for n in names)}" if names else ""
+def _list_names(path: Path, names: Sequence[str]) -> str:
+    return f" It defines: {', '.join(f'{path}:{n}' for n in names)}" if names else ""
 
 
-def _candidates(module: types.ModuleType) -> dict[str, Maker | Pipeline]:
-    """Pipelines, functions of this very file that are annotated to return one, and what is scheduled; none twice."""
-    found: dict[str, Maker | Pipeline] = {}
+def _candidates(module: types.ModuleType) -> dict[str, PipelineFunction | Pipeline]:
+    """Pipelines, functions of this file that are annotated to return one, and scheduled pipelines, each once."""
+    found: dict[str, PipelineFunction | Pipeline] = {}
     for name, value in vars(module).items():
         if name.startswith("_") or any(value is other for other in found.values()):
             continue
@@ -337,20 +333,22 @@ def _candidates(module: types.ModuleType) -> dict[str, Maker | Pipeline]:
     return found
 
 
-def _returns_pipeline(function: Maker) -> bool:
-    said = getattr(function, "__annotations__", {}).get("return")
-    return said is Pipeline or (isinstance(said, str) and said.strip("'\" ").rpartition(".")[2] == "Pipeline")
+def _returns_pipeline(function: PipelineFunction) -> bool:
+    annotation = getattr(function, "__annotations__", {}).get("return")
+    return annotation is Pipeline or (
+        isinstance(annotation, str) and annotation.strip("'\" ").rpartition(".")[2] == "Pipeline"
+    )
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _parse_param(text: str) -> tuple[str, str]:
     name, sign, value = text.partition("=")
     if not sign or not name.strip():
-        raise ParameterError(f"--param {text!r} is not name=value; for example: --param window=7")
+        raise ParameterError(f"--param {text!r} is not name=value, such as --param window=7")
     return name.strip(), value
 
 
 def _arguments(
-    function: Maker, path: Path, name: str, typed: Mapping[str, str], table: Mapping[str, object]
+    function: PipelineFunction, path: Path, name: str, typed: Mapping[str, str], table: Mapping[str, object]
 ) -> dict[str, object]:
     takes = {
         n: p
@@ -359,11 +357,13 @@ def _arguments(
     }
     hints = _hints(function)
     where = f"{path}:{name}"
-    for given, origin in ((typed, "--param"), (table, f"[params.{name}] in the settings")):
-        for unknown in [n for n in given if n not in takes]:
+    for names, origin in ((typed, "--param"), (table, f"[params.{name}] in the settings")):
+        for unknown in [n for n in names if n not in takes]:
             near = difflib.get_close_matches(unknown, takes, n=1, cutoff=0.5)
             meant = f" Did you mean {near[0]!r}?" if near else ""
-            raise ParameterError(f"{where} takes no {unknown!r} ({origin}).{meant} {_taken(takes, hints)}")
+            raise ParameterError(
+                f"{where} takes no {unknown!r} ({origin}).{meant} {_describe_parameters(takes, hints)}"
+            )
     arguments: dict[str, object] = {}
     for argument, parameter in takes.items():
         hint = hints.get(argument, parameter.empty)
@@ -380,21 +380,21 @@ def _arguments(
     if missing:
         raise ParameterError(
             f"{where} needs {', '.join(missing)}: give {' '.join(f'--param {n}=…' for n in missing)}, or set "
-            f"[params.{name}] in spanwise.toml. {_taken(takes, hints)}"
+            f"[params.{name}] in spanwise.toml. {_describe_parameters(takes, hints)}"
         )
     return arguments
 
 
-def _hints(function: Maker) -> Mapping[str, object]:
+def _hints(function: PipelineFunction) -> Mapping[str, object]:
     try:
         return typing.get_type_hints(function)
-    except (NameError, TypeError):  # names that only a type checker sees
+    except (NameError, TypeError):  # names that are imported for type checkers only
         return {n: h for n, h in getattr(function, "__annotations__", {}).items() if not isinstance(h, str)}
 
 
-def _taken(takes: Mapping[str, inspect.Parameter], hints: Mapping[str, object]) -> str:
+def _describe_parameters(takes: Mapping[str, inspect.Parameter], hints: Mapping[str, object]) -> str:
     if not takes:
-        return "It takes nothing."
+        return "It takes no parameters."
     described = (
         n + (f": {shown(hints[n])}" if n in hints else "") + ("" if p.default is p.empty else f" = {p.default!r}")
         for n, p in takes.items()
@@ -402,9 +402,9 @@ def _taken(takes: Mapping[str, inspect.Parameter], hints: Mapping[str, object]) 
     return f"It takes: {', '.join(described)}."
 
 
-def _made(function: Maker, path: Path, name: str, arguments: Mapping[str, object]) -> Pipeline:
-    with _user_code(path, f"raised in {name}()"):
-        made = function(**arguments)
-    if not isinstance(made, Pipeline):
-        raise LoadError(f"{path}:{name} returned {type(made).__name__}, not a Pipeline. {EXAMPLE}")
-    return made
+def _build(function: PipelineFunction, path: Path, name: str, arguments: Mapping[str, object]) -> Pipeline:
+    with _user_code("could not build the pipeline of", path, f":{name}"):
+        pipeline = function(**arguments)
+    if not isinstance(pipeline, Pipeline):
+        raise LoadError(f"{path}:{name} returned {type(pipeline).__name__}, not a Pipeline. {EXAMPLE}")
+    return pipeline

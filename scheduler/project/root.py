@@ -1,7 +1,7 @@
-"""The root: the folder of artifacts and logs, and the one metadata store it belongs to.
+"""The root: the folder of artifacts and logs, and the one metadata store that it belongs to.
 
-Executions number the folders of a root, so a root that is used with another store's numbers would mix two
-histories. The store has an identity, and each root notes whose it is.
+The folders of a root are numbered by execution, so using it with another store would mix two histories. The store has
+an identity, and each root records the identity of its store.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _IDENTITY = ("store", "identity")
 
 @contextlib.contextmanager
 def opened(settings: Settings) -> Iterator[Store]:
-    """The store, to write to: the root and the database are made where they are missing.
+    """Opens the store for writing; creates the root and the database if necessary.
 
     Raises:
         SettingsError: the root belongs to another store.
-        StoreUnavailable: the root cannot be written to.
-        StoreError: the database cannot be opened; see `open_store`.
+        StoreUnavailable: the root is not writable.
+        StoreError: the database could not be opened; see `open_store`.
     """
     from spanwise.orchestrator.mlmd import open_store
 
@@ -37,7 +37,7 @@ def opened(settings: Settings) -> Iterator[Store]:
             raise PermissionError(13, "Permission denied")
     except OSError as error:
         raise StoreUnavailable(
-            f"The root {settings.root} cannot be written to: {error.strerror}. Name another: --root DIR, or "
+            f"The root {settings.root} is not writable: {error.strerror}. Use another root: --root DIR, or "
             f"`root` in spanwise.toml."
         ) from error
     with contextlib.closing(open_store(settings.metadata)) as store:
@@ -47,7 +47,7 @@ def opened(settings: Settings) -> Iterator[Store]:
 
 @contextlib.contextmanager
 def read(settings: Settings) -> Iterator[Store]:
-    """The store, to look at; where nothing was ever recorded it is an empty one, and nothing is made."""
+    """Opens the store for reading; where nothing was recorded yet it is empty, and nothing is created."""
     from spanwise.orchestrator.mlmd import open_store
     from spanwise.orchestrator.mlmd.location import SqliteFile, location
 
@@ -56,21 +56,21 @@ def read(settings: Settings) -> Iterator[Store]:
         yield MemoryStore()
         return
     with contextlib.closing(open_store(settings.metadata)) as store:
-        noted = _noted(settings.root)
+        noted = _recorded_identity(settings.root)
         if noted is not None and noted != identity(store):
-            raise _another(settings)
+            raise _wrong_store_error(settings)
         yield store
 
 
 def claim_root(store: Store, settings: Settings) -> None:
-    """Notes in the root which store it belongs to, or raises SettingsError when it belongs to another."""
-    noted, known = _noted(settings.root), identity(store)
+    """Records in the root which store it belongs to; raises SettingsError when it belongs to another."""
+    noted, known = _recorded_identity(settings.root), identity(store)
     if noted is not None and noted != known:
-        raise _another(settings)
+        raise _wrong_store_error(settings)
     if noted is not None:
         return
     if known is None:
-        with contextlib.suppress(AlreadyClaimed):  # another first user was quicker; theirs it is
+        with contextlib.suppress(AlreadyClaimed):  # another process was first
             store.claim(Claim(*_IDENTITY, {"id": uuid.uuid4().hex}))
         known = identity(store)
     draft = settings.root / f"{NOTE}.{os.getpid()}"
@@ -78,27 +78,27 @@ def claim_root(store: Store, settings: Settings) -> None:
         draft.write_text(f"{known}\n", encoding="ascii")
         draft.replace(settings.root / NOTE)
     except OSError as error:
-        raise StoreUnavailable(f"The root {settings.root} cannot be written to: {error.strerror}.") from error
+        raise StoreUnavailable(f"The root {settings.root} is not writable: {error.strerror}.") from error
 
 
-def _noted(root: Path) -> str | None:
+def _recorded_identity(root: Path) -> str | None:
     try:
         return (root / NOTE).read_text(encoding="ascii").strip()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"{root / NOTE}, which says whose this root is, cannot be read: {error}") from error
+        raise StoreError(f"Could not read {root / NOTE}, which records the store of this root: {error}") from error
 
 
 def identity(store: Store) -> str | None:
-    """What tells a store from every other; None while no root was used with it."""
+    """The unique id of a store; None until a root was used with it."""
     claim = store.claimed(*_IDENTITY)
     return None if claim is None else str(claim.facts["id"])
 
 
-def _another(settings: Settings) -> SettingsError:
+def _wrong_store_error(settings: Settings) -> SettingsError:
     return SettingsError(
-        f"The root {settings.root} belongs to another metadata store than {settings.shown_metadata}: what is in it "
-        "was numbered by that one, so the two cannot be mixed.\n"
-        "Name the metadata that it was used with (`metadata` in spanwise.toml), or another root: --root DIR"
+        f"The root {settings.root} belongs to another metadata store than {settings.shown_metadata}: its folders "
+        "are numbered by that store, so the two cannot be mixed.\n"
+        "Use the metadata that the root was created with (`metadata` in spanwise.toml), or another root: --root DIR"
     )

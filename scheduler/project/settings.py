@@ -1,7 +1,7 @@
-"""Settings: where things are and how much may go on at once, from `spanwise.toml` and `SPANWISE_*` variables.
+"""Settings of a project, from `spanwise.toml` and `SPANWISE_*` environment variables.
 
-What a command line says wins over a variable, a variable over the file, the file over the default. Nothing has to be
-set: with no file and no variable, pydantic is not even imported.
+Command-line options override variables, variables override the file, and the file overrides defaults. Nothing has to
+be set: without a file and variables, pydantic is not even imported.
 """
 
 from __future__ import annotations
@@ -14,13 +14,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
 
 from spanwise.orchestrator.collection import Retention
 from spanwise.orchestrator.errors import SettingsError, UsageError
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+
+AlertKind: TypeAlias = Literal[
+    "failure", "overrun", "missed", "stall", "freshness", "forecast", "scheduler", "recovery", "test"
+]
+ALERT_KINDS: tuple[AlertKind, ...] = tuple(kind for kind in get_args(AlertKind) if kind != "test")
+"""The kinds that settings can select; a test alert is sent by hand, and always."""
 
 FILE = "spanwise.toml"
 PREFIX = "SPANWISE_"
@@ -30,7 +36,7 @@ GROUP_S = 3600.0
 FORECAST_LOAD = 0.8
 _NEAR = 0.6
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.|\$\{")
-_JSON = {  # as their variables hold them
+_JSON = {  # examples of variables with JSON
     "params": '{"flights": {"window": 7}}',
     "alerts": '{"urls": ["slack://…"]}',
     "openlineage": '{"transport": {"type": "http", "url": "http://localhost:5000"}}',
@@ -39,62 +45,64 @@ _JSON = {  # as their variables hold them
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alerts:
-    """Who is told of what."""
+class AlertSettings:
+    """Which alerts are sent where."""
 
     urls: tuple[str, ...] = field(default=(), repr=False)  #: as written, `${NAME}` and all; they may hold secrets
-    on: tuple[str, ...] | None = None  #: the kinds that are told; None is all
-    group_s: float = GROUP_S  #: alerts of one cause within this time are one message
-    from_name: str = "spanwise"  #: the name that messages come from
-    forecast_load: float = FORECAST_LOAD  #: runs that take more of the time between two ticks are told of
-    pipelines: Mapping[str, Alerts] = field(default_factory=dict)  #: those for whom something else holds
+    on: tuple[str, ...] | None = None  #: the kinds to send; None: all
+    group_s: float = GROUP_S  #: alerts with the same cause within this time are one message
+    from_name: str = "spanwise"  #: the sender name of messages
+    forecast_load: float = FORECAST_LOAD  #: warn when runs take a larger share of the time between two ticks
+    pipelines: Mapping[str, AlertSettings] = field(default_factory=dict)  #: overrides by pipeline
 
-    def of(self, pipeline: str) -> Alerts:
-        """What holds for a pipeline."""
+    def of(self, pipeline: str) -> AlertSettings:
+        """The settings that apply to a pipeline."""
         return self.pipelines.get(pipeline, self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What holds for every command in a folder."""
+    """The settings of a project."""
 
-    root: Path  #: absolute; artifacts, logs and, unless told otherwise, the metadata
-    metadata: str = field(repr=False)  #: a file or URL; it may hold a password, so it is never shown as it is
-    jobs: int | None = None  #: nodes at once; None is one for each processor, two at least
-    grace_s: float = GRACE_S  #: between asking a node to end and killing it
+    root: Path  #: absolute; holds artifacts, logs and, by default, the metadata
+    metadata: str = field(repr=False)  #: a file or URL; it may contain a password, so it is never printed
+    jobs: int | None = None  #: parallel nodes; None: one per processor, at least two
+    grace_s: float = GRACE_S  #: time between asking a node to end and killing it
     params: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  #: by pipeline function, then argument
-    alerts: Alerts = field(default_factory=Alerts)
-    openlineage: Mapping[str, object] = field(default_factory=dict, repr=False)  #: where events go; it may hold keys
-    gc: Retention = field(default_factory=Retention)  #: what a garbage collection leaves
+    alerts: AlertSettings = field(default_factory=AlertSettings)
+    openlineage: Mapping[str, object] = field(
+        default_factory=dict, repr=False
+    )  #: the destination of events; may contain keys
+    gc: Retention = field(default_factory=Retention)  #: what garbage collection keeps
     file: Path | None = None  #: the file these were read from
 
     @property
     def shown_metadata(self) -> str:
-        """Where the metadata is, without the password."""
+        """The location of the metadata, without the password."""
         from spanwise.orchestrator.mlmd.location import location
 
         return str(location(self.metadata))
 
 
 def read(*, config: Path | None = None, root: Path | None = None, folder: Path | None = None) -> Settings:
-    """The settings for a command typed in `folder` (default: the current one).
+    """Reads the settings for a command in `folder` (default: the current one).
 
-    `config` is a file to read instead of the nearest `spanwise.toml` above; `root` wins over every other.
+    `config` is a file to read instead of the nearest `spanwise.toml` above; `root` overrides every other source.
 
     Raises:
-        SettingsError: a file that is not there or cannot be read, an unknown name, a value of another type.
+        SettingsError: a file is missing or unreadable, a name is unknown, or a value has the wrong type.
     """
     folder = (folder or Path.cwd()).absolute()
-    file = _named(config) if config is not None else found(folder)
-    written = {} if file is None else _anchored(_parsed(file), file.parent)
-    values = _validated(written, file) if written or _variables() else {}
+    file = _existing(config) if config is not None else find_file(folder)
+    written = {} if file is None else _anchor_paths(_parse_file(file), file.parent)
+    values = _validate(written, file) if written or _variables() else {}
     here = root or values.get("root")
     chosen = Path(str(here)).expanduser() if here is not None else (file.parent if file else folder) / ".spanwise"
     chosen = folder / chosen
     return Settings(
         root=chosen,
         metadata=str(values.get("metadata") or chosen / "metadata.db"),
-        jobs=values.get("jobs"),  # type: ignore[arg-type]  # pydantic has checked these three
+        jobs=values.get("jobs"),  # type: ignore[arg-type]  # checked by pydantic
         grace_s=values.get("grace_s", GRACE_S),  # type: ignore[arg-type]
         params=values.get("params", {}),  # type: ignore[arg-type]
         alerts=_alerts(values.get("alerts", {})),  # type: ignore[arg-type]
@@ -104,28 +112,28 @@ def read(*, config: Path | None = None, root: Path | None = None, folder: Path |
     )
 
 
-def found(folder: Path) -> Path | None:
+def find_file(folder: Path) -> Path | None:
     """The nearest `spanwise.toml`, in the folder or above it."""
     return next((f / FILE for f in (folder, *folder.parents) if (f / FILE).is_file()), None)
 
 
-def _named(config: Path) -> Path:
+def _existing(config: Path) -> Path:
     if not config.is_file():
         raise SettingsError(f"There is no settings file {config}. Leave --config out to use the nearest {FILE}.")
     return config.absolute()
 
 
-def _parsed(file: Path) -> dict[str, object]:
+def _parse_file(file: Path) -> dict[str, object]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{file} is not TOML: {error}.") from error
+        raise SettingsError(f"{file} is not valid TOML: {error}.") from error
     except OSError as error:
-        raise SettingsError(f"{file} cannot be read: {error.strerror}.") from error
+        raise SettingsError(f"Could not read {file}: {error.strerror}.") from error
 
 
-def _anchored(written: dict[str, object], folder: Path) -> dict[str, object]:
-    """Paths in a file count from the folder of that file, wherever the command is typed."""
+def _anchor_paths(written: dict[str, object], folder: Path) -> dict[str, object]:
+    """Makes paths in the file relative to its folder, wherever the command runs."""
     anchored = dict(written)
     for name in ("root", "metadata"):
         value = written.get(name)
@@ -142,19 +150,17 @@ def _variables() -> list[str]:
     return [name for name in os.environ if name.startswith(PREFIX)]
 
 
-def _validated(written: Mapping[str, object], file: Path | None) -> dict[str, object]:
+def _validate(written: Mapping[str, object], file: Path | None) -> dict[str, object]:
     _refuse_unknown(written, file)
     from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
     from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
     from pydantic_settings import SettingsError as Unread
 
-    from spanwise.scheduler.alerts.alert import KINDS
-
     class WrittenAlerts(BaseModel):
         model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
         urls: list[Annotated[str, AfterValidator(_url)]] | None = None
-        on: list[Literal[KINDS]] | None = None  # type: ignore[valid-type]  # pydantic takes a tuple for its parts
+        on: list[Literal[ALERT_KINDS]] | None = None  # type: ignore[valid-type]  # pydantic takes a tuple for its parts
         group_s: float | None = Field(default=None, ge=0)
         from_name: str | None = Field(default=None, alias="from", min_length=1)
         forecast_load: float | None = Field(default=None, gt=0)
@@ -163,7 +169,7 @@ def _validated(written: Mapping[str, object], file: Path | None) -> dict[str, ob
         pipelines: dict[str, WrittenAlerts] = Field(default_factory=dict)
 
     class WrittenTransport(BaseModel):
-        model_config = ConfigDict(extra="allow", hide_input_in_errors=True)  # the rest is the transport's own
+        model_config = ConfigDict(extra="allow", hide_input_in_errors=True)  # the rest depends on the transport
 
         type: str
 
@@ -206,17 +212,17 @@ def _validated(written: Mapping[str, object], file: Path | None) -> dict[str, ob
             return env_settings, init_settings
 
     try:
-        return Written(**written).model_dump(exclude_unset=True)  # type: ignore[arg-type]  # this is what checks them
+        return Written(**written).model_dump(exclude_unset=True)  # type: ignore[arg-type]  # checked here
     except ValidationError as error:
-        raise SettingsError("\n".join(_complaints(error, file))) from error
+        raise SettingsError("\n".join(_problems(error, file))) from error
     except Unread as error:
         name = next(n for n in _JSON if f'"{n}"' in str(error))
         raise SettingsError(f"{PREFIX}{name.upper()} is not JSON; write {_JSON[name]}.") from error
 
 
 def _url(text: str) -> str:
-    if not _SCHEME.match(text):  # what it is instead may be a secret, and is not shown
-        raise ValueError("a channel is scheme://…, such as mailtos://… or slack://…, or ${…}")
+    if not _SCHEME.match(text):  # the text may be a secret, and is not shown
+        raise ValueError("expected scheme://…, such as mailtos://… or slack://…, or ${…}")
     return text
 
 
@@ -226,18 +232,18 @@ def _length(text: object) -> timedelta:
     try:
         return length(str(text))
     except UsageError as error:
-        raise ValueError("write a length of time, such as 12h or 30d") from error
+        raise ValueError("expected a length of time, such as 12h or 30d") from error
 
 
 def _retention(written: Mapping[str, object]) -> Retention:
     given = {name.removeprefix("keep_"): tuple(v) if isinstance(v, list) else v for name, v in written.items()}
-    return Retention(**given)  # type: ignore[arg-type]  # pydantic has checked them
+    return Retention(**given)  # type: ignore[arg-type]  # checked by pydantic
 
 
-def _alerts(written: Mapping[str, object], otherwise: Alerts | None = None) -> Alerts:
+def _alerts(written: Mapping[str, object], default: AlertSettings | None = None) -> AlertSettings:
     own = {name: tuple(value) if isinstance(value, list) else value for name, value in written.items()}
     pipelines = own.pop("pipelines", {})
-    alerts = replace(otherwise or Alerts(), **own)  # type: ignore[arg-type]  # pydantic has checked them
+    alerts = replace(default or AlertSettings(), **own)  # type: ignore[arg-type]  # checked by pydantic
     routes = {name: _alerts(table, alerts) for name, table in pipelines.items()}  # type: ignore[attr-defined]
     return replace(alerts, pipelines=routes)
 
@@ -245,11 +251,11 @@ def _alerts(written: Mapping[str, object], otherwise: Alerts | None = None) -> A
 def _refuse_unknown(written: Mapping[str, object], file: Path | None) -> None:
     for name in written:
         if name not in NAMES:
-            raise SettingsError(f"{file}: {name!r} is no setting.{_meant(name)} The settings: {', '.join(NAMES)}.")
+            raise SettingsError(f"{file}: {name!r} is not a setting.{_meant(name)} Settings: {', '.join(NAMES)}.")
     for variable in _variables():
         name = variable.removeprefix(PREFIX).lower()
-        if name not in NAMES and _meant(name):  # others may use the prefix for what is theirs
-            raise SettingsError(f"{variable} is no setting.{_meant(name)}")
+        if name not in NAMES and _meant(name):  # other programs may use the prefix
+            raise SettingsError(f"{variable} is not a setting.{_meant(name)}")
 
 
 def _meant(name: str) -> str:
@@ -257,13 +263,13 @@ def _meant(name: str) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-def _complaints(error: ValidationError, file: Path | None) -> Iterator[str]:
+def _problems(error: ValidationError, file: Path | None) -> Iterator[str]:
     for problem in error.errors(include_url=False, include_input=False):
         name = ".".join(map(str, problem["loc"]))
         variable = f"{PREFIX}{str(problem['loc'][0]).upper()}"
         where = variable if variable in os.environ else f"{file}: {name}"
         what = (
-            "is no setting"
+            "is not a setting"
             if problem["type"] == "extra_forbidden"
             else problem["msg"].lower().removeprefix("value error, ")
         )

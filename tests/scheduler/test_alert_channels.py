@@ -24,7 +24,7 @@ from spanwise.scheduler.alerts import channel as channels
 from spanwise.scheduler.alerts import outbox
 from spanwise.scheduler.alerts.alert import Alert, Site
 from spanwise.scheduler.alerts.channel import Channel, Message, Sender, check, routes
-from spanwise.scheduler.project.settings import Alerts
+from spanwise.scheduler.project.settings import AlertSettings
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 PROJECT = Path(__file__).parents[2]
@@ -146,11 +146,11 @@ def sender(one_sender: Sender, monkeypatch: pytest.MonkeyPatch) -> Sender:
 
 
 def channel(url: str) -> Channel:
-    return routes(Alerts(urls=(url,))).channels[0]
+    return routes(AlertSettings(urls=(url,))).channels[0]
 
 
 def deliver(root: Path, urls: str | tuple[str, ...], minutes: float = 0, **variables: str) -> outbox.Report:
-    wanted = routes(Alerts(urls=(urls,) if isinstance(urls, str) else urls), variables)
+    wanted = routes(AlertSettings(urls=(urls,) if isinstance(urls, str) else urls), variables)
     return outbox.deliver(root, wanted, NOON + timedelta(minutes=minutes))
 
 
@@ -255,8 +255,8 @@ from pathlib import Path
 from spanwise.scheduler.alerts import channel as channels
 from spanwise.scheduler.alerts import outbox
 from spanwise.scheduler.alerts.channel import routes
-from spanwise.scheduler.project.settings import Alerts
-print(outbox.deliver(Path(sys.argv[1]), routes(Alerts(urls=(sys.argv[2],))), datetime.fromisoformat(sys.argv[3])).sent)
+from spanwise.scheduler.project.settings import AlertSettings
+print(outbox.deliver(Path(sys.argv[1]), routes(AlertSettings(urls=(sys.argv[2],))), datetime.fromisoformat(sys.argv[3])).sent)
 """
 
 
@@ -316,7 +316,7 @@ def test_no_secret_is_told_to_anybody(
         f"mailto://{SECRET}",
         f"{SECRET}://x",
     )
-    wanted = routes(Alerts(urls=urls), {"SECRET": SECRET})
+    wanted = routes(AlertSettings(urls=urls), {"SECRET": SECRET})
     outbox.put(tmp_path, FAILURE)
 
     report = outbox.deliver(tmp_path, wanted, NOON)
@@ -325,7 +325,14 @@ def test_no_secret_is_told_to_anybody(
 
     assert len(report.failed) == len(urls)
     assert report.failed["alerts.urls[0] (json)"] == "answered 500 Internal Server Error"
-    told = [repr(wanted), repr(report), repr(Alerts(urls=urls)), str(refused.value), caplog.text, *capfd.readouterr()]
+    told = [
+        repr(wanted),
+        repr(report),
+        repr(AlertSettings(urls=urls)),
+        str(refused.value),
+        caplog.text,
+        *capfd.readouterr(),
+    ]
     told += [file.read_text() for file in tmp_path.rglob("*") if file.is_file()]
     assert "alert-not-sent" in caplog.messages
     assert [text for text in told if SECRET in text.replace(f"({SECRET})", "")] == []
@@ -335,10 +342,10 @@ def test_no_secret_is_told_to_anybody(
 def test_a_channel_that_cannot_be_used_is_found_before_it_is_needed() -> None:
     """All of them at once, each by the setting that it stands in."""
     urls = ("json://127.0.0.1/fine", "slak://a/b/c", "slack://short")
-    other = Alerts(urls=("mailto://",))
+    other = AlertSettings(urls=("mailto://",))
 
     with pytest.raises(SettingsError) as refused:
-        check(routes(Alerts(urls=urls, pipelines={"taxi": other})))
+        check(routes(AlertSettings(urls=urls, pipelines={"taxi": other})))
 
     assert str(refused.value) == (
         "alerts.pipelines.taxi.urls[0] (mailto): is no URL for E-Mail as Apprise wants it. "
@@ -351,7 +358,7 @@ def test_a_channel_that_cannot_be_used_is_found_before_it_is_needed() -> None:
 def test_a_variable_that_is_not_set_is_named() -> None:
     """With the setting that wants it, and what to type."""
     with pytest.raises(SettingsError, match=r"alerts\.urls\[1\] wants the variable TOKEN, which is not set") as refused:
-        routes(Alerts(urls=("json://x", "slack://${TOKEN}")), {"TOKEN": ""})
+        routes(AlertSettings(urls=("json://x", "slack://${TOKEN}")), {"TOKEN": ""})
 
     assert "export TOKEN=…" in str(refused.value)
 

@@ -152,7 +152,7 @@ def test_a_list_of_nothing_is_empty(folder: Path, spanwise: Command, words: tupl
         (INGEST, ("run", "given.py", "--param", "pattern=data/{YYYY}/*.csv"), "{YYYY}"),
         ("x = (", ("validate", "given.py"), "SyntaxError"),
         ("import nowhere_at_all", ("validate", "given.py"), "import nowhere_at_all"),
-        (HEAD, ("validate", "given.py"), "holds no pipeline"),
+        (HEAD, ("validate", "given.py"), "defines no pipeline"),
         (
             HEAD + "def p() -> Pipeline:\n    return Pipeline('p', [Make(), Make()])",
             ("run", "given.py"),
@@ -257,7 +257,7 @@ def test_a_root_that_cannot_be_made_is_refused(project: Path, shell: Command) ->
     code, _, err = shell("run", "flow.py", "--root", "file/root")
 
     assert code == 1
-    assert "file/root cannot be written to" in err
+    assert "file/root is not writable" in err
 
 
 def test_a_span_that_is_not_there_fails_the_run(folder: Path, shell: Command) -> None:

@@ -85,7 +85,7 @@ def test_a_file_without_schedule_is_refused(project, shell):
     code, _, err = shell("schedule", "start", "flow.py")
 
     assert code == 2
-    assert "holds no schedule" in err
+    assert "defines no schedule" in err
     assert "Schedule(cron=" in err
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from spanwise.scheduler.alerts import outbox
-from spanwise.scheduler.alerts.alert import Alert, Kind
+from spanwise.scheduler.alerts.alert import Alert
 from spanwise.scheduler.alerts.channel import Channel, Message, Route, Routes, Sender
 from spanwise.scheduler.alerts.outbox import Cause, Letter, arrange, deliver, put
+from spanwise.scheduler.project.settings import AlertKind
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 PROJECT = Path(__file__).parents[3]
@@ -23,7 +24,7 @@ ROUTE = Route(channels=(CHANNEL,), on=None, group_s=3600)
 NOBODY = Routes(otherwise=Route(channels=(), on=None, group_s=3600), pipelines={})
 
 
-def alert(minute: float = 0, kind: Kind = "failure", cause: str = "failure flights") -> Alert:
+def alert(minute: float = 0, kind: AlertKind = "failure", cause: str = "failure flights") -> Alert:
     at = NOON + timedelta(minutes=minute)
     return Alert(kind=kind, pipeline="flights", cause=cause, subject=f"{kind} at {minute:g}", at=at)
 
@@ -36,7 +37,7 @@ class Desk:
         self.letters: list[Letter] = []
         self.cause: Cause | None = None
 
-    def put(self, minute: float, kind: Kind = "failure") -> None:
+    def put(self, minute: float, kind: AlertKind = "failure") -> None:
         letter = Letter(id=f"{len(self.letters)}{minute:08.3f}", alert=alert(minute, kind), since=alert(minute).at)
         self.letters.append(letter)
 
@@ -135,7 +136,7 @@ def test_an_interrupted_delivery_is_taken_up(seed: int, tmp_path: Path, monkeypa
         return dying
 
     told: list[tuple[str, str]] = []
-    kinds: tuple[Kind, ...] = ("failure", "failure", "recovery", "failure")
+    kinds: tuple[AlertKind, ...] = ("failure", "failure", "recovery", "failure")
     _sends(monkeypatch, told)
     write, finish = outbox._write, outbox._finish
     for step, kind in enumerate(kinds):

@@ -82,7 +82,7 @@ def test_the_settings_make_the_pipeline(file: Path) -> None:
     ("text", "says"),
     [
         ("import nothing_of_that_name", "No module named 'nothing_of_that_name'"),
-        ("x = 1", "holds no schedule"),
+        ("x = 1", "defines no schedule"),
         ("import os; os._exit(7)", r"ended the process that loaded it \(exit code 7\)"),
         ("import os; os.abort()", r"ended the process that loaded it \(by SIGABRT\)"),
         (FILE.replace("0 3 * * *", "61 3 * * *"), "61"),

@@ -10,7 +10,7 @@ from spanwise.scheduler.alerts import alert, channel, outbox
 from spanwise.scheduler.inspect import doctor
 from spanwise.scheduler.inspect.doctor import HealthCheck
 from spanwise.scheduler.project import root
-from spanwise.scheduler.project.settings import Alerts, Settings
+from spanwise.scheduler.project.settings import AlertSettings, Settings
 from tests.scheduler.records import NOON, begun, ended, examples, published
 
 
@@ -97,7 +97,7 @@ def test_a_check_is_a_line_and_what_to_type() -> None:
 def test_channels_for_alerts_are_looked_at(tmp_path: Path) -> None:
     """One that Apprise cannot use fails before an alert does; where none is set, that is said."""
     known = settings(tmp_path)
-    wrong = replace(known, alerts=Alerts(urls=("json://127.0.0.1/hook", "slak://hunter2")))
+    wrong = replace(known, alerts=AlertSettings(urls=("json://127.0.0.1/hook", "slak://hunter2")))
 
     none = {check.name: check for check in doctor.run_checks(known)}
     found = {check.name: check for check in doctor.run_checks(wrong)}
@@ -111,7 +111,7 @@ def test_a_channel_is_tried_when_it_is_asked_for(tmp_path: Path) -> None:
     """A message goes to each; what waits in the outbox is told with the reason."""
     with socket.socket() as free:  # bound, and nobody listens
         free.bind(("127.0.0.1", 0))
-        known = replace(settings(tmp_path), alerts=Alerts(urls=(f"json://127.0.0.1:{free.getsockname()[1]}/",)))
+        known = replace(settings(tmp_path), alerts=AlertSettings(urls=(f"json://127.0.0.1:{free.getsockname()[1]}/",)))
         site = alert.Site(host="train-1", folder=tmp_path)
         outbox.put(known.root, alert.failure_alert("flights", at=NOON, site=site, error="as asked for"))
         outbox.deliver(known.root, channel.routes(known.alerts), NOON)

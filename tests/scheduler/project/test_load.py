@@ -121,18 +121,18 @@ def test_a_file_named_as_a_module_of_python_does_no_harm(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reference", "says"),
     [
-        ("x = 1\n", "given.py", ["holds no pipeline", "def daily(", "spanwise init DIR"]),
+        ("x = 1\n", "given.py", ["defines no pipeline", "def daily(", "spanwise init DIR"]),
         (
             ONE + "def other() -> Pipeline: ...\n",
             "given.py",
-            ["holds 2 pipelines", "given.py:one", "given.py:other"],
+            ["defines 2 pipelines", "given.py:one", "given.py:other"],
         ),
         (ONE, "given.py:on", ["has no 'on'", "Did you mean given.py:one?"]),
-        (ONE, "given.py:zzz", ["has no 'zzz'", "There is: given.py:one"]),
-        (ONE + "three = 3\n", "given.py:three", ["no pipeline and no function, but int"]),
+        (ONE, "given.py:zzz", ["has no 'zzz'", "It defines: given.py:one"]),
+        (ONE + "three = 3\n", "given.py:three", ["neither a pipeline nor a function, but int"]),
         (HEAD + "def f() -> Pipeline:\n    return 3\n", "given.py", ["returned int, not a Pipeline"]),
         (ONE, "givn.py", ["There is no file givn.py", "Did you mean given.py?"]),
-        (ONE, ".", ["is a folder; name a file in it: given.py"]),
+        (ONE, ".", ["is a folder; give a file in it: given.py"]),
     ],
 )
 def test_what_is_not_found_is_told_with_what_there_is(folder: Path, text: str, reference: str, says: list[str]) -> None:
@@ -162,7 +162,7 @@ def test_a_file_that_does_not_import_is_shown_in_its_own_lines(folder: Path, tex
         load("broken_file.py")
 
     message = str(refused.value)
-    assert [s for s in ["broken_file.py does not import", *says] if s not in message] == []
+    assert [s for s in ["could not import broken_file.py:", *says] if s not in message] == []
     assert "scheduler/" not in message
     assert "json/decoder.py" not in message
 
@@ -231,7 +231,7 @@ def test_a_pipeline_that_is_no_function_takes_no_arguments(folder: Path) -> None
     """Arguments that would have no effect are refused."""
     write(folder, HEAD + "fixed = Pipeline('fixed', [])\n")
 
-    with pytest.raises(ParameterError, match="not a function of parameters"):
+    with pytest.raises(ParameterError, match="not a pipeline function"):
         load("given.py", typed=["window=3"])
 
 

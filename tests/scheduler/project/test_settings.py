@@ -51,11 +51,11 @@ def test_the_command_line_wins_over_a_variable(folder: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('metadat = "x.db"', "'metadat' is no setting. Did you mean 'metadata'?"),
+        ('metadat = "x.db"', "'metadat' is not a setting. Did you mean 'metadata'?"),
         ("jobs = 0", "jobs: input should be greater than or equal to 1"),
         ('jobs = "many"', "jobs: input should be a valid integer"),
         ("grace_s = -1", "grace_s: "),
-        ("jobs = ", "is not TOML"),
+        ("jobs = ", "is not valid TOML"),
         ("[params]\nflow = 3", "params.flow: "),
     ],
 )
@@ -74,7 +74,7 @@ def test_a_wrong_file_is_refused_with_its_name(folder: Path, text: str, says: st
     ("variable", "value", "says"),
     [
         ("SPANWISE_JOBS", "many", "SPANWISE_JOBS: input should be a valid integer"),
-        ("SPANWISE_METADTA", "x.db", "SPANWISE_METADTA is no setting. Did you mean 'metadata'?"),
+        ("SPANWISE_METADTA", "x.db", "SPANWISE_METADTA is not a setting. Did you mean 'metadata'?"),
         ("SPANWISE_PARAMS", "{", "SPANWISE_PARAMS is not JSON"),
         ("SPANWISE_ALERTS", "{", "SPANWISE_ALERTS is not JSON"),
     ],
@@ -101,7 +101,7 @@ def test_alerts_of_a_pipeline_are_those_of_all_unless_it_has_its_own(folder: Pat
     alerts = settings.read().alerts
 
     assert (alerts.urls, alerts.on, alerts.group_s) == (("json://all",), None, 3600.0)
-    assert alerts.pipelines["taxi"] == settings.Alerts(
+    assert alerts.pipelines["taxi"] == settings.AlertSettings(
         urls=("json://${TAXI}",), on=("failure",), group_s=60.0, from_name="night watch"
     )
 
@@ -109,12 +109,12 @@ def test_alerts_of_a_pipeline_are_those_of_all_unless_it_has_its_own(folder: Pat
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('urls = ["hunter2"]', "alerts.urls.0: a channel is scheme://…"),
+        ('urls = ["hunter2"]', "alerts.urls.0: expected scheme://…"),
         ('urls = "json://hunter2"', "alerts.urls: input should be a valid list"),
-        ('url = ["json://hunter2"]', "alerts.url: is no setting"),
+        ('url = ["json://hunter2"]', "alerts.url: is not a setting"),
         ('on = ["failures"]', "alerts.on.0: input should be 'failure', 'overrun'"),
         ("group_s = -1", "alerts.group_s: input should be greater than or equal to 0"),
-        ('pipelines.taxi.urls = ["hunter2"]', "alerts.pipelines.taxi.urls.0: a channel is"),
+        ('pipelines.taxi.urls = ["hunter2"]', "alerts.pipelines.taxi.urls.0: expected scheme"),
     ],
 )
 def test_wrong_alerts_are_refused_without_what_may_be_secret(folder: Path, text: str, says: str) -> None:

@@ -589,9 +589,9 @@ def test_what_stays_is_set(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('keep_younger = "often"', "gc.keep_younger: write a length of time, such as 12h or 30d."),
+        ('keep_younger = "often"', "gc.keep_younger: expected a length of time, such as 12h or 30d."),
         ("keep_last = -1", "gc.keep_last: input should be greater than or equal to 0."),
-        ("keep_lots = 1", "gc.keep_lots: is no setting."),
+        ("keep_lots = 1", "gc.keep_lots: is not a setting."),
     ],
 )
 def test_what_cannot_be_set_is_refused(folder: Path, line: str, said: str) -> None:
