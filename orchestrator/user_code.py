@@ -235,13 +235,13 @@ def _find_spec(name: str, paths: Sequence[str] | None) -> ModuleSpec | None:
 
 def _name_bits(op: int) -> int:
     """How many flags stand below the number of a name: `dis` knows, and it differs between versions of Python."""
-    code = _SAMPLE.replace(co_code=bytes((op, 4)) + bytes(40), co_names=("0", "1", "2", "3", "4"))
-    return {"4": 0, "2": 1, "1": 2}[next(iter(dis.get_instructions(code))).argval]
+    code = _SAMPLE.replace(co_code=bytes((op, 16)) + bytes(40), co_names=tuple(str(number) for number in range(17)))
+    return 5 - int(next(iter(dis.get_instructions(code))).argval).bit_length()  # 16, 8, 4, …: 0, 1, 2, … bits
 
 
 _SAMPLE = compile("pass", "<sample>", "exec")
 _HIGHEST = 255  # above are operations that only the compiler knows
-_CACHE = dis.opmap["CACHE"]
+_CACHE = dis.opmap.get("CACHE")  # none before Python 3.11, which a process that serves may have
 _NAME_BITS = {op: _name_bits(op) for op in dis.hasname if op <= _HIGHEST}
 _ATTRIBUTES = frozenset(op for op in _NAME_BITS if dis.opname[op] in ("LOAD_ATTR", "LOAD_METHOD"))
 _LOOKUPS = frozenset(op for op in _NAME_BITS if re.fullmatch(r"LOAD_(?!.*(ATTR|METHOD)).*", dis.opname[op]))

@@ -31,6 +31,7 @@ from spanwise.components.evaluation.bootstrap import Floats, Ids
 from spanwise.components.evaluation.metric import Metric, known
 from spanwise.components.evaluation.metrics import Rows, Sums, Whole
 from spanwise.components.rows import Part
+from spanwise.orchestrator import user_code
 from spanwise.orchestrator.errors import ParameterError, SpanwiseError
 
 log = logging.getLogger("spanwise.evaluator")
@@ -356,13 +357,12 @@ def _on_beam(
     options: Mapping[str, str | int | float | bool],
     scratch: Path,
 ) -> Gathered:
-    from spanwise.components import shipped_function
     from spanwise.components.beam import merge_in_order
 
-    sent = shipped_function.packed(question, [question.predict_fn, question.label, *question.own])
+    sent = user_code.ship(question)
 
     def work(part: Part) -> Iterator[tuple[str, Gathered]]:
-        asked = shipped_function.opened(sent)
+        asked = user_code.unpack(sent)
         assert isinstance(asked, Question), "as packed"
         try:
             yield "all", gather(part, asked)

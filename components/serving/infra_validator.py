@@ -9,12 +9,12 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from spanwise.orchestrator import user_code
 from spanwise.orchestrator.artifact import Examples, InfraBlessing, Model
 from spanwise.orchestrator.component import Attempt, Component, Input, Output
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
@@ -137,7 +137,8 @@ def _served(
         "model": str(model),
         "rows": str(scratch / "rows.parquet"),
         "predictions": str(made),
-        "paths": _own_paths(),
+        "paths": user_code.search_paths(),
+        "user_code": user_code.__file__,
     }
     (scratch / "asked.json").write_text(json.dumps(asked))
     (scratch / "home").mkdir()
@@ -164,12 +165,6 @@ def _served(
         return {}, f"a fresh process {how}: {lines[-1] if lines else 'it said nothing'}"
     with np.load(made, allow_pickle=True) as file:
         return {name: _array(file[name]) for name in file.files}, ""
-
-
-def _own_paths() -> list[str]:
-    """Where modules are found, without our libraries: those of the process that serves are its own."""
-    libraries = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    return [str(Path(path).absolute()) for path in sys.path if path and not path.startswith(libraries)]
 
 
 def _array(values: object) -> NDArray[np.generic]:

@@ -6,11 +6,10 @@ its standard input it gets one JSON object, and it leaves the predictions in an 
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -25,9 +24,12 @@ def main() -> None:
     import numpy as np
     import pyarrow.parquet as pq
 
-    function = _function(str(asked["module"]), str(asked["file"]), str(asked["function"]))
+    found: object = _user_code(str(asked["user_code"])).load_module(asked["module"], asked["file"])
+    for name in str(asked["function"]).split("."):
+        found = getattr(found, name)
+    assert callable(found)
     table = pq.read_table(str(asked["rows"]))
-    made = function(Path(str(asked["model"])), table)
+    made = found(Path(str(asked["model"])), table)
     with Path(str(asked["predictions"])).open("wb") as file:
         np.savez(file, **arrays(made))  # type: ignore[arg-type]  # numpy's stub takes its own options for all of them
 
@@ -43,28 +45,13 @@ def arrays(made: object) -> dict[str, object]:
     return {"prediction": np.asarray(made)}
 
 
-def _function(module: str, file: str, qualified: str) -> Callable[..., object]:
-    found: object = _module(module, file)
-    for name in qualified.split("."):
-        found = getattr(found, name)
-    assert callable(found)
-    return found
-
-
-def _module(name: str, file: str) -> ModuleType:
-    """By its name when that is the same file, else from the file: a pipeline file is no module that others find."""
-    try:
-        spec = None if name == "__main__" else importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        spec = None
-    if spec is not None and spec.origin is not None and Path(spec.origin).resolve() == Path(file).resolve():
-        return importlib.import_module(name)
-    alone = importlib.util.spec_from_file_location(f"serving_{Path(file).stem}", file)
-    if alone is None or alone.loader is None:
-        raise ImportError(f"{file} is no Python file")
-    module = importlib.util.module_from_spec(alone)
-    sys.modules[alone.name] = module
-    alone.loader.exec_module(module)
+def _user_code(file: str) -> ModuleType:
+    """The module that loads the files of users; it needs nothing but Python."""
+    spec = importlib.util.spec_from_file_location("spanwise_user_code", file)
+    assert spec is not None and spec.loader is not None  # noqa: PT018  it is a Python file
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
     return module
 
 

@@ -1,18 +1,23 @@
 """Whose code it is, what it uses, and how it is sent to another process."""
 
 import dis
+import functools
 import importlib
 import json
 import os
+import pickle
+import subprocess
 import sys
 import traceback
 import types
 from pathlib import Path
 
+import cloudpickle
 import numpy as np
 import pytest
 
 from spanwise.orchestrator import user_code
+from spanwise.orchestrator.errors import ParameterError
 from spanwise.orchestrator.user_code import Import, NameUse, Owner
 
 # --- whose code it is
@@ -180,3 +185,120 @@ def test_a_name_behind_many_others_is_found():
     (module,) = uses("\n".join(f"{name}.attribute" for name in names))
 
     assert [(use.name, use.attributes) for use in module] == [(name, ("attribute",)) for name in names]
+
+
+# --- how it is sent to another process
+
+PIPELINE = """
+import threading
+from neighbour import LIMIT
+
+LOCK = threading.Lock()
+
+
+class Offset:
+    def __init__(self, by):
+        self.by = by
+
+
+OFFSET = Offset(2)
+
+
+def function(number):
+    return number + LIMIT + OFFSET.by
+
+
+def locked(number):
+    with LOCK:
+        return function(number)
+
+
+def names_neighbour(number):
+    import neighbour
+    return number + neighbour.LIMIT
+"""
+RECEIVER = """
+import pickle, sys
+from spanwise.orchestrator import user_code
+from spanwise.orchestrator.errors import ParameterError
+
+function = user_code.unpack(pickle.load(sys.stdin.buffer))
+print(function(3), *sorted({"neighbour", "pipeline_file_queue"} & set(sys.modules)))
+"""
+
+
+@pytest.fixture
+def pipeline(tmp_path, monkeypatch):
+    """A pipeline file, loaded by its path under a name that is not its own, and its neighbour."""
+    (tmp_path / "neighbour.py").write_text("LIMIT = 10\n")
+    (tmp_path / "queue.py").write_text(PIPELINE)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "neighbour", raising=False)
+    monkeypatch.delitem(sys.modules, "pipeline_file_queue", raising=False)
+    yield user_code.load_module("pipeline_file_queue", str(tmp_path / "queue.py"))
+    for name in ("neighbour", "pipeline_file_queue"):
+        sys.modules.pop(name, None)
+
+
+def received(shipment):
+    """What a fresh process, elsewhere, computes with a function that was shipped to it."""
+    command = [sys.executable, "-P", "-c", RECEIVER]
+    found = subprocess.run(command, input=pickle.dumps(shipment), capture_output=True, check=True, cwd="/", timeout=60)
+    return found.stdout.decode().split()
+
+
+@pytest.mark.parametrize("name", ["function", "locked"])
+def test_a_function_of_a_pipeline_file_comes_with_its_file(pipeline, name):
+    """The other process loads the file under the same name, neighbours and locks included."""
+    assert received(user_code.ship(getattr(pipeline, name))) == ["15", "neighbour", "pipeline_file_queue"]
+
+
+def test_objects_and_partials_bring_the_files_of_their_classes(pipeline):
+    """Whatever in a value is of a user's module names that module."""
+    shipment = user_code.ship({"a": [functools.partial(max, pipeline.OFFSET)]})
+
+    assert [name for name, _ in shipment.modules] == ["pipeline_file_queue"]
+
+
+def test_by_value_a_function_needs_no_file(pipeline, tmp_path):
+    """Its code, and what that uses, is in the shipment; modules of a file of their own do not count as installed."""
+    shipment = user_code.ship(pipeline.function, by_value=True)
+    for file in tmp_path.glob("*.py"):
+        file.unlink()
+
+    assert (shipment.modules, shipment.paths) == ((), ())
+    assert received(shipment) == ["15"]
+
+
+def test_shipping_by_value_leaves_no_trace(pipeline):
+    """What is pickled by value is registered for one shipment only, also for one that fails."""
+    user_code.ship(pipeline.function, by_value=True)
+    with pytest.raises(ParameterError, match=r"^locked cannot be sent to another process .*lock"):
+        user_code.ship([pipeline.locked], by_value=True)
+
+    assert cloudpickle.list_registry_pickle_by_value() == set()
+
+
+def test_functions_of_installed_modules_travel_by_name():
+    """Neither their files nor their code is in the shipment."""
+    shipment = user_code.ship([json.dumps, np.mean, user_code.ship])
+
+    assert shipment.modules == ()
+    assert len(shipment.content) < 300
+
+
+def test_a_module_of_another_file_gives_way(pipeline, tmp_path):
+    """A name that is taken by another file means, once loaded, the file that was asked for."""
+    other = tmp_path / "other.py"
+    other.write_text("A = 1\n")
+
+    assert user_code.load_module("pipeline_file_queue", str(other)).A == 1
+    assert user_code.load_module("pipeline_file_queue", str(other)) is sys.modules["pipeline_file_queue"]
+
+
+def test_a_file_that_fails_leaves_no_half_module(tmp_path):
+    """Who asks again is told again."""
+    (tmp_path / "fails.py").write_text("A = 1\n1 / 0\n")
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            user_code.load_module("fails", str(tmp_path / "fails.py"))

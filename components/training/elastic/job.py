@@ -118,9 +118,3 @@ class ElasticJob:
         if self.gradient is not None:
             return JobKind.TRAINING_ONLY if self.evaluate is None else JobKind.TRAINING_WITH_EVALUATION
         return JobKind.PREDICTION_ONLY if self.predict is not None else JobKind.EVALUATION_ONLY
-
-    @property
-    def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The functions that the user wrote."""
-        functions = (self.dataset_fn, self.init, self.save, self.gradient, self.apply, self.evaluate, self.predict)
-        return tuple(each for each in functions if each is not None)

@@ -18,10 +18,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, cast
 
-from spanwise.components.shipped_function import Parcel, opened, packed
 from spanwise.components.training.elastic.worker_processes import WorkerExit, WorkerProcesses
 from spanwise.orchestrator import process
 from spanwise.orchestrator.errors import NodeFailed
+from spanwise.orchestrator.user_code import Shipment, ship, unpack
 
 if TYPE_CHECKING:
     from spanwise.components.training.trainer_task import TrainerTask
@@ -41,7 +41,7 @@ class ReplicaAssignment:
     rank: int
     environment: Mapping[str, str]
     failure: Path  #: where it writes its exception
-    work: Parcel  #: the function and its task
+    work: Shipment  #: the function and its task
 
 
 def run_replicas(run_fn: Callable[[TrainerTask], None], task: TrainerTask) -> None:
@@ -51,7 +51,7 @@ def run_replicas(run_fn: Callable[[TrainerTask], None], task: TrainerTask) -> No
         NodeFailed: the function raised, or the processes were killed too often.
         ParameterError: the function cannot be sent to another process.
     """
-    work = packed((run_fn, task), [run_fn, *task.parameters.values()])
+    work = ship((run_fn, task))
     for restarts in reversed(range(RESTARTS + 1)):
         with TemporaryDirectory(prefix="spanwise-") as folder:
             killed = _run_once(work, task.workers, Path(folder))
@@ -65,7 +65,7 @@ def run_replicas(run_fn: Callable[[TrainerTask], None], task: TrainerTask) -> No
             )
 
 
-def _run_once(work: Parcel, workers: int, folder: Path) -> WorkerExit | None:
+def _run_once(work: Shipment, workers: int, folder: Path) -> WorkerExit | None:
     """Runs all replicas until they end; returns the one that was killed, or None if all succeeded."""
     port = _free_port()
 
@@ -116,7 +116,7 @@ def main(parent: int) -> None:
     assignment: ReplicaAssignment = pickle.loads(sys.stdin.buffer.read())  # noqa: S301  from our parent
     os.environ.update(assignment.environment)
     try:
-        run_fn, task = cast("tuple[Callable[[TrainerTask], None], TrainerTask]", opened(assignment.work))
+        run_fn, task = cast("tuple[Callable[[TrainerTask], None], TrainerTask]", unpack(assignment.work))
         run_fn(replace(task, rank=assignment.rank))
     except Exception as error:
         trace = "".join(traceback.format_exception(error))

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from spanwise.components import rows
-from spanwise.components.shipped_function import packed
 from spanwise.components.training.elastic.job import ElasticJob, ElasticOutcome, JobKind
 from spanwise.components.training.elastic.master import Master
 from spanwise.components.training.elastic.tasks import JobPlan, ShardTask, TaskKind
@@ -16,6 +15,7 @@ from spanwise.components.training.elastic.worker import Assignment
 from spanwise.components.training.elastic.worker_input import build_task_graph
 from spanwise.components.training.elastic.worker_processes import GRACE_S, WorkerProcesses
 from spanwise.orchestrator.errors import NodeFailed, ParameterError
+from spanwise.orchestrator.user_code import ship
 from spanwise.pipelines.input.ops.parquet import Parquet
 
 if TYPE_CHECKING:
@@ -40,14 +40,14 @@ def run_job(job: ElasticJob, task: TrainerTask) -> ElasticOutcome:
     readings = readings_of(job, task)
     for reading in readings.values():
         build_task_graph(reading, job.dataset_fn, job.seed)  # raises before anything is started
-    parcel = packed(job, job.functions)
+    shipment = ship(job)
     with Master(
         job, plan_of(job, readings), lambda: job.init(task), task.checkpoints / "elastic", _describer(readings)
     ) as master:
 
         def input_of(name: str, place: int) -> bytes:  # noqa: ARG001  the same for all
             return pickle.dumps(
-                Assignment(worker=name, target=master.target, security=master.security, readings=readings, job=parcel)
+                Assignment(worker=name, target=master.target, security=master.security, readings=readings, job=shipment)
             )
 
         if master.is_resumed:

@@ -18,13 +18,13 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from spanwise.components.shipped_function import Parcel, opened
 from spanwise.components.training.elastic.arrays import Arrays, pack, unpack
 from spanwise.components.training.elastic.job import ElasticJob
 from spanwise.components.training.elastic.phases import Phase, Phases
 from spanwise.components.training.elastic.tasks import SHARD_TASK, TaskKind, TaskLease
 from spanwise.components.training.elastic.worker_input import TaskBatch, build_task_graph, rows_in, task_batches
-from spanwise.orchestrator import process
+from spanwise.orchestrator import process, user_code
+from spanwise.orchestrator.user_code import Shipment
 from spanwise.pipelines.input.ops.parquet import Parquet
 from spanwise.pipelines.input.service.wire.connection import Connection, Unreachable
 from spanwise.pipelines.input.service.wire.security import Security
@@ -44,7 +44,7 @@ class Assignment:
     target: str  #: the master's address
     security: Security
     readings: Mapping[TaskKind, Parquet]  #: the rows of the splits
-    job: Parcel
+    job: Shipment
 
 
 class MasterClient:
@@ -294,7 +294,7 @@ def run_worker(assignment: Assignment) -> None:
     Raises:
         Unreachable: the master is gone.
     """
-    job = opened(assignment.job)
+    job = user_code.unpack(assignment.job)
     assert isinstance(job, ElasticJob), "sent by the master"
 
     def client() -> MasterClient:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-import sysconfig
+import pickle
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from spanwise.orchestrator.errors import DatasetError, Unfingerprintable
+from spanwise.orchestrator.errors import DatasetError, ParameterError, Unfingerprintable
 from spanwise.orchestrator.fingerprint import digest
+from spanwise.orchestrator.user_code import ship
 from spanwise.pipelines.input.graph.fingerprint import of_graph
 from spanwise.pipelines.input.op import Op, Options, list_ops
 from spanwise.pipelines.input.service.sharding.splits import plan_graph, split_graph
@@ -42,36 +40,11 @@ def pack_graph(op: Op, options: Options) -> bytes:
     Raises:
         DatasetError: something in it cannot be pickled.
     """
-    import cloudpickle
-
     try:
-        with _pickle_by_value():
-            content: bytes = cloudpickle.dumps((op, options))
-    except Exception as error:
-        raise DatasetError(
-            f"distribute: the dataset cannot be sent to workers: {type(error).__name__}: {error}. A function must not "
-            f"hold locks, open files or connections; open them inside the function."
-        ) from error
+        content = ship((op, options), by_value=True).content
+    except ParameterError as error:
+        raise DatasetError(f"distribute: the dataset cannot be sent to workers: {error}") from error
     return json.dumps(environment()).encode() + b"\n" + content
-
-
-_packing = threading.Lock()
-
-
-@contextmanager
-def _pickle_by_value() -> Iterator[None]:
-    """Pickles functions of modules that were loaded by path, as pipelines are, with their code."""
-    import cloudpickle
-
-    libraries = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    with _packing, ExitStack() as stack:
-        for name, module in list(sys.modules.items()):
-            file = getattr(module, "__file__", None) or ""
-            alone = "." not in name and name != "__main__" and not hasattr(module, "__path__")
-            if alone and file.endswith(".py") and not file.startswith(libraries):
-                cloudpickle.register_pickle_by_value(module)
-                stack.callback(cloudpickle.unregister_pickle_by_value, module)
-        yield
 
 
 def unpack_graph(content: bytes, who: str) -> tuple[Op, Options]:
@@ -81,12 +54,10 @@ def unpack_graph(content: bytes, who: str) -> tuple[Op, Options]:
         ServiceError: it was pickled in another environment.
         DatasetError: it cannot be unpickled here.
     """
-    import cloudpickle
-
     versions, _, pickled = content.partition(b"\n")
     check_environment(json.loads(versions), who)
     try:
-        op, options = cloudpickle.loads(pickled)
+        op, options = pickle.loads(pickled)  # noqa: S301  from a dispatcher that knows the token
     except Exception as error:
         raise DatasetError(
             f"{who} could not be unpickled here: {type(error).__name__}: {error}. The modules of its functions must be "

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spanwise.components import shipped_function
 from spanwise.components.training.elastic.arrays import pack, unpack
 from spanwise.components.training.elastic.job import ElasticJob
 from spanwise.components.training.elastic.master import Master
@@ -15,6 +14,7 @@ from spanwise.components.training.elastic.tasks import TaskKind
 from spanwise.components.training.elastic.training import readings_of
 from spanwise.components.training.elastic.worker import Assignment, run_worker
 from spanwise.orchestrator.errors import NodeFailed, ParameterError, ServiceError
+from spanwise.orchestrator.user_code import ship
 from spanwise.pipelines.input.service.wire.security import Security
 from tests.components.training.elastic import jobs
 from tests.components.training.elastic.jobs import EVALUATED, EVALUATION, PREDICTION, SUM
@@ -141,7 +141,7 @@ def test_a_worker_that_computes_longer_than_its_lease_is_not_silent(task):
             target=master.target,
             security=master.security,
             readings=readings_of(job, task),
-            job=shipped_function.packed(job, job.functions),
+            job=ship(job),
         )
         working = threading.Thread(target=run_worker, args=[assignment], daemon=True)
         working.start()
