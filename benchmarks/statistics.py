@@ -21,7 +21,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from benchmarks.figures import Figure, at_most, median_s, most_held_bytes, show
-from spanwise.components.statistics.span_statistics import Statistics, merge
+from spanwise.components.statistics.span_statistics import SpanStatistics, merge
 from spanwise.components.statistics.statistics_gen import count
 from spanwise.pipelines.nycflights import archive
 
@@ -64,7 +64,7 @@ def peak_bytes(folder: str) -> int:
     return most_held_bytes()
 
 
-def _count(folder: Path) -> Statistics:
+def _count(folder: Path) -> SpanStatistics:
     with tempfile.TemporaryDirectory() as scratch:
         return count({"train": folder}, scratch=Path(scratch))
 

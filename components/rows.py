@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class ExamplesPart:
     """A row group of one of the files: what one worker reads at a time."""
 
     path: str
@@ -28,7 +28,7 @@ class Part:
     place: str  #: names it whatever folder it lies in: artifact, file, number
 
 
-def columns_of(examples: Sequence[Examples], split: str) -> pa.Schema:
+def read_schema(examples: Sequence[Examples], split: str) -> pa.Schema:
     """Every column that any of the spans has. A span that lacks one, or has only nulls in it, gives nulls.
 
     Raises:
@@ -36,10 +36,10 @@ def columns_of(examples: Sequence[Examples], split: str) -> pa.Schema:
         ColumnsChanged: two spans have different types for one column.
         UnreadableInput: a file is missing or damaged.
     """
-    return _columns(_files(examples, split))
+    return _unify_columns(_list_files(examples, split))
 
 
-def dataset(examples: Sequence[Examples], split: str, columns: Sequence[str] | None = None) -> Dataset:
+def open_dataset(examples: Sequence[Examples], split: str, columns: Sequence[str] | None = None) -> Dataset:
     """The rows in the order of the artifacts and, within each, of its files.
 
     Raises:
@@ -48,11 +48,11 @@ def dataset(examples: Sequence[Examples], split: str, columns: Sequence[str] | N
     """
     from spanwise.pipelines.input.dataset import Dataset
 
-    files = _files(examples, split)
-    return Dataset(_reading(files, _columns(files), columns))
+    files = _list_files(examples, split)
+    return Dataset(_parquet_op(files, _unify_columns(files), columns))
 
 
-def by_artifact(
+def open_by_artifact(
     examples: Sequence[Examples], split: str, columns: Sequence[str] | None = None
 ) -> list[tuple[Examples, Parquet]]:
     """What reads each of the artifacts, all with the same columns.
@@ -60,17 +60,19 @@ def by_artifact(
     Raises:
         ParameterError, ColumnsChanged, UnreadableInput: as `dataset`.
     """
-    files = _files(examples, split)
-    schema = _columns(files)
-    return [(each, _reading([file for file in files if file.artifact is each], schema, columns)) for each in examples]
+    files = _list_files(examples, split)
+    schema = _unify_columns(files)
+    return [
+        (each, _parquet_op([file for file in files if file.artifact is each], schema, columns)) for each in examples
+    ]
 
 
-def table(examples: Sequence[Examples], split: str, columns: Sequence[str] | None = None) -> pa.Table:
+def read_table(examples: Sequence[Examples], split: str, columns: Sequence[str] | None = None) -> pa.Table:
     """All of the rows at once."""
-    return dataset(examples, split, columns).to_arrow()
+    return open_dataset(examples, split, columns).to_arrow()
 
 
-def parts(examples: Sequence[Examples], split: str) -> list[Part]:
+def list_parts(examples: Sequence[Examples], split: str) -> list[ExamplesPart]:
     """The row groups of a split that have rows, in the order of the artifacts and, within each, of its files.
 
     Raises:
@@ -78,13 +80,13 @@ def parts(examples: Sequence[Examples], split: str) -> list[Part]:
         UnreadableInput: a file is missing or damaged.
     """
     return [
-        Part(path=group.path, group=group.number, rows=group.rows, place=f"{file.place}/{group.number}")
-        for file in _files(examples, split)
+        ExamplesPart(path=group.path, group=group.number, rows=group.rows, place=f"{file.place}/{group.number}")
+        for file in _list_files(examples, split)
         for group in file.groups
     ]
 
 
-def of_part(part: Part, schema: pa.Schema, batch_size: int = 1 << 16) -> Iterator[pa.RecordBatch]:
+def read_part(part: ExamplesPart, schema: pa.Schema, batch_size: int = 1 << 16) -> Iterator[pa.RecordBatch]:
     """The rows of a part with the columns and types of `schema`; what the file lacks is null.
 
     Raises:
@@ -99,7 +101,7 @@ def of_part(part: Part, schema: pa.Schema, batch_size: int = 1 << 16) -> Iterato
             raise UnreadableInput(f"{part.path}: damaged ({error}). Ingest its span again.") from error
 
 
-def chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+def choose_columns(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     """The named columns, in the order named.
 
     Raises:
@@ -114,7 +116,7 @@ def chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _File:
+class ExamplesFile:
     """A Parquet file of an artifact, and what its footer says."""
 
     artifact: Examples
@@ -131,7 +133,7 @@ class _File:
         return f"span {Calendar(self.artifact.calendar or 'number').label(self.artifact.span)}"
 
 
-def _files(examples: Iterable[Examples], split: str) -> list[_File]:
+def _list_files(examples: Iterable[Examples], split: str) -> list[ExamplesFile]:
     found = []
     for artifact in examples:
         for path in sorted(map(str, artifact.split(split).glob("*.parquet"))):
@@ -139,18 +141,18 @@ def _files(examples: Iterable[Examples], split: str) -> list[_File]:
                 schema, groups = footer(path)
             except UnreadableInput as error:
                 raise UnreadableInput(f"{error} Ingest its span again.") from error
-            found.append(_File(artifact=artifact, path=path, schema=schema, groups=tuple(groups)))
+            found.append(ExamplesFile(artifact=artifact, path=path, schema=schema, groups=tuple(groups)))
     return found
 
 
-def _columns(files: Iterable[_File]) -> pa.Schema:
-    def mend(name: str) -> str:
+def _unify_columns(files: Iterable[ExamplesFile]) -> pa.Schema:
+    def fix(name: str) -> str:
         return f"Ingest one of them again with the type pinned: types={{{name!r}: …}}."
 
-    return unify_schemas("the examples", ((file.span, file.schema) for file in files), mend)
+    return unify_schemas("the examples", ((file.span, file.schema) for file in files), fix)
 
 
-def _reading(files: Sequence[_File], schema: pa.Schema, columns: Sequence[str] | None) -> Parquet:
+def _parquet_op(files: Sequence[ExamplesFile], schema: pa.Schema, columns: Sequence[str] | None) -> Parquet:
     """The op that reads these files, which have some of the columns of `schema`."""
     if columns is not None and not columns:
         raise ParameterError("columns=[] asks for no column; leave it out for all of them.")
@@ -158,5 +160,5 @@ def _reading(files: Sequence[_File], schema: pa.Schema, columns: Sequence[str] |
         paths=tuple(file.path for file in files),
         groups=tuple(group for file in files for group in file.groups),
         schema=schema,
-        columns=None if columns is None else tuple(chosen(schema, columns).names),
+        columns=None if columns is None else tuple(choose_columns(schema, columns).names),
     )

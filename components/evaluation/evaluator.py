@@ -204,8 +204,10 @@ class Evaluator(Component):
 
         ordered = sorted(examples, key=lambda e: e.span)
         slicings = tuple(dict.fromkeys(map(_slicing, slices)))
-        schema = rows.columns_of(ordered, split)
-        rows.chosen(schema, [name for s in slicings for name in s] + ([label] if isinstance(label, str) else []))
+        schema = rows.read_schema(ordered, split)
+        rows.choose_columns(
+            schema, [name for s in slicings for name in s] + ([label] if isinstance(label, str) else [])
+        )
         rival = None if baseline is None or baseline.name == model.name else baseline
         names, own = _wanted(metrics, {**(thresholds or {}), **(slice_thresholds or {})}, classes=bool(classes))
         question = Question(
@@ -224,7 +226,7 @@ class Evaluator(Component):
         )
         found = measured(
             question,
-            rows.parts(ordered, split),
+            rows.list_parts(ordered, split),
             exact_rows=exact_rows,
             runner=beam_runner,
             options=beam_options or {},

@@ -30,7 +30,7 @@ from spanwise.components.evaluation import bootstrap, metrics
 from spanwise.components.evaluation.bootstrap import Floats, Ids
 from spanwise.components.evaluation.metric import Metric, known
 from spanwise.components.evaluation.metrics import Rows, Sums, Whole
-from spanwise.components.rows import Part
+from spanwise.components.rows import ExamplesPart
 from spanwise.orchestrator import user_code
 from spanwise.orchestrator.errors import ParameterError, SpanwiseError
 
@@ -286,7 +286,7 @@ class Gathered:
 
 def measured(
     question: Question,
-    parts: Sequence[Part],
+    parts: Sequence[ExamplesPart],
     *,
     exact_rows: int,
     runner: str | None,
@@ -328,7 +328,7 @@ def measured(
     return _of_tallies(found.tallies, question)
 
 
-def gather(part: Part, question: Question) -> Gathered:
+def gather(part: ExamplesPart, question: Question) -> Gathered:
     """What the rows of a part come to."""
     if question.edges is None:
         return Gathered(kept=merged(_kept(part, question)))
@@ -352,7 +352,7 @@ def merged(found: Iterable[M]) -> M:
 
 def _on_beam(
     question: Question,
-    parts: Sequence[Part],
+    parts: Sequence[ExamplesPart],
     runner: str | None,
     options: Mapping[str, str | int | float | bool],
     scratch: Path,
@@ -361,7 +361,7 @@ def _on_beam(
 
     sent = user_code.ship(question)
 
-    def work(part: Part) -> Iterator[tuple[str, Gathered]]:
+    def work(part: ExamplesPart) -> Iterator[tuple[str, Gathered]]:
         asked = user_code.unpack(sent)
         assert isinstance(asked, Question), "as packed"
         try:
@@ -375,10 +375,10 @@ def _on_beam(
     return merge_in_order(parts, work, merge, runner=runner, options=options, scratch=scratch)["all"]
 
 
-def _kept(part: Part, question: Question) -> Iterator[Kept]:
+def _kept(part: ExamplesPart, question: Question) -> Iterator[Kept]:
     """The rows of a part, batch by batch."""
     first = 0
-    for batch in rows.of_part(part, question.schema, question.batch_rows):
+    for batch in rows.read_part(part, question.schema, question.batch_rows):
         table = pa.Table.from_batches([batch])
         ids = bootstrap.row_ids(part.place, first, len(table))
         first += len(table)
@@ -627,7 +627,7 @@ def _confusion(kept: Kept, model: str, question: Question) -> Whole:
 # --- only sums kept -----------------------------------------------------------------------------------------------
 
 
-def _with_edges(question: Question, parts: Sequence[Part]) -> Question:
+def _with_edges(question: Question, parts: Sequence[ExamplesPart]) -> Question:
     """The question with edges that divide the scores of a few batches, from all over the window, equally."""
     places = np.unique(np.linspace(0, len(parts) - 1, _SAMPLED_PARTS).astype(np.int64))
     sample = merged(next(_kept(parts[place], question)) for place in places)

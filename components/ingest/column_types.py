@@ -22,12 +22,12 @@ from spanwise.components.ingest.part import InputPart, Survey, map_parts, survey
 from spanwise.components.ingest.readers import reader_of
 from spanwise.components.ingest.readers.columns import (
     Column,
-    changed_column,
     is_single,
     join_all,
     pinned_types,
     reads_as,
     storable,
+    type_change_error,
     type_of,
     unify,
     wider,
@@ -84,7 +84,7 @@ class ColumnTypes:
         if name in self._previous:
             column = Column(name=name, type=self._previous[name], source="previous")
             if type_ is not None and not reads_as(type_, column.type):
-                raise changed_column(column, str(type_), path)
+                raise type_change_error(column, str(type_), path)
             return column
         assert type_ is not None
         before = previous_texts.get(name, "null")
@@ -113,7 +113,7 @@ class ColumnTypes:
         """The error for a column with a value that its previous type cannot hold; surveys the span for its new type."""
         new = self._survey(self._settled - {column.name})[column.name]
         assert new is not None, "it was surveyed"
-        return changed_column(column, str(wider(new) if new == column.type else new), misfit.where or "")
+        return type_change_error(column, str(wider(new) if new == column.type else new), misfit.where or "")
 
     @property
     def _settled(self) -> frozenset[str]:

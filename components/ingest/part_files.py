@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from spanwise.components.ingest.plan import PartFile
-from spanwise.components.ingest.readers.columns import refuse
+from spanwise.components.ingest.readers.columns import rejection_error
 from spanwise.orchestrator.errors import UnreadableInput
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class RejectsFile(DraftFile):
 
     def add(self, rejected: Rejected) -> None:
         if self._folder is None:
-            raise refuse(rejected)
+            raise rejection_error(rejected)
         self.count += 1
         if len(self.examples) < EXAMPLES:
             self.examples.append(rejected)

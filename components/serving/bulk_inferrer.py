@@ -124,7 +124,7 @@ class _Work:
         writer: pq.ParquetWriter | None = None
         try:
             with pq.ParquetFile(source) as file:
-                kept = rows.chosen(file.schema_arrow, self._columns)
+                kept = rows.choose_columns(file.schema_arrow, self._columns)
                 for batch in file.iter_batches(self._batch_size):
                     if not len(batch):
                         continue

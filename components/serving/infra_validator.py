@@ -114,10 +114,10 @@ def _sample(examples: list[Examples], split: str, count: int) -> pa.Table:
 
     from spanwise.components import rows
 
-    schema = rows.columns_of(examples, split)
+    schema = rows.read_schema(examples, split)
     for artifact in sorted(examples, key=lambda e: e.span, reverse=True):
-        for part in rows.parts([artifact], split):
-            for batch in rows.of_part(part, schema, count):
+        for part in rows.list_parts([artifact], split):
+            for batch in rows.read_part(part, schema, count):
                 return pa.Table.from_batches([batch])
     raise UnreadableInput(f"the split {split!r} has no rows, so there is nothing to try the model on.")
 

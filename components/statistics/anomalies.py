@@ -11,8 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from spanwise.components.statistics.schema import Check, Distance, FeatureSchema, Schema, Severity
-from spanwise.components.statistics.span_statistics import Feature, Split, Statistics
+from spanwise.components.statistics.schema import AnomalyCheck, DataSchema, Distance, FeatureSchema, Severity
+from spanwise.components.statistics.span_statistics import FeatureStatistics, SpanStatistics, SplitStatistics
 from spanwise.orchestrator.errors import InputError, ParameterError
 
 FILE = "anomalies.json"
@@ -29,7 +29,7 @@ _SHOWN = 5  # values that a message names
 class Anomaly:
     """One departure."""
 
-    check: Check
+    check: AnomalyCheck
     severity: Severity
     feature: str = ""  #: empty when it concerns a whole split
     split: str = ""  #: empty when it concerns the span, or two splits
@@ -46,11 +46,13 @@ def worst(anomalies: Iterable[Anomaly]) -> Severity | None:
     return max((a.severity for a in anomalies), key=lambda s: s.rank, default=None)
 
 
-def validate(statistics: Statistics, schema: Schema, previous: Statistics | None = None) -> tuple[Anomaly, ...]:
-    """Everything that is odd, the worst first, then in the order of the columns.
+def validate(
+    statistics: SpanStatistics, schema: DataSchema, previous: SpanStatistics | None = None
+) -> tuple[Anomaly, ...]:
+    """All anomalies, the worst first, then in the order of the columns.
 
     Raises:
-        ParameterError: the schema says of a feature what cannot be told of its type, such as the range of texts.
+        ParameterError: the schema has a key for a feature that does not apply to its type, such as the range of texts.
     """
     found = [*_splits(statistics, schema), *_skews(statistics, schema)]
     if previous is not None:
@@ -59,81 +61,93 @@ def validate(statistics: Statistics, schema: Schema, previous: Statistics | None
 
 
 def write(anomalies: Iterable[Anomaly], file: Path) -> None:
-    """Writes them as JSON."""
+    """Writes anomalies as JSON."""
     lines = [{**asdict(a), "check": a.check.value, "severity": a.severity.value} for a in anomalies]
     file.write_text(json.dumps({"anomalies": lines}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read(file: Path) -> tuple[Anomaly, ...]:
-    """What `write` wrote.
+    """Reads what `write` wrote.
 
     Raises:
-        InputError: the file is not there, or holds no anomalies.
+        InputError: the file does not exist, or has no anomalies.
     """
     try:
         found = json.loads(file.read_text(encoding="utf-8"))["anomalies"]
-        return tuple(Anomaly(**{**a, "check": Check(a["check"]), "severity": Severity(a["severity"])}) for a in found)
+        return tuple(
+            Anomaly(**{**a, "check": AnomalyCheck(a["check"]), "severity": Severity(a["severity"])}) for a in found
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{file}: these anomalies cannot be read ({error}); run ExampleValidator again.") from error
+        raise InputError(f"{file}: could not read the anomalies ({error}); run ExampleValidator again.") from error
 
 
-def _splits(statistics: Statistics, schema: Schema) -> Iterator[Anomaly]:
+def _splits(statistics: SpanStatistics, schema: DataSchema) -> Iterator[Anomaly]:
     if not statistics.splits:
-        yield _anomaly(schema, Check.EMPTY_SPLIT, "", "", "it has no splits.")
+        yield _anomaly(schema, AnomalyCheck.EMPTY_SPLIT, "", "", "it has no splits.")
     for split in statistics.splits.values():
         if not split.rows:
-            yield _anomaly(schema, Check.EMPTY_SPLIT, "", split.name, "it has no rows.")
+            yield _anomaly(schema, AnomalyCheck.EMPTY_SPLIT, "", split.name, "it has no rows.")
             continue
         for name, wanted in schema.features.items():
             feature = split.features.get(name)
             if feature is not None:
                 yield from _feature(feature, wanted, split, schema)
             elif wanted.column and _within_known(name, split, schema):
-                yield _anomaly(schema, Check.MISSING_COLUMN, name, split.name, f"it is gone; it was {wanted.type}.")
+                yield _anomaly(
+                    schema,
+                    AnomalyCheck.MISSING_COLUMN,
+                    name,
+                    split.name,
+                    f"the column is missing; its type was {wanted.type}.",
+                )
         for name, feature in split.features.items():
             if name not in schema.features:
-                message = f"the schema does not know it; it is {feature.type}."
-                yield _anomaly(schema, Check.NEW_COLUMN, name, split.name, message)
+                message = f"the column is not in the schema; its type is {feature.type}."
+                yield _anomaly(schema, AnomalyCheck.NEW_COLUMN, name, split.name, message)
 
 
-def _within_known(name: str, split: Split, schema: Schema) -> bool:
-    """Whether the absence of a feature says more than the absence, or the other type, of what it lies in."""
+def _within_known(name: str, split: SplitStatistics, schema: DataSchema) -> bool:
+    """Whether all that a feature lies in is present with its type, so that its absence is an anomaly of its own."""
     parents = [p for p in schema.features if name.startswith((f"{p}.", f"{p}[]"))]
     return all(p in split.features and split.features[p].type == schema.features[p].type for p in parents)
 
 
-def _feature(feature: Feature, wanted: FeatureSchema, split: Split, schema: Schema) -> Iterator[Anomaly]:
-    def anomaly(check: Check, message: str, **figures: float | str) -> Anomaly:
+def _feature(
+    feature: FeatureStatistics, wanted: FeatureSchema, split: SplitStatistics, schema: DataSchema
+) -> Iterator[Anomaly]:
+    def anomaly(check: AnomalyCheck, message: str, **figures: float | str) -> Anomaly:
         return _anomaly(schema, check, feature.name, split.name, message, **figures)
 
     present = 1 - feature.missing_share
     if present < wanted.present:
         message = f"{feature.missing_share:.2%} of {feature.count:,} are missing; {1 - wanted.present:.2%} may be."
-        yield anomaly(Check.MISSING_VALUES, message, missing=feature.missing_share, allowed=1 - wanted.present)
+        yield anomaly(AnomalyCheck.MISSING_VALUES, message, missing=feature.missing_share, allowed=1 - wanted.present)
     if not feature.present:
-        return  # of nothing there is nothing more to say; a column of nothing has no type either
+        return  # a column without values has nothing else to check, not even a type
     if wanted.type not in (feature.type, "null"):
-        yield anomaly(Check.TYPE, f"it is {feature.type}; it should be {wanted.type}.", found=feature.type)
+        yield anomaly(
+            AnomalyCheck.TYPE, f"its type is {feature.type}; the schema says {wanted.type}.", found=feature.type
+        )
         return
     _refuse_unfit(feature, wanted)
     if wanted.finite and (feature.nan or feature.infinite):
         message = f"it has {feature.nan:,} NaN and {feature.infinite:,} infinite values."
-        yield anomaly(Check.NOT_FINITE, message, nan=feature.nan, infinite=feature.infinite)
+        yield anomaly(AnomalyCheck.NOT_FINITE, message, nan=feature.nan, infinite=feature.infinite)
     if wanted.values is not None:
         yield from _outside(feature, wanted, anomaly)
     yield from _out_of_range(feature, wanted, anomaly)
     if feature.lengths is not None and feature.lengths.least is not None and feature.lengths.greatest is not None:
         shortest, longest = int(feature.lengths.least), int(feature.lengths.greatest)
         if wanted.min_length is not None and shortest < wanted.min_length:
-            message = f"the shortest has length {shortest}; {wanted.min_length} is the least."
-            yield anomaly(Check.LENGTH, message, shortest=shortest, allowed=wanted.min_length)
+            message = f"the shortest has length {shortest}; the minimum is {wanted.min_length}."
+            yield anomaly(AnomalyCheck.LENGTH, message, shortest=shortest, allowed=wanted.min_length)
         if wanted.max_length is not None and longest > wanted.max_length:
-            message = f"the longest has length {longest}; {wanted.max_length} is the most."
-            yield anomaly(Check.LENGTH, message, longest=longest, allowed=wanted.max_length)
+            message = f"the longest has length {longest}; the maximum is {wanted.max_length}."
+            yield anomaly(AnomalyCheck.LENGTH, message, longest=longest, allowed=wanted.max_length)
 
 
-def _refuse_unfit(feature: Feature, wanted: FeatureSchema) -> None:
-    """A key that would check nothing is a mistake in the schema, not a feature that is as it should be."""
+def _refuse_unfit(feature: FeatureStatistics, wanted: FeatureSchema) -> None:
+    """Refuses a key that would check nothing: it is a mistake in the schema, not a valid feature."""
     apart = [distance for distance in (wanted.drift, wanted.skew) if distance is not None]
     unfit = {
         "values": wanted.values is not None and feature.frequent is None,
@@ -145,27 +159,29 @@ def _refuse_unfit(feature: Feature, wanted: FeatureSchema) -> None:
     for key, wrong in unfit.items():
         if wrong:
             raise ParameterError(
-                f"the schema has {key} for '{feature.name}', which is {feature.type}; such features have none. Remove "
-                "it from the schema: docs/reference/schema.md says which keys fit which types."
+                f"the schema has {key} for '{feature.name}', which is {feature.type}; the key does not apply to "
+                "such features. Remove it from the schema: docs/reference/schema.md says which keys fit which types."
             )
 
 
-def _outside(feature: Feature, wanted: FeatureSchema, anomaly: _Maker) -> Iterator[Anomaly]:
+def _outside(feature: FeatureStatistics, wanted: FeatureSchema, anomaly: AnomalyMaker) -> Iterator[Anomaly]:
     allowed = set(wanted.values or ())
     found = feature.top(None)
     others = [o for o in found if o.value not in allowed]
     known = sum(o.count for o in found) - sum(o.count for o in others)
-    outside = max(0, feature.present - known)  # the rest was too rare to be told one by one
+    outside = max(0, feature.present - known)  # the rest was too rare to be counted one by one
     share = outside / feature.present
     if share <= wanted.outside:
         return
     named = ", ".join(f"{o.value!r} ({o.count:,})" for o in others[:_SHOWN])
     more = f" and {len(others) - _SHOWN:,} more" if len(others) > _SHOWN else ""
-    message = f"{outside:,} values ({share:.2%}) are none of the {len(allowed)} allowed: {named or 'rare ones'}{more}."
-    yield anomaly(Check.VALUES, message, outside=outside, share=share, allowed=wanted.outside, values=named)
+    message = (
+        f"{outside:,} values ({share:.2%}) are not among the {len(allowed)} allowed: {named or 'rare ones'}{more}."
+    )
+    yield anomaly(AnomalyCheck.VALUES, message, outside=outside, share=share, allowed=wanted.outside, values=named)
 
 
-def _out_of_range(feature: Feature, wanted: FeatureSchema, anomaly: _Maker) -> Iterator[Anomaly]:
+def _out_of_range(feature: FeatureStatistics, wanted: FeatureSchema, anomaly: AnomalyMaker) -> Iterator[Anomaly]:
     numbers = feature.numbers
     if numbers is None or numbers.least is None or numbers.greatest is None:
         return
@@ -178,13 +194,13 @@ def _out_of_range(feature: Feature, wanted: FeatureSchema, anomaly: _Maker) -> I
         share += 1 - float(numbers.quantiles.share_up_to([wanted.max])[0])
     if not (below or above) or (wanted.outside and share <= wanted.outside):
         return
-    least, most = feature.show(numbers.least), feature.show(numbers.greatest)
-    bounds = " to ".join(("any" if b is None else feature.show(b)) for b in (wanted.min, wanted.max))
-    message = f"values go from {least} to {most}; {bounds} is allowed. About {share:.2%} of them are outside."
-    yield anomaly(Check.RANGE, message, least=numbers.least, greatest=numbers.greatest, share=share)
+    least, most = feature.format(numbers.least), feature.format(numbers.greatest)
+    bounds = " to ".join(("any" if b is None else feature.format(b)) for b in (wanted.min, wanted.max))
+    message = f"values range from {least} to {most}; {bounds} is allowed. About {share:.2%} of them are outside."
+    yield anomaly(AnomalyCheck.RANGE, message, least=numbers.least, greatest=numbers.greatest, share=share)
 
 
-def _skews(statistics: Statistics, schema: Schema) -> Iterator[Anomaly]:
+def _skews(statistics: SpanStatistics, schema: DataSchema) -> Iterator[Anomaly]:
     for name, wanted in schema.features.items():
         if wanted.skew is None:
             continue
@@ -192,18 +208,20 @@ def _skews(statistics: Statistics, schema: Schema) -> Iterator[Anomaly]:
             a, b = one.features.get(name), other.features.get(name)
             where = f"between the splits {one.name} and {other.name}"
             if a is not None and b is not None:
-                yield from _apart(schema, Check.SKEW, wanted.skew, a, b, where)
+                yield from _apart(schema, AnomalyCheck.SKEW, wanted.skew, a, b, where)
 
 
-def _drifts(statistics: Statistics, schema: Schema, previous: Statistics) -> Iterator[Anomaly]:
+def _drifts(statistics: SpanStatistics, schema: DataSchema, previous: SpanStatistics) -> Iterator[Anomaly]:
     now, before = statistics.whole(), previous.whole()
     for name, wanted in schema.features.items():
         a, b = now.features.get(name), before.features.get(name)
         if wanted.drift is not None and a is not None and b is not None:
-            yield from _apart(schema, Check.DRIFT, wanted.drift, a, b, "from the span before")
+            yield from _apart(schema, AnomalyCheck.DRIFT, wanted.drift, a, b, "from the span before")
 
 
-def _apart(schema: Schema, check: Check, limit: Distance, a: Feature, b: Feature, where: str) -> Iterator[Anomaly]:
+def _apart(
+    schema: DataSchema, check: AnomalyCheck, limit: Distance, a: FeatureStatistics, b: FeatureStatistics, where: str
+) -> Iterator[Anomaly]:
     if min(a.present, b.present) < ENOUGH or a.kind != b.kind:
         return
     if limit.l_infinity is not None and a.frequent is not None and b.frequent is not None:
@@ -218,7 +236,7 @@ def _apart(schema: Schema, check: Check, limit: Distance, a: Feature, b: Feature
             yield _anomaly(schema, check, a.name, "", message, distance=distance, allowed=limit.jensen_shannon)
 
 
-def l_infinity(a: Feature, b: Feature) -> tuple[float, str]:
+def l_infinity(a: FeatureStatistics, b: FeatureStatistics) -> tuple[float, str]:
     """The greatest difference of the share that any one value has, and that value.
 
     Shares are within the error of the frequent values: exact up to 1536 different values, 0.17 % beyond.
@@ -229,10 +247,10 @@ def l_infinity(a: Feature, b: Feature) -> tuple[float, str]:
     return max(apart, key=lambda pair: pair[0], default=(0.0, ""))
 
 
-def jensen_shannon(a: Feature, b: Feature) -> float:
+def jensen_shannon(a: FeatureStatistics, b: FeatureStatistics) -> float:
     """The Jensen-Shannon divergence of two distributions of numbers, in bits: 0 for the same, 1 for disjoint ones.
 
-    Numbers are told apart by the deciles of both sides. Of equal distributions, n values each, it is about 7 / n.
+    Numbers are grouped by the deciles of both sides. Of equal distributions, n values each, it is about 7 / n.
     """
     if a.numbers is None or b.numbers is None or not a.numbers.count or not b.numbers.count:
         return 0.0
@@ -242,11 +260,13 @@ def jensen_shannon(a: Feature, b: Feature) -> float:
     return float(sum((s[s > 0] * np.log2(s[s > 0] / middle[s > 0])).sum() for s in (p, q)) / 2)
 
 
-class _Maker(Protocol):
-    def __call__(self, check: Check, message: str, **figures: float | str) -> Anomaly: ...
+class AnomalyMaker(Protocol):
+    def __call__(self, check: AnomalyCheck, message: str, **figures: float | str) -> Anomaly: ...
 
 
-def _anomaly(schema: Schema, check: Check, feature: str, split: str, message: str, **figures: float | str) -> Anomaly:
+def _anomaly(
+    schema: DataSchema, check: AnomalyCheck, feature: str, split: str, message: str, **figures: float | str
+) -> Anomaly:
     return Anomaly(
         check=check,
         severity=schema.severity_of(check),

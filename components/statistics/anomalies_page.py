@@ -1,4 +1,4 @@
-"""The page of anomalies: what is odd about a span, the worst first, with a plot of each feature that is concerned."""
+"""The page of anomalies: those of a span, the worst first, with a plot of each affected feature."""
 
 from __future__ import annotations
 
@@ -7,22 +7,27 @@ from collections.abc import Sequence
 from spanwise.components.report.page import Cell, Page
 from spanwise.components.statistics.anomalies import Anomaly
 from spanwise.components.statistics.schema import Severity
-from spanwise.components.statistics.span_statistics import Split, Statistics
+from spanwise.components.statistics.span_statistics import SpanStatistics, SplitStatistics
 from spanwise.components.statistics.statistics_page import write_features
 
 _TONES = {Severity.INFO: "faint", Severity.WARNING: "warn", Severity.ERROR: "bad"}
 
 
 def page(
-    anomalies: Sequence[Anomaly], statistics: Statistics, previous: Statistics | None, *, title: str, before: str = ""
+    anomalies: Sequence[Anomaly],
+    statistics: SpanStatistics,
+    previous: SpanStatistics | None,
+    *,
+    title: str,
+    before: str = "",
 ) -> str:
-    """What is odd, then those features: of the span and of the one before, or else of the span's splits."""
-    made = Page(f"Anomalies: {title}")
+    """The anomalies, then the affected features: of the span and the one before, or else of the span's splits."""
+    document = Page(f"Anomalies: {title}")
     counts = [(s, sum(a.severity is s for a in anomalies)) for s in reversed(Severity)]
-    told = ", ".join(f"{count} of severity {severity.value}" for severity, count in counts if count)
-    made.paragraph(told or "None. The span is as the schema and the span before lead to expect.")
+    summary = ", ".join(f"{count} of severity {severity.value}" for severity, count in counts if count)
+    document.paragraph(summary or "None. The span agrees with the schema and with the span before.")
     if not anomalies:
-        return made.html()
+        return document.html()
     rows = [
         (
             Cell(a.severity.value, _TONES[a.severity]),
@@ -33,12 +38,12 @@ def page(
         )
         for a in anomalies
     ]
-    head = ("severity", Cell("check", "text"), Cell("feature", "text"), Cell("split", "text"), Cell("what", "text"))
-    made.table(head, rows, wide=True)
-    made.heading("The features concerned")
-    splits: dict[str, Split] = dict(statistics.splits)
+    head = ("severity", Cell("check", "text"), Cell("feature", "text"), Cell("split", "text"), Cell("anomaly", "text"))
+    document.table(head, rows, wide=True)
+    document.heading("Affected features")
+    splits: dict[str, SplitStatistics] = dict(statistics.splits)
     if previous is not None:
         splits = {before or "the span before": previous.whole(), title: statistics.whole()}
-    concerned = dict.fromkeys(a.feature for a in anomalies if a.feature)
-    write_features(made, splits, [name for name in concerned if any(name in s.features for s in splits.values())])
-    return made.html()
+    affected = dict.fromkeys(a.feature for a in anomalies if a.feature)
+    write_features(document, splits, [name for name in affected if any(name in s.features for s in splits.values())])
+    return document.html()

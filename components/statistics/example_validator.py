@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 from typing import ClassVar
 
-from spanwise.orchestrator.artifact import Anomalies
-from spanwise.orchestrator.artifact import Schema as SchemaArtifact
-from spanwise.orchestrator.artifact import Statistics as StatisticsArtifact
+from spanwise.orchestrator.artifact import Anomalies, Schema, Statistics
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Component, Input, Output
 
@@ -15,15 +13,15 @@ log = logging.getLogger("spanwise.example_validator")
 
 
 class ExampleValidator(Component):
-    """Compares the statistics of a span with a schema, with the span before, and its splits with each other.
+    """Compares the statistics of a span with a schema and with the span before, and its splits with each other.
 
         before = Previous(statistics["statistics"])
         validator = ExampleValidator(
             statistics=statistics["statistics"], schema=schema["schema"], previous=before["statistics"]
         )
 
-    Publishes `anomalies.json` and the page `anomalies.html`, also when nothing is odd. What is checked, and how bad
-    each departure is, stands in the schema (docs/reference/schema.md).
+    Publishes `anomalies.json` and the page `anomalies.html`, also when there are none. The schema says what is checked,
+    and how severe each anomaly is (docs/reference/schema.md).
     """
 
     preload: ClassVar = ("spanwise.components.statistics.anomalies", "spanwise.components.statistics.anomalies_page")
@@ -31,21 +29,21 @@ class ExampleValidator(Component):
 
     def run(
         self,
-        statistics: Input[StatisticsArtifact],
-        schema: Input[SchemaArtifact],
-        previous: Input[StatisticsArtifact | None],
+        statistics: Input[Statistics],
+        schema: Input[Schema],
+        previous: Input[Statistics | None],
         anomalies: Output[Anomalies],
     ) -> None:
         from spanwise.components.statistics.anomalies import FILE, PAGE, validate, worst, write
         from spanwise.components.statistics.anomalies_page import page
-        from spanwise.components.statistics.schema import Schema
-        from spanwise.components.statistics.span_statistics import Statistics
+        from spanwise.components.statistics.schema import DataSchema
+        from spanwise.components.statistics.span_statistics import SpanStatistics
 
-        now = Statistics.load(statistics.path)
-        before = None if previous is None else Statistics.load(previous.path)
-        found = validate(now, Schema.load(schema.path), before)
+        now = SpanStatistics.load(statistics.path)
+        before = None if previous is None else SpanStatistics.load(previous.path)
+        found = validate(now, DataSchema.load(schema.path), before)
         for anomaly in found:
-            log.warning("%s", anomaly, extra={"span": statistics.span, "check": anomaly.check.value})
+            log.warning("anomaly-found: %s", anomaly, extra={"span": statistics.span, "check": anomaly.check.value})
         write(found, anomalies.path / FILE)
         titles = ["" if s is None else Calendar(s.calendar or "number").label(s.span) for s in (statistics, previous)]
         html = page(found, now, before, title=titles[0], before=titles[1])

@@ -17,12 +17,12 @@ _NAMED = 10  # anomalies that a message names; the report has all
 
 
 class AnomalyGate(Component):
-    """Fails, and so keeps back everything that comes `after` it, when a span has anomalies of `stop_at` or worse.
+    """Fails when a span has anomalies of severity `stop_at` or worse, so that nothing that comes `after` it runs.
 
         gate = AnomalyGate(anomalies=validator["anomalies"], stop_at="error")
         trainer = Trainer(examples=recent["examples"], after=[gate], ...)
 
-    The message names the anomalies and the report. To train all the same, start behind it:
+    The message names the anomalies and the report. To train anyway, start after the gate:
     `spanwise run PIPELINE --from Trainer`.
     """
 
@@ -42,6 +42,6 @@ class AnomalyGate(Component):
         raise InputError(
             f"span {label} has {count} of severity {stop_at} or worse:\n{named}{more}\n"
             f"Report: {anomalies.path / PAGE}\n"
-            "Correct the data and ingest a new version of the span, or change the schema. To go on with the span as "
+            "Correct the data and ingest a new version of the span, or change the schema. To accept the span as "
             "it is, run the pipeline from the node after this one (--from)."
         )

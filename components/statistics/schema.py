@@ -40,7 +40,7 @@ class Severity(Enum):
         return list(Severity).index(self)
 
 
-class Check(Enum):
+class AnomalyCheck(Enum):
     """What is checked of a span; the values are the keys of the table `severity`."""
 
     MISSING_COLUMN = "missing_column"
@@ -57,33 +57,33 @@ class Check(Enum):
 
 
 #: What would spoil a training, or cannot have been meant, is an error; what the world may have done is a warning.
-SEVERITY: Mapping[Check, Severity] = {
-    Check.MISSING_COLUMN: Severity.ERROR,
-    Check.NEW_COLUMN: Severity.INFO,
-    Check.TYPE: Severity.ERROR,
-    Check.MISSING_VALUES: Severity.ERROR,
-    Check.NOT_FINITE: Severity.ERROR,
-    Check.VALUES: Severity.WARNING,
-    Check.RANGE: Severity.ERROR,
-    Check.LENGTH: Severity.ERROR,
-    Check.EMPTY_SPLIT: Severity.ERROR,
-    Check.DRIFT: Severity.WARNING,
-    Check.SKEW: Severity.WARNING,
+SEVERITY: Mapping[AnomalyCheck, Severity] = {
+    AnomalyCheck.MISSING_COLUMN: Severity.ERROR,
+    AnomalyCheck.NEW_COLUMN: Severity.INFO,
+    AnomalyCheck.TYPE: Severity.ERROR,
+    AnomalyCheck.MISSING_VALUES: Severity.ERROR,
+    AnomalyCheck.NOT_FINITE: Severity.ERROR,
+    AnomalyCheck.VALUES: Severity.WARNING,
+    AnomalyCheck.RANGE: Severity.ERROR,
+    AnomalyCheck.LENGTH: Severity.ERROR,
+    AnomalyCheck.EMPTY_SPLIT: Severity.ERROR,
+    AnomalyCheck.DRIFT: Severity.WARNING,
+    AnomalyCheck.SKEW: Severity.WARNING,
 }
 
 
-class _Strict(BaseModel):
+class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Distance(_Strict):
+class Distance(StrictModel):
     """How far two distributions of a feature may be apart."""
 
     l_infinity: Share | None = None  #: greatest difference of the share of any one value
     jensen_shannon: Share | None = None  #: divergence of the distributions of numbers, in bits
 
 
-class FeatureSchema(_Strict):
+class FeatureSchema(StrictModel):
     """What one feature should look like. What is left out is not checked."""
 
     type: str  #: Arrow's name of the type
@@ -107,14 +107,14 @@ class FeatureSchema(_Strict):
         return self
 
 
-class Schema(_Strict):
+class DataSchema(StrictModel):
     """What the examples of a pipeline should look like."""
 
     format: Literal[1] = 1
-    severity: Mapping[Check, Severity] = Field(default_factory=dict)  #: instead of the ones in SEVERITY
+    severity: Mapping[AnomalyCheck, Severity] = Field(default_factory=dict)  #: instead of the ones in SEVERITY
     features: Mapping[str, FeatureSchema]
 
-    def severity_of(self, check: Check) -> Severity:
+    def severity_of(self, check: AnomalyCheck) -> Severity:
         """How bad a departure is."""
         return self.severity.get(check, SEVERITY[check])
 

@@ -1,4 +1,4 @@
-"""SchemaGen: what the examples should look like, as inferred from statistics or as people have written it."""
+"""SchemaGen: publishes a schema, inferred from statistics or written by hand."""
 
 from __future__ import annotations
 
@@ -7,64 +7,63 @@ import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
-from spanwise.orchestrator.artifact import Schema as SchemaArtifact
-from spanwise.orchestrator.artifact import Statistics as StatisticsArtifact
+from spanwise.orchestrator.artifact import Schema, Statistics
 from spanwise.orchestrator.component import Component, Input, Output
 
 if TYPE_CHECKING:
-    from spanwise.components.statistics.schema import Distance, FeatureSchema, Schema
-    from spanwise.components.statistics.span_statistics import Feature, Numbers, Statistics
+    from spanwise.components.statistics.schema import DataSchema, Distance, FeatureSchema
+    from spanwise.components.statistics.span_statistics import FeatureStatistics, NumberStatistics, SpanStatistics
 
 
 class SchemaGen(Component):
-    """Publishes a schema: the one it is given, else one that it infers.
+    """Publishes the curated schema, or infers one if there is none.
 
-    What is inferred from a span always fits that span, so it says something only about later ones. Give the first
+    An inferred schema always fits the span it was inferred from, so it is useful only for later spans. Pass the first
     one on, and it holds until somebody changes it:
 
         known = Latest(past("SchemaGen", "schema", Schema))
         schema = SchemaGen(statistics=statistics["statistics"], curated=known["schema"])
 
-    or give one that is kept in git, `Importer(kind=Schema, uri="schema.toml")`: it wins, and is published as it is.
+    or pass one from git, `Importer(kind=Schema, uri="schema.toml")`: it takes precedence, and is published unchanged.
 
-    `infer` says what is inferred; `max_values` is how many different texts may still be a list of allowed ones.
+    `infer` describes what is inferred. Up to `max_values` different texts become a list of allowed values.
     """
 
     preload: ClassVar = ("spanwise.components.statistics.schema", "spanwise.components.statistics.span_statistics")
 
     def run(
         self,
-        statistics: Input[list[StatisticsArtifact]],
-        schema: Output[SchemaArtifact],
-        curated: Input[SchemaArtifact | None],
+        statistics: Input[list[Statistics]],
+        schema: Output[Schema],
+        curated: Input[Schema | None],
         max_values: int = 100,
     ) -> None:
-        from spanwise.components.statistics.schema import FILE, Schema
-        from spanwise.components.statistics.span_statistics import Statistics, merge
+        from spanwise.components.statistics.schema import FILE, DataSchema
+        from spanwise.components.statistics.span_statistics import SpanStatistics, merge
 
         if curated is not None:
-            Schema.load(curated.path)
+            DataSchema.load(curated.path)
             source = curated.path if curated.path.is_file() else next(curated.path.glob("*.toml"))
             shutil.copyfile(source, schema.path / FILE)
             return
-        found = merge(Statistics.load(artifact.path) for artifact in statistics)
+        found = merge(SpanStatistics.load(artifact.path) for artifact in statistics)
         (schema.path / FILE).write_text(infer(found, max_values=max_values).toml(), encoding="utf-8")
 
 
 IDENTIFIERS = 100
-"""So many whole numbers, 9 of 10 of them different, are taken for identifiers, which grow and never come back."""
+"""At least this many whole numbers, 9 of 10 of them different, are identifiers, which grow and never repeat."""
 
 ENOUGH = 10
 """A list of values is inferred where each occurs so often on average: rarer ones will have unseen companions."""
 
 APART = 0.1
-"""Divergence of numbers, in bits, that is inferred as too far."""
+"""The limit that is inferred for the divergence of numbers, in bits."""
 
 SHIFT = 0.2
-"""Difference of a value's share that is inferred as too far."""
+"""The limit that is inferred for the difference of a value's share."""
 
 
-def infer(statistics: Statistics, *, max_values: int = 100) -> Schema:
+def infer(statistics: SpanStatistics, *, max_values: int = 100) -> DataSchema:
     """The schema that these statistics suggest; features in the order of the columns.
 
     - type: as found.
@@ -72,17 +71,17 @@ def infer(statistics: Statistics, *, max_values: int = 100) -> Schema:
     - finite: unless there was NaN or an infinity.
     - values: of texts, where there are at most `max_values`, all are known and each occurs 10 times on average.
     - min, max: of numbers, as far again below and above as they lie apart, without crossing zero. A number that is
-      always the same has no range, since it is most likely the date or the edition; nor has an identifier.
+      always the same has no range, since it is most likely the date or the version; nor has an identifier.
     - min_length, max_length: of lists; 1 where none is empty, and both where all are of one length.
     - drift, skew: 0.2 of any value's share for texts and booleans, 0.1 bits for numbers; none where all values are
       the same, for identifiers, and where texts differ in half of the rows.
     """
-    from spanwise.components.statistics.schema import Schema
+    from spanwise.components.statistics.schema import DataSchema
 
-    return Schema(features={n: _infer(f, max_values) for n, f in statistics.whole().features.items()})
+    return DataSchema(features={n: _infer(f, max_values) for n, f in statistics.whole().features.items()})
 
 
-def _infer(feature: Feature, max_values: int) -> FeatureSchema:
+def _infer(feature: FeatureStatistics, max_values: int) -> FeatureSchema:
     from spanwise.components.statistics.schema import FeatureSchema
 
     least, most = _range(feature)
@@ -102,7 +101,7 @@ def _infer(feature: Feature, max_values: int) -> FeatureSchema:
     )
 
 
-def _values(feature: Feature, most: int) -> tuple[str, ...] | None:
+def _values(feature: FeatureStatistics, most: int) -> tuple[str, ...] | None:
     if feature.kind != "text" or feature.frequent is None or not feature.frequent.complete:
         return None
     found = feature.frequent.top()
@@ -111,7 +110,7 @@ def _values(feature: Feature, most: int) -> tuple[str, ...] | None:
     return tuple(sorted(o.value for o in found))
 
 
-def _range(feature: Feature) -> tuple[float | None, float | None]:
+def _range(feature: FeatureStatistics) -> tuple[float | None, float | None]:
     numbers = feature.numbers
     if feature.kind != "number" or numbers is None or numbers.least is None or numbers.greatest is None:
         return None, None
@@ -125,7 +124,7 @@ def _range(feature: Feature) -> tuple[float | None, float | None]:
     return _rounded(low, math.floor), _rounded(high, math.ceil)
 
 
-def _is_identifier(feature: Feature) -> bool:
+def _is_identifier(feature: FeatureStatistics) -> bool:
     integer = feature.type.startswith(("int", "uint"))
     return integer and feature.present >= IDENTIFIERS and (feature.unique or 0) > 0.9 * feature.present
 
@@ -139,7 +138,7 @@ def _rounded(bound: float, towards: Callable[[float], int]) -> float | None:
     return float(f"{rounded:.2g}") if math.isfinite(rounded) else None
 
 
-def _lengths(lengths: Numbers | None) -> tuple[int | None, int | None]:
+def _lengths(lengths: NumberStatistics | None) -> tuple[int | None, int | None]:
     if lengths is None or lengths.least is None or lengths.greatest is None:
         return None, None
     if lengths.least == lengths.greatest:
@@ -147,7 +146,7 @@ def _lengths(lengths: Numbers | None) -> tuple[int | None, int | None]:
     return (1 if lengths.least else None), None
 
 
-def _distance(feature: Feature) -> Distance | None:
+def _distance(feature: FeatureStatistics) -> Distance | None:
     from spanwise.components.statistics.schema import Distance
 
     unique = feature.unique or 0

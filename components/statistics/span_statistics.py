@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spanwise.components.statistics.accumulators import (
-    Counted,
     Distinct,
     Extrema,
     Frequent,
@@ -28,9 +27,10 @@ from spanwise.components.statistics.accumulators import (
     Occurrence,
     Quantiles,
     State,
-    counted,
+    ValueCounts,
+    count_values,
 )
-from spanwise.components.statistics.accumulators.value_counts import listed, of_weights, texts
+from spanwise.components.statistics.accumulators.value_counts import count_texts, count_weighted, to_list
 from spanwise.orchestrator.errors import ColumnsChanged, InputError
 
 FORMAT = "spanwise statistics 1"
@@ -42,7 +42,7 @@ _PLAIN = ("name", "in_column", "type", "kind", "count", "missing", "nan", "infin
 
 
 @dataclass(frozen=True, kw_only=True)
-class Numbers:
+class NumberStatistics:
     """What is known of numbers: those of a feature, or the lengths of its texts and lists."""
 
     moments: Moments = field(default_factory=Moments)
@@ -50,11 +50,11 @@ class Numbers:
     quantiles: Quantiles = field(default_factory=Quantiles)
 
     @classmethod
-    def of_counted(cls, found: Counted) -> Self:
+    def from_counts(cls, found: ValueCounts) -> Self:
         return cls(
-            moments=Moments.of_counted(found),
-            extrema=Extrema.of_counted(found),
-            quantiles=Quantiles.of_counted(found),
+            moments=Moments.from_counts(found),
+            extrema=Extrema.from_counts(found),
+            quantiles=Quantiles.from_counts(found),
         )
 
     def merge(self, other: Self) -> Self:
@@ -114,11 +114,11 @@ class Numbers:
         }
 
     @classmethod
-    def of_state(cls, state: State) -> Self:
+    def from_state(cls, state: State) -> Self:
         return cls(
-            moments=Moments.of_state(_part(state, "moments")),
-            extrema=Extrema.of_state(_part(state, "extrema")),
-            quantiles=Quantiles.of_state(_part(state, "quantiles")),
+            moments=Moments.from_state(_part(state, "moments")),
+            extrema=Extrema.from_state(_part(state, "extrema")),
+            quantiles=Quantiles.from_state(_part(state, "quantiles")),
         )
 
 
@@ -133,7 +133,7 @@ def edges_between(least: float | None, greatest: float | None, bins: int) -> tup
 
 
 @dataclass(frozen=True, kw_only=True)
-class Feature:
+class FeatureStatistics:
     """What was counted of one feature: a column, or what lies within a nested one.
 
     A field of a struct `a` is a feature `a.field`; the elements of a list `a` are a feature `a[]`. Their `count` is
@@ -149,8 +149,10 @@ class Feature:
     nan: int = 0
     infinite: int = 0
     zeros: int = 0
-    numbers: Numbers | None = None  #: finite numbers; times as units since the epoch or midnight; booleans as 0 and 1
-    lengths: Numbers | None = None  #: of texts in characters, of binary in bytes, of lists in elements
+    numbers: NumberStatistics | None = (
+        None  #: finite numbers; times as units since the epoch or midnight; booleans as 0 and 1
+    )
+    lengths: NumberStatistics | None = None  #: of texts in characters, of binary in bytes, of lists in elements
     distinct: Distinct | None = None
     frequent: Frequent | None = None  #: texts, booleans and whole numbers as text
 
@@ -173,9 +175,9 @@ class Feature:
         """The most frequent values, most frequent first."""
         return () if self.frequent is None else self.frequent.top(most)
 
-    def show(self, value: float) -> str:
+    def format(self, value: float) -> str:
         """A number of this feature as people read it: a date, a time, a number."""
-        return shown(value, self.type)
+        return format_value(value, self.type)
 
     def merge(self, other: Self) -> Self:
         """The statistics of both. A feature that is all missing (type `null`) takes the other's type.
@@ -204,7 +206,7 @@ class Feature:
             frequent=_merged(self.frequent, other.frequent),
         )
 
-    def absent_from(self, places: int) -> Self:
+    def add_absent(self, places: int) -> Self:
         """The same feature where a span had so many rows and no such column."""
         return replace(self, count=self.count + places, missing=self.missing + places)
 
@@ -227,25 +229,25 @@ class Feature:
         }
 
     @classmethod
-    def of_state(cls, state: State) -> Self:
+    def from_state(cls, state: State) -> Self:
         """The feature of a line."""
         plain = {name: state[name] for name in _PLAIN}
         return cls(
             **cast("Any", plain),
-            numbers=None if state["numbers"] is None else Numbers.of_state(_part(state, "numbers")),
-            lengths=None if state["lengths"] is None else Numbers.of_state(_part(state, "lengths")),
-            distinct=None if state["distinct"] is None else Distinct.of_state(_part(state, "distinct")),
-            frequent=None if state["frequent"] is None else Frequent.of_state(_part(state, "frequent")),
+            numbers=None if state["numbers"] is None else NumberStatistics.from_state(_part(state, "numbers")),
+            lengths=None if state["lengths"] is None else NumberStatistics.from_state(_part(state, "lengths")),
+            distinct=None if state["distinct"] is None else Distinct.from_state(_part(state, "distinct")),
+            frequent=None if state["frequent"] is None else Frequent.from_state(_part(state, "frequent")),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Split:
+class SplitStatistics:
     """What was counted over one split."""
 
     name: str
     rows: int
-    features: Mapping[str, Feature]  #: by name, in the order of the columns
+    features: Mapping[str, FeatureStatistics]  #: by name, in the order of the columns
 
     def merge(self, other: Self) -> Self:
         """The statistics of both; a column that one of them lacks is missing in all of its rows."""
@@ -255,9 +257,9 @@ class Split:
             if mine is not None and theirs is not None:
                 features[name] = mine.merge(theirs)
             elif mine is not None:
-                features[name] = mine.absent_from(other.rows if mine.in_column == name else 0)
+                features[name] = mine.add_absent(other.rows if mine.in_column == name else 0)
             elif theirs is not None:
-                features[name] = theirs.absent_from(self.rows if theirs.in_column == name else 0)
+                features[name] = theirs.add_absent(self.rows if theirs.in_column == name else 0)
         return replace(self, rows=self.rows + other.rows, features=features)
 
     def write(self, folder: Path) -> None:
@@ -280,17 +282,17 @@ class Split:
                 head = json.loads(next(lines, "null"))
                 if not isinstance(head, dict) or head.get("format") != FORMAT:
                     raise InputError(f"{file} is not '{FORMAT}'; run StatisticsGen again on its span.")
-                features = [Feature.of_state(json.loads(line)) for line in lines]
+                features = [FeatureStatistics.from_state(json.loads(line)) for line in lines]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{file}: these statistics cannot be read ({error}).") from error
         return cls(name=head["split"], rows=head["rows"], features={f.name: f for f in features})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Statistics:
+class SpanStatistics:
     """What was counted over the splits of a span, or of several."""
 
-    splits: Mapping[str, Split]
+    splits: Mapping[str, SplitStatistics]
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
@@ -302,7 +304,7 @@ class Statistics:
         files = sorted(Path(folder).glob("*.jsonl"))
         if not files:
             raise InputError(f"{folder} has no statistics; give the folder of an artifact that StatisticsGen made.")
-        splits = [Split.read(file) for file in files]
+        splits = [SplitStatistics.read(file) for file in files]
         return cls(splits={split.name: split for split in splits})
 
     def write(self, folder: Path) -> None:
@@ -315,38 +317,40 @@ class Statistics:
         splits = {}
         for name in dict.fromkeys((*self.splits, *other.splits)):
             mine, theirs = self.splits.get(name), other.splits.get(name)
-            splits[name] = mine.merge(theirs) if mine and theirs else cast("Split", mine or theirs)
+            splits[name] = mine.merge(theirs) if mine and theirs else cast("SplitStatistics", mine or theirs)
         return replace(self, splits=splits)
 
-    def whole(self) -> Split:
+    def whole(self) -> SplitStatistics:
         """All splits as one."""
-        return functools.reduce(Split.merge, self.splits.values(), Split(name="", rows=0, features={}))
+        return functools.reduce(
+            SplitStatistics.merge, self.splits.values(), SplitStatistics(name="", rows=0, features={})
+        )
 
 
-def merge(statistics: Iterable[Statistics]) -> Statistics:
+def merge(statistics: Iterable[SpanStatistics]) -> SpanStatistics:
     """The statistics of several spans as one, in the order given; no data is read.
 
     Raises:
         ColumnsChanged: a feature has another type in one of them.
     """
-    return functools.reduce(Statistics.merge, statistics, Statistics(splits={}))
+    return functools.reduce(SpanStatistics.merge, statistics, SpanStatistics(splits={}))
 
 
-def count_column(name: str, array: pa.Array[Any]) -> tuple[Feature, ...]:
+def count_column(name: str, array: pa.Array[Any]) -> tuple[FeatureStatistics, ...]:
     """Counts one batch of a column: the column's own feature, then those within it."""
-    return tuple(_counted(name, name, array))
+    return tuple(_count_features(name, name, array))
 
 
-def merge_column(one: Sequence[Feature], other: Sequence[Feature]) -> tuple[Feature, ...]:
+def merge_column(one: Sequence[FeatureStatistics], other: Sequence[FeatureStatistics]) -> tuple[FeatureStatistics, ...]:
     """The statistics of two batches of one column."""
     return tuple(a.merge(b) for a, b in zip(one, other, strict=True))
 
 
-def _counted(name: str, column: str, array: pa.Array[Any]) -> Iterator[Feature]:
+def _count_features(name: str, column: str, array: pa.Array[Any]) -> Iterator[FeatureStatistics]:
     while isinstance(array, pa.ExtensionArray | pa.DictionaryArray):
         array = array.storage if isinstance(array, pa.ExtensionArray) else array.dictionary_decode()
     kind = kind_of(array.type)
-    plain = Feature(
+    plain = FeatureStatistics(
         name=name, in_column=column, type=str(array.type), kind=kind, count=len(array), missing=array.null_count
     )
     if kind in ("number", "boolean", "time"):
@@ -359,13 +363,13 @@ def _counted(name: str, column: str, array: pa.Array[Any]) -> Iterator[Feature]:
         if pa.types.is_map(array.type):
             array = array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
         lists = cast("pa.FixedSizeListArray[Any, Any]", array)
-        yield replace(plain, lengths=Numbers.of_counted(counted(pc.list_value_length(lists))))
-        yield from _counted(f"{name}[]", column, lists.flatten())
+        yield replace(plain, lengths=NumberStatistics.from_counts(count_values(pc.list_value_length(lists))))
+        yield from _count_features(f"{name}[]", column, lists.flatten())
     elif kind == "struct":
         yield plain
         there = cast("pa.StructArray", array.drop_null())
         for part, child in zip(there.type, there.flatten(), strict=True):
-            yield from _counted(f"{name}.{part.name}", column, child)
+            yield from _count_features(f"{name}.{part.name}", column, child)
     else:
         yield replace(plain, missing=len(array)) if kind == "null" else plain
 
@@ -388,42 +392,42 @@ def kind_of(type_: pa.DataType) -> Kind:
     return next((kind for kind, tests in _KINDS if any(test(type_) for test in tests)), "other")
 
 
-def _with_numbers(plain: Feature, array: pa.Array[Any]) -> Feature:
-    found = counted(array)
+def _with_numbers(plain: FeatureStatistics, array: pa.Array[Any]) -> FeatureStatistics:
+    found = count_values(array)
     zero = np.searchsorted(found.values, 0)
     zeros = int(found.counts[zero]) if zero < found.values.size and found.values[zero] == 0 else 0
     frequent = None
     if pa.types.is_boolean(array.type) or pa.types.is_integer(array.type) or pa.types.is_date(array.type):
-        show = str if pa.types.is_integer(array.type) else functools.partial(shown, type_=str(array.type))
-        frequent = Frequent.of_counts(map(show, found.values.tolist()), found.counts.tolist())
+        show = str if pa.types.is_integer(array.type) else functools.partial(format_value, type_=str(array.type))
+        frequent = Frequent.from_counts(map(show, found.values.tolist()), found.counts.tolist())
     return replace(
         plain,
         nan=found.nan,
         infinite=found.infinite,
         zeros=0 if plain.kind == "time" else zeros,
-        numbers=Numbers.of_counted(found),
-        distinct=Distinct.of_numbers(found.values),
+        numbers=NumberStatistics.from_counts(found),
+        distinct=Distinct.from_numbers(found.values),
         frequent=frequent,
     )
 
 
-def _with_texts(plain: Feature, array: pa.Array[Any]) -> Feature:
-    values, counts = texts(array)
-    distinct = listed(values)
+def _with_texts(plain: FeatureStatistics, array: pa.Array[Any]) -> FeatureStatistics:
+    values, counts = count_texts(array)
+    distinct = to_list(values)
     return replace(
         plain,
-        lengths=Numbers.of_counted(of_weights(pc.utf8_length(values), counts)),
-        distinct=Distinct.of_texts(distinct),
-        frequent=Frequent.of_counts(distinct, counts.to_numpy().tolist()),
+        lengths=NumberStatistics.from_counts(count_weighted(pc.utf8_length(values), counts)),
+        distinct=Distinct.from_texts(distinct),
+        frequent=Frequent.from_counts(distinct, counts.to_numpy().tolist()),
     )
 
 
-def _with_bytes(plain: Feature, array: pa.Array[Any]) -> Feature:
-    values, counts = texts(array)
+def _with_bytes(plain: FeatureStatistics, array: pa.Array[Any]) -> FeatureStatistics:
+    values, counts = count_texts(array)
     return replace(
         plain,
-        lengths=Numbers.of_counted(of_weights(pc.binary_length(values), counts)),
-        distinct=Distinct.of_texts(value.hex() for value in listed(values)),
+        lengths=NumberStatistics.from_counts(count_weighted(pc.binary_length(values), counts)),
+        distinct=Distinct.from_texts(value.hex() for value in to_list(values)),
     )
 
 
@@ -433,19 +437,19 @@ def _with_bytes(plain: Feature, array: pa.Array[Any]) -> Feature:
 _UNIT_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 
 
-def shown(value: float, type_: str) -> str:
+def format_value(value: float, type_: str) -> str:
     """A number of a feature of an Arrow type, as people read it."""
     if type_ == "bool":
         return "true" if value else "false"
     name = type_.partition("[")[0]
     if name in ("date32", "date64", "timestamp", "time32", "time64", "duration"):
-        return _shown_time(value, name, type_)
+        return _format_time(value, name, type_)
     if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e15):  # noqa: PLR2004  whole as a double
         return f"{int(value):,}" if abs(value) >= 10_000 else str(int(value))  # noqa: PLR2004  years need no comma
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"  # noqa: PLR2004  no exponent while it is short
 
 
-def _shown_time(value: float, name: str, type_: str) -> str:
+def _format_time(value: float, name: str, type_: str) -> str:
     unit = type_.partition("[")[2].rstrip("]").partition(",")[0]
     try:
         span = timedelta(days=value) if unit == "day" else timedelta(microseconds=value * _UNIT_US[unit])
@@ -459,7 +463,7 @@ def _shown_time(value: float, name: str, type_: str) -> str:
     return f"{moment:%Y-%m-%d}" if name.startswith("date") else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
-M = TypeVar("M", Numbers, Distinct, Frequent)
+M = TypeVar("M", NumberStatistics, Distinct, Frequent)
 
 
 def _merged(one: M | None, other: M | None) -> M | None:

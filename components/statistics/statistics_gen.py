@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from spanwise.orchestrator.artifact import Examples
-from spanwise.orchestrator.artifact import Statistics as StatisticsArtifact
+from spanwise.orchestrator.artifact import Examples, Statistics
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Attempt, Component, Input, Output
 from spanwise.orchestrator.errors import UnreadableInput
@@ -22,7 +21,7 @@ from spanwise.orchestrator.errors import UnreadableInput
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spanwise.components.statistics.span_statistics import Feature, Split, Statistics
+    from spanwise.components.statistics.span_statistics import FeatureStatistics, SpanStatistics, SplitStatistics
 
 log = logging.getLogger("spanwise.statistics_gen")
 
@@ -42,7 +41,7 @@ class StatisticsGen(Component):
 
     Per feature: present and missing values, mean, standard deviation, extrema, zeros, NaN and infinities, quantiles and
     histograms (rank within 1 %), distinct values (within 3.3 %, 19 times in 20), the most frequent values with their
-    counts, and the lengths of texts and lists. `Statistics.load(path)` reads them, `merge` makes
+    counts, and the lengths of texts and lists. `SpanStatistics.load(path)` reads them, `merge` makes
     one of several spans', and `statistics.html` in the same folder shows them.
 
     `beam_runner` and `beam_options` send the work to a Beam cluster that sees the same storage.
@@ -60,7 +59,7 @@ class StatisticsGen(Component):
         self,
         attempt: Attempt,
         examples: Input[Examples],
-        statistics: Output[StatisticsArtifact],
+        statistics: Output[Statistics],
         beam_runner: str | None = None,
         beam_options: dict[str, str | int | float | bool] | None = None,
     ) -> None:
@@ -96,29 +95,29 @@ def count(
     scratch: Path,
     runner: str | None = None,
     runner_options: Mapping[str, str | int | float | bool] | None = None,
-) -> Statistics:
+) -> SpanStatistics:
     """Counts folders of Parquet files.
 
     Raises:
         UnreadableInput: a file is no Parquet, or the files of a split have different columns.
     """
     from spanwise.components.beam import merge_in_order
-    from spanwise.components.statistics.span_statistics import Statistics, merge_column
+    from spanwise.components.statistics.span_statistics import SpanStatistics, merge_column
 
     schemas: dict[str, pa.Schema] = {}
     parts: list[RowGroup] = []
     for name, folder in splits.items():
-        schemas[name], groups = _described(folder)
+        schemas[name], groups = _read_footers(folder)
         parts += [RowGroup(name, path, number) for path, number in groups]
     found = merge_in_order(
         parts, count_row_group, merge_column, runner=runner, options=runner_options or {}, scratch=scratch
     )
-    made = Statistics(splits={name: _split(name, schema, found) for name, schema in schemas.items()})
-    log.info("counted", extra={"rows": {s.name: s.rows for s in made.splits.values()}, "row_groups": len(parts)})
+    made = SpanStatistics(splits={name: _split(name, schema, found) for name, schema in schemas.items()})
+    log.info("span-counted", extra={"rows": {s.name: s.rows for s in made.splits.values()}, "row_groups": len(parts)})
     return made
 
 
-def count_row_group(part: RowGroup) -> Iterator[tuple[tuple[str, str], tuple[Feature, ...]]]:
+def count_row_group(part: RowGroup) -> Iterator[tuple[tuple[str, str], tuple[FeatureStatistics, ...]]]:
     """Counts one row group: for each column its features, under (split, column)."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -130,7 +129,7 @@ def count_row_group(part: RowGroup) -> Iterator[tuple[tuple[str, str], tuple[Fea
             names = file.schema_arrow.names
             for start in range(0, len(names), BATCH_COLUMNS):
                 wanted = names[start : start + BATCH_COLUMNS]
-                found: dict[str, tuple[Feature, ...]] = {}
+                found: dict[str, tuple[FeatureStatistics, ...]] = {}
                 for batch in file.iter_batches(BATCH_ROWS, row_groups=[part.number], columns=wanted):
                     for name in wanted:
                         features = count_column(name, batch.column(name))
@@ -141,12 +140,14 @@ def count_row_group(part: RowGroup) -> Iterator[tuple[tuple[str, str], tuple[Fea
         raise UnreadableInput(f"{part.path}: row group {part.number} cannot be read ({error}).") from error
 
 
-def _split(name: str, schema: pa.Schema, found: Mapping[tuple[str, str], Sequence[Feature]]) -> Split:
+def _split(
+    name: str, schema: pa.Schema, found: Mapping[tuple[str, str], Sequence[FeatureStatistics]]
+) -> SplitStatistics:
     import pyarrow as pa
 
-    from spanwise.components.statistics.span_statistics import Split, count_column
+    from spanwise.components.statistics.span_statistics import SplitStatistics, count_column
 
-    features: dict[str, Feature] = {}
+    features: dict[str, FeatureStatistics] = {}
     rows = 0
     for column in schema:
         counted = found.get((name, column.name)) or count_column(column.name, pa.nulls(0, column.type))
@@ -158,10 +159,10 @@ def _split(name: str, schema: pa.Schema, found: Mapping[tuple[str, str], Sequenc
                     f"the column '{feature.in_column}'. Rename one of them."
                 )
             features[feature.name] = feature
-    return Split(name=name, rows=rows, features=features)
+    return SplitStatistics(name=name, rows=rows, features=features)
 
 
-def _described(folder: Path) -> tuple[pa.Schema, list[tuple[str, int]]]:
+def _read_footers(folder: Path) -> tuple[pa.Schema, list[tuple[str, int]]]:
     """The columns of a split and its row groups, in order. A split without files has neither."""
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""The page of statistics: every feature with its figures and a plot, of one span's splits or of two spans."""
+"""The page of statistics: every feature with its figures and a plot, for the splits of one span or for two spans."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import numpy as np
 
 from spanwise.components.report.page import Cell, Page, table
 from spanwise.components.report.plot import Series, bars, histogram
-from spanwise.components.statistics.span_statistics import Feature, Numbers, Split, Statistics, edges_between
+from spanwise.components.statistics.span_statistics import (
+    FeatureStatistics,
+    NumberStatistics,
+    SpanStatistics,
+    SplitStatistics,
+    edges_between,
+)
 
 BINS = 30
 TOP = 7  #: bars of frequent values
@@ -22,48 +28,48 @@ _TAILS = 0.005
 _FAR = 2  # a range so many times that of the middle 99 % is cut to the latter
 
 
-def page(statistics: Statistics, *, title: str) -> str:
+def page(statistics: SpanStatistics, *, title: str) -> str:
     """One span: its splits beside each other."""
-    made = Page(f"Statistics: {title}")
-    _write(made, statistics.splits)
-    return made.html()
+    document = Page(f"Statistics: {title}")
+    _write(document, statistics.splits)
+    return document.html()
 
 
-def compare(left: Statistics, right: Statistics, *, names: tuple[str, str] = ("left", "right")) -> str:
+def compare(left: SpanStatistics, right: SpanStatistics, *, names: tuple[str, str] = ("left", "right")) -> str:
     """Two spans, each with all of its splits together, side by side."""
-    made = Page(f"Statistics: {names[0]} and {names[1]}")
-    _write(made, {name: s.whole() for name, s in zip(names, (left, right), strict=True)})
-    return made.html()
+    document = Page(f"Statistics: {names[0]} and {names[1]}")
+    _write(document, {name: s.whole() for name, s in zip(names, (left, right), strict=True)})
+    return document.html()
 
 
-def _write(made: Page, splits: Mapping[str, Split]) -> None:
+def _write(document: Page, splits: Mapping[str, SplitStatistics]) -> None:
     names = list(dict.fromkeys(name for split in splits.values() for name in split.features))
     rows = ", ".join(f"{name} {split.rows:,} rows" for name, split in splits.items())
-    made.paragraph(f"{rows}; {len(names):,} features. Heights are shares of the values that are there.")
+    document.paragraph(f"{rows}; {len(names):,} features. Heights are shares of the values that are present.")
     if len(names) > _FEW:
-        made.search()
-    write_features(made, splits, names)
+        document.search()
+    write_features(document, splits, names)
 
 
-def write_features(made: Page, splits: Mapping[str, Split], names: Sequence[str]) -> None:
+def write_features(document: Page, splits: Mapping[str, SplitStatistics], names: Sequence[str]) -> None:
     """Adds the features of these names, with a colour for each of the splits."""
-    made.legend(list(splits))
+    document.legend(list(splits))
     for number, name in enumerate(names):
         found = {label: split.features.get(name) for label, split in splits.items()}
         some = next(f for f in found.values() if f is not None)
         drawn = _plot(found) if number < PLOTS else ""
-        made.feature(name, _about(found, some), _figures(found, some), drawn)
+        document.feature(name, _about(found, some), _figures(found, some), drawn)
     if len(names) > PLOTS:
-        made.paragraph(f"Features after the first {PLOTS} have no plot.")
+        document.paragraph(f"Features after the first {PLOTS} have no plot.")
 
 
-def _about(found: Mapping[str, Feature | None], some: Feature) -> list[Cell]:
+def _about(found: Mapping[str, FeatureStatistics | None], some: FeatureStatistics) -> list[Cell]:
     about = [Cell(some.type)]
     types = {f.type for f in found.values() if f is not None}
     if len(types) > 1:
         about.append(Cell("types differ: " + ", ".join(sorted(types)), "bad"))
     if some.kind == "other":
-        about.append(Cell("values of this type are not looked at, only whether they are there"))
+        about.append(Cell("values of this type are not analyzed, only whether they are present"))
     for label, feature in found.items():
         if feature is None:
             about.append(Cell(f"not in {label}", "bad"))
@@ -74,11 +80,11 @@ def _about(found: Mapping[str, Feature | None], some: Feature) -> list[Cell]:
     return about
 
 
-def _figures(found: Mapping[str, Feature | None], some: Feature) -> str:
+def _figures(found: Mapping[str, FeatureStatistics | None], some: FeatureStatistics) -> str:
     rows: list[Sequence[str | Cell]] = []
     where: list[Sequence[str | Cell]] = []
 
-    def row(name: str, value: Callable[[Feature], str | Cell]) -> None:
+    def row(name: str, value: Callable[[FeatureStatistics], str | Cell]) -> None:
         rows.append((name, *("" if f is None else value(f) for f in found.values())))
 
     row("present", lambda f: f"{f.present:,}")
@@ -101,7 +107,7 @@ def _figures(found: Mapping[str, Feature | None], some: Feature) -> str:
     return table(head, rows) + (table(head, where) if where else "")
 
 
-_WHERE: Mapping[str, Callable[[Numbers], float | None]] = {
+_WHERE: Mapping[str, Callable[[NumberStatistics], float | None]] = {
     "min": lambda n: n.least,
     "25 %": lambda n: n.quantile(0.25),
     "median": lambda n: n.quantile(0.5),
@@ -110,14 +116,14 @@ _WHERE: Mapping[str, Callable[[Numbers], float | None]] = {
 }
 
 
-def _figure(feature: Feature, figure: Callable[[Numbers], float | None]) -> str:
+def _figure(feature: FeatureStatistics, figure: Callable[[NumberStatistics], float | None]) -> str:
     value = None if feature.numbers is None else figure(feature.numbers)
     if value is None or math.isnan(value):
         return ""
-    return "∞" if math.isinf(value) else feature.show(value)
+    return "∞" if math.isinf(value) else feature.format(value)
 
 
-def _lengths(lengths: Numbers | None) -> str:
+def _lengths(lengths: NumberStatistics | None) -> str:
     if lengths is None or lengths.least is None or lengths.greatest is None:
         return ""
     if lengths.least == lengths.greatest:
@@ -125,7 +131,7 @@ def _lengths(lengths: Numbers | None) -> str:
     return f"{lengths.least:,} to {lengths.greatest:,}, mean {lengths.mean:,.1f}"
 
 
-def _plot(found: Mapping[str, Feature | None]) -> str:
+def _plot(found: Mapping[str, FeatureStatistics | None]) -> str:
     there = {label: f for label, f in found.items() if f is not None and f.present}
     if not there:
         return ""
@@ -140,11 +146,11 @@ def _plot(found: Mapping[str, Feature | None]) -> str:
     if not known:
         return ""
     whole = all(_is_whole(f) for f in there.values())
-    show = first.show if first.numbers is not None else "{:,.0f}".format
+    show = first.format if first.numbers is not None else "{:,.0f}".format
     return _distribution(list(found), known, whole=whole, show=show)
 
 
-def _top(found: Mapping[str, Feature | None], there: Mapping[str, Feature]) -> str:
+def _top(found: Mapping[str, FeatureStatistics | None], there: Mapping[str, FeatureStatistics]) -> str:
     """Bars of the values that are most frequent anywhere."""
     shares = {label: {o.value: o.count / f.present for o in f.top(200)} for label, f in there.items()}
     union = {value for share in shares.values() for value in share}
@@ -159,7 +165,7 @@ def _top(found: Mapping[str, Feature | None], there: Mapping[str, Feature]) -> s
     )
 
 
-def _values(found: Mapping[str, Feature | None], there: Mapping[str, Feature]) -> str:
+def _values(found: Mapping[str, FeatureStatistics | None], there: Mapping[str, FeatureStatistics]) -> str:
     """A histogram with a bin for each whole number."""
     shares = {label: {int(o.value): o.count / f.present for o in f.top()} for label, f in there.items()}
     values = sorted({value for share in shares.values() for value in share})
@@ -171,11 +177,11 @@ def _values(found: Mapping[str, Feature | None], there: Mapping[str, Feature]) -
         Series(label, tuple(shares.get(label, {}).get(v, 0.0) for v in range(values[0], values[-1] + 1)))
         for label in found
     ]
-    return histogram(edges, series, ends=(first.show(values[0]), first.show(values[-1])))
+    return histogram(edges, series, ends=(first.format(values[0]), first.format(values[-1])))
 
 
 def _distribution(
-    labels: Sequence[str], known: Mapping[str, Numbers], *, whole: bool, show: Callable[[float], str]
+    labels: Sequence[str], known: Mapping[str, NumberStatistics], *, whole: bool, show: Callable[[float], str]
 ) -> str:
     least = min(n.least for n in known.values() if n.least is not None)
     most = max(n.greatest for n in known.values() if n.greatest is not None)
@@ -205,6 +211,6 @@ def _whole_edges(start: float, end: float) -> tuple[float, ...]:
     return tuple(start - 0.5 + step * i for i in range(count + 1))
 
 
-def _is_whole(feature: Feature) -> bool:
+def _is_whole(feature: FeatureStatistics) -> bool:
     integer = feature.type.startswith(("int", "uint")) or feature.type == "date32[day]"
     return feature.numbers is None or integer

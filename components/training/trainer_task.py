@@ -60,8 +60,8 @@ class ExamplesWindow(Sequence[Examples]):
         from spanwise.components.training.prepared_spans import prepare_spans
 
         if prepare is None:
-            return rows.dataset(self, split, columns)
-        return prepare_spans(rows.by_artifact(self, split, columns), prepare, self.snapshots, self.tally, service)
+            return rows.open_dataset(self, split, columns)
+        return prepare_spans(rows.open_by_artifact(self, split, columns), prepare, self.snapshots, self.tally, service)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,4 +125,4 @@ class TrainerTask:
         """
         from spanwise.components import rows
 
-        return rows.table(self.examples, split, columns)
+        return rows.read_table(self.examples, split, columns)

@@ -130,7 +130,7 @@ def _window_schema(plan: TransformPlan) -> pa.Schema:
     """Every column of every span and split. One without any value fits every type."""
     types: dict[str, pa.DataType] = {}
     for split in dict.fromkeys((*plan.analyze, *plan.transform)):
-        for column in rows.columns_of(plan.examples, split):
+        for column in rows.read_schema(plan.examples, split):
             before = types.get(column.name)
             if before is None or pa.types.is_null(before):
                 types[column.name] = column.type

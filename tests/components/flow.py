@@ -1,6 +1,7 @@
 """What the tests of the components share: a window on disk without an ingest, and runs by the real runner."""
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 
 import pyarrow as pa
@@ -48,6 +49,8 @@ class Bench:
     def run(self, *nodes: object, span: int | None = None, **request: object) -> RunOutcome:
         """Runs these nodes as the pipeline `p`."""
         pipeline = Pipeline("p", nodes)
+        for module in dict.fromkeys(module for node in nodes for module in getattr(node, "preload", ())):
+            import_module(module)  # the server of each run is a fork of this process, and need not import it again
         with Executor(pipeline) as executor:
             asked = RunRequest(span=span, **request)
             return run(pipeline, executor=executor, store=self.store, root=self.root, request=asked)

@@ -11,8 +11,8 @@ import pytest
 from spanwise.components.report import Cell, Line, Page, Series, bars, histogram, lines
 from spanwise.components.statistics.anomalies import validate
 from spanwise.components.statistics.anomalies_page import page as anomalies_page
-from spanwise.components.statistics.schema import FeatureSchema, Schema
-from spanwise.components.statistics.span_statistics import Split, Statistics, count_column
+from spanwise.components.statistics.schema import DataSchema, FeatureSchema
+from spanwise.components.statistics.span_statistics import SpanStatistics, SplitStatistics, count_column
 from spanwise.components.statistics.statistics_page import PLOTS, compare, page
 
 NASTY = "<script>alert('ü')</script> & \"名\""
@@ -22,7 +22,9 @@ def span(**columns):
     """Statistics of one split with these columns."""
     arrays = {name: pa.array(values) for name, values in columns.items()}
     found = {f.name: f for name, values in arrays.items() for f in count_column(name, values)}
-    return Statistics(splits={"train": Split(name="train", rows=len(next(iter(arrays.values()))), features=found)})
+    return SpanStatistics(
+        splits={"train": SplitStatistics(name="train", rows=len(next(iter(arrays.values()))), features=found)}
+    )
 
 
 class Read(HTMLParser):
@@ -97,7 +99,7 @@ def test_what_is_wrong_with_a_feature_is_said(everything):
 
     assert "all missing in train" in text
     assert "NaN or infinite in train" in text
-    assert "values of this type are not looked at" in text
+    assert "values of this type are not analyzed" in text
 
 
 def test_two_spans_stand_side_by_side():
@@ -119,19 +121,19 @@ def test_thousands_of_columns_have_figures_and_some_have_plots():
 
 def test_a_span_without_anomalies_says_so():
     """Nothing odd is good news, and is told as such."""
-    assert "None. The span is as" in Read(anomalies_page((), span(x=[1]), None, title="7")).text
+    assert "None. The span agrees" in Read(anomalies_page((), span(x=[1]), None, title="7")).text
 
 
 def test_anomalies_are_listed_with_their_features():
     """Each anomaly has a row, and each feature concerned its figures beside those of the span before."""
-    wanted = Schema(features={"x": FeatureSchema(type="int64", max=5), "gone": FeatureSchema(type="int64")})
+    wanted = DataSchema(features={"x": FeatureSchema(type="int64", max=5), "gone": FeatureSchema(type="int64")})
     now, before = span(x=[9]), span(x=[1])
 
     text = Read(anomalies_page(validate(now, wanted), now, before, title="8", before="7")).text
 
     assert "2 of severity error" in text
-    assert "values go from 9 to 9; any to 5 is allowed" in text
-    assert "it is gone" in text
+    assert "values range from 9 to 9; any to 5 is allowed" in text
+    assert "the column is missing" in text
 
 
 SERIES = [Series("a", (0.1, 0.0, 0.9)), Series("b", (math.nan, 0.5, 0.5))]

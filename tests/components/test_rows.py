@@ -18,7 +18,7 @@ def window(tmp_path):
 
 def test_a_window_is_one_table(window):
     """Spans follow each other; a column that came later, or had no values yet, is null before."""
-    table = rows.table(window, "train")
+    table = rows.read_table(window, "train")
 
     assert table.to_pydict() == {
         "x": [1, 2, 3, 4],
@@ -29,50 +29,50 @@ def test_a_window_is_one_table(window):
 
 def test_a_dataset_is_the_same_rows(window):
     """Batches have the columns of the table, in its order; one may have rows of two spans."""
-    batches = list(rows.dataset(window, "train").batch(3))
+    batches = list(rows.open_dataset(window, "train").batch(3))
 
     assert [len(batch) for batch in batches] == [3, 1]
-    assert pa.Table.from_batches(batches) == rows.table(window, "train")
+    assert pa.Table.from_batches(batches) == rows.read_table(window, "train")
 
 
 def test_each_span_is_read_with_the_columns_of_all(window):
     """What reads one span gives the columns that only another one has as nulls."""
-    (first, second) = rows.by_artifact(window, "train")
+    (first, second) = rows.open_by_artifact(window, "train")
 
     assert first[0] is window[0]
-    assert first[1].spec == second[1].spec == rows.dataset(window, "train").spec
+    assert first[1].spec == second[1].spec == rows.open_dataset(window, "train").spec
 
 
 def test_a_part_has_the_columns_of_all_spans(window):
     """A row group is read as the window is."""
-    (part, _) = rows.parts(window, "train")
+    (part, _) = rows.list_parts(window, "train")
 
-    (batch,) = rows.of_part(part, rows.columns_of(window, "train"))
+    (batch,) = rows.read_part(part, rows.read_schema(window, "train"))
 
     assert batch.to_pydict() == {"x": [1, 2], "note": [None, None], "new": [None, None]}
 
 
 def test_columns_come_as_they_are_named(window):
     """Only the named columns are read, in the order named."""
-    assert rows.table(window, "train", ["new", "x"]).column_names == ["new", "x"]
+    assert rows.read_table(window, "train", ["new", "x"]).column_names == ["new", "x"]
 
 
 def test_no_columns_are_refused(window):
     """An empty list is a mistake, and all columns are asked for in another way."""
     with pytest.raises(ParameterError, match="leave it out for all of them"):
-        rows.table(window, "train", [])
+        rows.read_table(window, "train", [])
 
 
 def test_an_unknown_column_is_told_with_those_there_are(window):
     """A misspelt column is refused before anything is read."""
     with pytest.raises(ParameterError, match="no column 'y'; they have: x, note, new"):
-        rows.table(window, "train", ["y"])
+        rows.read_table(window, "train", ["y"])
 
 
 def test_an_unknown_split_is_told_with_those_there_are(window):
     """A misspelt split is refused."""
     with pytest.raises(ParameterError, match="no split 'test'; it has: train"):
-        rows.table(window, "test")
+        rows.read_table(window, "test")
 
 
 def test_two_types_for_one_column_name_both_spans(tmp_path, window):
@@ -80,7 +80,7 @@ def test_two_types_for_one_column_name_both_spans(tmp_path, window):
     third = written(tmp_path / "3", 3, {"train": pa.table({"x": ["seven"]})})
 
     with pytest.raises(ColumnsChanged, match="'x' is int64 in span 1 and string in span 3"):
-        rows.table([*window, third], "train")
+        rows.read_table([*window, third], "train")
 
 
 def test_a_damaged_file_is_named(window):
@@ -89,4 +89,4 @@ def test_a_damaged_file_is_named(window):
     part.write_bytes(part.read_bytes()[:-20])
 
     with pytest.raises(UnreadableInput, match="2/Split-train/part-00000"):
-        rows.table(window, "train")
+        rows.read_table(window, "train")

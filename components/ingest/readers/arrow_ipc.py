@@ -28,7 +28,7 @@ def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
         UnreadableInput: the file is empty, cut short or no Arrow IPC, or names a column twice.
     """
     size = _size(path)
-    with _opened(path) as reader:
+    with _open_file(path) as reader:
         schema = reader.schema
         names = schema.names
         repeated = sorted({name for name in names if names.count(name) > 1})
@@ -55,7 +55,7 @@ def infer(
 ) -> dict[str, pa.DataType]:
     """The types of the schema; no row is read."""
     del dialect, blocks
-    with _opened(descriptor.path) as reader:
+    with _open_file(descriptor.path) as reader:
         return {field.name: canonical(field.type) for field in reader.schema if field.name not in known}
 
 
@@ -69,7 +69,7 @@ def read(
     """
     del dialect
     row = descriptor.first_line
-    with _opened(descriptor.path) as reader:
+    with _open_file(descriptor.path) as reader:
         for batch in _batches(reader, descriptor):
             yield fit(batch, columns, descriptor, row, reject)
             row += batch.num_rows
@@ -97,7 +97,7 @@ def _size(path: str) -> int:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[pa.ipc.RecordBatchFileReader | pa.ipc.RecordBatchStreamReader]:
+def _open_file(path: str) -> Iterator[pa.ipc.RecordBatchFileReader | pa.ipc.RecordBatchStreamReader]:
     if _size(path) == 0:
         raise UnreadableInput(f"{path}: the file is empty (0 bytes).")
     try:

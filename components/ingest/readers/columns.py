@@ -217,7 +217,7 @@ def fit(
     )
 
 
-def changed_column(column: Column, found: str, where: str) -> ColumnsChanged:
+def type_change_error(column: Column, found: str, where: str) -> ColumnsChanged:
     """The error for a column that cannot be read as what it was in the previous span."""
     return ColumnsChanged(
         f"column '{column.name}' was {column.type} in the previous span and is {found} now: {where}. "
@@ -225,7 +225,7 @@ def changed_column(column: Column, found: str, where: str) -> ColumnsChanged:
     )
 
 
-def refuse(rejected: Rejected) -> UnreadableInput:
+def rejection_error(rejected: Rejected) -> UnreadableInput:
     """The error for a row that cannot be read, when no folder for rejected rows is given."""
     shown = rejected.text if len(rejected.text) <= 200 else rejected.text[:200] + "..."  # noqa: PLR2004 -- one screen
     return UnreadableInput(

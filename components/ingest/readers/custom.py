@@ -90,7 +90,7 @@ class FunctionReader:
         import pyarrow as pa
 
         schema: pa.Schema | None = None
-        for item in self._given(path):
+        for item in self._call_function(path):
             if not isinstance(item, pa.RecordBatch | pa.Table):
                 raise UnreadableInput(
                     f"{path}: the reader {self._name} gives {type(item).__name__} {_short(item)}; it must give "
@@ -102,7 +102,7 @@ class FunctionReader:
             batches = [item] if isinstance(item, pa.RecordBatch) else item.to_batches(max_chunksize=_BATCH_ROWS)
             yield from batches or [pa.RecordBatch.from_pylist([], schema=item.schema)]
 
-    def _given(self, path: str) -> Iterator[object]:
+    def _call_function(self, path: str) -> Iterator[object]:
         try:
             given = self.function(path)
             # a table's own iterator would give its columns

@@ -56,7 +56,7 @@ def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
         return FileLayout(names=names, types=None, descriptors=(whole,))
     pieces = tuple(
         Descriptor(path=path, format=fmt, start=begin, stop=end, first_line=number, size_bytes=end - begin, names=names)
-        for begin, end, number in text.cut(whole, dialect, _boundary(path, delimiter))
+        for begin, end, number in text.cut_pieces(whole, dialect, _boundary(path, delimiter))
     )
     return FileLayout(names=names, types=None, descriptors=pieces or (whole,))
 
@@ -70,7 +70,7 @@ def infer(
     if not wanted:
         return types
     delimiter = _delimiter(descriptor.format, dialect)
-    for number, block in enumerate(text.blocks(descriptor, dialect, _boundary(descriptor.path, delimiter))):
+    for number, block in enumerate(text.read_blocks(descriptor, dialect, _boundary(descriptor.path, delimiter))):
         if number == blocks:
             break
         types = join_all(types, _infer_block(block.data, descriptor, dialect, wanted))
@@ -87,11 +87,11 @@ def read(
     """
     delimiter = _delimiter(descriptor.format, dialect)
     types = {column.name: column.type for column in columns}
-    for block in text.blocks(descriptor, dialect, _boundary(descriptor.path, delimiter)):
+    for block in text.read_blocks(descriptor, dialect, _boundary(descriptor.path, delimiter)):
         try:
             table = _parse(block.data, descriptor, dialect, types)
         except pa.ArrowException:
-            table = _parse_with_care(block, descriptor, dialect, columns, reject)
+            table = _parse_carefully(block, descriptor, dialect, columns, reject)
         yield from table.to_batches()
 
 
@@ -164,15 +164,15 @@ def _instants(data: bytes, descriptor: Descriptor, dialect: Dialect, name: str) 
     return pa.string()
 
 
-def _parse_with_care(
-    block: text.Block,
+def _parse_carefully(
+    block: text.TextBlock,
     descriptor: Descriptor,
     dialect: Dialect,
     columns: Sequence[Column],
     reject: Callable[[Rejected], None],
 ) -> pa.Table:
     """Reads a block in which something is wrong, column by column; finds the line, and rejects what can be rejected."""
-    care = _Care(descriptor=descriptor, dialect=dialect, delimiter=_delimiter(descriptor.format, dialect))
+    care = CarefulParser(descriptor=descriptor, dialect=dialect, delimiter=_delimiter(descriptor.format, dialect))
     rows, refused = care.rows_of(block)
     if refused:
         with suppress(pa.ArrowException):
@@ -190,7 +190,7 @@ def _parse_with_care(
                 if column.source == "previous":
                     raise Misfit(column.name, f"{descriptor.path}, line {row.line} ({value!r})") from error
                 reason = f"column '{column.name}': {value!r} is no {column.type}"
-                refused.setdefault(row, _rejected(descriptor, row, reason))
+                refused.setdefault(row, _reject_row(descriptor, row, reason))
     _reject_in_order(refused, reject)
     kept = [row for row in rows if row not in refused]
     with suppress(pa.ArrowException):
@@ -199,35 +199,35 @@ def _parse_with_care(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Row:
+class DelimitedRow:
     number: int  #: within the block
     line: int  #: of the file
     record: bytes  #: with its newline
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Care:
+class CarefulParser:
     """Parses chosen rows of a piece, one column at a time."""
 
     descriptor: Descriptor
     dialect: Dialect
     delimiter: str
 
-    def rows_of(self, block: text.Block) -> tuple[list[_Row], dict[_Row, Rejected]]:
+    def rows_of(self, block: text.TextBlock) -> tuple[list[DelimitedRow], dict[DelimitedRow, Rejected]]:
         """The rows that have the right number of fields, and the others with the reason."""
         wanted = len(self.descriptor.names)
         good, refused = [], {}
         for number, (lines, record) in enumerate(records.split(block.data, self.delimiter)):
             ended = record if record.endswith((b"\n", b"\r")) else record + b"\n"
-            row = _Row(number=number, line=block.first_line + lines, record=ended)
-            count = records.field_count(record, self.delimiter)
+            row = DelimitedRow(number=number, line=block.first_line + lines, record=ended)
+            count = records.count_fields(record, self.delimiter)
             if count == wanted:
                 good.append(row)
             else:
-                refused[row] = _rejected(self.descriptor, row, f"{wanted} fields wanted, {count} found")
+                refused[row] = _reject_row(self.descriptor, row, f"{wanted} fields wanted, {count} found")
         return good, refused
 
-    def column_of(self, rows: Sequence[_Row], column: Column) -> pa.ChunkedArray[Any]:
+    def column_of(self, rows: Sequence[DelimitedRow], column: Column) -> pa.ChunkedArray[Any]:
         """A column. Whole numbers written with a point (3.0) are whole numbers, where the column has to be."""
         data = b"".join(row.record for row in rows)
         try:
@@ -248,26 +248,26 @@ class _Care:
         chunks = [*self.column_of(rows[:half], column).chunks, *self.column_of(rows[half:], column).chunks]
         return pa.chunked_array(chunks, type=column.type)
 
-    def table_of(self, rows: Sequence[_Row], columns: Sequence[Column]) -> pa.Table:
+    def table_of(self, rows: Sequence[DelimitedRow], columns: Sequence[Column]) -> pa.Table:
         """All columns at once; fails where `column_of` may not."""
         types = {column.name: column.type for column in columns}
         return _parse(b"".join(row.record for row in rows), self.descriptor, self.dialect, types)
 
-    def misfits(self, rows: Sequence[_Row], column: Column) -> list[tuple[_Row, str]]:
+    def misfits(self, rows: Sequence[DelimitedRow], column: Column) -> list[tuple[DelimitedRow, str]]:
         """The rows whose value does not fit, with that value."""
         texts = self._parsed(b"".join(row.record for row in rows), column.name, pa.string())
         # each value once, and alone: a column has few wrong values, and the other columns need not be parsed
         alone = replace(self, descriptor=replace(self.descriptor, names=(column.name,)))
         values = cast("list[str]", pc.drop_null(pc.unique(texts)).to_pylist())
         single = [
-            _Row(number=number, line=0, record=b'"' + value.encode().replace(b'"', b'""') + b'"\n')
+            DelimitedRow(number=number, line=0, record=b'"' + value.encode().replace(b'"', b'""') + b'"\n')
             for number, value in enumerate(values)
         ]
         wrong = {values[row.number] for row in alone.not_fitting(single, column)}
         found = zip(rows, texts.to_pylist(), strict=True)
         return [(row, text) for row, text in found if text is not None and text in wrong]
 
-    def not_fitting(self, rows: Sequence[_Row], column: Column) -> list[_Row]:
+    def not_fitting(self, rows: Sequence[DelimitedRow], column: Column) -> list[DelimitedRow]:
         """Found by halving, so that a few among many cost little."""
         try:
             self.column_of(rows, column)
@@ -282,12 +282,12 @@ class _Care:
         return _parse(data, self.descriptor, self.dialect, {name: type_}).column(0)
 
 
-def _reject_in_order(refused: Mapping[_Row, Rejected], reject: Callable[[Rejected], None]) -> None:
+def _reject_in_order(refused: Mapping[DelimitedRow, Rejected], reject: Callable[[Rejected], None]) -> None:
     for row in sorted(refused, key=lambda row: row.number):
         reject(refused[row])
 
 
-def _rejected(descriptor: Descriptor, row: _Row, reason: str) -> Rejected:
+def _reject_row(descriptor: Descriptor, row: DelimitedRow, reason: str) -> Rejected:
     text_ = row.record.rstrip(b"\r\n").decode()
     return Rejected(path=descriptor.path, line=row.line, reason=reason, text=text_)
 
@@ -302,8 +302,8 @@ def _delimiter(fmt: ReadAs, dialect: Dialect) -> str:
 def _boundary(path: str, delimiter: str) -> Callable[[bytes, bool], int]:
     def boundary(data: bytes, final: bool) -> int:
         if not final:
-            return records.last_end(data, delimiter)
-        at = records.unclosed_at(data, delimiter)
+            return records.find_last_end(data, delimiter)
+        at = records.find_unclosed(data, delimiter)
         if at is not None:
             raise UnreadableInput(
                 f"{path}: the quote that opens {data[at : at + 40].decode(errors='replace')!r} is never closed. "
@@ -316,16 +316,16 @@ def _boundary(path: str, delimiter: str) -> Callable[[bytes, bool], int]:
 
 def _head(path: str, delimiter: str, dialect: Dialect) -> bytes:
     """The beginning of the file, up to and with at least its first record that is not blank."""
-    with text.opened(path, dialect) as source:
+    with text.open_text(path, dialect) as source:
         head = b""
         while fresh := source.read(max(1 << 16, len(head))):
             head += fresh
-            if records.last_end(head.removeprefix(_BOM).lstrip(b"\r\n"), delimiter):
+            if records.find_last_end(head.removeprefix(_BOM).lstrip(b"\r\n"), delimiter):
                 break
             if len(head) > text.LONGEST_RECORD_BYTES:
                 raise UnreadableInput(f"{path}: the first line has not ended after {len(head) >> 20} MiB.")
-    end = records.last_end(head, delimiter) or len(head)
-    return text.checked(head[:end], path, 0, 1)
+    end = records.find_last_end(head, delimiter) or len(head)
+    return text.check_utf8(head[:end], path, 0, 1)
 
 
 def _fields(record: bytes, delimiter: str) -> list[str]:
@@ -337,7 +337,7 @@ def _fields(record: bytes, delimiter: str) -> list[str]:
         read_options=pa.csv.ReadOptions(autogenerate_column_names=True, block_size=len(record) + 1),
         parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         convert_options=pa.csv.ConvertOptions(
-            column_types={f"f{index}": pa.string() for index in range(records.field_count(record, delimiter))},
+            column_types={f"f{index}": pa.string() for index in range(records.count_fields(record, delimiter))},
             strings_can_be_null=False,
         ),
     )

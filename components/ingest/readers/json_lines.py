@@ -35,7 +35,7 @@ def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
     Raises:
         UnreadableInput: the file is empty or holds one JSON array instead of lines.
     """
-    with text.opened(path, dialect) as source:
+    with text.open_text(path, dialect) as source:
         head = source.read(1 << 12)
     if not head:
         raise UnreadableInput(f"{path}: the file is empty. It must have one JSON object a line.")
@@ -50,7 +50,7 @@ def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
         return FileLayout(names=(), types=None, descriptors=(whole,))
     pieces = tuple(
         Descriptor(path=path, format=fmt, start=begin, stop=end, first_line=line, size_bytes=end - begin)
-        for begin, end, line in text.cut(whole, dialect, _boundary)
+        for begin, end, line in text.cut_pieces(whole, dialect, _boundary)
     )
     return FileLayout(names=(), types=None, descriptors=pieces or (whole,))
 
@@ -61,7 +61,7 @@ def infer(
     """The narrowest type of each key, also of the known ones: here a value says itself what it is."""
     del known
     types: dict[str, pa.DataType] = {}
-    for number, block in enumerate(text.blocks(descriptor, dialect, _boundary)):
+    for number, block in enumerate(text.read_blocks(descriptor, dialect, _boundary)):
         if number == blocks:
             break
         types = join_all(types, _infer_block(block))
@@ -79,13 +79,13 @@ def read(
     schema = pa.schema([(column.name, column.type) for column in columns])
     # the parser would take a number for an instant; the cast takes only text
     raw = pa.schema([(c.name, pa.string() if pa.types.is_temporal(c.type) else c.type) for c in columns])
-    for block in text.blocks(descriptor, dialect, _boundary):
+    for block in text.read_blocks(descriptor, dialect, _boundary):
         if not block.data.strip():
             continue
         try:
             table = _parse(block.data, raw).cast(schema)
         except (pa.ArrowException, NotImplementedError):
-            table = _parse_with_care(block, descriptor, columns, reject)
+            table = _parse_carefully(block, descriptor, columns, reject)
         yield from table.to_batches()
 
 
@@ -108,7 +108,7 @@ def _boundary(data: bytes, final: bool) -> int:
     return len(data) if final else data.rfind(b"\n") + 1
 
 
-def _infer_block(block: text.Block) -> dict[str, pa.DataType]:
+def _infer_block(block: text.TextBlock) -> dict[str, pa.DataType]:
     if not block.data.strip():
         return {}
     try:
@@ -134,8 +134,8 @@ def _plain(type_: pa.DataType) -> pa.DataType:
     return canonical(type_)
 
 
-def _parse_with_care(
-    block: text.Block, descriptor: Descriptor, columns: Sequence[Column], reject: Callable[[Rejected], None]
+def _parse_carefully(
+    block: text.TextBlock, descriptor: Descriptor, columns: Sequence[Column], reject: Callable[[Rejected], None]
 ) -> pa.Table:
     """Reads a block row by row; finds the line at fault, and rejects what can be rejected."""
     names = {column.name for column in columns}
@@ -174,7 +174,7 @@ def _parse_with_care(
     )
 
 
-def _lines(block: text.Block) -> Iterator[tuple[int, bytes]]:
+def _lines(block: text.TextBlock) -> Iterator[tuple[int, bytes]]:
     for number, raw in enumerate(block.data.split(b"\n"), block.first_line):
         if stripped := raw.strip():
             yield number, stripped

@@ -25,7 +25,7 @@ def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
     Raises:
         UnreadableInput: the file is empty, cut short or no Parquet, or names a column twice.
     """
-    with _opened(path) as file:
+    with _open_file(path) as file:
         schema = file.schema_arrow
         names = schema.names
         repeated = sorted({name for name in names if names.count(name) > 1})
@@ -50,7 +50,7 @@ def infer(
 ) -> dict[str, pa.DataType]:
     """The types of the footer; no row is read."""
     del dialect, blocks
-    with _opened(descriptor.path) as file:
+    with _open_file(descriptor.path) as file:
         return {field.name: canonical(field.type) for field in file.schema_arrow if field.name not in known}
 
 
@@ -63,7 +63,7 @@ def read(
         Misfit: a value does not fit a type that is the previous span's.
     """
     del dialect
-    with _opened(descriptor.path) as file:
+    with _open_file(descriptor.path) as file:
         row = descriptor.first_line
         groups = list(range(descriptor.start, descriptor.stop or 0))
         if not groups:
@@ -80,7 +80,7 @@ def _piece(path: str, fmt: Format, start: int, stop: int, first_row: int, size: 
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[pa.parquet.ParquetFile]:
+def _open_file(path: str) -> Iterator[pa.parquet.ParquetFile]:
     try:
         if Path(path).stat().st_size == 0:
             raise UnreadableInput(f"{path}: the file is empty (0 bytes).")

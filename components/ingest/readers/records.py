@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _QUOTE = ord('"')
 
 
-def last_end(data: bytes, delimiter: str) -> int:
+def find_last_end(data: bytes, delimiter: str) -> int:
     """Where the last complete record in `data` ends; 0 if none does. `data` begins with a record.
 
     Without quotes that is the last newline. Where every quote stands at the edge of a field, a newline ends a record if
@@ -32,7 +32,7 @@ def last_end(data: bytes, delimiter: str) -> int:
     quotes = np.flatnonzero(text == _QUOTE)
     if not _at_edges(text, quotes, delimiter):
         end = 0
-        for end in _ends(data, delimiter):  # noqa: B007 -- the last one is wanted
+        for end in _find_ends(data, delimiter):  # noqa: B007 -- the last one is wanted
             pass
         return end
     newline = data.rfind(b"\n")
@@ -44,13 +44,13 @@ def last_end(data: bytes, delimiter: str) -> int:
     return 0
 
 
-def unclosed_at(data: bytes, delimiter: str) -> int | None:
+def find_unclosed(data: bytes, delimiter: str) -> int | None:
     """Where the quote stands that opens a value which never ends; None if all end. `data` begins with a record."""
     if b'"' not in data:
         return None
     field = _field(delimiter)
     # only what follows the last complete record can hold it
-    pos = last_end(data, delimiter)
+    pos = find_last_end(data, delimiter)
     while pos < len(data):
         match = field.match(data, pos)
         if match is None or (match.end() == pos and data[pos] == _QUOTE):
@@ -67,23 +67,23 @@ def split(data: bytes, delimiter: str) -> list[tuple[int, bytes]]:
     if b'"' not in data and b"\r" not in data:
         lines_of = enumerate(data.splitlines(keepends=True))
         return [(number, record) for number, record in lines_of if record != b"\n"]
-    for end in [*_ends(data, delimiter), len(data)]:
+    for end in [*_find_ends(data, delimiter), len(data)]:
         record = data[start:end]
         if record.strip(b"\r\n"):
             records.append((lines, record))
-        lines += newlines(record)
+        lines += count_newlines(record)
         start = end
     return records
 
 
-def newlines(data: bytes) -> int:
+def count_newlines(data: bytes) -> int:
     """How many lines end in `data`, in any of the three conventions."""
     if b"\r" not in data:
         return data.count(b"\n")
     return data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n")
 
 
-def field_count(record: bytes, delimiter: str) -> int:
+def count_fields(record: bytes, delimiter: str) -> int:
     """How many fields a record has."""
     record = record.rstrip(b"\r\n")
     if b'"' not in record:
@@ -116,7 +116,7 @@ def _at_edges(text: NDArray[np.uint8], quotes: NDArray[np.intp], delimiter: str)
     return bool(opened.all() and closed.all())
 
 
-def _ends(data: bytes, delimiter: str) -> Iterator[int]:
+def _find_ends(data: bytes, delimiter: str) -> Iterator[int]:
     field = _field(delimiter)
     pos = 0
     while True:

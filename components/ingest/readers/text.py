@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, cast
 import pyarrow as pa
 
 from spanwise.components.ingest.readers.descriptor import COMPRESSIONS
-from spanwise.components.ingest.readers.records import newlines
+from spanwise.components.ingest.readers.records import count_newlines
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LONGEST_RECORD_BYTES = 64 << 20
 
 
-class Source(Protocol):
+class TextSource(Protocol):
     """What blocks are read from: the decoded bytes of a file."""
 
     def read(self, size: int, /) -> bytes:
@@ -31,7 +31,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class TextBlock:
     """Whole records of one file."""
 
     data: bytes  #: UTF-8
@@ -50,7 +50,7 @@ def is_plain(path: str, dialect: Dialect) -> bool:
 
 
 @contextmanager
-def opened(path: str, dialect: Dialect) -> Iterator[Source]:
+def open_text(path: str, dialect: Dialect) -> Iterator[TextSource]:
     """The text of a file as UTF-8.
 
     Raises:
@@ -58,7 +58,7 @@ def opened(path: str, dialect: Dialect) -> Iterator[Source]:
     """
     try:
         with pa.input_stream(path, compression=cast("Literal['gzip', 'zstd']", compression_of(path))) as stream:
-            yield stream if _is_utf8(dialect) else _Transcoded(stream, path, dialect)
+            yield stream if _is_utf8(dialect) else TranscodedText(stream, path, dialect)
     except (OSError, pa.ArrowException) as error:
         if isinstance(error, FileNotFoundError):
             raise UnreadableInput(f"{path}: no such file.") from error
@@ -70,7 +70,9 @@ def opened(path: str, dialect: Dialect) -> Iterator[Source]:
         raise UnreadableInput(f"{path}: cannot be read ({error}).") from error
 
 
-def blocks(descriptor: Descriptor, dialect: Dialect, boundary: Callable[[bytes, bool], int]) -> Iterator[Block]:
+def read_blocks(
+    descriptor: Descriptor, dialect: Dialect, boundary: Callable[[bytes, bool], int]
+) -> Iterator[TextBlock]:
     """The piece of a file as blocks of whole records.
 
     `boundary(data, final)` says where the last complete record in `data` ends; `data` begins with a record.
@@ -78,7 +80,7 @@ def blocks(descriptor: Descriptor, dialect: Dialect, boundary: Callable[[bytes, 
     Raises:
         UnreadableInput: also for a record that does not end within `LONGEST_RECORD_BYTES`.
     """
-    with opened(descriptor.path, dialect) as source:
+    with open_text(descriptor.path, dialect) as source:
         if is_plain(descriptor.path, dialect):
             source.seek(descriptor.start)  # type: ignore[attr-defined] # a plain file can be entered anywhere
         else:
@@ -96,8 +98,8 @@ def blocks(descriptor: Descriptor, dialect: Dialect, boundary: Callable[[bytes, 
             if final and data:
                 boundary(data, True)
             if end:
-                yield Block(data=checked(data[:end], descriptor.path, start, line), start=start, first_line=line)
-                line += newlines(data[:end])
+                yield TextBlock(data=check_utf8(data[:end], descriptor.path, start, line), start=start, first_line=line)
+                line += count_newlines(data[:end])
                 start += end
             if final:
                 return
@@ -109,7 +111,7 @@ def blocks(descriptor: Descriptor, dialect: Dialect, boundary: Callable[[bytes, 
                 )
 
 
-def cut(
+def cut_pieces(
     descriptor: Descriptor, dialect: Dialect, boundary: Callable[[bytes, bool], int]
 ) -> Iterator[tuple[int, int, int]]:
     """Cuts a plain file into pieces of whole records: start, stop, first line of each.
@@ -118,7 +120,7 @@ def cut(
     quoted values hold newlines.
     """
     start, line, stop = descriptor.start, descriptor.first_line, descriptor.start
-    for block in blocks(descriptor, dialect, boundary):
+    for block in read_blocks(descriptor, dialect, boundary):
         if stop - start >= dialect.part_bytes:
             yield start, stop, line
             start, line = block.start, block.first_line
@@ -127,7 +129,7 @@ def cut(
         yield start, stop, line
 
 
-def checked(data: bytes, path: str, start: int, line: int) -> bytes:
+def check_utf8(data: bytes, path: str, start: int, line: int) -> bytes:
     """The same bytes, which are valid UTF-8.
 
     Raises:
@@ -138,7 +140,7 @@ def checked(data: bytes, path: str, start: int, line: int) -> bytes:
     try:
         data.decode()
     except UnicodeDecodeError as error:
-        bad_line = line + newlines(data[: error.start])
+        bad_line = line + count_newlines(data[: error.start])
         guess = "utf-16" if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "latin-1"
         raise UnreadableInput(
             f"{path}, line {bad_line}: byte {start + error.start} "
@@ -148,10 +150,10 @@ def checked(data: bytes, path: str, start: int, line: int) -> bytes:
     return data
 
 
-class _Transcoded:
+class TranscodedText:
     """A stream in another encoding, read as UTF-8."""
 
-    def __init__(self, stream: Source, path: str, dialect: Dialect) -> None:
+    def __init__(self, stream: TextSource, path: str, dialect: Dialect) -> None:
         self._stream = stream
         self._path = path
         self._encoding = dialect.encoding
@@ -183,7 +185,7 @@ def _is_utf8(dialect: Dialect) -> bool:
     return dialect.encoding.lower().replace("_", "-") in ("utf-8", "utf8", "utf-8-sig", "ascii", "us-ascii")
 
 
-def _skip(source: Source, size: int) -> None:
+def _skip(source: TextSource, size: int) -> None:
     while size > 0:
         taken = source.read(min(size, 1 << 20))
         if not taken:

@@ -58,7 +58,7 @@ class Records:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Feature:
+class ExampleFeature:
     """One feature in those records that have it."""
 
     name: str
@@ -71,7 +71,7 @@ class Feature:
         return bool((self.counts <= 1).all())
 
 
-def features(records: Records) -> tuple[list[Feature], list[int]]:
+def read_features(records: Records) -> tuple[list[ExampleFeature], list[int]]:
     """The features of the records by name, and the records that are no tf.Example, ascending.
 
     A feature that never has a value of any kind is a feature of nulls. Where a feature is of two kinds, int64 and
@@ -79,12 +79,12 @@ def features(records: Records) -> tuple[list[Feature], list[int]]:
     """
     odd = np.zeros(records.count, dtype=bool)
     entries = _entries(records, odd)
-    found: dict[str, list[_Run]] = {}
+    found: dict[str, list[FeatureRun]] = {}
     for name, run in _by_name(records.data, entries, odd):
         found.setdefault(name, []).append(run)
     found = {name: [kept for run in runs if (kept := run.without(odd))] for name, runs in found.items()}
     bad = _read_slowly(records, odd, found)
-    whole = [_joined(name, runs) for name, runs in sorted(found.items()) if runs]
+    whole = [_join_runs(name, runs) for name, runs in sorted(found.items()) if runs]
     return whole, bad
 
 
@@ -111,7 +111,7 @@ class _Entries:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Run:
+class FeatureRun:
     """Values of one feature and kind."""
 
     kind: int
@@ -119,7 +119,7 @@ class _Run:
     counts: Ints
     values: pa.Array[Any]
 
-    def without(self, odd: Flags) -> _Run | None:
+    def without(self, odd: Flags) -> FeatureRun | None:
         """The run without the records that are odd; None when none is left."""
         drop = odd[self.rows]
         if not drop.any():
@@ -127,7 +127,9 @@ class _Run:
         if drop.all():
             return None
         kept = pa.array(np.repeat(~drop, self.counts))
-        return _Run(kind=self.kind, rows=self.rows[~drop], counts=self.counts[~drop], values=self.values.filter(kept))
+        return FeatureRun(
+            kind=self.kind, rows=self.rows[~drop], counts=self.counts[~drop], values=self.values.filter(kept)
+        )
 
 
 def _entries(records: Records, odd: Flags) -> _Entries:
@@ -197,7 +199,7 @@ def _message(data: Bytes, at: Ints, tag: int | None) -> tuple[Ints, Ints, Flags]
 # --- by name
 
 
-def _by_name(data: Bytes, entries: _Entries, odd: Flags) -> list[tuple[str, _Run]]:
+def _by_name(data: Bytes, entries: _Entries, odd: Flags) -> list[tuple[str, FeatureRun]]:
     if not entries.row.size:
         return []
     names, ids = _named(data, entries, odd)
@@ -248,12 +250,12 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 # --- values
 
 
-def _run(data: Bytes, entries: _Entries, kind: int, odd: Flags) -> _Run:
+def _run(data: Bytes, entries: _Entries, kind: int, odd: Flags) -> FeatureRun:
     if kind == 0:
         none = np.zeros(len(entries.row), dtype=np.int64)
-        return _Run(kind=kind, rows=entries.row, counts=none, values=pa.array([], pa.null()))
+        return FeatureRun(kind=kind, rows=entries.row, counts=none, values=pa.array([], pa.null()))
     counts, values = {_BYTES: _bytes, _FLOATS: _floats, _INTS: _whole}[kind](data, entries, odd)
-    return _Run(kind=kind, rows=entries.row, counts=counts, values=values)
+    return FeatureRun(kind=kind, rows=entries.row, counts=counts, values=values)
 
 
 def _packed(data: Bytes, entries: _Entries, odd: Flags) -> tuple[Ints, Ints]:
@@ -351,7 +353,7 @@ class _NoExample(Exception):
     """The bytes are no tf.Example."""
 
 
-def _read_slowly(records: Records, odd: Flags, found: dict[str, list[_Run]]) -> list[int]:
+def _read_slowly(records: Records, odd: Flags, found: dict[str, list[FeatureRun]]) -> list[int]:
     """Adds the records that were put down otherwise; returns those that are no tf.Example."""
     bad = []
     slow: dict[tuple[str, int], list[tuple[int, list[Any]]]] = {}
@@ -365,7 +367,7 @@ def _read_slowly(records: Records, odd: Flags, found: dict[str, list[_Run]]) -> 
             slow.setdefault((name, kind), []).append((row, list(values)))
     for (name, kind), rows in slow.items():
         type_ = _KINDS.get(kind, pa.null())
-        run = _Run(
+        run = FeatureRun(
             kind=kind,
             rows=np.array([row for row, _ in rows], dtype=np.int64),
             counts=np.array([len(values) for _, values in rows], dtype=np.int64),
@@ -468,7 +470,7 @@ def _signed(value: int) -> int:
 # --- together
 
 
-def _joined(name: str, runs: Sequence[_Run]) -> Feature:
+def _join_runs(name: str, runs: Sequence[FeatureRun]) -> ExampleFeature:
     """The runs of a feature as one, in the order of the records."""
     rows = np.concatenate([run.rows for run in runs])
     counts = np.concatenate([run.counts for run in runs])
@@ -480,7 +482,7 @@ def _joined(name: str, runs: Sequence[_Run]) -> Feature:
         order = np.argsort(rows, kind="stable")
         rows, counts = rows[order], counts[order]
         values = values.take(_places(begins[order], counts))
-    return Feature(name=name, rows=rows, counts=counts, values=values)
+    return ExampleFeature(name=name, rows=rows, counts=counts, values=values)
 
 
 def _common_type(types: set[pa.DataType]) -> pa.DataType:

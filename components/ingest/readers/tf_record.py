@@ -29,7 +29,7 @@ from spanwise.components.ingest.readers.columns import (
     single,
 )
 from spanwise.components.ingest.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
-from spanwise.components.ingest.readers.tf_example import Feature, Records, features
+from spanwise.components.ingest.readers.tf_example import ExampleFeature, Records, read_features
 from spanwise.orchestrator.errors import UnreadableInput
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _CHUNK_BYTES = 1 << 20
 _ANY_WINDOW = 47
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """What records are read from: the decompressed bytes of a file."""
 
     def read(self, size: int, /) -> bytes:
@@ -56,7 +56,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Block:
+class RecordBlock:
     """Whole records."""
 
     records: Records
@@ -75,14 +75,14 @@ def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
         raise UnreadableInput(f"{path}: the file is empty (0 bytes).")
     whole = Descriptor(path=path, format=fmt, start=0, stop=None, first_line=1, size_bytes=size)
     pieces = [whole]
-    with _opened(path) as source:
-        if isinstance(source, _Plain) and size > dialect.part_bytes:
+    with _open_file(path) as source:
+        if isinstance(source, PlainRecords) and size > dialect.part_bytes:
             pieces = [
                 Descriptor(path=path, format=fmt, start=begin, stop=end, first_line=row, size_bytes=end - begin)
-                for begin, end, row in _cut(source, size, dialect.part_bytes, path)
+                for begin, end, row in _cut_pieces(source, size, dialect.part_bytes, path)
             ]
         else:
-            _length(source.read(_HEAD.size), path, 1, 0)
+            _read_length(source.read(_HEAD.size), path, 1, 0)
     return FileLayout(names=(), types=None, descriptors=tuple(pieces))
 
 
@@ -98,15 +98,15 @@ def infer(
     """
     del known
     types: dict[str, pa.DataType] = {}
-    for number, block in enumerate(_blocks(descriptor, dialect)):
+    for number, block in enumerate(_read_blocks(descriptor, dialect)):
         if number == blocks:
             break
         found = {}
-        for feature in features(block.records)[0]:
+        for feature in read_features(block.records)[0]:
             found[feature.name] = _type(feature, dialect)
             kinds = {_is_text(found[feature.name]), _is_text(types.get(feature.name, pa.null()))}
             if {True, False} <= kinds or pa.types.is_string(feature.values.type):
-                raise _mixed(descriptor.path, feature.name)
+                raise _mixed_error(descriptor.path, feature.name)
         types = join_all(types, found)
     return dict(sorted(types.items()))
 
@@ -120,8 +120,8 @@ def read(
         Misfit: a value does not fit a type that was inferred, or is the previous span's.
         UnreadableInput: the piece is damaged.
     """
-    for block in _blocks(descriptor, dialect):
-        found, bad = features(block.records)
+    for block in _read_blocks(descriptor, dialect):
+        found, bad = read_features(block.records)
         named = {feature.name: feature for feature in found}
         if not named.keys() <= {column.name for column in columns}:
             raise Misfit(None)
@@ -139,7 +139,7 @@ def read(
             if good.num_rows:
                 yield fit(good, columns, descriptor, block.first_row + start, reject)
             if record < rows:
-                reject(_refused(block, record, descriptor.path))
+                reject(_reject(block, record, descriptor.path))
             start = record + 1
 
 
@@ -157,7 +157,7 @@ def settle(found: pa.DataType, previous: str | None) -> pa.DataType:
     return next((type_ for type_ in wider if str(type_) == previous), plain)
 
 
-def _type(feature: Feature, dialect: Dialect) -> pa.DataType:
+def _type(feature: ExampleFeature, dialect: Dialect) -> pa.DataType:
     inner = feature.values.type
     if pa.types.is_binary(inner) and dialect.bytes_as_text and _is_utf8(feature.values):
         inner = pa.string()
@@ -178,21 +178,23 @@ def _is_utf8(values: pa.Array[Any]) -> bool:
     return True
 
 
-def _mixed(path: str, name: str) -> UnreadableInput:
+def _mixed_error(path: str, name: str) -> UnreadableInput:
     return UnreadableInput(
         f"{path}: the feature '{name}' has numbers in some records and bytes in others. "
         "Correct the program that writes it."
     )
 
 
-def _refused(block: _Block, record: int, path: str) -> Rejected:
+def _reject(block: RecordBlock, record: int, path: str) -> Rejected:
     raw = block.records.data[block.records.starts[record] : block.records.ends[record]][:_SHOWN_BYTES]
     return Rejected(
         path=path, line=block.first_row + record, reason="not a tf.Example", text=f"hexadecimal {raw.tobytes().hex()}"
     )
 
 
-def _column(feature: Feature, rows: int, column: Column, descriptor: Descriptor, first_row: int) -> pa.Array[Any]:
+def _column(
+    feature: ExampleFeature, rows: int, column: Column, descriptor: Descriptor, first_row: int
+) -> pa.Array[Any]:
     """The feature as a column: a list for each record if the column has lists, else a value."""
     nested = pa.types.is_list(column.type)
     values = _values(feature, column, element_type(column.type) if nested else column.type, descriptor, first_row)
@@ -214,7 +216,7 @@ def _column(feature: Feature, rows: int, column: Column, descriptor: Descriptor,
 
 
 def _values(
-    feature: Feature, column: Column, wanted: pa.DataType, descriptor: Descriptor, first_row: int
+    feature: ExampleFeature, column: Column, wanted: pa.DataType, descriptor: Descriptor, first_row: int
 ) -> pa.Array[Any]:
     """All values of the feature, text as such where text is wanted; refuses what no conversion should hide."""
     values = feature.values
@@ -229,14 +231,14 @@ def _values(
             raise Misfit(column.name, where and f"{where} (bytes that are not UTF-8)")
         return values.view(pa.string())
     if pa.types.is_string(values.type) or (where is None and _is_text(wanted) and _is_text(values.type) is False):
-        raise _mixed(descriptor.path, column.name)
+        raise _mixed_error(descriptor.path, column.name)
     fits = join(values.type, wanted) == wanted if where is None else reads_as(values.type, wanted)
     if not fits:
         raise Misfit(column.name, where and f"{where} ({values.type})")
     return values
 
 
-def _lists(feature: Feature, values: pa.Array[Any], rows: int) -> pa.Array[Any]:
+def _lists(feature: ExampleFeature, values: pa.Array[Any], rows: int) -> pa.Array[Any]:
     counts = np.zeros(rows, dtype=np.int64)
     counts[feature.rows] = feature.counts
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
@@ -251,10 +253,10 @@ def _lists(feature: Feature, values: pa.Array[Any], rows: int) -> pa.Array[Any]:
 # --- records in a file
 
 
-def _blocks(descriptor: Descriptor, dialect: Dialect) -> Iterator[_Block]:
+def _read_blocks(descriptor: Descriptor, dialect: Dialect) -> Iterator[RecordBlock]:
     """The records of the piece, about `block_bytes` together, each checked."""
-    with _opened(descriptor.path) as source:
-        if isinstance(source, _Plain):
+    with _open_file(descriptor.path) as source:
+        if isinstance(source, PlainRecords):
             source.seek(descriptor.start)
         at, row = descriptor.start, descriptor.first_line
         while True:
@@ -265,12 +267,12 @@ def _blocks(descriptor: Descriptor, dialect: Dialect) -> Iterator[_Block]:
                 head = source.read(_HEAD.size)
                 if not head:
                     break
-                size = _length(head, descriptor.path, row, at)
+                size = _read_length(head, descriptor.path, row, at)
                 body = source.read(size + _FOOT.size)
                 if len(body) != size + _FOOT.size:
-                    raise _cut_short(descriptor.path, row, at)
+                    raise _cut_short_error(descriptor.path, row, at)
                 data = body[:size]
-                if _masked(data) != _FOOT.unpack_from(body, size)[0]:
+                if _mask_checksum(data) != _FOOT.unpack_from(body, size)[0]:
                     raise UnreadableInput(
                         f"{descriptor.path}, record {row}, at byte {at}: its checksum is wrong, so its bytes are "
                         "damaged. Copy the file again, and check it at its origin."
@@ -281,18 +283,18 @@ def _blocks(descriptor: Descriptor, dialect: Dialect) -> Iterator[_Block]:
                 row += 1
             if not parts:
                 return
-            yield _Block(records=Records.of(parts), first_row=first_row, start=start)
+            yield RecordBlock(records=Records.of(parts), first_row=first_row, start=start)
 
 
-def _cut(source: Source, size: int, part_bytes: int, path: str) -> Iterator[tuple[int, int, int]]:
+def _cut_pieces(source: RecordSource, size: int, part_bytes: int, path: str) -> Iterator[tuple[int, int, int]]:
     """Start, end and first record of each piece; only lengths are read."""
-    assert isinstance(source, _Plain)
+    assert isinstance(source, PlainRecords)
     start, first_row, at, row = 0, 1, 0, 1
     while at < size:
         source.seek(at)
-        end = at + _HEAD.size + _length(source.read(_HEAD.size), path, row, at) + _FOOT.size
+        end = at + _HEAD.size + _read_length(source.read(_HEAD.size), path, row, at) + _FOOT.size
         if end > size:
-            raise _cut_short(path, row, at)
+            raise _cut_short_error(path, row, at)
         if at > start and end - start > part_bytes:
             yield start, at, first_row
             start, first_row = at, row
@@ -300,29 +302,29 @@ def _cut(source: Source, size: int, part_bytes: int, path: str) -> Iterator[tupl
     yield start, at, first_row
 
 
-def _length(head: bytes, path: str, row: int, at: int) -> int:
+def _read_length(head: bytes, path: str, row: int, at: int) -> int:
     if len(head) != _HEAD.size:
-        raise _cut_short(path, row, at)
+        raise _cut_short_error(path, row, at)
     size, checksum = _HEAD.unpack(head)
-    if _masked(head[:8]) != checksum or size > LONGEST_RECORD_BYTES:
+    if _mask_checksum(head[:8]) != checksum or size > LONGEST_RECORD_BYTES:
         what = "not a TFRecord file" if row == 1 else f"record {row}, at byte {at}: the checksum of its length is wrong"
         raise UnreadableInput(f"{path}: {what}. Copy the file again, and check it at its origin.")
     return int(size)
 
 
-def _cut_short(path: str, row: int, at: int) -> UnreadableInput:
+def _cut_short_error(path: str, row: int, at: int) -> UnreadableInput:
     return UnreadableInput(
         f"{path}: the file ends inside record {row}, which begins at byte {at}. "
         "Was it copied while still being written? Copy it again."
     )
 
 
-def _masked(data: bytes) -> int:
+def _mask_checksum(data: bytes) -> int:
     crc = int(google_crc32c.value(data))
     return (((crc >> 15) | (crc << 17)) + _MASK) & 0xFFFFFFFF
 
 
-class _Plain:
+class PlainRecords:
     """A file that can be entered at any record."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -335,7 +337,7 @@ class _Plain:
         self._file.seek(at)
 
 
-class _Compressed:
+class CompressedRecords:
     """A gzip or zlib file, or several after one another, as what it holds."""
 
     def __init__(self, file: IO[bytes], path: str) -> None:
@@ -383,15 +385,15 @@ def _size(path: str) -> int:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[Source]:
+def _open_file(path: str) -> Iterator[RecordSource]:
     """The records of a file. Whether it is compressed is told by its first bytes, not by its name."""
     try:
         with Path(path).open("rb") as file:
             head = file.read(_HEAD.size)
             file.seek(0)
-            plain = len(head) == _HEAD.size and _masked(head[:8]) == _HEAD.unpack(head)[1]
+            plain = len(head) == _HEAD.size and _mask_checksum(head[:8]) == _HEAD.unpack(head)[1]
             zipped = head[:2] == b"\x1f\x8b" or (head[:1] == b"\x78" and int.from_bytes(head[:2], "big") % 31 == 0)
-            yield _Compressed(file, path) if zipped and not plain else _Plain(file)
+            yield CompressedRecords(file, path) if zipped and not plain else PlainRecords(file)
     except OSError as error:
         raise UnreadableInput(f"{path}: cannot be read ({error.strerror}).") from error
     except zlib.error as error:

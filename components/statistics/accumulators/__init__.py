@@ -17,12 +17,11 @@ from spanwise.components.statistics.accumulators.extrema import Extrema
 from spanwise.components.statistics.accumulators.frequent import Frequent, Occurrence
 from spanwise.components.statistics.accumulators.moments import Moments
 from spanwise.components.statistics.accumulators.quantiles import Quantiles
-from spanwise.components.statistics.accumulators.value_counts import Counted, counted
+from spanwise.components.statistics.accumulators.value_counts import ValueCounts, count_values
 from spanwise.components.statistics.accumulators.vocabulary import Vocabulary
 
 __all__ = [
     "Accumulator",
-    "Counted",
     "Distinct",
     "Extrema",
     "Frequent",
@@ -30,8 +29,9 @@ __all__ = [
     "Occurrence",
     "Quantiles",
     "State",
+    "ValueCounts",
     "Vocabulary",
-    "counted",
+    "count_values",
     "from_bytes",
     "to_bytes",
 ]

@@ -27,7 +27,7 @@ class Accumulator(Protocol):
     def state(self) -> State: ...
 
     @classmethod
-    def of_state(cls, state: State) -> Self: ...
+    def from_state(cls, state: State) -> Self: ...
 
 
 A = TypeVar("A", bound=Accumulator)
@@ -41,7 +41,7 @@ def to_bytes(accumulator: Accumulator) -> bytes:
 
 def from_bytes(kind: type[A], kept: bytes) -> A:
     """What `to_bytes` kept."""
-    return kind.of_state(json.loads(kept))
+    return kind.from_state(json.loads(kept))
 
 
 def text(raw: bytes) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from spanwise.components.statistics.accumulators.accumulator import State, raw, text
-from spanwise.components.statistics.accumulators.value_counts import Numbers, counted, listed, texts
+from spanwise.components.statistics.accumulators.value_counts import NumberArray, count_texts, count_values, to_list
 
 LOG_SIZE = 12
 
@@ -29,15 +29,15 @@ class Distinct:
     @classmethod
     def accumulate(cls, values: pa.Array[Any]) -> Self:
         if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-            return cls.of_texts(listed(texts(values)[0]))
-        return cls.of_numbers(counted(values).values)
+            return cls.from_texts(to_list(count_texts(values)[0]))
+        return cls.from_numbers(count_values(values).values)
 
     @classmethod
-    def of_texts(cls, values: Iterable[str]) -> Self:
+    def from_texts(cls, values: Iterable[str]) -> Self:
         return cls._of(value or "\0" for value in values)  # the sketch takes no empty text
 
     @classmethod
-    def of_numbers(cls, values: Numbers) -> Self:
+    def from_numbers(cls, values: NumberArray) -> Self:
         # above 2^63 a number is told by its bits; the sketch takes signed ones
         return cls._of((values.view(np.int64) if values.dtype == np.uint64 else values).tolist())
 
@@ -66,5 +66,5 @@ class Distinct:
         return {"hll": text(self.sketch)}
 
     @classmethod
-    def of_state(cls, state: State) -> Self:
+    def from_state(cls, state: State) -> Self:
         return cls(raw(state, "hll"))

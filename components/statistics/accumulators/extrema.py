@@ -8,7 +8,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from spanwise.components.statistics.accumulators.accumulator import State
-from spanwise.components.statistics.accumulators.value_counts import Counted, counted
+from spanwise.components.statistics.accumulators.value_counts import ValueCounts, count_values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,10 +20,10 @@ class Extrema:
 
     @classmethod
     def accumulate(cls, values: pa.Array[Any]) -> Self:
-        return cls.of_counted(counted(values))
+        return cls.from_counts(count_values(values))
 
     @classmethod
-    def of_counted(cls, found: Counted) -> Self:
+    def from_counts(cls, found: ValueCounts) -> Self:
         if not found.values.size:
             return cls()
         return cls(least=found.values[0].item(), greatest=found.values[-1].item())
@@ -37,7 +37,7 @@ class Extrema:
         return {"least": self.least, "greatest": self.greatest}
 
     @classmethod
-    def of_state(cls, state: State) -> Self:
+    def from_state(cls, state: State) -> Self:
         least, greatest = state["least"], state["greatest"]
         assert isinstance(least, int | float | None)
         assert isinstance(greatest, int | float | None)

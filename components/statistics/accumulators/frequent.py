@@ -10,7 +10,7 @@ import datasketches
 import pyarrow as pa
 
 from spanwise.components.statistics.accumulators.accumulator import State, raw, text
-from spanwise.components.statistics.accumulators.value_counts import listed, texts
+from spanwise.components.statistics.accumulators.value_counts import count_texts, to_list
 
 LOG_SIZE = 11
 LONGEST = 200
@@ -37,11 +37,11 @@ class Frequent:
 
     @classmethod
     def accumulate(cls, values: pa.Array[Any]) -> Self:
-        found, counts = texts(values)
-        return cls.of_counts(listed(found), listed(counts))
+        found, counts = count_texts(values)
+        return cls.from_counts(to_list(found), to_list(counts))
 
     @classmethod
-    def of_counts(cls, values: Iterable[str], counts: Iterable[int]) -> Self:
+    def from_counts(cls, values: Iterable[str], counts: Iterable[int]) -> Self:
         sketch = datasketches.frequent_strings_sketch(LOG_SIZE)
         update = sketch.update
         for value, count in zip(values, counts, strict=True):
@@ -79,7 +79,7 @@ class Frequent:
         return {"frequent": text(self.sketch)}
 
     @classmethod
-    def of_state(cls, state: State) -> Self:
+    def from_state(cls, state: State) -> Self:
         return cls(raw(state, "frequent"))
 
     def _open(self) -> datasketches.frequent_strings_sketch:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from spanwise.components.statistics.accumulators.accumulator import State, number, whole
-from spanwise.components.statistics.accumulators.value_counts import Counted, counted
+from spanwise.components.statistics.accumulators.value_counts import ValueCounts, count_values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +27,10 @@ class Moments:
 
     @classmethod
     def accumulate(cls, values: pa.Array[Any]) -> Self:
-        return cls.of_counted(counted(values))
+        return cls.from_counts(count_values(values))
 
     @classmethod
-    def of_counted(cls, found: Counted) -> Self:
+    def from_counts(cls, found: ValueCounts) -> Self:
         count = found.count
         if not count:
             return cls()
@@ -60,7 +60,7 @@ class Moments:
         return {"count": self.count, "mean": mean, "m2": m2}
 
     @classmethod
-    def of_state(cls, state: State) -> Self:
+    def from_state(cls, state: State) -> Self:
         mean = math.nan if state["mean"] is None else number(state, "mean")
         m2 = math.inf if state["m2"] is None else number(state, "m2")
         return cls(count=whole(state, "count"), mean=mean, m2=m2)

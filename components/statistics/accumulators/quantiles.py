@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spanwise.components.statistics.accumulators.accumulator import State, raw, text, whole
-from spanwise.components.statistics.accumulators.value_counts import Counted, counted
+from spanwise.components.statistics.accumulators.value_counts import ValueCounts, count_values
 
 CAPACITY = 1024
 """A level holds fewer values than this; a power of 2."""
@@ -42,10 +42,10 @@ class Quantiles:
 
     @classmethod
     def accumulate(cls, values: pa.Array[Any]) -> Self:
-        return cls.of_counted(counted(values))
+        return cls.from_counts(count_values(values))
 
     @classmethod
-    def of_counted(cls, found: Counted) -> Self:
+    def from_counts(cls, found: ValueCounts) -> Self:
         count = found.count
         top = (count // CAPACITY).bit_length()
         ends = np.cumsum(found.counts)
@@ -117,7 +117,7 @@ class Quantiles:
         }
 
     @classmethod
-    def of_state(cls, state: State) -> Self:
+    def from_state(cls, state: State) -> Self:
         values = np.frombuffer(raw(state, "values"), "<f8").astype(np.float64)
         sizes = state["sizes"]
         assert isinstance(sizes, list)

@@ -13,16 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-Numbers: TypeAlias = "NDArray[np.int64 | np.uint64 | np.float64]"
+NumberArray: TypeAlias = "NDArray[np.int64 | np.uint64 | np.float64]"
 
 _DENSE = 4  # integers within so many times their number are counted, which is faster than sorting
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Counted:
+class ValueCounts:
     """The distinct finite numbers of a batch."""
 
-    values: Numbers  #: ascending
+    values: NumberArray  #: ascending
     counts: NDArray[np.int64]
     nan: int = 0
     infinite: int = 0
@@ -33,13 +33,13 @@ class Counted:
         return int(self.counts.sum())
 
 
-def counted(array: pa.Array[Any]) -> Counted:
+def count_values(array: pa.Array[Any]) -> ValueCounts:
     """Counts the numbers of an array; nulls are left out, NaN and infinities counted apart.
 
     Booleans count as 0 and 1, decimals as the nearest double, dates and times as their whole number of units since
     the epoch or midnight.
     """
-    values = numbers(array)
+    values = to_numbers(array)
     if values.dtype != np.float64:
         return _integers(values)
     finite = np.isfinite(values)
@@ -47,10 +47,10 @@ def counted(array: pa.Array[Any]) -> Counted:
         return _sorted(values)
     nan = int(np.isnan(values).sum())
     kept = _sorted(values[finite])
-    return Counted(values=kept.values, counts=kept.counts, nan=nan, infinite=int(values.size - finite.sum()) - nan)
+    return ValueCounts(values=kept.values, counts=kept.counts, nan=nan, infinite=int(values.size - finite.sum()) - nan)
 
 
-def numbers(array: pa.Array[Any]) -> Numbers:
+def to_numbers(array: pa.Array[Any]) -> NumberArray:
     """The values that are there, as int64, uint64 or float64."""
     kind = array.type
     array = array.drop_null()
@@ -68,41 +68,41 @@ def numbers(array: pa.Array[Any]) -> Numbers:
     return np.asarray(found, np.float64)
 
 
-def _integers(values: Numbers) -> Counted:
+def _integers(values: NumberArray) -> ValueCounts:
     if not values.size:
-        return Counted(values=values, counts=np.empty(0, np.int64))
+        return ValueCounts(values=values, counts=np.empty(0, np.int64))
     least, most = int(values.min()), int(values.max())
     if most - least > _DENSE * values.size:
         return _sorted(values)
     counts = np.bincount((values - values.dtype.type(least)).astype(np.int64))
     (found,) = np.nonzero(counts)
-    return Counted(values=np.add(found, least, dtype=values.dtype, casting="unsafe"), counts=counts[found])
+    return ValueCounts(values=np.add(found, least, dtype=values.dtype, casting="unsafe"), counts=counts[found])
 
 
-def _sorted(values: Numbers) -> Counted:
+def _sorted(values: NumberArray) -> ValueCounts:
     ordered = np.sort(values)
     first = np.empty(ordered.size, np.bool_)
     first[:1] = True
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     (starts,) = np.nonzero(first)
-    return Counted(values=ordered[starts], counts=np.diff(starts, append=ordered.size).astype(np.int64))
+    return ValueCounts(values=ordered[starts], counts=np.diff(starts, append=ordered.size).astype(np.int64))
 
 
-def of_weights(values: pa.Array[Any], counts: pa.Array[Any]) -> Counted:
+def count_weighted(values: pa.Array[Any], counts: pa.Array[Any]) -> ValueCounts:
     """Counts numbers that come with how often each occurs, such as the lengths of distinct texts."""
     numbers_, weights = np.asarray(values), np.asarray(counts)
     if not numbers_.size:
-        return Counted(values=numbers_.astype(np.int64), counts=np.empty(0, np.int64))
+        return ValueCounts(values=numbers_.astype(np.int64), counts=np.empty(0, np.int64))
     found, place = np.unique(numbers_, return_inverse=True)
-    return Counted(values=found.astype(np.int64), counts=np.bincount(place, weights=weights).astype(np.int64))
+    return ValueCounts(values=found.astype(np.int64), counts=np.bincount(place, weights=weights).astype(np.int64))
 
 
-def texts(array: pa.Array[Any]) -> tuple[pa.StringArray, pa.Int64Array]:
+def count_texts(array: pa.Array[Any]) -> tuple[pa.StringArray, pa.Int64Array]:
     """The distinct values of an array of text, in order of appearance, and how often each occurs."""
     found = pc.value_counts(array.drop_null())
     return cast("pa.StringArray", found.field("values")), cast("pa.Int64Array", found.field("counts"))
 
 
-def listed(array: pa.Array[Any]) -> list[Any]:
+def to_list(array: pa.Array[Any]) -> list[Any]:
     """The values of an array without nulls."""
     return array.to_pylist()

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from spanwise.components.statistics.accumulators.accumulator import State, raw, text
 from spanwise.components.statistics.accumulators.frequent import Occurrence
-from spanwise.components.statistics.accumulators.value_counts import listed, texts
+from spanwise.components.statistics.accumulators.value_counts import count_texts, to_list
 
 
 def _nothing() -> pa.Table:
@@ -25,7 +25,7 @@ class Vocabulary:
 
     @classmethod
     def accumulate(cls, values: pa.Array[Any]) -> Self:
-        found, counts = texts(values.cast(pa.string()))
+        found, counts = count_texts(values.cast(pa.string()))
         return cls(_grouped(pa.table({"value": found, "count": counts})))
 
     def merge(self, other: Self) -> Self:
@@ -35,7 +35,7 @@ class Vocabulary:
         """The values that occur `at_least` so often, the most frequent first, equals by their bytes."""
         kept = self.table.filter(pc.field("count") >= at_least)
         ordered = kept.sort_by([("count", "descending"), ("value", "ascending")]).slice(0, most)
-        values, counts = listed(ordered["value"].combine_chunks()), listed(ordered["count"].combine_chunks())
+        values, counts = to_list(ordered["value"].combine_chunks()), to_list(ordered["count"].combine_chunks())
         return tuple(Occurrence(value, count) for value, count in zip(values, counts, strict=True))
 
     def __len__(self) -> int:
@@ -48,7 +48,7 @@ class Vocabulary:
         return {"arrow": text(buffer.getvalue().to_pybytes())}
 
     @classmethod
-    def of_state(cls, state: State) -> Self:
+    def from_state(cls, state: State) -> Self:
         with pa.ipc.open_stream(raw(state, "arrow")) as stream:
             return cls(stream.read_all())
 

@@ -82,8 +82,8 @@ def answer(examples, *, exact_rows=10**6, runner=None, options=None, scratch=Pat
         "replicates": 6,
         **question,
     }
-    asked = Question(schema=rows.columns_of(examples, "eval"), **wanted)
-    parts = rows.parts(examples, "eval")
+    asked = Question(schema=rows.read_schema(examples, "eval"), **wanted)
+    parts = rows.list_parts(examples, "eval")
     return measured(asked, parts, exact_rows=exact_rows, runner=runner, options=options or {}, scratch=scratch)
 
 
@@ -128,7 +128,7 @@ def test_batches_change_nothing(lake, exact, size):
     """Neither a figure nor its replicates depend on the size of the batches."""
     if size == 1:
         examples, _ = lake
-        few = [rows.parts(examples, "eval")[0]]
+        few = [rows.list_parts(examples, "eval")[0]]
         one, other = (
             [merged(measurement._kept(part, question_of(examples, batch_rows=n))) for part in few] for n in (1, 64)
         )
@@ -139,7 +139,7 @@ def test_batches_change_nothing(lake, exact, size):
 
 def question_of(examples, **question):
     return Question(
-        schema=rows.columns_of(examples, "eval"),
+        schema=rows.read_schema(examples, "eval"),
         label="y",
         predict_fn=column,
         models={"new": Path("new")},

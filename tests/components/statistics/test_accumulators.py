@@ -19,7 +19,7 @@ from spanwise.components.statistics.accumulators import (
     Occurrence,
     Quantiles,
     Vocabulary,
-    counted,
+    count_values,
     from_bytes,
     to_bytes,
 )
@@ -110,7 +110,7 @@ def test_sums_of_doubles_do_not_overflow():
 
 def test_nan_and_infinities_are_counted_apart():
     """What is no finite number takes part in no figure, and is counted."""
-    found = counted(pa.array([1.0, math.nan, math.inf, -math.inf, None, 1.0]))
+    found = count_values(pa.array([1.0, math.nan, math.inf, -math.inf, None, 1.0]))
 
     assert (found.count, found.nan, found.infinite) == (2, 1, 2)
     assert found.values.tolist() == [1.0]
@@ -131,7 +131,7 @@ def test_nan_and_infinities_are_counted_apart():
 )
 def test_every_type_that_is_a_number_is_counted_as_one(values, expected):
     """Booleans, decimals, dates and times are numbers too; 64 bits stay 64 bits."""
-    assert counted(values).values.tolist() == expected
+    assert count_values(values).values.tolist() == expected
 
 
 def test_few_values_have_exact_quantiles():

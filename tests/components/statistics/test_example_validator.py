@@ -18,11 +18,10 @@ from spanwise.components.statistics.anomalies import (
     worst,
     write,
 )
-from spanwise.components.statistics.schema import Check, FeatureSchema, Schema, Severity
-from spanwise.components.statistics.span_statistics import Split, Statistics, count_column
-from spanwise.orchestrator import Component, Input, InputError, Output, ParameterError, Report, State, past
+from spanwise.components.statistics.schema import AnomalyCheck, DataSchema, FeatureSchema, Severity
+from spanwise.components.statistics.span_statistics import SpanStatistics, SplitStatistics, count_column
+from spanwise.orchestrator import Component, Input, InputError, Output, ParameterError, Report, Schema, State, past
 from spanwise.orchestrator import Examples as ExamplesArtifact
-from spanwise.orchestrator import Schema as SchemaArtifact
 from spanwise.resolvers import Latest, Previous
 from tests.components.day import Day
 from tests.components.flow import Bench, only
@@ -32,18 +31,18 @@ def split(name="train", **columns):
     """Statistics of one split with these columns."""
     arrays = {column: pa.array(values) for column, values in columns.items()}
     found = {f.name: f for column, values in arrays.items() for f in count_column(column, values)}
-    return Split(name=name, rows=max(map(len, arrays.values()), default=0), features=found)
+    return SplitStatistics(name=name, rows=max(map(len, arrays.values()), default=0), features=found)
 
 
 def span(*splits, **columns):
     """Statistics of these splits, or of one with these columns."""
     found = splits or (split(**columns),)
-    return Statistics(splits={s.name: s for s in found})
+    return SpanStatistics(splits={s.name: s for s in found})
 
 
 def schema(**features):
     """A schema of these features."""
-    return Schema(features={name: FeatureSchema(**{"type": "int64", **said}) for name, said in features.items()})
+    return DataSchema(features={name: FeatureSchema(**{"type": "int64", **said}) for name, said in features.items()})
 
 
 def only_anomaly(*given, **known):
@@ -60,18 +59,28 @@ def test_a_span_as_expected_has_no_anomalies():
 
 
 ODD = [
-    ({"y": [1]}, {"x": {}, "y": {}}, Check.MISSING_COLUMN, "it is gone; it was int64"),
-    ({"x": [1], "y": [1]}, {"x": {}}, Check.NEW_COLUMN, "the schema does not know it; it is int64"),
-    ({"x": ["1"]}, {"x": {}}, Check.TYPE, "it is string; it should be int64"),
-    ({"x": [1, None]}, {"x": {"present": 0.9}}, Check.MISSING_VALUES, "50.00% of 2 are missing; 10.00% may be"),
-    ({"x": pa.nulls(2)}, {"x": {}}, Check.MISSING_VALUES, "100.00% of 2 are missing"),
-    ({"x": [math.nan, 1.0]}, {"x": {"type": "double"}}, Check.NOT_FINITE, "1 NaN and 0 infinite"),
-    ({"x": ["a", "c"]}, {"x": {"type": "string", "values": ("a", "b")}}, Check.VALUES, "1 values .50.00%. .*: 'c' .1."),
-    ({"x": [1, 20]}, {"x": {"max": 9}}, Check.RANGE, "from 1 to 20; any to 9 is allowed. About 50.00%"),
-    ({"x": [-1, 2]}, {"x": {"min": 0}}, Check.RANGE, "from -1 to 2; 0 to any is allowed"),
-    ({"x": [[]]}, {"x": {"type": "list<item: null>", "min_length": 1}}, Check.LENGTH, "the shortest has length 0"),
-    ({"x": ["abc"]}, {"x": {"type": "string", "max_length": 2}}, Check.LENGTH, "the longest has length 3"),
-    ({"x": []}, {"x": {}}, Check.EMPTY_SPLIT, "it has no rows"),
+    ({"y": [1]}, {"x": {}, "y": {}}, AnomalyCheck.MISSING_COLUMN, "the column is missing; its type was int64"),
+    ({"x": [1], "y": [1]}, {"x": {}}, AnomalyCheck.NEW_COLUMN, "the column is not in the schema; its type is int64"),
+    ({"x": ["1"]}, {"x": {}}, AnomalyCheck.TYPE, "its type is string; the schema says int64"),
+    ({"x": [1, None]}, {"x": {"present": 0.9}}, AnomalyCheck.MISSING_VALUES, "50.00% of 2 are missing; 10.00% may be"),
+    ({"x": pa.nulls(2)}, {"x": {}}, AnomalyCheck.MISSING_VALUES, "100.00% of 2 are missing"),
+    ({"x": [math.nan, 1.0]}, {"x": {"type": "double"}}, AnomalyCheck.NOT_FINITE, "1 NaN and 0 infinite"),
+    (
+        {"x": ["a", "c"]},
+        {"x": {"type": "string", "values": ("a", "b")}},
+        AnomalyCheck.VALUES,
+        "1 values .50.00%. .*: 'c' .1.",
+    ),
+    ({"x": [1, 20]}, {"x": {"max": 9}}, AnomalyCheck.RANGE, "from 1 to 20; any to 9 is allowed. About 50.00%"),
+    ({"x": [-1, 2]}, {"x": {"min": 0}}, AnomalyCheck.RANGE, "from -1 to 2; 0 to any is allowed"),
+    (
+        {"x": [[]]},
+        {"x": {"type": "list<item: null>", "min_length": 1}},
+        AnomalyCheck.LENGTH,
+        "the shortest has length 0",
+    ),
+    ({"x": ["abc"]}, {"x": {"type": "string", "max_length": 2}}, AnomalyCheck.LENGTH, "the longest has length 3"),
+    ({"x": []}, {"x": {}}, AnomalyCheck.EMPTY_SPLIT, "it has no rows"),
 ]
 
 
@@ -105,7 +114,7 @@ def test_a_key_that_would_check_nothing_is_refused(values, said, key):
 
 def test_a_span_without_splits_is_empty():
     """Statistics of nothing at all are no clean bill."""
-    assert only_anomaly(Statistics(splits={}), schema(x={})).check is Check.EMPTY_SPLIT
+    assert only_anomaly(SpanStatistics(splits={}), schema(x={})).check is AnomalyCheck.EMPTY_SPLIT
 
 
 def test_a_column_may_be_absent_when_the_schema_says_so():
@@ -147,7 +156,7 @@ def test_drift_of_texts_is_the_greatest_change_of_a_share():
 
     found = only_anomaly(now, wanted, before)
 
-    assert (found.check, found.severity) == (Check.DRIFT, Severity.WARNING)
+    assert (found.check, found.severity) == (AnomalyCheck.DRIFT, Severity.WARNING)
     assert found.figures["distance"] == pytest.approx(0.3)
     assert "'a' differs by 0.300 from the span before; 0.2 is allowed" in found.message
 
@@ -181,7 +190,7 @@ def test_skew_is_told_between_splits():
 
     found = only_anomaly(span(split("train", x=["a"] * 100), split("eval", x=["b"] * 100)), wanted)
 
-    assert found.check is Check.SKEW
+    assert found.check is AnomalyCheck.SKEW
     assert "between the splits train and eval" in found.message
 
 
@@ -206,7 +215,9 @@ def test_distance_of_texts_counts_values_that_only_one_side_has():
 
 def test_the_worst_comes_first():
     """Errors stand before warnings, and the worst severity is that of the span."""
-    wanted = Schema(severity={Check.NEW_COLUMN: Severity.WARNING}, features={"x": FeatureSchema(type="int64", max=1)})
+    wanted = DataSchema(
+        severity={AnomalyCheck.NEW_COLUMN: Severity.WARNING}, features={"x": FeatureSchema(type="int64", max=1)}
+    )
 
     found = validate(span(a=[1], x=[5]), wanted)
 
@@ -235,7 +246,7 @@ def test_a_damaged_file_of_anomalies_is_named(tmp_path):
 
 def test_an_anomaly_reads_as_a_sentence():
     """It says how bad, where and what."""
-    found = Anomaly(check=Check.RANGE, severity=Severity.ERROR, feature="x", split="train", message="too far.")
+    found = Anomaly(check=AnomalyCheck.RANGE, severity=Severity.ERROR, feature="x", split="train", message="too far.")
 
     assert str(found) == "error: x of split train: too far."
 
@@ -257,7 +268,7 @@ def nodes(stop_at="error"):
     """The pipeline up to a trainer that waits for the gate."""
     day = Day(rows=ROWS)
     statistics = StatisticsGen(examples=day["examples"])
-    known = Latest(past("SchemaGen", "schema", SchemaArtifact))
+    known = Latest(past("SchemaGen", "schema", Schema))
     schema_gen = SchemaGen(statistics=statistics["statistics"], curated=known["schema"])
     before = Previous(statistics["statistics"])
     validator = ExampleValidator(
@@ -278,7 +289,7 @@ def test_a_bad_span_stops_the_run_before_training_and_leaves_its_report(tmp_path
     anomalies = only(outcome.executions["ExampleValidator"], "anomalies")
     error = outcome.executions["AnomalyGate"].error
     assert (outcome.failed, outcome.skipped) == (("AnomalyGate",), ("Train",))
-    assert "span 6 has 1 anomaly of severity error or worse:\n  error: delay of split train: values go" in error
+    assert "span 6 has 1 anomaly of severity error or worse:\n  error: delay of split train: values range" in error
     assert f"{anomalies.path}/anomalies.html" in error
     assert "<svg" in (anomalies.path / "anomalies.html").read_text()
     assert (anomalies.properties["span"], anomalies.properties["severity"]) == (6, "error")
@@ -324,7 +335,7 @@ def test_a_curated_schema_is_what_a_span_is_held_against(tmp_path):
     (tmp_path / "schema.toml").write_text("[features.delay]\ntype = 'int64'\nmax = 10\n")
     day = Day(rows=ROWS)
     statistics = StatisticsGen(examples=day["examples"])
-    curated = Importer(uri=str(tmp_path / "schema.toml"), kind=SchemaArtifact)
+    curated = Importer(uri=str(tmp_path / "schema.toml"), kind=Schema)
     validator = ExampleValidator(statistics=statistics["statistics"], schema=curated["artifact"])
 
     outcome = Bench(tmp_path / "root").run(day, statistics, curated, validator, span=3)

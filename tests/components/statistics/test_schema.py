@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spanwise.components.statistics.schema import SEVERITY, Check, Distance, FeatureSchema, Schema, Severity
+from spanwise.components.statistics.schema import SEVERITY, AnomalyCheck, DataSchema, Distance, FeatureSchema, Severity
 from spanwise.orchestrator.errors import ParameterError
 
-EVERYTHING = Schema(
-    severity={Check.NEW_COLUMN: Severity.WARNING},
+EVERYTHING = DataSchema(
+    severity={AnomalyCheck.NEW_COLUMN: Severity.WARNING},
     features={
         "delay": FeatureSchema(
             type="double",
@@ -60,7 +60,7 @@ max_length = 3
 def loaded(tmp_path, text):
     """The schema of a file with this text."""
     (tmp_path / "schema.toml").write_text(text, encoding="utf-8")
-    return Schema.load(tmp_path)
+    return DataSchema.load(tmp_path)
 
 
 def test_the_file_is_written_as_documented():
@@ -82,14 +82,14 @@ def test_what_was_written_loads_as_the_same(tmp_path):
 )
 def test_any_names_and_values_survive(tmp_path_factory, named):
     """Names and values of any characters are read as they were written."""
-    schema = Schema(features={n: FeatureSchema(type="string", values=tuple(v)) for n, v in named.items()})
+    schema = DataSchema(features={n: FeatureSchema(type="string", values=tuple(v)) for n, v in named.items()})
 
     assert loaded(tmp_path_factory.mktemp("schema"), schema.toml()) == schema
 
 
 def test_a_long_list_has_a_line_for_each_value():
     """A list of values that would not fit on a line can be read and compared line by line."""
-    schema = Schema(features={"x": FeatureSchema(type="string", values=tuple(f"value {i:03}" for i in range(20)))})
+    schema = DataSchema(features={"x": FeatureSchema(type="string", values=tuple(f"value {i:03}" for i in range(20)))})
 
     assert '    "value 007",\n' in schema.toml()
 
@@ -98,7 +98,7 @@ def test_a_schema_may_be_a_file_of_any_name(tmp_path):
     """A file is read by its path, and in a folder with one .toml file, that one."""
     (tmp_path / "flights.toml").write_text(TEXT)
 
-    assert Schema.load(tmp_path / "flights.toml") == Schema.load(tmp_path) == EVERYTHING
+    assert DataSchema.load(tmp_path / "flights.toml") == DataSchema.load(tmp_path) == EVERYTHING
 
 
 @pytest.mark.parametrize(
@@ -128,13 +128,13 @@ def test_a_folder_of_several_files_is_refused(tmp_path):
         (tmp_path / name).write_text(TEXT)
 
     with pytest.raises(ParameterError, match=r"has 2 \.toml files"):
-        Schema.load(tmp_path)
+        DataSchema.load(tmp_path)
 
 
 def test_a_schema_that_is_not_there_is_named(tmp_path):
     """A path that leads nowhere is told."""
     with pytest.raises(ParameterError, match=r"gone\.toml: the schema cannot be read"):
-        Schema.load(tmp_path / "gone.toml")
+        DataSchema.load(tmp_path / "gone.toml")
 
 
 def test_every_key_and_check_is_documented():
@@ -142,11 +142,13 @@ def test_every_key_and_check_is_documented():
     text = (Path(__file__).parents[3] / "docs" / "reference" / "schema.md").read_text()
     rows = [re.findall(r"`(\w+)`", row) for row in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)]
 
-    assert set(FeatureSchema.model_fields) | {check.value for check in Check} <= {name for row in rows for name in row}
+    assert set(FeatureSchema.model_fields) | {check.value for check in AnomalyCheck} <= {
+        name for row in rows for name in row
+    }
     assert all(f"| `{check.value}` | {severity.value} |" in text for check, severity in SEVERITY.items())
 
 
 def test_the_severity_of_a_check_can_be_changed():
     """A schema says how bad a departure is; what it does not say is as documented."""
-    assert EVERYTHING.severity_of(Check.NEW_COLUMN) is Severity.WARNING
-    assert EVERYTHING.severity_of(Check.TYPE) is Severity.ERROR
+    assert EVERYTHING.severity_of(AnomalyCheck.NEW_COLUMN) is Severity.WARNING
+    assert EVERYTHING.severity_of(AnomalyCheck.TYPE) is Severity.ERROR

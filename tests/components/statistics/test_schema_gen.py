@@ -8,11 +8,10 @@ import pytest
 
 from spanwise.components import Importer, SchemaGen, StatisticsGen
 from spanwise.components.statistics.anomalies import validate
-from spanwise.components.statistics.schema import Distance, FeatureSchema, Schema
+from spanwise.components.statistics.schema import DataSchema, Distance, FeatureSchema
 from spanwise.components.statistics.schema_gen import infer
-from spanwise.components.statistics.span_statistics import Split, Statistics, count_column
-from spanwise.orchestrator import Schema as SchemaArtifact
-from spanwise.orchestrator import State, past
+from spanwise.components.statistics.span_statistics import SpanStatistics, SplitStatistics, count_column
+from spanwise.orchestrator import Schema, State, past
 from spanwise.resolvers import Latest
 from tests.components.day import Day
 from tests.components.flow import Bench, only
@@ -21,7 +20,9 @@ from tests.components.flow import Bench, only
 def statistics(**columns):
     """Statistics of one split with these columns."""
     found = {f.name: f for name, values in columns.items() for f in count_column(name, pa.array(values))}
-    return Statistics(splits={"train": Split(name="train", rows=len(next(iter(columns.values()))), features=found)})
+    return SpanStatistics(
+        splits={"train": SplitStatistics(name="train", rows=len(next(iter(columns.values()))), features=found)}
+    )
 
 
 def inferred(values, **settings):
@@ -121,7 +122,7 @@ def test_what_is_inferred_is_written_and_read(tmp_path):
     schema = infer(statistics(x=[1, 2], y=["a", None], z=[1e300, -1e300]))
     (tmp_path / "schema.toml").write_text(schema.toml())
 
-    assert Schema.load(tmp_path) == schema
+    assert DataSchema.load(tmp_path) == schema
 
 
 ROWS = {
@@ -144,13 +145,13 @@ def test_the_first_schema_holds_for_later_spans(tmp_path):
     bench = Bench(tmp_path)
 
     def nodes():
-        return pipeline(lambda: Latest(past("SchemaGen", "schema", SchemaArtifact)))
+        return pipeline(lambda: Latest(past("SchemaGen", "schema", Schema)))
 
     first = only(bench.run(*nodes(), span=1).executions["SchemaGen"], "schema")
     second = only(bench.run(*nodes(), span=2).executions["SchemaGen"], "schema")
 
-    assert Schema.load(first.path).features["x"].max == 198
-    assert Schema.load(second.path) == Schema.load(first.path)
+    assert DataSchema.load(first.path).features["x"].max == 198
+    assert DataSchema.load(second.path) == DataSchema.load(first.path)
 
 
 def test_a_curated_schema_wins_and_keeps_its_comments(tmp_path):
@@ -158,7 +159,7 @@ def test_a_curated_schema_wins_and_keeps_its_comments(tmp_path):
     curated = tmp_path / "flights.toml"
     curated.write_text("# mind the gap\n[features.x]\ntype = 'int64'\n")
 
-    made = Bench(tmp_path).run(*pipeline(lambda: Importer(uri=str(curated), kind=SchemaArtifact)), span=1)
+    made = Bench(tmp_path).run(*pipeline(lambda: Importer(uri=str(curated), kind=Schema)), span=1)
 
     assert (only(made.executions["SchemaGen"], "schema").path / "schema.toml").read_text() == curated.read_text()
 
@@ -168,7 +169,7 @@ def test_a_curated_schema_with_a_fault_stops_the_node(tmp_path):
     curated = tmp_path / "flights.toml"
     curated.write_text("[features.x]\n")
 
-    made = Bench(tmp_path).run(*pipeline(lambda: Importer(uri=str(curated), kind=SchemaArtifact)), span=1)
+    made = Bench(tmp_path).run(*pipeline(lambda: Importer(uri=str(curated), kind=Schema)), span=1)
 
     assert made.executions["SchemaGen"].state is State.FAILED
     assert "features.x.type: Field required" in made.executions["SchemaGen"].error

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 from spanwise.components.statistics.span_statistics import (
-    Numbers,
-    Split,
-    Statistics,
+    NumberStatistics,
+    SpanStatistics,
+    SplitStatistics,
     count_column,
+    format_value,
     merge,
     merge_column,
-    shown,
 )
 from spanwise.orchestrator.errors import ColumnsChanged, InputError
 
@@ -36,8 +36,10 @@ def statistics(**columns):
     """Statistics of one split, `train`, with these columns."""
     found = {name: count_column(name, values) for name, values in columns.items()}
     rows = len(next(iter(columns.values())))
-    return Statistics(
-        splits={"train": Split(name="train", rows=rows, features={f.name: f for c in found.values() for f in c})}
+    return SpanStatistics(
+        splits={
+            "train": SplitStatistics(name="train", rows=rows, features={f.name: f for c in found.values() for f in c})
+        }
     )
 
 
@@ -99,10 +101,10 @@ def test_dates_and_times_are_shown_as_such():
     clock = feature(pa.array([dt.time(5, 4)]))
     length = feature(pa.array([dt.timedelta(days=5)]))
 
-    assert (day.show(day.numbers.least), day.top(1)[0].value) == ("2013-01-01", "2013-01-01")
-    assert moment.show(moment.numbers.least) == "2013-01-01 05:00:00"
-    assert clock.show(clock.numbers.least) == "05:04:00"
-    assert length.show(length.numbers.least) == "5 days, 0:00:00"
+    assert (day.format(day.numbers.least), day.top(1)[0].value) == ("2013-01-01", "2013-01-01")
+    assert moment.format(moment.numbers.least) == "2013-01-01 05:00:00"
+    assert clock.format(clock.numbers.least) == "05:04:00"
+    assert length.format(length.numbers.least) == "5 days, 0:00:00"
 
 
 def test_booleans_have_a_share():
@@ -225,7 +227,7 @@ def test_what_was_written_reads_back_the_same(tmp_path):
     (tmp_path / "b").mkdir()
 
     made.write(tmp_path / "a")
-    Statistics.load(tmp_path / "a").write(tmp_path / "b")
+    SpanStatistics.load(tmp_path / "a").write(tmp_path / "b")
 
     assert (tmp_path / "a/train.jsonl").read_bytes() == (tmp_path / "b/train.jsonl").read_bytes()
 
@@ -238,7 +240,7 @@ def test_a_spread_beyond_doubles_is_kept(tmp_path):
     lines = [json.loads(line, parse_constant=pytest.fail) for line in text.strip().split("\n")]
 
     assert len(lines) == 2
-    assert Statistics.load(tmp_path).splits["train"].features["x"].numbers.std == math.inf
+    assert SpanStatistics.load(tmp_path).splits["train"].features["x"].numbers.std == math.inf
 
 
 @pytest.mark.parametrize("content", ["", "{}\n", "no json\n", '{"format":"spanwise statistics 1"}\n{}\n'])
@@ -247,13 +249,13 @@ def test_a_damaged_file_is_named(tmp_path, content):
     (tmp_path / "train.jsonl").write_text(content)
 
     with pytest.raises(InputError, match=r"train\.jsonl"):
-        Statistics.load(tmp_path)
+        SpanStatistics.load(tmp_path)
 
 
 def test_a_folder_without_statistics_is_named(tmp_path):
     """An empty folder is an error, not statistics of nothing."""
     with pytest.raises(InputError, match="has no statistics"):
-        Statistics.load(tmp_path)
+        SpanStatistics.load(tmp_path)
 
 
 def test_a_histogram_holds_every_value():
@@ -278,7 +280,7 @@ def test_the_widest_range_of_doubles_has_a_histogram():
 
 def test_no_values_have_no_histogram():
     """Nothing has no bins."""
-    assert Numbers().histogram() == ((), ())
+    assert NumberStatistics().histogram() == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -295,4 +297,4 @@ def test_no_values_have_no_histogram():
 )
 def test_numbers_are_shown_short(value, type_, text):
     """Numbers are shown as people read them; a date beyond the calendar as its number."""
-    assert shown(value, type_) == text
+    assert format_value(value, type_) == text

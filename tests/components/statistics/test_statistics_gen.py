@@ -10,7 +10,7 @@ import pytest
 
 from spanwise.components import StatisticsGen
 from spanwise.components.beam import fold, merge_in_order
-from spanwise.components.statistics.span_statistics import Statistics, merge
+from spanwise.components.statistics.span_statistics import SpanStatistics, merge
 from spanwise.components.statistics.statistics_gen import BATCH_ROWS, count
 from spanwise.orchestrator import ParameterError, UnreadableInput
 from tests.components.day import Day
@@ -60,7 +60,7 @@ def test_a_span_is_counted_split_by_split(tmp_path):
     outcome = bench.run(day, StatisticsGen(examples=day["examples"]), span=7)
 
     artifact = only(outcome.executions["StatisticsGen"], "statistics")
-    found = Statistics.load(artifact.path)
+    found = SpanStatistics.load(artifact.path)
     assert (artifact.properties["span"], artifact.properties["split_names"]) == (7, ["train", "eval"])
     assert (found.splits["eval"].rows, found.splits["train"].features["x"].missing) == (3, 1)
     assert "<svg" in (artifact.path / "statistics.html").read_text()

@@ -75,7 +75,7 @@ def test_a_cut_never_falls_inside_a_record(rows, at):
     for count in range(len(rows) + 1):
         ends.add(len(csv_text(rows[:count]).encode()))
 
-    found = records.last_end(text[:at], ",")
+    found = records.find_last_end(text[:at], ",")
 
     assert found == max(end for end in ends if end <= at)
 
@@ -84,7 +84,7 @@ def test_a_cut_never_falls_inside_a_record(rows, at):
 def test_any_quotes_are_cut_as_pyarrow_reads_them(text):
     """Also where quotes stand in odd places, each record that is found is one row to the parser."""
     data = text.encode()
-    whole = data[: records.last_end(data, ",")]
+    whole = data[: records.find_last_end(data, ",")]
 
     for _, record in records.split(whole, ","):
         table = pa.csv.read_csv(
@@ -93,19 +93,19 @@ def test_any_quotes_are_cut_as_pyarrow_reads_them(text):
             parse_options=pa.csv.ParseOptions(newlines_in_values=True),
         )
         assert table.num_rows == 1
-        assert table.num_columns == records.field_count(record, ",")
+        assert table.num_columns == records.count_fields(record, ",")
 
 
 @pytest.mark.parametrize("data", [b'a,"b', b'a,"b""', b'1,2\n"x\ny', b'"'])
 def test_an_unclosed_quote_is_found(data):
     """A value that is opened and never closed is seen, whatever comes before it."""
-    assert records.unclosed_at(data, ",") == data.index(b'"')
+    assert records.find_unclosed(data, ",") == data.index(b'"')
 
 
 @pytest.mark.parametrize(("data", "lines"), [(b"a\nb\n", 2), (b"a\r\nb\r\n", 2), (b"a\rb\r", 2), (b"a", 0)])
 def test_lines_are_counted_in_any_convention(data, lines):
     """Line numbers are those of an editor, whichever system wrote the file."""
-    assert records.newlines(data) == lines
+    assert records.count_newlines(data) == lines
 
 
 # --- blocks and pieces

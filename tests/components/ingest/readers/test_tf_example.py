@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spanwise.components.ingest.readers.tf_example import Records, features
+from spanwise.components.ingest.readers.tf_example import Records, read_features
 from tests.components.tf_example import Example, parsed, serialized, sets_aside
 
 NAMES = st.sampled_from(["", "a", "b", "longer_name", "longer_nome", "a name of more than sixteen bytes", "ü"])
@@ -22,7 +22,7 @@ _KINDS = {"bytes_list": pa.binary(), "float_list": pa.float32(), "int64_list": p
 
 def by_row(records):
     """What is found, as the values of each feature in each record; None for a record that cannot be parsed."""
-    found, bad = features(Records.of(records))
+    found, bad = read_features(Records.of(records))
     rows = [None if row in bad else {} for row in range(len(records))]
     for feature in found:
         values = iter(feature.values.to_pylist())
