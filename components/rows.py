@@ -12,7 +12,7 @@ from spanwise.orchestrator.artifact import Examples
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
 from spanwise.pipelines.input.files import conform, unify_schemas
-from spanwise.pipelines.input.ops.parquet import Group, Parquet, footer, opened
+from spanwise.pipelines.input.ops.parquet import Parquet, RowGroup, open_parquet, read_footer
 
 if TYPE_CHECKING:
     from spanwise.pipelines.input.dataset import Dataset
@@ -92,7 +92,7 @@ def read_part(part: ExamplesPart, schema: pa.Schema, batch_size: int = 1 << 16) 
     Raises:
         UnreadableInput: the file is damaged.
     """
-    with opened(part.path) as file:
+    with open_parquet(part.path) as file:
         there = [name for name in schema.names if name in file.schema_arrow.names]
         try:
             for batch in file.iter_batches(batch_size, row_groups=[part.group], columns=there):
@@ -122,7 +122,7 @@ class ExamplesFile:
     artifact: Examples
     path: str
     schema: pa.Schema
-    groups: tuple[Group, ...]
+    groups: tuple[RowGroup, ...]
 
     @property
     def place(self) -> str:
@@ -138,7 +138,7 @@ def _list_files(examples: Iterable[Examples], split: str) -> list[ExamplesFile]:
     for artifact in examples:
         for path in sorted(map(str, artifact.split(split).glob("*.parquet"))):
             try:
-                schema, groups = footer(path)
+                schema, groups = read_footer(path)
             except UnreadableInput as error:
                 raise UnreadableInput(f"{error} Ingest its span again.") from error
             found.append(ExamplesFile(artifact=artifact, path=path, schema=schema, groups=tuple(groups)))

@@ -84,7 +84,7 @@ def _prepare_on_service(spans: Sequence[Dataset], snapshots: Path, tally: Snapsh
 
 def _identity(artifact: Examples, reading: Parquet) -> tuple[str, ...]:
     """What the rows depend on: the content, the columns and the splits that are read."""
-    return artifact.content, str(reading.given), *(Path(path).parent.name for path in reading.paths)
+    return artifact.content, str(reading.row_schema), *(Path(path).parent.name for path in reading.paths)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,7 +1,7 @@
 """Arrow columns as NumPy arrays, and arrays as columns again.
 
 What a column becomes depends on its type and on whether it has nulls here, never on its values otherwise: floats have
-NaN for null; numbers, booleans and times a masked array; texts and all else an object array with None. Lists of one
+NaN for null; numbers, booleans and times a masked array; strings and all else an object array with None. Lists of one
 length make an array of two axes, other lists a `Ragged`.
 """
 
@@ -36,14 +36,14 @@ def as_array(column: Any) -> Any:
         return inner.reshape(len(column), type_.list_size, *inner.shape[1:]) if isinstance(inner, np.ndarray) else inner
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-        if column.null_count:  # what a null list points at is not its own
+        if column.null_count:  # the values of a null list belong to nobody
             offsets = np.concatenate([[0], np.cumsum(np.asarray(column.value_lengths().fill_null(0)))]).astype(np.int64)
         return Ragged(as_array(column.flatten()), offsets - offsets[0])
     if column.null_count and not pa.types.is_floating(type_) and pa.types.is_primitive(type_):
         mask = column.is_null().to_numpy(zero_copy_only=False)
         filled = column.fill_null(pa.scalar(0, pa.int64()).cast(type_) if not _is_bool(type_) else False)
         return np.ma.MaskedArray(filled.to_numpy(zero_copy_only=False), mask)
-    if pa.types.is_struct(type_) or pa.types.is_map(type_):  # NumPy's way makes floats of whole numbers beside a null
+    if pa.types.is_struct(type_) or pa.types.is_map(type_):  # NumPy converts integers next to a null to floats
         array = np.fromiter(column.to_pylist(), object, len(column))
     else:
         array = column.to_numpy(zero_copy_only=False)
@@ -73,16 +73,16 @@ def as_column(values: Any, type_: pa.DataType | None = None) -> Any:
     if isinstance(values, np.ndarray) and values.ndim > 1:
         return pa.FixedSizeListArray.from_arrays(as_column(values.reshape(-1, *values.shape[2:])), values.shape[1])
     if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
-        raise DatasetError(f"wants a column of values, not {values!r:.80} of type {type(values).__name__}.")
+        raise DatasetError(f"must return a column of values, not {values!r:.80} of type {type(values).__name__}.")
     return pa.array(values, type_)
 
 
 def as_batch(
     result: object, given: Mapping[str, Any], block: pa.RecordBatch, schema: pa.Schema | None
 ) -> pa.RecordBatch:
-    """What a function made of a block, as a RecordBatch.
+    """The result of a function of a block, as a RecordBatch.
 
-    An array that is one of those `given` stands for the block's own column, so nulls and types outlive the journey.
+    An array that is one of those in `given` becomes the block's own column, so that nulls and types survive.
 
     Raises:
         DatasetError: it is neither a batch nor a dict of columns, or the columns have other lengths or types.
@@ -94,7 +94,7 @@ def as_batch(
     if isinstance(result, pa.RecordBatch):
         return result if schema is None or result.schema.equals(schema) else cast(result, schema)
     if not isinstance(result, dict):
-        raise DatasetError(f"wants a RecordBatch, a Table or a dict of arrays back, not {type(result).__name__}.")
+        raise DatasetError(f"must return a RecordBatch, a Table or a dict of arrays, not {type(result).__name__}.")
     columns = {
         name: block.column(name)
         if name in given and values is given[name]
@@ -103,7 +103,7 @@ def as_batch(
     }
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
-        raise DatasetError(f"wants columns of one length back, not {lengths}.")
+        raise DatasetError(f"must return columns of one length, not {lengths}.")
     made: pa.RecordBatch = pa.RecordBatch.from_pydict(columns)
     return made if schema is None or made.schema.equals(schema) else cast(made, schema)
 
@@ -117,8 +117,8 @@ def cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     import pyarrow as pa
 
     if set(batch.schema.names) != set(schema.names):
-        raise DatasetError(f"wants the columns {', '.join(schema.names)}, and found {', '.join(batch.schema.names)}.")
+        raise DatasetError(f"must return the columns {', '.join(schema.names)}, not {', '.join(batch.schema.names)}.")
     try:
         return pa.RecordBatch.from_arrays([batch.column(each.name).cast(each.type) for each in schema], schema=schema)
     except pa.ArrowException as error:
-        raise DatasetError(f"columns that do not fit the schema: {error}.") from error
+        raise DatasetError(f"must return columns that fit the schema: {error}.") from error

@@ -1,4 +1,4 @@
-"""How a user's function is called: what it is given for rows and tuples, and how its errors are told."""
+"""Calls of users' functions: in which form they receive rows and tuples, and how their errors are reported."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Format: TypeAlias = Literal["arrow", "numpy"]
 
 
 def resolve_format(function: Callable[..., object], wanted: Format | None = None) -> Format:
-    """What a function that takes rows is given: what was asked for, else what its first argument is annotated with."""
+    """The form in which a function receives rows: as asked for, else as its first argument is annotated."""
     if wanted is not None:
         if wanted not in {"arrow", "numpy"}:
-            raise DatasetError(f"format={wanted!r}: wants 'arrow' (RecordBatches) or 'numpy' (dicts of arrays).")
+            raise DatasetError(f"format={wanted!r}: expected 'arrow' (RecordBatches) or 'numpy' (dicts of arrays).")
         return wanted
     try:
         first = next(iter(inspect.signature(function).parameters.values()), None)
-    except (TypeError, ValueError):  # made in C, without a signature
+    except (TypeError, ValueError):  # implemented in C, without a signature
         return "numpy"
     return "arrow" if first is not None and "RecordBatch" in str(first.annotation) else "numpy"
 
 
 def element_caller(function: Callable[..., Any], wanted: Format | None = None) -> Callable[[Element], Any]:
-    """The function of one element: tuples are spread over its arguments, RecordBatches come in the form it takes."""
+    """The function of one element: tuples become its arguments, RecordBatches come in the form that it takes."""
     import pyarrow as pa
 
     numpy = resolve_format(function, wanted) == "numpy"
@@ -49,7 +49,7 @@ def function_error(op: str, function: object, position: str, error: Exception) -
     name = getattr(function, "__qualname__", None) or repr(function)
     return FunctionFailed(
         f"{op}: {name} raised {type(error).__name__} at {position} (the first is 0): {str(error).rstrip('.')}. "
-        f"Its own traceback stands above; ignore_errors() leaves out elements that fail."
+        f"Its own traceback is above; ignore_errors() leaves out elements that fail."
     )
 
 

@@ -73,18 +73,18 @@ class Dataset(Flow):
         workers: Workers = "threads",
         stateless: bool = False,
     ) -> Dataset:
-        """The results of `function`, element by element; a plain tuple is spread over its arguments.
+        """The results of `function`, element by element; a plain tuple is passed as several arguments.
 
         Vectorized, it takes blocks of rows, as RecordBatches (`format="arrow"`, or if its argument is annotated so) or
-        else as dicts of NumPy arrays, and gives as many rows back in either form. It must treat each row by itself.
-        `reads` are the columns it is given, `writes` those it gives back, which are added to the others; with both
-        said, files are read and rows filtered as far below it as possible. `spec` says what it gives.
+        else as dicts of NumPy arrays, and returns as many rows in either form. It must treat each row by itself.
+        `reads` names the columns that it receives, `writes` those that it returns, which are added to the others; with
+        both, only columns that are needed are read, and filters move below the map. `spec` describes its results.
 
         `num_parallel` calls run at once, in threads or, with `workers="processes"`, in worker processes: Python code
         in threads shares one lock. `stateless=True` says that calls do not depend on each other, so that calls with
         blocks of rows run in parallel without `num_parallel`.
         """
-        result = _described(spec)
+        result = _as_spec(spec)
         rows = isinstance(result, Table) and not vectorized
         op = Map(
             input=self.op,
@@ -113,7 +113,7 @@ class Dataset(Flow):
         vectorized: bool = False,
         format: Format | None = None,  # noqa: A002  the word for it
     ) -> Dataset:
-        """The elements for which it holds: `col("fare") > 3`, or a function (vectorized, it gives a mask)."""
+        """The elements that fulfil the predicate: `col("fare") > 3`, or a function (vectorized, it returns a mask)."""
         return self._then(Filter(input=self.op, predicate=predicate, vectorized=vectorized, format=format))
 
     def select(self, *columns: str) -> Dataset:
@@ -125,7 +125,7 @@ class Dataset(Flow):
         return self._then(Enumerate(input=self.op, start=start, column=column))
 
     def scan(self, initial: Any, function: Callable[[Any, Any], tuple[Any, Any]]) -> Dataset:
-        """The results of `function(carried, element)`, which gives what to carry to the next element, and a result."""
+        """The results of `function(carried, element)`, which returns a value to carry on, and a result."""
         return self._then(Scan(input=self.op, initial=initial, function=function))
 
     def as_rows(self, schema: pa.Schema) -> Dataset:
@@ -137,17 +137,17 @@ class Dataset(Flow):
         return self._then(AsNumpy(input=self.op))
 
     def ignore_errors(self) -> Dataset:
-        """The elements that could be made; a function that raises for one leaves it out, with a line in the log."""
+        """The elements without those for which a function raises; each of these is logged."""
         return self._then(IgnoreErrors(input=self.op))
 
     # Datasets of elements, elements of datasets
 
     def flat_map(self, function: Callable[..., Dataset], *, spec: ElementSpec | pa.Schema | None = None) -> Dataset:
-        """The elements of the datasets that `function` makes of elements, one dataset behind the other.
+        """The elements of the datasets that `function` returns for elements, one dataset after another.
 
-        A schema as `spec` says that these are datasets of such rows, which then travel in blocks.
+        A schema as `spec` declares that these are datasets of such rows, which then travel in blocks.
         """
-        return self._then(Interleave(input=self.op, function=function, result=_described(spec)))
+        return self._then(Interleave(input=self.op, function=function, result=_as_spec(spec)))
 
     def interleave(
         self,
@@ -159,21 +159,21 @@ class Dataset(Flow):
         num_parallel: int | None = None,
         deterministic: bool | None = None,
     ) -> Dataset:
-        """As `flat_map`, but of `cycle_length` datasets in turns, `block_length` elements (rows) each turn."""
+        """Like `flat_map`, but from `cycle_length` datasets in turns, `block_length` elements (rows) per turn."""
         return self._then(
             Interleave(
                 input=self.op,
                 function=function,
                 cycle=cycle_length,
                 block=block_length,
-                result=_described(spec),
+                result=_as_spec(spec),
                 num_parallel=num_parallel,
                 deterministic=deterministic,
             )
         )
 
     def window(self, size: int, *, shift: int | None = None, stride: int = 1, drop_remainder: bool = False) -> Dataset:
-        """Datasets of `size` elements each, `stride` apart; each begins `shift` elements behind the one before."""
+        """Datasets of `size` elements each, `stride` apart; each begins `shift` elements after the previous one."""
         op = Window(input=self.op, size=size, shift=shift, stride=stride, drop_remainder=drop_remainder)
         return self._then(op)
 
@@ -209,7 +209,7 @@ class Dataset(Flow):
         drop_remainder: bool = False,
         no_padding: bool = False,
     ) -> Dataset:
-        """Padded batches of elements of like length: below `boundaries[i]`, `sizes[i]` of them make a batch."""
+        """Padded batches of elements of similar length: below `boundaries[i]`, `sizes[i]` of them make a batch."""
         return self._then(
             Bucket(
                 input=self.op,
@@ -249,13 +249,13 @@ class Dataset(Flow):
         return self._then(Shard(input=self.op, shards=shards, index=index))
 
     def concatenate(self, *others: Dataset) -> Dataset:
-        """The elements of this dataset, and behind them those of the others."""
-        return self._then(Concatenate(parts=(self.op, *ops_of("concatenate", others))))
+        """The elements of this dataset, followed by those of the others."""
+        return self._then(Concatenate(parts=(self.op, *dataset_ops("concatenate", others))))
 
     # How it runs
 
     def cache(self, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Dataset:
-        """Keeps the elements of the first whole pass in memory; more than `limit_bytes` of them is an error."""
+        """Stores the elements of the first complete pass in memory; more than `limit_bytes` is an error."""
         return self._then(Cache(input=self.op, limit_bytes=limit_bytes))
 
     def snapshot(
@@ -269,12 +269,12 @@ class Dataset(Flow):
         *,
         files_by: FilesBy = "mtime",
     ) -> Dataset:
-        """The same elements, kept below `path` by the first pass that gets to its end, and read from there by others.
+        """The same elements, stored below `path` by the first pass that completes, and read from there by later ones.
 
-        `path` is a folder or an fsspec URL. A snapshot is found again by the fingerprint of the ops before this one,
-        in which a source file counts by its time of change or, with `files_by="content"`, by every byte.
-        `writer_fn` splits the elements into datasets that are written side by side; `reader_fn` makes one dataset of
-        these splits again, in any order.
+        `path` is a folder or an fsspec URL. A snapshot is identified by the fingerprint of the ops before this one,
+        in which a source file counts by its modification time or, with `files_by="content"`, by every byte.
+        `writer_fn` splits the elements into datasets that are written in parallel; `reader_fn` combines these splits
+        into one dataset again, in any order.
         """
         return snapshots.taken(
             self,
@@ -288,7 +288,7 @@ class Dataset(Flow):
         )
 
     def with_snapshot_fingerprint(self, fingerprint: str) -> Dataset:
-        """The same elements; to snapshots behind it the step before it counts by this name, whatever it does."""
+        """The same elements; in the fingerprint of later snapshots this name replaces the step before it."""
         return self._then(WithFingerprint(input=self.op, fingerprint=fingerprint))
 
     def distribute(
@@ -306,15 +306,15 @@ class Dataset(Flow):
         cross_trainer_cache: CrossTrainerCache | None = None,
         security: Security | None = None,
     ) -> Dataset:
-        """The same elements, made by the workers of a data service; what stands behind it is run here.
+        """The same elements, computed by the workers of a data service; later ops run here.
 
-        `service` is the dispatcher's address. The mode says how the workers share the elements out, and what is
-        promised about them. Consumers that give one `job_name` share the elements of one pass. Elements are read from
-        any worker, from those in this process ("local"), or from those at the addresses that are listed.
+        `service` is the dispatcher's address. The mode says how the elements are divided among the workers, and what
+        is guaranteed. Consumers with the same `job_name` share the elements of one pass. Elements are read from any
+        worker, from those in this process ("local"), or from those at the addresses in a list.
 
         Coordinated reads: consumer `consumer_index` of `num_consumers` gets element `round * num_consumers +
         consumer_index` of the worker that serves the round, which is the same for all of them. A
-        `cross_trainer_cache` lets trainers share what workers make, each at its own pace. Both want a `job_name` and
+        `cross_trainer_cache` lets trainers share what workers make, each at its own pace. Both need a `job_name` and
         a dataset that never ends.
         """
         from spanwise.pipelines.input.service.client.distribute import distribute
@@ -335,22 +335,22 @@ class Dataset(Flow):
         )
 
     def prefetch(self, buffer: int = AUTOTUNE, *, limit_bytes: int | None = None) -> Dataset:
-        """Makes up to `buffer` elements ready in the background, and no more of them than hold `limit_bytes`."""
+        """Prepares up to `buffer` elements in the background, as long as they hold no more than `limit_bytes`."""
         return self._then(Prefetch(input=self.op, buffer=buffer, limit_bytes=limit_bytes))
 
     def apply(self, function: Callable[[Dataset], Dataset]) -> Dataset:
-        """`function(self)`: a chain of words under a name."""
-        made = function(self)
-        if not isinstance(made, Dataset):
-            raise DatasetError(f"apply({function!r}): wants a Dataset back, not {type(made).__name__}.")
-        return made
+        """`function(self)`: a chain of ops under a name."""
+        result = function(self)
+        if not isinstance(result, Dataset):
+            raise DatasetError(f"apply({function!r}): must return a Dataset, not {type(result).__name__}.")
+        return result
 
     def options(self, **changes: Any) -> Dataset:
-        """The same elements, made in another way; see `Options` for the names."""
+        """The same elements, run with other options; see `Options` for the names."""
         known = [each.name for each in fields(Options)]
         for name, value in changes.items():
             if name not in known:
-                raise DatasetError(f"options({name}=…): there is no such option; there are {', '.join(known)}.")
+                raise DatasetError(f"options({name}=…): no such option. The options are {', '.join(known)}.")
             if name in {"block_rows", "cpu_budget", "memory_budget_bytes"} and value is not None:
                 check_whole("options", name, value, autotune=name == "block_rows")
             if name == "seed" and value is not None:
@@ -359,47 +359,47 @@ class Dataset(Flow):
             changes["without"] = frozenset(changes["without"])
             for rule in changes["without"] - {rule.name for rule in RULES}:
                 names = ", ".join(rule.name for rule in RULES)
-                raise DatasetError(f"options(without={rule!r}): there is no such rewrite; there are {names}.")
+                raise DatasetError(f"options(without={rule!r}): no such rewrite. The rewrites are {names}.")
         return Dataset(self.op, replace(self.settings, **changes))
 
     def explain(self) -> RewritePlan:
-        """The graph before and after it is rewritten, and which rewrite did what and why; print it."""
+        """The graph before and after rewriting, and what each rewrite did and why; print it."""
         return optimize(self.op, self.settings)
 
     # Where it goes
 
     def profile(self, step: Callable[[Any], object] | None = None, *, limit_s: float = 5.0) -> Profile:
-        """Where the time of one pass goes, op by op; printed, a table, and `save(path)` writes a timeline.
+        """Where the time of one pass goes, op by op; prints as a table, and `save(path)` writes a timeline.
 
-        `step` is what you do with each element: with it the profile tells whether you wait for the input, or the
-        input for you. It runs for `limit_s` seconds, or until the elements end.
+        `step` is what you do with each element: with it the profile shows whether the step waits for the input
+        or the input for the step. It runs for `limit_s` seconds, or until the elements end.
         """
         from spanwise.pipelines.input.tuning.profile import profile_pass
 
         if step is not None and not callable(step):
-            raise DatasetError(f"profile(step={step!r:.80}): wants a function, which is given each element.")
+            raise DatasetError(f"profile(step={step!r:.80}): expected a function of an element.")
         return profile_pass(self, step, limit_s=limit_s)
 
     def to_arrow(self) -> pa.Table:
-        """All rows, or all batches or dicts as rows, as one table."""
-        self._finite("to_arrow")
+        """All rows (or batches, or dicts as rows) as one table."""
+        self._check_finite("to_arrow")
         return sinks.to_arrow(self)
 
     def to_pandas(self) -> Any:
-        """As `to_arrow`, as a pandas frame."""
+        """Like `to_arrow`, as a pandas frame."""
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> pl.DataFrame:
-        """As `to_arrow`, as a Polars frame."""
+        """Like `to_arrow`, as a Polars frame."""
         return sinks.to_polars(self.to_arrow())
 
     def to_numpy(self) -> Any:
         """All elements as one batch: arrays, or a structure of them."""
-        self._finite("to_numpy")
+        self._check_finite("to_numpy")
         return sinks.to_numpy(self)
 
     def to_torch(self) -> Any:
-        """A `torch.utils.data.IterableDataset`; each of a DataLoader's workers gives its share of the elements."""
+        """A `torch.utils.data.IterableDataset`; each worker of a DataLoader yields its share of the elements."""
         return sinks.to_torch(self)
 
     def to_jax(self) -> Any:
@@ -410,16 +410,16 @@ class Dataset(Flow):
         """A `tf.data.Dataset` of the elements."""
         return sinks.to_tf(self)
 
-    def _finite(self, sink: str) -> None:
+    def _check_finite(self, sink: str) -> None:
         if self.cardinality == math.inf:
-            raise DatasetError(f"{sink}: this dataset never ends; take(…) as much of it as is wanted.")
+            raise DatasetError(f"{sink}: this dataset never ends; limit it with take(n).")
 
     def _then(self, op: Op) -> Dataset:
         return Dataset(op, self.settings)
 
 
-def _described(spec: ElementSpec | pa.Schema | None) -> ElementSpec:
-    """What a function gives, as the user said: a schema stands for rows."""
+def _as_spec(spec: ElementSpec | pa.Schema | None) -> ElementSpec:
+    """The description of a function's results as a spec: a schema describes rows."""
     import pyarrow as pa
 
     if spec is None:
@@ -428,16 +428,16 @@ def _described(spec: ElementSpec | pa.Schema | None) -> ElementSpec:
         return Table(spec)
     if isinstance(spec, ElementSpec):
         return spec
-    raise DatasetError(f"spec={spec!r}: wants an ElementSpec, or a pyarrow.Schema for rows.")
+    raise DatasetError(f"spec={spec!r}: expected an ElementSpec, or a pyarrow.Schema for rows.")
 
 
-def ops_of(who: str, datasets: Sequence[object]) -> tuple[Op, ...]:
-    """The ops of what should be datasets.
+def dataset_ops(who: str, datasets: Sequence[object]) -> tuple[Op, ...]:
+    """The ops of datasets.
 
     Raises:
-        DatasetError: one is none.
+        DatasetError: one of them is not a dataset.
     """
     for each in datasets:
         if not isinstance(each, Dataset):
-            raise DatasetError(f"{who}: wants datasets, and was given {each!r:.80}.")
+            raise DatasetError(f"{who}: expected datasets, not {each!r:.80}.")
     return tuple(each.op for each in datasets if isinstance(each, Dataset))

@@ -1,6 +1,6 @@
 """What an element is: nested dicts, tuples, named tuples and dataclasses whose leaves have a dtype and a shape.
 
-Elements may also be rows of a table (`Table`, which travel in blocks) or Arrow batches of rows (`Batch`).
+Elements may also be rows of a table (`Table`, which travel in blocks) or Arrow batches of rows (`BatchSpec`).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ Spec: TypeAlias = ElementSpec
 
 @dataclass(frozen=True)
 class Unknown(ElementSpec):
-    """What a function makes whose result was not described."""
+    """The result of a function that was not described."""
 
 
 UNKNOWN: Final = Unknown()
@@ -80,16 +80,16 @@ UNKNOWN: Final = Unknown()
 
 @dataclass(frozen=True)
 class Table(ElementSpec):
-    """Rows. They travel in RecordBatches; met one at a time they are dicts."""
+    """Rows. They travel in RecordBatches; one at a time they are dicts."""
 
-    schema: pa.Schema | None  #: None if a function makes it that did not say
+    schema: pa.Schema | None  #: None if a function returns it that declared no schema
 
 
 @dataclass(frozen=True)
 class BatchSpec(ElementSpec):
     """RecordBatches."""
 
-    schema: pa.Schema | None  #: None if a function makes it that did not say
+    schema: pa.Schema | None  #: None if a function returns it that declared no schema
     rows: int | None  #: None if they are of different sizes
 
 
@@ -153,7 +153,7 @@ def parts_of(value: object) -> tuple[tuple[str, ...], tuple[Any, ...]] | None:
 
 
 def build(kind: type, names: Iterable[str], parts: Iterable[object]) -> object:
-    """The structure of that kind with these parts: what `parts_of` takes apart."""
+    """The structure of that kind with these parts; the reverse of `parts_of`."""
     if issubclass(kind, dict):
         return dict(zip(names, parts, strict=True))
     if kind is tuple:
@@ -196,8 +196,8 @@ def spec_of(value: object) -> ElementSpec:  # noqa: PLR0911  one line per kind o
     return ArraySpec(kinds.get(array.dtype.kind, array.dtype.name), array.shape)
 
 
-def in_common(specs: Iterable[ElementSpec]) -> ElementSpec:
-    """What all of these are: parts that may be None, axes that differ in size."""
+def merge_specs(specs: Iterable[ElementSpec]) -> ElementSpec:
+    """The spec that covers all of these: parts that may be None, axes that differ in size."""
     return reduce(_both, dict.fromkeys(specs), None) or UNKNOWN
 
 
@@ -206,7 +206,7 @@ def _both(left: ElementSpec | None, right: ElementSpec) -> ElementSpec:
         return right
     if isinstance(left, OptionalSpec) or isinstance(right, OptionalSpec):
         parts = [each.of if isinstance(each, OptionalSpec) else each for each in (left, right)]
-        return OptionalSpec(in_common(part for part in parts if part != UNKNOWN))
+        return OptionalSpec(merge_specs(part for part in parts if part != UNKNOWN))
     if isinstance(left, ArraySpec) and isinstance(right, ArraySpec) and left.dtype == right.dtype:
         return ArraySpec(left.dtype, _both_shapes(left.shape, right.shape))
     if isinstance(left, Structure) and isinstance(right, Structure) and _frame(left) == _frame(right):
@@ -225,11 +225,11 @@ def _frame(spec: Structure) -> tuple[type, tuple[str, ...], int]:
 
 
 def is_fixed(spec: ElementSpec) -> bool:
-    """Whether all arrays that it describes have one shape."""
+    """Whether all arrays that it describes have the same shape."""
     return isinstance(spec, ArraySpec) and spec.shape is not None and None not in spec.shape
 
 
-def batched(spec: ElementSpec, size: int | None, *, ragged: bool = False) -> ElementSpec:
+def batch_spec(spec: ElementSpec, size: int | None, *, ragged: bool = False) -> ElementSpec:
     """What a stack of `size` such elements is; None for stacks of different sizes. `ragged`: see `stacking.stack`."""
     if isinstance(spec, Table):
         return BatchSpec(spec.schema, size)
@@ -238,9 +238,9 @@ def batched(spec: ElementSpec, size: int | None, *, ragged: bool = False) -> Ele
     if isinstance(spec, SparseSpec):
         return SparseSpec(spec.dtype, None if spec.shape is None else (size, *spec.shape))
     if isinstance(spec, OptionalSpec):
-        return OptionalSpec(batched(spec.of, size))
+        return OptionalSpec(batch_spec(spec.of, size))
     if isinstance(spec, Structure):
-        return Structure(spec.kind, spec.names, tuple(batched(part, size, ragged=ragged) for part in spec.parts))
+        return Structure(spec.kind, spec.names, tuple(batch_spec(part, size, ragged=ragged) for part in spec.parts))
     return UNKNOWN
 
 
@@ -252,7 +252,7 @@ def _batched_arrays(spec: ArraySpec, size: int | None, *, ragged: bool) -> Eleme
     return ArraySpec(spec.dtype, (size, *spec.shape))
 
 
-def unbatched(spec: ElementSpec) -> ElementSpec:
+def unbatch_spec(spec: ElementSpec) -> ElementSpec:
     """What the elements of such a batch are."""
     if isinstance(spec, BatchSpec):
         return Table(spec.schema)
@@ -261,7 +261,7 @@ def unbatched(spec: ElementSpec) -> ElementSpec:
     if isinstance(spec, RaggedSpec):
         return ArraySpec(spec.dtype, None if spec.shape is None else (None, *spec.shape))
     if isinstance(spec, OptionalSpec):
-        return OptionalSpec(unbatched(spec.of))
+        return OptionalSpec(unbatch_spec(spec.of))
     if isinstance(spec, Structure):
-        return Structure(spec.kind, spec.names, tuple(map(unbatched, spec.parts)))
+        return Structure(spec.kind, spec.names, tuple(map(unbatch_spec, spec.parts)))
     return UNKNOWN

@@ -1,4 +1,4 @@
-"""Rows of many files: what the sources that read files have in common."""
+"""Files: how paths, URLs and patterns become files, and how the rows of many files become one stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def list_files(op: str, paths: Paths) -> tuple[str, ...]:
     """The files, in the order given; those of one pattern by name.
 
     Raises:
-        DatasetError: there is none, or none that fits a pattern.
+        DatasetError: there is none, or none that matches a pattern.
     """
     if isinstance(paths, str | os.PathLike):
         path = os.fspath(paths)
@@ -31,13 +31,13 @@ def list_files(op: str, paths: Paths) -> tuple[str, ...]:
             return (path,)
         found = tuple(sorted(_remote(path) if "://" in path else glob.glob(path)))  # noqa: PTH207  texts, as given
         if not found:
-            raise DatasetError(f"{op}({path!r}): no file fits this pattern.")
+            raise DatasetError(f"{op}({path!r}): no file matches this pattern.")
         return found
     if isinstance(paths, bytes) or not isinstance(paths, Iterable):
-        raise DatasetError(f"{op}({paths!r:.80}): wants a path, a URL, a pattern, or a list of these.")
+        raise DatasetError(f"{op}({paths!r:.80}): expected a path, a URL, a pattern, or a list of these.")
     files = tuple(file for each in paths for file in list_files(op, each))
     if not files:
-        raise DatasetError(f"{op}([]): wants at least one file.")
+        raise DatasetError(f"{op}([]): expected at least one file.")
     return files
 
 
@@ -47,7 +47,7 @@ def _remote(pattern: str) -> list[str]:
 
 
 def locate(path: str) -> tuple[FileSystem, str]:
-    """Where a path or URL is, and its name there.
+    """The file system of a path or URL, and its name there.
 
     pyarrow reads URLs that it knows (S3, Google Cloud Storage, Azure, HDFS), unless fsspec is configured for them, and
     fsspec all others.
@@ -82,7 +82,7 @@ def _by_fsspec(url: str) -> tuple[Any, str]:
 
 
 def file_stamp(system: FileSystem, name: str, mtime_ns: int | None) -> int | str | None:
-    """What changes when a file does: its time of change, or what fsspec tells of a file without one."""
+    """What changes when a file does: its modification time, or fsspec's key for a file without one."""
     from pyarrow.fs import PyFileSystem
 
     if mtime_ns is None and isinstance(system, PyFileSystem):
@@ -95,11 +95,11 @@ def file_stamp(system: FileSystem, name: str, mtime_ns: int | None) -> int | str
 def unify_schemas(
     who: str,
     schemas: Iterable[tuple[str, pa.Schema]],
-    mend: Callable[[str], str] = lambda _: "Write one of them again with the type of the other.",
+    fix: Callable[[str], str] = lambda _: "Rewrite one of the files with the type of the other.",
 ) -> pa.Schema:
     """Every column that any of the files has; a file that lacks one, or has only nulls in it, gives nulls.
 
-    `schemas` has a name for each file; `mend` says what to do about a column.
+    `schemas` has a name for each file; `fix` says what to do about a column.
 
     Raises:
         ColumnsChanged: two files have different types for one column.
@@ -116,20 +116,20 @@ def unify_schemas(
             elif field.type != before[0] and not pa.types.is_null(field.type):
                 raise ColumnsChanged(
                     f"{who}: column {field.name!r} is {before[0]} in {before[1]} and {field.type} in {name}. "
-                    f"{mend(field.name)}"
+                    f"{fix(field.name)}"
                 )
     return pa.schema([(name, type_) for name, (type_, _) in found.items()])
 
 
 def check_unique_columns(who: str, schema: pa.Schema) -> None:
-    """Refuses two columns of one name, of which a row could show only one.
+    """Refuses two columns of the same name, of which a dict could hold only one.
 
     Raises:
         DatasetError: names them.
     """
     double = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if double:
-        raise DatasetError(f"{who}: several columns are called {', '.join(map(repr, double))}; rename them.")
+        raise DatasetError(f"{who}: several columns are named {', '.join(map(repr, double))}; rename them.")
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -149,7 +149,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 class PartStream(Stream):
-    """Reads parts (files, row groups) one behind the other. Its state: which part, and how many of its rows are used.
+    """Reads parts (files, row groups) one after another. Its state: which part, and how many of its rows are used.
 
     `read` opens a part; `finish` makes a block of rows that were read, which may leave some out.
     """
@@ -205,7 +205,7 @@ class PartStream(Stream):
 
 
 def _after(rows: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches without the first so many rows."""
+    """The batches without the first `rows` rows."""
     for batch in batches:
         if rows < batch.num_rows:
             yield batch.slice(rows) if rows else batch

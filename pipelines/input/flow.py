@@ -1,4 +1,4 @@
-"""Flows: a graph of ops with its options, and the passes over it. What a snapshot or a service needs of a dataset.
+"""Flows: a graph of ops with its options, and the passes over it. All that a snapshot or a service needs.
 
 It knows no verbs: `Dataset` adds them, and may import every op for that.
 """
@@ -23,11 +23,11 @@ class Flow:
     def __init__(self, op: Op, settings: Options | None = None) -> None:
         self.op = op
         self.settings = settings or Options()
-        self._passes = 0  # begun so far
-        self._found = TunedSettings()  # by autotune, in these
+        self._passes = 0  # started so far
+        self._found = TunedSettings()  # settings that autotune found in earlier passes
 
     def __fingerprint__(self) -> str:
-        """What a function that uses it depends on: the graph, and not how often or with which options it was run."""
+        """What a function that uses it depends on: the graph, not how often or with which options it was run."""
         return of_graph(self.op)
 
     def __repr__(self) -> str:
@@ -35,7 +35,7 @@ class Flow:
 
     @property
     def spec(self) -> Spec:
-        """What an element is, as far as it is known before one was made."""
+        """What an element is, as far as it is known before the first one."""
         return self.op.spec
 
     @property
@@ -53,7 +53,7 @@ class Flow:
     def blocks(self, *, epoch: int | None = None) -> DatasetIterator:
         """One pass over rows, a RecordBatch of many at a time; how many is not promised."""
         if not isinstance(self.spec, Table):
-            raise DatasetError("blocks: the elements are not rows, so they do not travel in blocks.")
+            raise DatasetError("blocks: the elements are not rows, so there are no blocks.")
         return self._pass(epoch, blocks=True)
 
     def _pass(self, epoch: int | None, *, blocks: bool) -> DatasetIterator:
@@ -62,7 +62,7 @@ class Flow:
         return DatasetIterator(self.op, self.settings, epoch, blocks=blocks, dataset=type(self), found=self._found)
 
     def reduce(self, initial: Any, function: Callable[[Any, Any], Any]) -> Any:
-        """What is left when `function` of what was carried and an element has been called for each of them."""
+        """The final value of `function(value, element)`, called for each element and its own last result."""
         with self.iterator() as elements:
             return functools.reduce(function, elements, initial)
 

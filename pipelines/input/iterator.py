@@ -27,9 +27,9 @@ from spanwise.pipelines.input.tuning.tuner import TunedSettings, Tuner, start_tu
 
 
 class DatasetIterator(Iterator[Element]):
-    """One pass over a dataset; its `state` can be kept and given to another one, in another process too.
+    """One pass over a dataset; its `state` can be stored and restored in another one, also in another process.
 
-    Nothing is opened, read or started before the first element is asked for. What it holds is given back when it is
+    Nothing is opened, read or started before the first element is asked for. What it holds is released when it is
     closed or dropped.
     """
 
@@ -49,7 +49,7 @@ class DatasetIterator(Iterator[Element]):
         self._blocks = blocks
         self._found = found or TunedSettings()
         self._trace = trace
-        self.reports: list[object] = []  #: what the ops tell of this pass: a `SnapshotUse` of each snapshot
+        self.reports: list[object] = []  #: reports of the ops on this pass: a `SnapshotUse` of each snapshot
         self._opening = Opening(options=options, seed=seed, epoch=(epoch,), dataset=dataset, report=self.reports.append)
         self._stream: Stream | None = None
         self.tuner: Tuner | None = None  #: what times this pass and sets its knobs; None if there is nothing to set
@@ -85,28 +85,28 @@ class DatasetIterator(Iterator[Element]):
         return [op.name for op in list_ops(self._graph())]
 
     def restore(self, state: State) -> Self:
-        """Goes on where the iterator stood whose state it was.
+        """Continues where the iterator stood that returned the state.
 
         Raises:
-            StateMismatch: this iterator has begun, or the state is one of another graph.
+            StateMismatch: this iterator has started, or the state belongs to another graph.
         """
         if self._stream is not None:
-            raise StateMismatch("restore: this iterator has begun already; take a fresh one from the dataset.")
+            raise StateMismatch("restore: this iterator has already started; call restore() on a new one.")
         if not isinstance(state, dict) or not {"epoch", "seed", "graph", "blocks", "stream"} <= state.keys():
-            raise StateMismatch(f"restore({state!r:.80}): this is no state of an iterator; give what its state() gave.")
+            raise StateMismatch(f"restore({state!r:.80}): not the state of an iterator; pass what state() returned.")
         self._opening = replace(self._opening, epoch=tuple(state["epoch"]), seed=state["seed"])
         here = {"graph": self._names(), "blocks": self._blocks}
         for what, ours in here.items():
             if state[what] != ours:
                 raise StateMismatch(
-                    f"restore: the state was saved by another dataset ({what}: {state[what]}), this one has {ours}. "
+                    f"restore: the state belongs to another dataset ({what}: {state[what]}); this one has {ours}. "
                     f"Restore it with the same ops and the same options."
                 )
         self._open().restore(state["stream"])
         return self
 
     def close(self) -> None:
-        """Ends the pass and gives back what it holds."""
+        """Ends the pass and releases what it holds."""
         self._closed = True
         if self._stream is not None:
             self._end()

@@ -1,4 +1,4 @@
-"""What a dataset is made of: an op describes, a stream runs it, an opening says how this one iteration is to go.
+"""What a dataset is made of: an op describes, a stream runs it, an opening says how one iteration runs.
 
 The contract, for whoever adds an op (one file in `ops/`: a frozen dataclass and its stream):
 
@@ -8,10 +8,10 @@ The contract, for whoever adds an op (one file in `ops/`: a frozen dataclass and
 - If `spec` is a `Table`, the elements are rows and travel in blocks: the stream gives RecordBatches of at least one
   row. Every count in an op's arguments is in rows, and the size of the blocks changes no result. Otherwise the stream
   gives one element at a time.
-- A `Stream` is an iterator. `state()` is what it takes to give the same rest again, in plain data; `restore` is called
+- A `Stream` is an iterator. `state()` is plain data from which the same rest can be given again; `restore` is called
   on a fresh stream, at most once, before the first element. An error raised by `__next__` has used up its element: the
   next call goes on behind it. Ops that cut blocks (`rows.RowCursor`) call `state()` once a block, so keep it fast.
-- An op that leaves a seed open has a field `seed` that is None; before it is opened a number stands there (`seeded`).
+- An op that leaves a seed open has a field `seed` that is None; `assign_seeds` puts a number there before opening.
 - What can be set while the stream runs is a `Knob`, registered with `opening.tuner` when the stream is opened.
 """
 
@@ -48,13 +48,13 @@ DEFAULT_BLOCK_ROWS: Final = 32_768
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a dataset is run. No option changes what its elements are, except `deterministic=False` their order."""
+    """How a dataset runs. No option changes its elements, except that `deterministic=False` changes their order."""
 
     seed: int | None = None  #: of the ops that have no seed of their own; None draws one for each iteration
     deterministic: bool = True  #: False lets parallel ops give elements in the order in which they are ready
     block_rows: int = AUTOTUNE  #: how many rows travel together
     optimize: bool = True  #: whether the graph is rewritten before it runs
-    without: frozenset[str] = frozenset()  #: names of the rewrites that are left out
+    without: frozenset[str] = frozenset()  #: names of rewrites to leave out
     autotune: bool = True  #: whether a background thread finds the settings that are AUTOTUNE
     cpu_budget: int | None = None  #: how many cores may be busy; None means those this process may use
     memory_budget_bytes: int | None = None  #: for buffers; None means half of what is free
@@ -80,7 +80,7 @@ def block_knob(rows: int) -> Knob:
 
 
 class KnobRegistry(Protocol):
-    """Finds good values for knobs while the streams run."""
+    """Takes over knobs, and finds good values for them while the streams run."""
 
     def register(self, knob: Knob, stream: Stream) -> None: ...
 
@@ -95,19 +95,17 @@ class Opening:
     block: Knob = field(default_factory=lambda: block_knob(AUTOTUNE))  #: how many rows travel together
     tuner: KnobRegistry | None = None
     observe: Callable[[Op, Stream], Stream] | None = None  #: wraps each stream as it is opened, to time it
-    dataset: Callable[[Op], object] | None = None  #: gives users' functions a nested dataset in the form they know
-    report: Callable[[object], None] | None = (
-        None  #: is given the records in which ops tell of themselves: `SnapshotUse`
-    )
+    dataset: Callable[[Op], object] | None = None  #: makes a nested dataset as users' functions know it
+    report: Callable[[object], None] | None = None  #: receives the reports of ops: `SnapshotUse`
 
     def open(self, op: Op) -> Stream:
         stream = op.open(self)
         return stream if self.observe is None else self.observe(op, stream)
 
     def nested(self, op: Op) -> Any:
-        """A nested dataset in the form that users' functions know."""
+        """A nested dataset as users' functions know it."""
         if self.dataset is None:
-            raise DatasetError(f"{op.name}: this opening makes no nested datasets.")
+            raise DatasetError(f"{op.name}: nested datasets are not available here.")
         return self.dataset(op)
 
     def is_ordered(self, deterministic: bool | None) -> bool:
@@ -123,8 +121,8 @@ class Opening:
 class Op(ABC):
     """One step of a dataset; two ops are the same only if they are one object."""
 
-    own_seeds: ClassVar[bool] = False  #: whether it gives seeds to the ops below it when it is opened
-    hands_on: ClassVar[bool] = False  #: whether it gives its one input's elements without any work worth timing
+    own_seeds: ClassVar[bool] = False  #: whether it assigns seeds to the ops below it when it is opened
+    passes_through: ClassVar[bool] = False  #: whether it passes on its one input's elements without work worth timing
 
     @property
     def spec(self) -> Spec:
@@ -142,7 +140,7 @@ class Op(ABC):
 
     @property
     def name(self) -> str:
-        """As in error messages and reports."""
+        """As shown in error messages and reports."""
         return type(self).__name__
 
     @cached_property
@@ -186,26 +184,26 @@ class Stream(ABC):
 
     @abstractmethod
     def restore(self, state: State) -> None:
-        """Makes a fresh stream stand where another one stood."""
+        """Puts a new stream where another one stood."""
 
     def close(self) -> None:  # noqa: B027  most streams hold nothing
-        """Gives back threads, processes, memory and files; may be called twice."""
+        """Releases threads, processes, memory and files; may be called twice."""
 
 
 class Restorable(Protocol):
-    """Something that knows where it stands: a stream, or the cursor over one."""
+    """Something with a state: a stream, or the cursor over one."""
 
     def state(self) -> State: ...
     def restore(self, state: State) -> None: ...
 
 
 class SingleInputStream(Stream):
-    """A stream over one input. Its state is that of the input, and of its own attributes those that `kept` names.
+    """A stream over one input. Its state is that of the input, and of its own attributes those in `state_fields`.
 
-    Who cuts blocks passes the cursor as the `place`, which then stands for the input in the state.
+    A stream that cuts blocks passes its cursor as the `place`, whose state then replaces the input's.
     """
 
-    kept: ClassVar[tuple[str, ...]] = ()
+    state_fields: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, source: Stream, place: Restorable | None = None) -> None:
         self._source = source
@@ -213,13 +211,13 @@ class SingleInputStream(Stream):
 
     def state(self) -> State:
         state: State = {"input": self._place.state()}
-        for name in self.kept:
+        for name in self.state_fields:
             state[name] = getattr(self, name)
         return state
 
     def restore(self, state: State) -> None:
         self._place.restore(state["input"])
-        for name in self.kept:
+        for name in self.state_fields:
             setattr(self, name, state[name])
 
     def close(self) -> None:
@@ -227,7 +225,7 @@ class SingleInputStream(Stream):
 
 
 def check_whole(op: str, argument: str, value: object, *, at_least: int = 1, autotune: bool = False) -> None:
-    """Refuses an argument that is no whole number, or too small.
+    """Refuses an argument that is not a whole number, or too small.
 
     Raises:
         DatasetError: says which argument of which op, and what it was.
@@ -238,7 +236,7 @@ def check_whole(op: str, argument: str, value: object, *, at_least: int = 1, aut
         or not (value >= at_least or (autotune and value == AUTOTUNE))
     ):
         also = ", or AUTOTUNE" if autotune else ""
-        raise DatasetError(f"{op}({argument}={value!r}): wants a whole number of at least {at_least}{also}.")
+        raise DatasetError(f"{op}({argument}={value!r}): expected a whole number of at least {at_least}{also}.")
 
 
 def check_callable(op: str, argument: str, value: object) -> None:
@@ -248,23 +246,23 @@ def check_callable(op: str, argument: str, value: object) -> None:
         DatasetError: says which argument of which op, and what it was.
     """
     if not callable(value):
-        raise DatasetError(f"{op}({argument}={value!r}): wants a function.")
+        raise DatasetError(f"{op}({argument}={value!r}): expected a function.")
 
 
 def multiply_count(count: Count, factor: int) -> Count:
-    """A number of elements, so many times; none of infinitely many is none."""
+    """A number of elements, `factor` times; 0 times infinity is 0."""
     return None if count is None else 0 if factor == 0 else count * factor
 
 
 def ceil_div(count: Count, size: int, *, drop: bool = False) -> Count:
-    """How many groups of `size` there are in so many elements; `drop` leaves out a last one that is short."""
+    """How many groups of `size` there are in `count` elements; `drop` leaves out a last, smaller one."""
     if count is None or count == math.inf:
         return count
     return int(count) // size if drop else -(-int(count) // size)
 
 
 def mix_seed(seed: int, *more: int) -> int:
-    """A seed made of numbers, the same on every machine; other numbers make another one."""
+    """A seed computed from numbers, the same on every machine; other numbers give another one."""
     text = ",".join(map(str, (seed, *more)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
@@ -286,7 +284,7 @@ def rebuild(op: Op, change: Callable[[Op], Op], *, stop: Callable[[Op], bool] | 
 
 
 def assign_seeds(op: Op, seed: int) -> Op:
-    """The graph with a seed for each op that was given none: the same seed makes the same graph."""
+    """The graph with a seed for each op that has none: the same seed gives the same graph."""
     numbers = itertools.count()
 
     def give(each: Op) -> Op:

@@ -1,4 +1,4 @@
-"""Rows travel in blocks: how a stream of blocks is cut by rows, and how it is met a row at a time."""
+"""Rows travel in blocks: how a stream of blocks is cut by rows, and how it is read a row at a time."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def in_rows(op: Op) -> bool:
 
 
 def open_elements(opening: Opening, op: Op) -> Stream:
-    """The op's stream for those that take one element at a time: a row is a dict."""
+    """The op's stream, one element at a time: a row is a dict."""
     stream = opening.open(op)
     return RowDicts(stream) if in_rows(op) else stream
 
 
 def join_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Batches behind each other as one; a single one is not copied."""
+    """Several batches as one; a single one is not copied."""
     import pyarrow as pa
 
     if len(batches) == 1:
@@ -35,7 +35,7 @@ def join_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def block_bytes(block: pa.RecordBatch | pa.Table) -> int:
-    """About how many bytes rows take. Arrow's `nbytes` takes longer than it does to cut and hand on a batch."""
+    """About how many bytes rows take. Arrow's `nbytes` takes longer than to cut and pass on a batch."""
     try:
         return int(block.num_rows * sum([kind.bit_width for kind in block.schema.types]) // 8)
     except ValueError:  # some column's cells are of different lengths
@@ -88,7 +88,7 @@ class RowCursor:
         return block.slice(at) if at else block
 
     def within(self, count: int) -> int | None:
-        """Uses up so many rows of the block and says where they begin; None, using none, if it has fewer left."""
+        """Uses up `count` rows of the block and returns where they begin; None, using none, if fewer are left."""
         if self._at == self._rows:
             self._fetch()
         at = self._at
@@ -102,7 +102,7 @@ class RowCursor:
         return self.take(sys.maxsize)
 
     def gather(self, count: int) -> pa.RecordBatch | None:
-        """Exactly so many rows as one batch, or what is left of them: None if nothing is. Copies only across blocks."""
+        """Exactly `count` rows as one batch, or the rest; None if nothing is left. Copies only across blocks."""
         pieces: list[pa.RecordBatch] = []
         while count:
             try:

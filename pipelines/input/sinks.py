@@ -28,12 +28,12 @@ def to_arrow(dataset: Flow) -> pa.Table:
     with dataset.iterator() as elements:
         rows = list(elements)
     if not all(isinstance(row, dict) for row in rows):
-        raise DatasetError("to_arrow: the elements are neither rows nor dicts, so they have no names for columns.")
+        raise DatasetError("to_arrow: the elements are neither rows nor dicts, so the columns have no names.")
     names = dict.fromkeys(name for row in rows for name in row)  # of all rows: the first may lack some
     try:
         return pa.table({name: [row.get(name) for row in rows] for name in names})
     except pa.ArrowException as error:
-        raise DatasetError(f"to_arrow: the elements make no table: {error}.") from error
+        raise DatasetError(f"to_arrow: the elements do not form a table: {error}.") from error
 
 
 def to_polars(table: pa.Table) -> pl.DataFrame:
@@ -56,7 +56,7 @@ def to_numpy(dataset: Flow) -> Any:
     return stack(found) if found else []
 
 
-def arrays(element: Any) -> Any:
+def convert_arrays(element: Any) -> Any:
     """An element for libraries that know arrays only: RecordBatches as dicts of arrays, sparse arrays in full."""
     import pyarrow as pa
 
@@ -73,7 +73,7 @@ def to_torch(dataset: Flow) -> Any:
         raise DatasetError("to_torch: PyTorch is not installed: pip install torch") from error
 
     def tensor(leaf: Any) -> Any:
-        """Numbers as tensors, on memory of their own: torch cannot promise to leave ours alone."""
+        """Numbers as tensors with memory of their own: torch might write to ours."""
         import numpy as np
 
         if isinstance(leaf, Ragged):
@@ -96,7 +96,7 @@ def to_torch(dataset: Flow) -> Any:
                 share = extend(dataset, Shard(input=dataset.op, shards=worker.num_workers, index=worker.id))
             with share.iterator(epoch=epoch) as elements:
                 for element in elements:
-                    yield each_leaf(tensor, arrays(element))
+                    yield each_leaf(tensor, convert_arrays(element))
 
     return TorchDataset()
 
@@ -117,7 +117,7 @@ class JaxArrays:
 
         with self._dataset.iterator() as elements:
             for element in elements:
-                yield each_leaf(array, arrays(element))
+                yield each_leaf(array, convert_arrays(element))
 
 
 def to_jax(dataset: Flow) -> JaxArrays:
@@ -125,7 +125,7 @@ def to_jax(dataset: Flow) -> JaxArrays:
 
 
 def to_tf(dataset: Flow) -> Any:
-    """The types are those of the first element, which is made for that and made again."""
+    """The types are those of the first element, which is computed twice for that."""
     import numpy as np
 
     try:
@@ -135,7 +135,7 @@ def to_tf(dataset: Flow) -> Any:
 
     def tensors() -> Iterator[Any]:
         with dataset.iterator() as elements:
-            yield from map(arrays, elements)
+            yield from map(convert_arrays, elements)
 
     def signature(leaf: Any) -> Any:
         array = np.asarray(leaf)
@@ -144,5 +144,5 @@ def to_tf(dataset: Flow) -> Any:
 
     with dataset.iterator(epoch=0) as elements:
         for first in elements:
-            return tf.data.Dataset.from_generator(tensors, output_signature=each_leaf(signature, arrays(first)))
+            return tf.data.Dataset.from_generator(tensors, output_signature=each_leaf(signature, convert_arrays(first)))
     raise DatasetError("to_tf: the dataset has no elements, so their types cannot be known.")

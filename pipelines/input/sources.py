@@ -1,4 +1,4 @@
-"""Where a dataset begins: numbers, arrays, tables, files, generators; or other datasets put together."""
+"""Sources: datasets of numbers, arrays, tables, files and generators, or combined from other datasets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.dataset import Dataset, ops_of
+from spanwise.pipelines.input.dataset import Dataset, dataset_ops
 from spanwise.pipelines.input.element import UNKNOWN, ElementSpec
 from spanwise.pipelines.input.files import Paths, check_unique_columns
 from spanwise.pipelines.input.op import Options
@@ -37,7 +37,7 @@ def from_tensors(value: object) -> Dataset:
 
 
 def from_elements(values: Iterable[object]) -> Dataset:
-    """The values, one after the other, as they are."""
+    """The values, one after another, unchanged."""
     return Dataset(Elements(values=tuple(values)))
 
 
@@ -53,7 +53,7 @@ def from_arrow(table: pa.Table | pa.RecordBatch) -> Dataset:
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     if not isinstance(table, pa.Table):
-        raise DatasetError(f"from_arrow({type(table).__name__}): wants a pyarrow.Table or RecordBatch.")
+        raise DatasetError(f"from_arrow({type(table).__name__}): expected a pyarrow.Table or RecordBatch.")
     check_unique_columns("from_arrow", table.schema)
     return Dataset(Arrow(table=table))
 
@@ -69,10 +69,10 @@ def from_parquet(
     """The rows of Parquet files, in the order of the paths; `shuffle` puts the row groups of all of them into another.
 
     `paths` is a path, a pattern, a list of them, or a list of lists: one for each span. A file that lacks a column
-    that another one has gives nulls. Row groups in which `filter` cannot hold are not read.
+    of another one gives nulls. Row groups in which `filter` cannot hold are not read.
     """
     if isinstance(columns, str):
-        raise DatasetError(f"from_parquet(columns={columns!r}): wants a list of names: [{columns!r}].")
+        raise DatasetError(f"from_parquet(columns={columns!r}): expected a list of names: [{columns!r}].")
     chosen = None if columns is None else tuple(columns)
     return Dataset(parquet(paths, chosen, filter, shuffle=shuffle, seed=seed))
 
@@ -83,16 +83,16 @@ def from_arrow_files(paths: Paths) -> Dataset:
 
 
 def from_csv(paths: Paths, *, schema: pa.Schema | None = None, delimiter: str = ",") -> Dataset:
-    """The rows of CSV files with a line of names; without a schema, with the types that the first lines look like."""
+    """The rows of CSV files with a header line; without a schema, with types inferred from the first lines."""
     return Dataset(csv(paths, schema, delimiter))
 
 
 def from_generator(
     function: Callable[..., Iterable[Any]], *arguments: object, spec: ElementSpec | pa.Schema | None = None
 ) -> Dataset:
-    """What the iterable gives that `function(*arguments)` makes for each pass.
+    """The elements of the iterable that `function(*arguments)` returns for each pass.
 
-    A schema as `spec` says that it gives dicts which are rows of it. A restored pass makes the elements again.
+    A schema as `spec` turns its dicts into rows. A restored pass generates the elements again.
     """
     import pyarrow as pa
 
@@ -103,7 +103,7 @@ def from_generator(
 
 def zip(*datasets: Dataset) -> Dataset:  # noqa: A001  as it is called everywhere
     """Tuples of one element of each dataset, as long as all of them last; rows are dicts in them."""
-    return Dataset(Zip(parts=ops_of("zip", datasets)), _options(datasets))
+    return Dataset(Zip(parts=dataset_ops("zip", datasets)), _options(datasets))
 
 
 def sample_from_datasets(
@@ -119,7 +119,7 @@ def sample_from_datasets(
     When one ends, the others go on; `stop_on_empty` ends there.
     """
     op = Sample(
-        parts=ops_of("sample_from_datasets", datasets),
+        parts=dataset_ops("sample_from_datasets", datasets),
         weights=tuple(weights) if weights is not None else (1.0,) * len(datasets),
         seed=seed,
         stop_on_empty=stop_on_empty,

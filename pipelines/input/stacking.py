@@ -1,4 +1,4 @@
-"""How elements become one batch, and a batch elements again."""
+"""Stacking: how elements become one batch, and a batch becomes elements again."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def stack(elements: Sequence[Any], *, ragged: bool = False, where: str = "", spe
     """One element whose leaves have a new first axis.
 
     None among the leaves makes a masked array, `Sparse` a `Sparse`. With `ragged`, arrays make a `Ragged`, unless
-    `spec` says that all of them have one shape: what a batch is must not depend on whether lengths are equal by chance.
+    `spec` says that all of them have one shape: lengths that happen to be equal must not change the kind.
 
     Raises:
-        DatasetError: the elements are not alike; the message says in which part.
+        DatasetError: the elements differ in structure, type or shape; the message says in which part.
     """
     import numpy as np
 
@@ -44,7 +44,7 @@ def stack(elements: Sequence[Any], *, ragged: bool = False, where: str = "", spe
     if isinstance(first, Sparse):
         return _sparse(elements, where)
     if isinstance(first, Ragged):
-        raise DatasetError(f"elements{where} are Ragged already; rebatch(n, ragged=True) makes others of other sizes.")
+        raise DatasetError(f"elements{where} are Ragged already; rebatch(n, ragged=True) changes their size.")
     kinds = set(map(type, elements))
     if all(issubclass(kind, _SCALAR) for kind in kinds):
         return _scalars(elements, kinds, where)
@@ -60,7 +60,7 @@ def _arrays(arrays: list[NDArray[Any]], where: str, *, ragged: bool) -> NDArray[
     if len({array.shape for array in arrays}) > 1:
         shapes = ", ".join(sorted({str(array.shape) for array in arrays}))
         raise DatasetError(
-            f"elements{where} of different shapes ({shapes}) make no batch. "
+            f"elements{where} of different shapes ({shapes}) cannot be batched. "
             f"Use padded_batch, or batch(..., ragged=True), or bucket_by_sequence_length."
         )
     if not shape:
@@ -69,17 +69,17 @@ def _arrays(arrays: list[NDArray[Any]], where: str, *, ragged: bool) -> NDArray[
 
 
 def _scalars(elements: Sequence[Any], kinds: set[type], where: str) -> NDArray[Any]:
-    """Numbers, texts or bytes, and not a mixture of them, of which NumPy would make texts."""
+    """Numbers, strings or bytes; NumPy would turn a mixture into strings."""
     import numpy as np
 
     if len({next((text for text in (str, bytes) if issubclass(kind, text)), None) for kind in kinds}) > 1:
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise DatasetError(f"elements{where} of different types ({names}) make no batch.")
+        raise DatasetError(f"elements{where} of different types ({names}) cannot be batched.")
     return np.asarray(elements)
 
 
 def _part(spec: ElementSpec, label: str) -> ElementSpec:
-    """What is known of one part of a structure, by its name or, in a plain tuple, its number."""
+    """The spec of one part of a structure, by its name or, in a plain tuple, its number."""
     if not isinstance(spec, Structure):
         return UNKNOWN
     return dict(zip(spec.names or map(str, range(len(spec.parts))), spec.parts, strict=True)).get(label, UNKNOWN)
@@ -91,7 +91,7 @@ def _parts(element: object, names: tuple[str, ...], count: int, kind: type, wher
         return taken[1]
     if taken is None or len(taken[1]) != count or type(element) is not kind or set(taken[0]) != set(names):
         raise DatasetError(
-            f"elements{where} of different structure make no batch: one is a {kind.__name__} of "
+            f"elements{where} of different structure cannot be batched: one is a {kind.__name__} of "
             f"{', '.join(names) or f'{count} parts'}, another is {element!r:.80}."
         )
     by_name = dict(zip(*taken, strict=True))
@@ -107,7 +107,7 @@ def _masked(elements: Sequence[Any], where: str) -> np.ma.MaskedArray[Any, Any]:
         return np.ma.MaskedArray(np.zeros(len(elements)), mask)
     known = stack(there, where=where)
     if not isinstance(known, np.ndarray):
-        raise DatasetError(f"elements{where}: None stands among {type(known).__name__}s; only arrays may be missing.")
+        raise DatasetError(f"elements{where}: None among {type(known).__name__}s; only arrays may be missing.")
     values = np.zeros((len(elements), *known.shape[1:]), known.dtype)
     values[~mask] = known
     return np.ma.MaskedArray(values, np.broadcast_to(mask.reshape(-1, *[1] * (values.ndim - 1)), values.shape))
@@ -118,7 +118,7 @@ def _sparse(elements: Sequence[Any], where: str) -> Sparse:
 
     shapes = {element.shape for element in elements if isinstance(element, Sparse)}
     if len(shapes) != 1 or not all(isinstance(element, Sparse) for element in elements):
-        raise DatasetError(f"elements{where}: sparse arrays of different shapes make no batch.")
+        raise DatasetError(f"elements{where}: sparse arrays of different shapes cannot be batched.")
     numbers = np.repeat(np.arange(len(elements)), [len(element.values) for element in elements])
     indices = np.column_stack([numbers, np.concatenate([element.indices for element in elements])])
     values = np.concatenate([element.values for element in elements])
@@ -133,10 +133,10 @@ def unstack(batch: Any) -> Iterator[Any]:
     """
     taken = parts_of(batch)
     if taken is None:
-        return _unstacked(batch)
+        return _split_batch(batch)
     names, parts = taken
     if len({length(part) for part in parts}) > 1:
-        raise DatasetError(f"a batch whose parts have different lengths: {[length(part) for part in parts]}.")
+        raise DatasetError(f"the parts of a batch have different lengths: {[length(part) for part in parts]}.")
     kind = type(batch)
     return (build(kind, names, each) for each in zip(*map(unstack, parts), strict=True))
 
@@ -155,19 +155,19 @@ def length(batch: Any) -> int:
     try:
         return len(batch)
     except TypeError as error:
-        raise DatasetError(f"{batch!r:.80} has no first axis, so it is no batch of elements.") from error
+        raise DatasetError(f"{batch!r:.80} has no first axis, so it is not a batch of elements.") from error
 
 
-def _unstacked(leaf: Any) -> Iterator[Any]:
+def _split_batch(leaf: Any) -> Iterator[Any]:
     import numpy as np
 
     if isinstance(leaf, np.ma.MaskedArray):
         missing = np.ma.getmaskarray(leaf).reshape(len(leaf), -1).min(axis=1)
-        return (None if gone else plain(value) for gone, value in zip(missing.tolist(), leaf.data, strict=True))
+        return (None if gone else to_python(value) for gone, value in zip(missing.tolist(), leaf.data, strict=True))
     if isinstance(leaf, Sparse):
         return (_row(leaf, number) for number in range(leaf.shape[0]))
     length(leaf)
-    return map(plain, leaf)
+    return map(to_python, leaf)
 
 
 def _row(leaf: Sparse, number: int) -> Sparse:
@@ -175,7 +175,7 @@ def _row(leaf: Sparse, number: int) -> Sparse:
     return Sparse(leaf.indices[there, 1:], leaf.values[there], leaf.shape[1:])
 
 
-def plain(value: Any) -> Any:
+def to_python(value: Any) -> Any:
     """A NumPy scalar as Python's own; everything else as it is."""
     import numpy as np
 

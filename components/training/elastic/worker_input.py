@@ -97,7 +97,7 @@ class GroupReader:
 
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows that pass the filter, with all columns."""
-        return self._reader.finished(batch)
+        return self._reader.finish(batch)
 
 
 class ReaderSlot:

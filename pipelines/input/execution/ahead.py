@@ -1,4 +1,4 @@
-"""Elements, or a function of each, made ahead of their consumer by threads or worker processes."""
+"""Ahead streams: elements, or results of a function, computed ahead of their consumer by threads or processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spanwise.pipelines.input.tuning.reading import CallTimes
 
 
 def parallelism_knob(op: str, num_parallel: int, opening: Opening, *, minimum: int, maximum: int) -> Knob:
-    """How many of an op's calls or inputs run at once.
+    """The knob for how many of an op's calls or inputs run at once.
 
     A number to be found begins at the minimum: where that is 0 the consumer does the work, since a thread would cost
     more than a quick function.
@@ -27,7 +27,7 @@ def parallelism_knob(op: str, num_parallel: int, opening: Opening, *, minimum: i
 
 
 class AheadStream(Stream):
-    """Its input's elements, or a function of each, made before they are asked for.
+    """The input's elements, or a function of each, computed before they are asked for.
 
     In the input's order, or with `ordered=False` in the order in which they are ready. What is on its way when the
     state is taken is taken from the input again.
@@ -76,7 +76,7 @@ class AheadStream(Stream):
 
     @property
     def watch(self) -> Callable[[int, int], None] | None:
-        """Is given the start and the end of each call, in ns."""
+        """Receives the start and the end of each call, in ns."""
         return None if self._window.team is None else self._window.team.watch
 
     @watch.setter

@@ -25,7 +25,7 @@ class CallerTeam:
     def __init__(
         self, function: Function, size: Knob, workers: Workers, name: str, finish: Callable[[AheadSlot], None]
     ) -> None:
-        self.watch: Callable[[int, int], None] | None = None  #: is given the start and the end of each call, in ns
+        self.watch: Callable[[int, int], None] | None = None  #: receives the start and the end of each call, in ns
         self._function = function
         self._size = size
         self._workers = workers
@@ -38,7 +38,7 @@ class CallerTeam:
         self._processes: set[Process] = set()
 
     def submit(self, slot: AheadSlot) -> None:
-        wanted = max(1, min(self._size.value, self._size.maximum))  # it may be 0 by now, and the slot waits
+        wanted = max(1, min(self._size.value, self._size.maximum))  # it may be 0 by now, while the slot is waiting
         while self._count < wanted:
             self._threads = [*filter(threading.Thread.is_alive, self._threads)]
             thread = threading.Thread(target=self._work, name=f"{self._name}: {self._count}", daemon=True)
@@ -76,12 +76,12 @@ class CallerTeam:
                 if slot.error is None:
                     self.call(slot, process)
                 if isinstance(slot.error, WorkerLost):
-                    self._ended(process)
+                    self._close_process(process)
                     process = None
                 self._finish(slot)
                 del slot
         finally:
-            self._ended(process)
+            self._close_process(process)
 
     def call(self, slot: AheadSlot, process: Process | None = None) -> None:
         """Puts the function's result, or its error, into the slot."""
@@ -114,7 +114,7 @@ class CallerTeam:
             process.kill()
         return process
 
-    def _ended(self, process: Process | None) -> None:
+    def _close_process(self, process: Process | None) -> None:
         if process is not None:
             process.close()
             self._processes.discard(process)

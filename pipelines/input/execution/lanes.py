@@ -54,7 +54,7 @@ class LanesStream(InterleaveStream):
             self._begun = True
             for place in range(self._turns.cycle):
                 self._turn = place
-                self._filled()
+                self._open_next()
             self._turn = 0
         return super().__next__() if self._ready is None else self._first_ready(self._ready)
 
@@ -70,24 +70,24 @@ class LanesStream(InterleaveStream):
             except StopIteration:
                 slot.stream.close()
                 self._slots[place], self._turn = None, place
-                self._filled()
+                self._open_next()
         raise StopIteration
 
     def _next_turn(self) -> None:
         if self._slots[self._turn] is None:
-            self._filled()  # now, not at its next turn: until then its first elements can be read
+            self._open_next()  # now, not at its next turn: until then its first elements can be read
         super()._next_turn()
 
-    def _filled(self) -> DatasetSlot | None:
-        return _started(super()._filled())
+    def _open_next(self) -> DatasetSlot | None:
+        return _start_slot(super()._open_next())
 
-    def _again(self, kept: State) -> DatasetSlot:
-        return _started(super()._again(kept))
+    def _reopen(self, kept: State) -> DatasetSlot:
+        return _start_slot(super()._reopen(kept))
 
-    def _opened(self, element: Element, number: int) -> Stream:
+    def _open_stream(self, element: Element, number: int) -> Stream:
         turns, ready = self._turns, self._ready
         return AheadStream(
-            _Unopened(lambda: turns.open_dataset(element, number)),
+            DeferredStream(lambda: turns.open_dataset(element, number)),
             name=turns.name,
             rows=turns.rows,
             window=lambda: 2 if turns.rows else 2 * turns.block,
@@ -104,13 +104,13 @@ class LanesStream(InterleaveStream):
         return [slot.stream for slot in tuple(self._slots) if slot is not None and isinstance(slot.stream, AheadStream)]
 
 
-def _started(slot: SlotOrNone) -> SlotOrNone:
+def _start_slot(slot: SlotOrNone) -> SlotOrNone:
     if slot is not None and isinstance(slot.stream, AheadStream):
         slot.stream.start()
     return slot
 
 
-class _Unopened(Stream):
+class DeferredStream(Stream):
     """A stream that is opened by whoever takes its first element; without any, if that fails."""
 
     def __init__(self, opening: Callable[[], Stream]) -> None:
@@ -126,7 +126,7 @@ class _Unopened(Stream):
         return next(self._stream)
 
     def state(self) -> State:
-        return {"inside": None if self._stream is None else self._stream.state(), "failed": self._failed}
+        return {"inside": None if self._stream is None else self._stream.state(), "failed": self._has_failed}
 
     def restore(self, state: State) -> None:
         if state["inside"] is not None:
@@ -137,7 +137,7 @@ class _Unopened(Stream):
             self._opening = None
 
     @property
-    def _failed(self) -> bool:
+    def _has_failed(self) -> bool:
         return self._stream is None and self._opening is None
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ Function = Callable[[Element, int], Element]  #: of an element and its position
 _HEAD = struct.Struct("<QQ")  # bytes of the pickle, bytes of shared memory
 _ALIGNMENT = 64  # bytes, as Arrow wants it
 _INLINE = 1 << 15  # bytes; mapping memory costs more than copying less than this through a socket
-_UNPICKLABLE = (pickle.PicklingError, TypeError, AttributeError)  # what pickle raises for what it cannot do
+_UNPICKLABLE = (pickle.PicklingError, TypeError, AttributeError)  # raised by pickle
 _PIECES = 512  # buffers a write, of the 1024 that POSIX allows
 
 
@@ -42,9 +42,9 @@ class Process:
     """Another process that calls a function for this one, an element at a time. One thread may use it."""
 
     def __init__(self, function: bytes, *, name: str) -> None:
-        """Starts it; `function` is made by `portable`, `name` is the op's."""
+        """Starts it; `function` comes from `serialize_function`, `name` is the op's."""
         self._name = name
-        self.cpu_s = 0.0  #: what its calls have taken of a core
+        self.cpu_s = 0.0  #: CPU time of its calls
         self._loaded = False
         ours, theirs = socket.socketpair()
         program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({theirs.fileno()})"
@@ -64,7 +64,7 @@ class Process:
         """The function's result; raises what it raised, with the traceback of the other process in its notes.
 
         Raises:
-            NotPortable: the function cannot be loaded there, or the element or the result cannot travel.
+            NotPortable: the function cannot be loaded there, or the element or the result cannot be sent.
             WorkerLost: the process was killed, or ended by itself.
         """
         try:
@@ -78,7 +78,7 @@ class Process:
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
             raise WorkerLost(
                 f"{self._name}: the worker process {self._process.pid} {how} at element {position}. "
-                "If the memory ran out, let fewer work at once (num_parallel=1), or use threads."
+                "If memory ran out, run fewer calls at once (num_parallel=1) or use threads."
             ) from error
         if isinstance(answer, _NotTransferable):
             raise self._not_portable(f"the result of element {position}", answer.reason)
@@ -99,8 +99,7 @@ class Process:
 
     def _not_portable(self, what: str, reason: object) -> NotPortable:
         return NotPortable(
-            f"{self._name}: {what} cannot be brought from one process to another: {reason}. "
-            "Let threads call the function: workers='threads'."
+            f"{self._name}: {what} cannot be sent between processes: {reason}. Use threads: workers='threads'."
         )
 
     def kill(self) -> None:
@@ -108,7 +107,7 @@ class Process:
         self._process.kill()
 
     def close(self) -> None:
-        """Ends the process and leaves nothing of it."""
+        """Ends the process and reaps it."""
         self._socket.close()
         self._process.kill()
         self._process.wait()
@@ -127,7 +126,7 @@ def serialize_function(function: Function, *, name: str) -> bytes:
     except Exception as error:
         raise NotPortable(
             f"{name}: the function cannot be sent to another process: {error}. "
-            "Make what it needs inside the function, or let threads call it: workers='threads'."
+            "Create what it needs inside the function, or use threads: workers='threads'."
         ) from error
 
 
@@ -163,37 +162,37 @@ def serve(descriptor: int) -> None:
 def _end_with(descriptor: int) -> None:
     """Ends this process when its parent closes the socket or dies, even in the middle of a call."""
     waiting = select.poll()
-    waiting.register(descriptor, 0)  # that the other side is gone is always told
+    waiting.register(descriptor, 0)  # poll always reports that the other side is gone
     waiting.poll()
     os._exit(0)
 
 
 @dataclass(frozen=True)
 class _NotTransferable:
-    """Something that could not be pickled, or not be made of its pickle."""
+    """Something that could not be pickled or unpickled."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class _RaisedError:
-    """An exception on its way: pickle forgets where it was raised and what caused it."""
+    """An exception to be sent: pickle forgets where it was raised and what caused it."""
 
     chain: tuple[Exception, ...]  #: the exception, its cause, the cause's cause
-    told: str  #: the traceback, as Python prints it
+    trace: str  #: the traceback, as Python prints it
 
     @classmethod
     def of(cls, error: BaseException) -> _RaisedError:
-        told = "".join(traceback.format_exception(error))
+        trace = "".join(traceback.format_exception(error))
         chain = [error]
         while (cause := chain[-1].__cause__) is not None:
             chain.append(cause)
-        return cls(tuple(map(_picklable, chain)), told)
+        return cls(tuple(map(_picklable, chain)), trace)
 
     def error(self) -> Exception:
         for error, cause in zip(self.chain, self.chain[1:], strict=False):
             error.__cause__ = cause
-        self.chain[-1].add_note(f"In the worker process:\n{self.told}")
+        self.chain[-1].add_note(f"In the worker process:\n{self.trace}")
         return self.chain[0]
 
 
@@ -236,7 +235,7 @@ def _send(to: socket.socket, value: object) -> None:
     if total <= _INLINE:
         to.sendall(_HEAD.pack(len(payload), 0) + payload + b"".join(map(_with_padding, raw)))
         return
-    memory = _anonymous()
+    memory = _create_memory()
     try:
         _write(memory, raw)
         socket.send_fds(to, [_HEAD.pack(len(payload), total)], [memory])
@@ -253,9 +252,13 @@ def _receive(source: socket.socket) -> Any:
         if not head:
             raise EOFError("the other side is gone")
         length, total = _HEAD.unpack(head)
-        payload = io.BytesIO(_exactly(source, length))
+        payload = io.BytesIO(_receive_exactly(source, length))
         sizes: list[int] = pickle.load(payload)  # noqa: S301  from a process of ours
-        shared = _mapped(descriptors[0], total) if total else memoryview(_exactly(source, sum(map(_padded, sizes))))
+        shared = (
+            _map_memory(descriptors[0], total)
+            if total
+            else memoryview(_receive_exactly(source, sum(map(_padded, sizes))))
+        )
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -266,16 +269,16 @@ def _receive(source: socket.socket) -> Any:
     return pickle.load(payload, buffers=views)  # noqa: S301  from a process of ours
 
 
-def _anonymous() -> int:
-    """Memory as a file without a name."""
+def _create_memory() -> int:
+    """Anonymous memory, as a file descriptor."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("spanwise")
     with tempfile.TemporaryFile() as file:  # elsewhere than on Linux: a file that is removed already
         return os.dup(file.fileno())
 
 
-def _mapped(memory: int, size: int) -> memoryview:
-    """The memory as long as anything looks at it, writable as any array is."""
+def _map_memory(memory: int, size: int) -> memoryview:
+    """The memory, mapped as long as anything refers to it, and writable like any array."""
     if sys.platform != "linux":
         return memoryview(mmap.mmap(memory, size))
     import pyarrow as pa
@@ -310,7 +313,7 @@ def _with_padding(buffer: memoryview) -> bytes:
     return bytes(buffer) + bytes(_padding(buffer.nbytes))
 
 
-def _exactly(source: socket.socket, size: int) -> bytearray:
+def _receive_exactly(source: socket.socket, size: int) -> bytearray:
     taken = bytearray(size)
     view = memoryview(taken)
     while view:

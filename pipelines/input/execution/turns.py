@@ -1,4 +1,4 @@
-"""Turns: the elements of several open datasets, which take turns.
+"""Turns: how an interleave takes elements of several open datasets.
 
 A state says where the input stood before each dataset that is open, so that a restored stream opens it again.
 """
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Turns:
-    """What takes turns, and how."""
+    """The datasets that take turns, and in which way."""
 
     name: str  #: of the op
     cycle: int  #: how many datasets are open at a time
     block: int  #: how many elements of one before the turn of the next
     rows: bool  #: whether the datasets give blocks of rows
     open_input: Callable[[], Stream]  #: of elements that name the datasets
-    open_dataset: Callable[[Element, int], Stream]  #: of an element, the input's so-and-so-many-th
+    open_dataset: Callable[[Element, int], Stream]  #: of an element of the input and its number
 
 
 class DatasetSlot:
@@ -64,7 +64,7 @@ class InterleaveStream(Stream):
 
     def __next__(self) -> Element:
         while not (self._ended and not any(self._slots)):
-            slot = self._slots[self._turn] or self._filled()
+            slot = self._slots[self._turn] or self._open_next()
             if slot is not None:
                 try:
                     taken, count = slot.take(self._left)
@@ -83,7 +83,7 @@ class InterleaveStream(Stream):
         self._turn = (self._turn + 1) % self._turns.cycle
         self._left = self._turns.block
 
-    def _filled(self) -> DatasetSlot | None:
+    def _open_next(self) -> DatasetSlot | None:
         """Opens the next dataset in the slot whose turn it is, if there is one."""
         if self._ended:
             return None
@@ -94,12 +94,12 @@ class InterleaveStream(Stream):
             self._ended = True
             return None
         self._number += 1
-        stream = self._opened(element, self._number - 1)
+        stream = self._open_stream(element, self._number - 1)
         slot = DatasetSlot(stream, before, self._number - 1, rows=self._turns.rows)
         self._slots[self._turn] = slot
         return slot
 
-    def _opened(self, element: Element, number: int) -> Stream:
+    def _open_stream(self, element: Element, number: int) -> Stream:
         return self._turns.open_dataset(element, number)
 
     def state(self) -> State:
@@ -116,17 +116,17 @@ class InterleaveStream(Stream):
         self._number, self._turn, self._left = state["number"], state["turn"], state["left"]
         for place, kept in enumerate(state["slots"]):
             if kept is not None:
-                self._slots[place] = self._again(kept)
+                self._slots[place] = self._reopen(kept)
 
-    def _again(self, kept: State) -> DatasetSlot:
-        """A slot as it was: its dataset made once more of the same element."""
+    def _reopen(self, kept: State) -> DatasetSlot:
+        """A slot as it was: its dataset opened again from the same element."""
         source = self._turns.open_input()
         try:
             source.restore(kept["before"])
             element = next(source)
         finally:
             source.close()
-        stream = self._opened(element, kept["number"])
+        stream = self._open_stream(element, kept["number"])
         slot = DatasetSlot(stream, kept["before"], kept["number"], rows=self._turns.rows)
         slot.restore(kept["inside"])
         return slot

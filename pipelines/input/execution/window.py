@@ -51,7 +51,7 @@ class Permits:
 
 
 class SlotWindow:
-    """What the consumer and the threads of an `Ahead` share: the slots of the elements that are on their way or ready.
+    """What the consumer and the threads of an `AheadStream` share: the slots of elements on their way or ready.
 
     The last slot is the one whose element is being taken from the input; those before it are on their way or ready.
     Python's own queues and deques need no further lock; a slot's lock is held until its element is there.
@@ -77,7 +77,7 @@ class SlotWindow:
         self._room.acquire()
         self._origin: Origin | None = None
         self._at = 0  # rows or elements of the input that were taken
-        self._given: tuple[tuple[int, int], ...] = ()  # of them, those that another life of the stream has given
+        self._given: tuple[tuple[int, int], ...] = ()  # of them, those that the stream gave before it was restored
         self._done: tuple[tuple[int, int], ...] = ()  # the same, until the last of them has been passed
         self._pieces: deque[tuple[Element, int, int]] = deque()  # of a block part of which was given
         self._runner: threading.Thread | None = None
@@ -91,7 +91,7 @@ class SlotWindow:
     def take(self) -> AheadSlot:
         while not (self._ended or self.stopped):
             if self._runner is None and not self._size():
-                slot = self._made_here()
+                slot = self._make_here()
             else:
                 self.start()
                 slot = self._first_in_order() if self._ready is None else self._first_ready(self._ready)
@@ -103,10 +103,10 @@ class SlotWindow:
                 if slot.error is not None:
                     return slot
             else:
-                self._stand()
+                self._pause()
         raise StopIteration
 
-    def _made_here(self) -> AheadSlot:
+    def _make_here(self) -> AheadSlot:
         slot = AheadSlot(None, self._at)
         self._fill(slot)
         if self.team is not None and not slot.end and slot.error is None:
@@ -170,7 +170,7 @@ class SlotWindow:
 
     @property
     def _replays(self) -> bool:
-        """Whether elements that another life of the stream has given still lie ahead."""
+        """Whether elements that the stream gave before it was restored still lie ahead."""
         return bool(self._done or self._pieces)
 
     @property
@@ -187,15 +187,15 @@ class SlotWindow:
         self._runner = threading.Thread(target=self._run, name=f"{self.name}: input", daemon=True)
         self._runner.start()
 
-    def _stand(self) -> None:
-        """Goes back to where nothing was started: the thread has taken what it was to take."""
+    def _pause(self) -> None:
+        """Goes back to the state before the start: the thread has ended, and the consumer does the work."""
         assert self._runner is not None
         self._runner.join()
         self._runner, self._last = None, None
         self._slots.clear()
 
     def close(self) -> None:
-        """Stops the threads and closes the input; waits for them, unless they are ours to be waited for by others."""
+        """Stops the threads and closes the input; waits for them, but not in a thread of ours."""
         self.stopped = True
         self._make_room()
         if self._runner is None:
@@ -212,7 +212,7 @@ class SlotWindow:
         if any(thread.is_alive() for thread in threads):
             logger.warning("stream-close-timed-out", extra={"op": self.name, "reason": "a function is still running"})
             return
-        for slot in self._slots:  # these stay, to tell the state
+        for slot in self._slots:  # the slots stay, for `state()`
             slot.element = None
 
     # The threads' side
@@ -245,7 +245,7 @@ class SlotWindow:
 
     def _wait_for_room(self) -> bool:
         while not self.stopped:
-            waiting = len(self._slots) - 1  # those that were given out of turn count too: it keeps the state small
+            waiting = len(self._slots) - 1  # those given out of turn count too, which keeps the state small
             if waiting <= 0 or (waiting < self._size() and (waiting + 1) * self.element_bytes <= self._limit_bytes):
                 return True
             self._room.acquire()
@@ -270,7 +270,7 @@ class SlotWindow:
             slot.at, slot.stop = self._at - (not self._rows), self._at
 
     def _append(self, slot: AheadSlot) -> None:
-        """Makes the slot of the next element: as soon as this one's has been taken, for the consumer to wait for."""
+        """Adds the slot of the next element as soon as this one's has been taken, for the consumer to wait for."""
         try:
             assert self._origin is not None
             step = 1 if self._rows else CHECKPOINT_ELEMENTS
@@ -302,7 +302,7 @@ class SlotWindow:
                 self._done = ()
 
     def finish(self, slot: AheadSlot) -> None:
-        """Lets the consumer have it."""
+        """Hands it to the consumer."""
         if not slot.end and slot.error is None:
             self._weigh(slot.element)
         if self._ready is None:

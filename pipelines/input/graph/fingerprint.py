@@ -3,7 +3,7 @@
 An op counts by its kind, its arguments and its inputs; a function by its code and all that this code uses
 (`orchestrator.fingerprint`); a source file by its name, size and time of change, or by its content. What only changes
 how fast it goes does not count: parallelism, buffers, prefetch and cache, and snapshots on the way. Neither does what
-comes behind the op, nor in which order the graph was put together.
+comes after the op, nor in which order the graph was built.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _DERIVED: Final = frozenset({"groups", "schema", "rows"})  # of ops that read fi
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WithFingerprint(Op):
-    """Gives the step before it a name that its fingerprint is made of, whatever the step does."""
+    """Names the step before it: the name replaces the step in fingerprints."""
 
     input: Op
     fingerprint: str
 
     def __post_init__(self) -> None:
         if not isinstance(self.fingerprint, str) or not self.fingerprint:
-            raise DatasetError(f"with_snapshot_fingerprint({self.fingerprint!r}): wants a text that is not empty.")
+            raise DatasetError(f"with_snapshot_fingerprint({self.fingerprint!r}): expected a text that is not empty.")
 
     def open(self, opening: Opening) -> Stream:
         return opening.open(self.input)
@@ -65,7 +65,7 @@ def of_graph(op: Op, *, files_by: FilesBy = "mtime") -> str:
 
 
 def _below(op: Op) -> tuple[Op, ...]:
-    """The ops that a step's elements come from; what stands behind a name is not looked at."""
+    """The ops that a step's elements come from; the step that a name replaces is left out."""
     return op.input.inputs if isinstance(op, WithFingerprint) else op.inputs
 
 
@@ -105,7 +105,7 @@ def _of_argument(op: Op, name: str, value: Any, files_by: FilesBy) -> str:
         return fingerprint.of_value(_without_datasets(value, files_by), who=f"{op.name}({name}=)")
     except Unfingerprintable as error:
         raise Unfingerprintable(
-            f'{error} Or name the step yourself, with .with_snapshot_fingerprint("…") behind it, and change the name '
+            f'{error} Or name the step yourself, with .with_snapshot_fingerprint("…") after it, and change the name '
             f"whenever the step changes."
         ) from error
 
@@ -115,7 +115,7 @@ def _is_expression(value: object) -> bool:
 
 
 def _without_datasets(value: Any, files_by: FilesBy) -> Any:
-    """The value with the fingerprint of each dataset in it in its place: an object has more in it than its graph."""
+    """The value with each dataset in it replaced by its fingerprint: a dataset holds more than its graph."""
     if isinstance(value, Mapping | tuple):
         return each_leaf(lambda leaf: _graph_or_leaf(leaf, files_by), value)
     return _graph_or_leaf(value, files_by)
@@ -127,7 +127,7 @@ def _graph_or_leaf(leaf: Any, files_by: FilesBy) -> Any:
 
 
 def _file(path: str, files_by: FilesBy) -> tuple[str | int | None, ...]:
-    """Name, size and what tells the content."""
+    """Name, size and modification time, or size and content."""
     import pyarrow as pa
 
     from spanwise.pipelines.input.files import file_stamp, locate
@@ -136,9 +136,9 @@ def _file(path: str, files_by: FilesBy) -> tuple[str | int | None, ...]:
         system, name = locate(path)
         found = system.get_file_info(name)
     except (pa.ArrowException, OSError) as error:
-        raise DatasetError(f"{path} cannot be looked at: {error}.") from error
+        raise DatasetError(f"cannot read {path}: {error}.") from error
     if not found.is_file:
-        raise DatasetError(f"{path} is not there any more; make the dataset anew from the files there are.")
+        raise DatasetError(f"{path} no longer exists; create the dataset again from the files that exist.")
     if files_by == "mtime":
         return path, found.size, file_stamp(system, name, found.mtime_ns)
     return found.base_name, found.size, _content(system, name)

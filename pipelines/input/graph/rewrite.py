@@ -1,6 +1,6 @@
 """Rewrites: graphs that give the same elements with less work. Pure; each has a name and can be left out.
 
-A rule looks at one op, whose inputs have been rewritten already, and says what stands in its place and why. What a
+A rule looks at one op, whose inputs have been rewritten already, and says what replaces it and why. What a
 rule does not know (a cache, whose contents others share; an op of somebody else's) it leaves alone.
 """
 
@@ -31,7 +31,7 @@ from spanwise.pipelines.input.ops.skip import Skip
 from spanwise.pipelines.input.ops.take import Take
 
 Change: TypeAlias = tuple[Op, str]
-"""What stands in the place of an op, and why."""
+"""What replaces an op, and why."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,16 @@ class Rule:
 
 @dataclass(frozen=True)
 class RewriteStep:
-    """A rule that did something."""
+    """One use of a rule."""
 
     rule: str
-    op: str  #: what it looked at
+    op: str  #: the op that it changed
     why: str
 
 
 @dataclass(frozen=True)
 class RewritePlan:
-    """What the rewrites make of a graph; printed, it tells what they did."""
+    """The result of the rewrites; prints what each of them did."""
 
     before: Op
     op: Op  #: the graph after them
@@ -88,7 +88,7 @@ def _apply(rule: Rule, op: Op, steps: list[RewriteStep]) -> Op:
         if made is None:
             return each
         steps.append(RewriteStep(rule.name, each.name, made[1]))
-        # what a rule makes may be what it looks for again, one op further down
+        # the result may match the same rule again, one op further down
         return _apply(rule, made[0], steps) if not rule.at_root else made[0]
 
     return change(op) if rule.at_root else rebuild(op, change)
@@ -180,7 +180,7 @@ def _filter_pushdown(op: Op) -> Change | None:  # noqa: PLR0911  one line per ki
 
 
 def _is_bound(op: Filter, below: Op) -> bool:
-    """Whether the condition can be asked of the rows below."""
+    """Whether the condition can be evaluated on the rows below."""
     names = _names(below)
     if names is None or op.expression is None:
         return False
@@ -194,7 +194,7 @@ def _projection_pushdown(op: Op) -> Change | None:
 
 
 def _narrow(op: Op, columns: frozenset[str] | None) -> Op:
-    """The graph with files read only as far as those columns need it; None for all of them."""
+    """The graph that reads only the columns it needs to give these; None for all of them."""
     match op:
         case Parquet(columns=read, schema=schema) if columns is not None:
             there = tuple(schema.names) if read is None else read
@@ -266,7 +266,7 @@ def _map_parallelization(op: Op) -> Change | None:
 
 
 def _prefetch_insertion(op: Op) -> Change | None:
-    """Puts a prefetch behind the last op that works: what only cuts blocks stays with the consumer."""
+    """Puts a prefetch after the last op that does work; what only cuts blocks stays with the consumer."""
     if isinstance(op, Batch | Take | Skip | Select) and isinstance(op.inputs[0].spec, Table):
         made = _prefetch_insertion(op.inputs[0])
         return None if made is None else (op.with_inputs([made[0]]), made[1])

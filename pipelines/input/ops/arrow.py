@@ -30,7 +30,7 @@ class Arrow(Op):
 
 
 class ArrowStream(Stream):
-    """Gives RecordBatches that are at hand, cut to the size of a block. Its state is a number of rows."""
+    """Gives RecordBatches from memory, cut to the size of a block. Its state is a number of rows."""
 
     def __init__(self, batches: Sequence[pa.RecordBatch], block: Knob) -> None:
         self._batches = [batch for batch in batches if batch.num_rows]
@@ -48,7 +48,7 @@ class ArrowStream(Stream):
         return taken
 
     def _skip(self, rows: int) -> None:
-        """Goes on by so many rows, at most to the end of the batch."""
+        """Skips up to `rows` rows, at most to the end of the batch."""
         self._at += rows
         self._row += rows
         if self._row == self._batches[self._number].num_rows:

@@ -16,19 +16,19 @@ class AsNumpy(Op):
 
     def __post_init__(self) -> None:
         if not isinstance(self.input.spec, BatchSpec):
-            raise DatasetError("as_numpy: the elements are no RecordBatches; batch rows first.")
+            raise DatasetError("as_numpy: the elements are not RecordBatches; batch the rows first.")
 
     @property
     def spec(self) -> Spec:
         assert isinstance(self.input.spec, BatchSpec)
-        return arrays_of(self.input.spec)
+        return array_specs(self.input.spec)
 
     def open(self, opening: Opening) -> Stream:
         return AsNumpyStream(opening.open(self.input))
 
 
-def arrays_of(batch: BatchSpec) -> Spec:
-    """What such RecordBatches are as dicts of arrays, as far as the types of columns say."""
+def array_specs(batch: BatchSpec) -> Spec:
+    """The spec of such RecordBatches as dicts of arrays, as far as the column types define it."""
     import pyarrow as pa
 
     if batch.schema is None:

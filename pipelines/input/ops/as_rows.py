@@ -23,7 +23,7 @@ class AsRows(Op):
         import pyarrow as pa
 
         if not isinstance(self.schema, pa.Schema):
-            raise DatasetError(f"as_rows(schema={self.schema!r}): wants a pyarrow.Schema.")
+            raise DatasetError(f"as_rows(schema={self.schema!r}): expected a pyarrow.Schema.")
         if in_rows(self.input):
             raise DatasetError("as_rows: the elements are rows already.")
 
@@ -36,7 +36,7 @@ class AsRows(Op):
 
 
 class AsRowsStream(SingleInputStream):
-    """The first block has one row and each next one twice as many, so that a slow source is not waited for."""
+    """The first block has one row and each next one twice as many, so that nobody waits long for a slow source."""
 
     def __init__(self, source: Stream, schema: pa.Schema, opening: Opening) -> None:
         super().__init__(source)
@@ -44,7 +44,7 @@ class AsRowsStream(SingleInputStream):
         self._block = opening.block
         self._size = 1
         self._at = 0
-        self._failure: Exception | None = None  # told behind the rows before it
+        self._failure: Exception | None = None  # raised after the rows before it
 
     def __next__(self) -> Element:
         if self._failure is not None:
@@ -74,7 +74,7 @@ class AsRowsStream(SingleInputStream):
         for number, element in enumerate(found):
             if not isinstance(element, dict) or not names.issuperset(element):
                 at = self._at - len(found) + number
-                raise DatasetError(f"as_rows: element {at} is no dict of {', '.join(names)}: {element!r:.80}.")
+                raise DatasetError(f"as_rows: element {at} is not a dict with {', '.join(names)}: {element!r:.80}.")
         try:
             return pa.RecordBatch.from_pylist(found, self._schema)
         except (pa.ArrowException, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Batches of exactly so many elements. Of rows they are slices of the block, cut last and not copied."""
+"""Batches of a fixed number of elements. Of rows they are slices of the block, cut last and not copied."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.arrays import as_arrays
-from spanwise.pipelines.input.element import BatchSpec, Spec, batched
+from spanwise.pipelines.input.element import BatchSpec, Spec, batch_spec
 from spanwise.pipelines.input.op import Count, Element, Op, Opening, SingleInputStream, Stream, ceil_div, check_whole
-from spanwise.pipelines.input.ops.as_numpy import arrays_of
+from spanwise.pipelines.input.ops.as_numpy import array_specs
 from spanwise.pipelines.input.rows import RowCursor, in_rows
 from spanwise.pipelines.input.stacking import stack
 
@@ -28,13 +28,13 @@ class Batch(Op):
     def __post_init__(self) -> None:
         check_whole("batch", "size", self.size)
         if isinstance(self.input.spec, BatchSpec):
-            raise DatasetError("batch: the elements are RecordBatches already; use rebatch for other sizes of them.")
+            raise DatasetError("batch: the elements are RecordBatches already; use rebatch to change their size.")
 
     @property
     def spec(self) -> Spec:
         even = self.drop_remainder or (isinstance(count := self.input.cardinality, int) and count % self.size == 0)
-        spec = batched(self.input.spec, self.size if even else None, ragged=self.ragged)
-        return arrays_of(spec) if self.numpy and isinstance(spec, BatchSpec) else spec
+        spec = batch_spec(self.input.spec, self.size if even else None, ragged=self.ragged)
+        return array_specs(spec) if self.numpy and isinstance(spec, BatchSpec) else spec
 
     @property
     def cardinality(self) -> Count:

@@ -1,4 +1,4 @@
-"""Batches of elements of like length, so that little is padded.
+"""Batches of elements of similar length, so that little is padded.
 
 A state names the elements that wait in buckets by their distance from the oldest of them, and holds none itself.
 """
@@ -24,7 +24,7 @@ from spanwise.pipelines.input.op import (
     check_callable,
     check_whole,
 )
-from spanwise.pipelines.input.ops.padded_batch import Padding, Sizes, padded
+from spanwise.pipelines.input.ops.padded_batch import Padding, Sizes, pad_batch
 from spanwise.pipelines.input.rows import open_elements
 from spanwise.pipelines.input.stacking import stack
 
@@ -44,7 +44,7 @@ class Bucket(Op):
         op = "bucket_by_sequence_length"
         check_callable(op, "length", self.length)
         if any(high <= low for low, high in pairwise(self.boundaries)):
-            raise DatasetError(f"{op}(boundaries={list(self.boundaries)}): wants numbers that ascend.")
+            raise DatasetError(f"{op}(boundaries={list(self.boundaries)}): expected ascending numbers.")
         if len(self.sizes) != len(self.boundaries) + 1:
             raise DatasetError(
                 f"{op}: {len(self.boundaries)} boundaries make {len(self.boundaries) + 1} buckets, "
@@ -86,7 +86,7 @@ class BucketStream(SingleInputStream):
             bucket[number] = element
             self._before[number] = before
             if len(bucket) == self._op.sizes[self._buckets.index(bucket)]:
-                return self._emptied(bucket)
+                return self._empty_bucket(bucket)
 
     def _bucket_of(self, element: Element) -> int:
         self._at += 1
@@ -100,15 +100,15 @@ class BucketStream(SingleInputStream):
     def _last(self) -> Element:
         for bucket in self._buckets:
             if bucket and not self._op.drop_remainder:
-                return self._emptied(bucket)
+                return self._empty_bucket(bucket)
         raise StopIteration
 
-    def _emptied(self, bucket: dict[int, Element]) -> Element:
+    def _empty_bucket(self, bucket: dict[int, Element]) -> Element:
         found = list(bucket.values())
         for number in bucket:
             del self._before[number]
         bucket.clear()
-        return stack(found) if self._op.no_padding else padded(found, self._op.shapes, self._op.values)
+        return stack(found) if self._op.no_padding else pad_batch(found, self._op.shapes, self._op.values)
 
     def state(self) -> State:
         oldest = min(self._before, default=self._at)

@@ -1,4 +1,4 @@
-"""Elements kept in memory from the first whole pass on. A pass that was not finished leaves nothing behind."""
+"""A cache in memory, filled by the first complete pass. A pass that does not finish leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ DEFAULT_LIMIT_BYTES = 1 << 30
 
 
 class CacheContents:
-    """What is kept, shared by all passes over the dataset. It stays in its process: a copy elsewhere is empty."""
+    """The elements, shared by all passes over the dataset. They stay in their process: a copy elsewhere is empty."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.kept: list[Any] | None = None
-        self.seed: int | None = None  #: of the pass that was kept
+        self.contents: list[Any] | None = None
+        self.seed: int | None = None  #: of the pass that filled it
 
     def __reduce__(self) -> tuple[type[CacheContents], tuple[()]]:
         return CacheContents, ()
@@ -44,7 +44,7 @@ class Cache(Op):
 
     input: Op
     limit_bytes: int = DEFAULT_LIMIT_BYTES
-    shelf: CacheContents = field(default_factory=CacheContents, repr=False)
+    cached: CacheContents = field(default_factory=CacheContents, repr=False)
 
     def __post_init__(self) -> None:
         check_whole("cache", "limit_bytes", self.limit_bytes)
@@ -54,28 +54,28 @@ class Cache(Op):
 
 
 class CacheStream(Stream):
-    """Gives what is kept, or fills the shelf; restored where nothing is kept, it makes the pass again."""
+    """Gives the cached elements, or fills the cache; restored where the cache is empty, it repeats the pass."""
 
     def __init__(self, op: Cache, opening: Opening) -> None:
         self._op = op
         self._opening = opening
         self._seed: int | None = None
         self._source: Stream | None = None
-        self._found: list[Any] | None = None  # what was read so far, while the shelf is being filled
+        self._found: list[Any] | None = None  # read so far, while the cache is being filled
         self._bytes = 0
         self._at = 0  # elements or rows given
 
     def _opened(self) -> Stream:
         if self._source is None:
-            shelf, op = self._op.shelf, self._op
-            with shelf.lock:
-                kept, seed = shelf.kept, shelf.seed
-            if kept is not None and self._seed in {None, seed}:
+            cached, op = self._op.cached, self._op
+            with cached.lock:
+                contents, seed = cached.contents, cached.seed
+            if contents is not None and self._seed in {None, seed}:
                 self._seed = seed
-                self._source = ArrowStream(kept, self._opening.block) if in_rows(op) else ElementsStream(kept)
+                self._source = ArrowStream(contents, self._opening.block) if in_rows(op) else ElementsStream(contents)
             else:
                 self._seed = self._opening.seed if self._seed is None else self._seed
-                # always as a first pass: what is kept does not depend on which pass happened to fill the shelf
+                # always as a first pass: the contents do not depend on which pass happened to fill the cache
                 first = replace(self._opening, seed=self._seed, epoch=(0,))
                 self._source = first.open(assign_seeds(op.input, self._seed))
                 self._found = []
@@ -89,7 +89,7 @@ class CacheStream(Stream):
             self._keep()
             raise
         except Exception:
-            self._found = None  # a pass with a hole in it is not kept
+            self._found = None  # a pass with a gap is not cached
             raise
         self._at += element.num_rows if in_rows(self._op) else 1
         if self._found is not None:
@@ -98,8 +98,7 @@ class CacheStream(Stream):
             if self._bytes > self._op.limit_bytes:
                 raise DatasetError(
                     f"cache(limit_bytes={self._op.limit_bytes}): {self._at} elements take {self._bytes} bytes, and "
-                    f"there are more to come. Raise the limit, keep fewer columns, or use snapshot, which keeps them "
-                    f"on disk."
+                    f"more follow. Raise the limit, select fewer columns, or use snapshot, which stores them on disk."
                 )
         return element
 
@@ -109,8 +108,8 @@ class CacheStream(Stream):
 
     def _keep(self) -> None:
         if self._found is not None:
-            with self._op.shelf.lock:
-                self._op.shelf.kept, self._op.shelf.seed = self._found, self._seed
+            with self._op.cached.lock:
+                self._op.cached.contents, self._op.cached.seed = self._found, self._seed
             self._found = None
 
     def state(self) -> State:
@@ -130,7 +129,7 @@ class CacheStream(Stream):
             self._replay(state["at"])
 
     def _replay(self, count: int) -> None:
-        """Makes the pass again up to there; a block that reaches further is cut, and comes next."""
+        """Repeats the pass up to that point; a block that reaches further is cut, and its rest comes next."""
         if not in_rows(self._op):
             while self._at < count:
                 next(self)
@@ -165,6 +164,6 @@ def size_bytes(element: Element) -> int:
     taken = parts_of(element)
     if taken is not None:
         return sys.getsizeof(element) + sum(map(size_bytes, taken[1]))
-    if hasattr(element, "get_total_buffer_size"):  # RecordBatches; of a slice only what it shows counts
+    if hasattr(element, "get_total_buffer_size"):  # RecordBatches; of a slice only its own rows count
         return block_bytes(element)
     return int(getattr(element, "nbytes", 0)) or sys.getsizeof(element)

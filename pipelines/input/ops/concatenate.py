@@ -1,4 +1,4 @@
-"""The elements of several datasets, one dataset behind the other."""
+"""The elements of several datasets, one dataset after another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Concatenate(Op):
     parts: tuple[Op, ...]
 
     def __post_init__(self) -> None:
-        one_kind("concatenate", self.parts)
+        check_same_kind("concatenate", self.parts)
 
     @property
     def spec(self) -> Spec:
@@ -34,20 +34,20 @@ class Concatenate(Op):
         return ConcatenateStream(self, opening)
 
 
-def one_kind(op: str, inputs: tuple[Op, ...]) -> None:
+def check_same_kind(op: str, inputs: tuple[Op, ...]) -> None:
     """Refuses to mix rows with other elements, or rows with other columns.
 
     Raises:
-        DatasetError: there is no dataset at all, or they do not fit.
+        DatasetError: there is no dataset, or they do not match.
     """
     if not inputs:
-        raise DatasetError(f"{op}: wants at least one dataset.")
+        raise DatasetError(f"{op}: expected at least one dataset.")
     if len({in_rows(each) for each in inputs}) > 1:
-        raise DatasetError(f"{op}: some datasets have rows and others have not.")
+        raise DatasetError(f"{op}: some datasets have rows and others do not.")
     schemas = [each.spec.schema for each in inputs if isinstance(each.spec, Table) and each.spec.schema is not None]
     for schema in schemas[1:]:
         if not schema.equals(schemas[0]):
-            raise DatasetError(f"{op}: the datasets have other columns:\n{schemas[0]}\nand\n{schema}")
+            raise DatasetError(f"{op}: the datasets have different columns:\n{schemas[0]}\nand\n{schema}")
 
 
 class ConcatenateStream(Stream):

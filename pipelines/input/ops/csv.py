@@ -1,4 +1,4 @@
-"""Rows of CSV files with a line of names at their top."""
+"""Rows of CSV files with a header line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Csv(Op):
 
     def open(self, opening: Opening) -> Stream:
         def read(part: int) -> Iterator[pa.RecordBatch]:
-            return iter(opened(self.paths[part], self.delimiter, self.schema))
+            return iter(open_csv(self.paths[part], self.delimiter, self.schema))
 
         def finish(batch: pa.RecordBatch) -> pa.RecordBatch:
             return conform(batch, self.schema)
@@ -45,25 +45,25 @@ class Csv(Op):
 
 
 def csv(paths: Paths, schema: pa.Schema | None, delimiter: str) -> Csv:
-    """The op; without a schema, the columns are those of all files, with types that their first lines look like.
+    """The op; without a schema, the columns are those of all files, with types inferred from their first lines.
 
     Raises:
-        DatasetError: there is no such file, or the delimiter is none.
+        DatasetError: there is no such file, or the delimiter is not one character.
         UnreadableInput: a file cannot be read.
     """
     if not isinstance(delimiter, str) or len(delimiter) != 1:
-        raise DatasetError(f"from_csv(delimiter={delimiter!r}): wants one character.")
+        raise DatasetError(f"from_csv(delimiter={delimiter!r}): expected one character.")
     files = list_files("from_csv", paths)
-    return Csv(paths=files, schema=_looked_at(files, delimiter) if schema is None else schema, delimiter=delimiter)
+    return Csv(paths=files, schema=_infer_columns(files, delimiter) if schema is None else schema, delimiter=delimiter)
 
 
-def _looked_at(files: Sequence[str], delimiter: str) -> pa.Schema:
-    """Every column that any file has, with the type that it looks like in the first file that has values of it."""
+def _infer_columns(files: Sequence[str], delimiter: str) -> pa.Schema:
+    """Every column of any file, with the type inferred from the first file that has values for it."""
     import pyarrow as pa
 
     types: dict[str, pa.DataType] = {}
     for path in files:
-        schema = opened(path, delimiter, None).schema
+        schema = open_csv(path, delimiter, None).schema
         check_unique_columns(f"from_csv: {path}", schema)
         for column in schema:
             if pa.types.is_null(types.get(column.name, pa.null())):
@@ -71,11 +71,11 @@ def _looked_at(files: Sequence[str], delimiter: str) -> pa.Schema:
     return pa.schema(types.items())
 
 
-def opened(path: str, delimiter: str, schema: pa.Schema | None) -> pacsv.CSVStreamingReader:
+def open_csv(path: str, delimiter: str, schema: pa.Schema | None) -> pacsv.CSVStreamingReader:
     """A reader of the file.
 
     Raises:
-        UnreadableInput: there is none, or its first lines are no CSV of these types.
+        UnreadableInput: there is none, or its first lines are not CSV of these types.
     """
     import pyarrow as pa
     from pyarrow import csv as pacsv
@@ -89,5 +89,5 @@ def opened(path: str, delimiter: str, schema: pa.Schema | None) -> pacsv.CSVStre
         )
     except (pa.ArrowException, OSError) as error:
         raise UnreadableInput(
-            f"{path}: cannot be read as CSV ({error}). Give from_csv a schema= to say its types."
+            f"{path}: cannot be read as CSV ({error}). Pass from_csv a schema= with the types."
         ) from error

@@ -21,7 +21,9 @@ class Enumerate(Op):
         if isinstance(self.input.spec, Table) and self.input.spec.schema is not None:
             names = self.input.spec.schema.names
             if self.column in names:
-                raise DatasetError(f"enumerate(column={self.column!r}): the rows have such a column; name another.")
+                raise DatasetError(
+                    f"enumerate(column={self.column!r}): the rows already have this column; choose another name."
+                )
 
     @property
     def spec(self) -> Spec:
@@ -38,7 +40,7 @@ class Enumerate(Op):
 
 
 class EnumerateStream(SingleInputStream):
-    kept = ("next",)
+    state_fields = ("next",)
 
     def __init__(self, source: Stream, op: Enumerate) -> None:
         super().__init__(source)

@@ -30,11 +30,11 @@ class Filter(Op):
             if not in_rows(self.input):
                 raise DatasetError("filter: an expression names columns, but the elements are not rows.")
             if isinstance(self.input.spec, Table) and self.input.spec.schema is not None:
-                check(self.expression, self.input.spec.schema)
+                check_condition(self.expression, self.input.spec.schema)
             return
         if not callable(self.predicate):
             raise DatasetError(
-                f"filter({self.predicate!r}): wants a function, or an expression such as col('fare') > 3."
+                f"filter({self.predicate!r}): expected a function, or an expression such as col('fare') > 3."
             )
         resolve_format(self.predicate, self.format)
         if self.vectorized and not in_rows(self.input):
@@ -55,11 +55,11 @@ class Filter(Op):
         return BlockFilterStream(source, self) if in_rows(self.input) else FilterStream(source, self)
 
 
-def check(expression: pc.Expression, schema: pa.Schema) -> None:
-    """Refuses an expression that names other columns, or that is no condition on them.
+def check_condition(expression: pc.Expression, schema: pa.Schema) -> None:
+    """Refuses an expression that names other columns, or that is not a condition on them.
 
     Raises:
-        DatasetError: says what does not fit.
+        DatasetError: says what does not match.
     """
     import pyarrow as pa
 
@@ -74,7 +74,7 @@ def columns_of(expression: pc.Expression, schema: pa.Schema) -> frozenset[str]:
 
     def needs(name: str) -> bool:
         try:
-            check(expression, schema.remove(schema.get_field_index(name)))
+            check_condition(expression, schema.remove(schema.get_field_index(name)))
         except DatasetError:
             return True
         return False
@@ -83,15 +83,15 @@ def columns_of(expression: pc.Expression, schema: pa.Schema) -> frozenset[str]:
 
 
 class FilterStream(SingleInputStream):
-    kept = ("at",)
+    state_fields = ("at",)
 
     def __init__(self, source: Stream, op: Filter) -> None:
         super().__init__(source)
         self._op = op
         self.at = 0  # elements or rows read
-        self._holds = self._made(op)
+        self._holds = self._predicate(op)
 
-    def _made(self, op: Filter) -> Callable[[Element], Any]:
+    def _predicate(self, op: Filter) -> Callable[[Element], Any]:
         assert callable(op.predicate)
         return element_caller(op.predicate, op.format)
 
@@ -107,12 +107,12 @@ class FilterStream(SingleInputStream):
 
 
 class BlockFilterStream(FilterStream):
-    """Keeps the rows of each block for which an expression or a mask is true; where it is null they go."""
+    """Keeps the rows of each block for which an expression or a mask is true; null counts as false."""
 
-    def _made(self, op: Filter) -> Callable[[Element], Any]:
+    def _predicate(self, op: Filter) -> Callable[[Element], Any]:
         if op.expression is not None:
             return lambda _: op.expression
-        call = super()._made(op)
+        call = super()._predicate(op)
         if op.vectorized:
             return lambda block: as_column(call(block))
         return lambda block: as_column([bool(call(row)) for row in block.to_pylist()])

@@ -1,4 +1,4 @@
-"""Elements from a Python iterable that a function makes anew for each pass."""
+"""Elements from a Python iterable that a function creates for each pass."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Generator(Op):
 
 
 class GeneratorStream(Stream):
-    """Nobody can look into a generator, so a restored stream makes the elements again and drops them."""
+    """A generator has no state to save, so a restored stream generates the elements again and drops them."""
 
     def __init__(self, op: Generator) -> None:
         self._op = op
@@ -51,7 +51,7 @@ class GeneratorStream(Stream):
             if self._elements is None:
                 made = self._op.function(*self._op.arguments)
                 if not isinstance(made, Iterable):
-                    raise DatasetError(f"wants an iterable back, not {type(made).__name__}.")  # noqa: TRY301
+                    raise DatasetError(f"must return an iterable, not {type(made).__name__}.")  # noqa: TRY301
                 self._elements = iter(made)
             element = next(self._elements)
         except StopIteration:

@@ -18,7 +18,7 @@ class IgnoreErrors(Op):
 
     def __post_init__(self) -> None:
         if in_rows(self.input):
-            raise DatasetError("ignore_errors: rows travel in blocks, so a block would be lost for one bad row.")
+            raise DatasetError("ignore_errors: rows travel in blocks, so one bad row would lose its block.")
 
     @property
     def cardinality(self) -> None:

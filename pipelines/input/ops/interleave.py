@@ -1,4 +1,4 @@
-"""The elements of datasets that a function makes of elements: several of these datasets at a time, in turns.
+"""The elements of datasets that a function returns for elements: several of these datasets at a time, in turns.
 
 `flat_map` is the interleave of one at a time.
 """
@@ -31,7 +31,7 @@ from spanwise.pipelines.input.rows import in_rows, open_elements
 
 @runtime_checkable
 class HasOp(Protocol):
-    """What a function gives that makes datasets."""
+    """What a function returns that makes datasets."""
 
     @property
     def op(self) -> Op: ...
@@ -90,17 +90,17 @@ class Interleave(Op):
         return stream
 
     def dataset_op(self, element: Element, number: int) -> Op:
-        """The dataset that the function makes of an element, the input's `number`th.
+        """The dataset that the function returns for an element; `number` counts the input's elements.
 
         Raises:
-            FunctionFailed: the function raised, or made no dataset of the kind that was promised.
+            FunctionFailed: the function raised, or did not return a dataset as declared.
         """
         try:
             dataset = element_caller(self.function, self.format)(element)
             if not isinstance(dataset, HasOp):
-                raise DatasetError(f"wants a dataset back, not {type(dataset).__name__}.")  # noqa: TRY301
+                raise DatasetError(f"must return a dataset, not {type(dataset).__name__}.")  # noqa: TRY301
             if isinstance(self.result, Table) and not in_rows(dataset.op):
-                raise DatasetError("wants a dataset of rows back, as spec= says.")  # noqa: TRY301
+                raise DatasetError("must return a dataset of rows, as spec= says.")  # noqa: TRY301
         except Exception as error:
             raise function_error(self.word, self.function, f"element {number}", error) from error
         return dataset.op

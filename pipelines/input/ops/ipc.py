@@ -1,4 +1,4 @@
-"""Rows of Arrow IPC files; those on a local disk are mapped into memory: what is not touched is not read."""
+"""Rows of Arrow IPC files; those on a local disk are mapped into memory: only what is used is read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAGIC = b"ARROW1"  # how a file begins; a stream does not
 class ArrowFiles(Op):
     paths: tuple[str, ...]
     schema: pa.Schema = field(repr=False)
-    rows: int | None  #: None if it would take to read them
+    rows: int | None  #: None if that requires reading them
 
     @property
     def inputs(self) -> tuple[Op, ...]:
@@ -37,7 +37,7 @@ class ArrowFiles(Op):
 
     def open(self, opening: Opening) -> Stream:
         def read(part: int) -> Iterator[pa.RecordBatch]:
-            return cut(opened(self.paths[part])[1], opening.block)
+            return cut_blocks(open_ipc(self.paths[part])[1], opening.block)
 
         def finish(batch: pa.RecordBatch) -> pa.RecordBatch:
             return conform(batch, self.schema)
@@ -46,25 +46,25 @@ class ArrowFiles(Op):
 
 
 def arrow_files(paths: Paths) -> ArrowFiles:
-    """The op, with what the files say of themselves.
+    """The op, with what the files' metadata says.
 
     Raises:
         DatasetError: there is no such file.
-        UnreadableInput: a file is no Arrow IPC, or damaged.
+        UnreadableInput: a file is not Arrow IPC, or is damaged.
         ColumnsChanged: two files have different types for one column.
     """
     files = list_files("from_arrow_files", paths)
-    schema = unify_schemas("from_arrow_files", ((path, opened(path)[0]) for path in files))
-    counts = [rows_in(path) for path in files]
+    schema = unify_schemas("from_arrow_files", ((path, open_ipc(path)[0]) for path in files))
+    counts = [count_rows(path) for path in files]
     known = [count for count in counts if count is not None]
     return ArrowFiles(paths=files, schema=schema, rows=sum(known) if len(known) == len(counts) else None)
 
 
-def opened(path: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+def open_ipc(path: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """The columns and the batches of a file, which lie in the mapped file unless it is compressed.
 
     Raises:
-        UnreadableInput: there is none, it is no Arrow IPC, or damaged.
+        UnreadableInput: there is none, it is not Arrow IPC, or is damaged.
     """
     import pyarrow as pa
 
@@ -80,7 +80,7 @@ def opened(path: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         raise UnreadableInput(f"{path}: cannot be read as Arrow IPC ({error}).") from error
 
 
-def rows_in(path: str) -> int | None:
+def count_rows(path: str) -> int | None:
     """How many rows a file has by its metadata; None for a stream, which has to be read for that."""
     from pyarrow import dataset
 
@@ -99,7 +99,7 @@ def _content(path: str) -> pa.NativeFile:
     return pa.memory_map(name) if isinstance(filesystem, LocalFileSystem) else filesystem.open_input_file(name)
 
 
-def cut(batches: Iterable[pa.RecordBatch], block: Knob) -> Iterator[pa.RecordBatch]:
+def cut_blocks(batches: Iterable[pa.RecordBatch], block: Knob) -> Iterator[pa.RecordBatch]:
     """The batches, in pieces no larger than a block."""
     for batch in batches:
         at = 0

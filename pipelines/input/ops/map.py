@@ -39,12 +39,10 @@ MOST_THREADS: Final = 64
 class Map(Op):
     input: Op
     function: Callable[..., Any]
-    vectorized: bool = False  #: whether the function takes blocks of rows and gives as many rows back
-    result: Spec = UNKNOWN  #: what the function gives
-    reads: tuple[str, ...] | None = None  #: the columns that the function is given; None for all of them
-    writes: tuple[str, ...] | None = (
-        None  #: the columns that it gives back, added to the others; None for all there are
-    )
+    vectorized: bool = False  #: whether the function takes blocks of rows and returns as many rows
+    result: Spec = UNKNOWN  #: what the function returns
+    reads: tuple[str, ...] | None = None  #: the columns that the function receives; None for all of them
+    writes: tuple[str, ...] | None = None  #: the columns that it returns, added to the others; None for all of them
     format: Format | None = None
     num_parallel: int | None = None  #: how many calls may run at once; None runs them in the consumer's thread
     deterministic: bool | None = None  #: None as the dataset's options say
@@ -57,21 +55,19 @@ class Map(Op):
         if self.num_parallel is not None:
             check_whole("map", "num_parallel", self.num_parallel, autotune=True)
         if self.workers not in get_args(Workers):
-            raise DatasetError(f"map(workers={self.workers!r}): wants 'threads' or 'processes'.")
+            raise DatasetError(f"map(workers={self.workers!r}): expected 'threads' or 'processes'.")
         if self.vectorized and not in_rows(self.input):
             raise DatasetError("map(vectorized=True): the elements are not rows, so there are no blocks of them.")
         if not self.vectorized and isinstance(self.result, Table):
             raise DatasetError(
-                "map: a function of one element makes no table; as_rows(schema) makes rows of its dicts."
+                "map: a function of one element cannot return a table; as_rows(schema) turns its dicts into rows."
             )
         if not self.vectorized and (self.reads is not None or self.writes is not None):
             raise DatasetError("map(reads=, writes=): only a vectorized map works on columns.")
         schema = self.input.spec.schema if isinstance(self.input.spec, Table) else None
         for name in self.reads or ():
             if schema is not None and name not in schema.names:
-                raise DatasetError(
-                    f"map(reads={name!r}): there is no such column; there are {', '.join(schema.names)}."
-                )
+                raise DatasetError(f"map(reads={name!r}): no such column. The columns are {', '.join(schema.names)}.")
 
     @property
     def name(self) -> str:
@@ -137,7 +133,7 @@ class ElementCall:
             raise function_error("map", self.function, f"element {position}", error) from error
 
     def __getstate__(self) -> dict[str, object]:
-        return {"function": self.function, "format": self.format}  # what was worked out is worked out again
+        return {"function": self.function, "format": self.format}  # cached properties are computed again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,8 +156,8 @@ class BlockCall:
             made = as_batch(made, given, seen, self.schema if self.writes is None else None)
             if made.num_rows != block.num_rows:
                 raise DatasetError(  # noqa: TRY301
-                    f"wants as many rows back as it was given, {block.num_rows}, not {made.num_rows}; "
-                    f"filter leaves rows out, flat_map makes more of them."
+                    f"must return as many rows as it was given, {block.num_rows}, not {made.num_rows}; "
+                    f"to leave rows out use filter, to add rows use flat_map."
                 )
             return made if self.writes is None else self._written(block, made, self.writes)
         except Exception as error:
@@ -169,7 +165,7 @@ class BlockCall:
 
     def _written(self, block: pa.RecordBatch, made: pa.RecordBatch, writes: tuple[str, ...]) -> pa.RecordBatch:
         if set(made.schema.names) != set(writes):
-            raise DatasetError(f"wants the columns that it writes back, {', '.join(writes)}, not {made.schema.names}.")
+            raise DatasetError(f"must return the columns of writes=, {', '.join(writes)}, not {made.schema.names}.")
         for name in writes:
             column, place = made.column(name), block.schema.get_field_index(name)
             block = block.append_column(name, column) if place < 0 else block.set_column(place, name, column)
@@ -178,7 +174,7 @@ class BlockCall:
 
 @dataclass(frozen=True)
 class Chain:
-    """Maps behind each other as one."""
+    """Several maps as one."""
 
     calls: tuple[ElementCall | BlockCall, ...]
 
@@ -189,7 +185,7 @@ class Chain:
 
 
 class MapStream(SingleInputStream):
-    kept = ("at",)
+    state_fields = ("at",)
 
     def __init__(self, source: Stream, op: Map) -> None:
         super().__init__(source)

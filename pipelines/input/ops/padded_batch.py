@@ -1,4 +1,4 @@
-"""Batches of arrays of different sizes, filled up to the largest of the batch or to sizes that are given."""
+"""Batches of arrays of different sizes, padded to the largest of the batch or to given sizes."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class PaddedBatchStream(SingleInputStream):
                 break
         if not found or (self._op.drop_remainder and len(found) < self._op.size):
             raise StopIteration
-        return padded(found, self._op.shapes, self._op.values)
+        return pad_batch(found, self._op.shapes, self._op.values)
 
 
-def padded(found: Sequence[Element], shapes: Sizes = None, values: Padding = None) -> Element:
-    """The stack of the elements, each leaf filled up behind its end on every axis.
+def pad_batch(found: Sequence[Element], shapes: Sizes = None, values: Padding = None) -> Element:
+    """The stack of the elements, each leaf padded at its end on every axis.
 
     Raises:
         DatasetError: a leaf is larger than the shape allows, or has another number of axes.
@@ -75,14 +75,14 @@ def padded(found: Sequence[Element], shapes: Sizes = None, values: Padding = Non
             type(found[0]),
             names,
             [
-                padded(column, _of(shapes, key, Mapping), _of(values, key, Mapping | tuple))
+                pad_batch(column, _of(shapes, key, Mapping), _of(values, key, Mapping | tuple))
                 for key, column in zip(keys, columns, strict=True)
             ],
         )
     arrays = [np.asarray(element) for element in found]
     axes = {array.ndim for array in arrays}
     if len(axes) > 1:
-        raise DatasetError(f"padded_batch: elements with {sorted(axes)} axes make no batch.")
+        raise DatasetError(f"padded_batch: elements with {sorted(axes)} axes cannot be batched.")
     largest = [max(sizes) for sizes in zip(*(array.shape for array in arrays), strict=True)]
     wanted = list(shapes) if isinstance(shapes, Sequence) else [None] * len(largest)
     if len(wanted) != len(largest) or any(
@@ -109,7 +109,7 @@ def _parts(element: Element) -> tuple[Any, ...]:
 
 
 def _of(given: Any, key: str | int, kinds: Any) -> Any:
-    """What was given for one part: one thing for all, or a structure."""
+    """The argument for one part: one value for all, or a structure."""
     if isinstance(given, kinds):
         return given.get(key) if isinstance(given, Mapping) else given[key]
     return given

@@ -1,4 +1,4 @@
-"""Rows of Parquet files: only the columns that are wanted, only the row groups in which a condition can hold."""
+"""Rows of Parquet files: only the columns that are needed, only the row groups in which a condition can hold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spanwise.orchestrator.errors import DatasetError, UnreadableInput
 from spanwise.pipelines.input.element import Spec, Table
 from spanwise.pipelines.input.files import PartStream, Paths, conform, list_files, locate, unify_schemas
 from spanwise.pipelines.input.op import Count, Knob, Op, Opening, Stream, mix_seed
-from spanwise.pipelines.input.ops.filter import check, columns_of
+from spanwise.pipelines.input.ops.filter import check_condition, columns_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Group:
+class RowGroup:
     """A row group: where it is and how many rows it has."""
 
     path: str
@@ -31,7 +31,7 @@ class Group:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Parquet(Op):
     paths: tuple[str, ...]
-    groups: tuple[Group, ...] = field(repr=False)
+    groups: tuple[RowGroup, ...] = field(repr=False)
     schema: pa.Schema = field(repr=False)  #: of all files together
     columns: tuple[str, ...] | None = None  #: those that are read; None for all of them
     filter: pc.Expression | None = None  #: a condition on columns, which need not be among those
@@ -42,18 +42,18 @@ class Parquet(Op):
         for name in self.columns or ():
             if name not in self.schema.names:
                 names = ", ".join(self.schema.names)
-                raise DatasetError(f"from_parquet(columns={name!r}): there is no such column; there are {names}.")
+                raise DatasetError(f"from_parquet(columns={name!r}): no such column. The columns are {names}.")
         if self.columns == ():
-            raise DatasetError("from_parquet(columns=[]): wants at least one column.")
+            raise DatasetError("from_parquet(columns=[]): expected at least one column.")
         if self.filter is not None:
-            check(self.filter, self.schema)
+            check_condition(self.filter, self.schema)
 
     @property
     def inputs(self) -> tuple[Op, ...]:
         return ()
 
     @cached_property
-    def given(self) -> pa.Schema:
+    def row_schema(self) -> pa.Schema:
         """The columns of its rows."""
         import pyarrow as pa
 
@@ -62,7 +62,7 @@ class Parquet(Op):
 
     @property
     def spec(self) -> Spec:
-        return Table(self.given)
+        return Table(self.row_schema)
 
     @property
     def cardinality(self) -> Count:
@@ -77,7 +77,7 @@ class Parquet(Op):
             order = generator.permutation(len(self.groups)).tolist()
         reader = ParquetReader(self, opening.block)
         rows = [group.rows for group in self.groups]
-        return PartStream(len(rows), reader.read, reader.finished, reader.name, order, rows.__getitem__)
+        return PartStream(len(rows), reader.read, reader.finish, reader.name, order, rows.__getitem__)
 
 
 def parquet(
@@ -92,11 +92,11 @@ def parquet(
 
     Raises:
         DatasetError: there is no such file or column.
-        UnreadableInput: a file is no Parquet, or damaged.
+        UnreadableInput: a file is not Parquet, or is damaged.
         ColumnsChanged: two files have different types for one column.
     """
     files = list_files("from_parquet", paths)
-    found = [(path, *footer(path)) for path in files]
+    found = [(path, *read_footer(path)) for path in files]
     return Parquet(
         paths=files,
         groups=tuple(group for _, _, groups in found for group in groups),
@@ -108,22 +108,22 @@ def parquet(
     )
 
 
-def footer(path: str) -> tuple[pa.Schema, list[Group]]:
+def read_footer(path: str) -> tuple[pa.Schema, list[RowGroup]]:
     """The columns of a file, and its row groups that have rows.
 
     Raises:
-        UnreadableInput: there is none, it is no Parquet, or damaged.
+        UnreadableInput: there is none, it is not Parquet, or is damaged.
     """
-    with opened(path) as file:
+    with open_parquet(path) as file:
         sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-        return file.schema_arrow, [Group(path, number, rows) for number, rows in enumerate(sizes) if rows]
+        return file.schema_arrow, [RowGroup(path, number, rows) for number, rows in enumerate(sizes) if rows]
 
 
-def opened(path: str) -> pq.ParquetFile:
+def open_parquet(path: str) -> pq.ParquetFile:
     """An open file.
 
     Raises:
-        UnreadableInput: there is none, it is no Parquet, or damaged.
+        UnreadableInput: there is none, it is not Parquet, or is damaged.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -141,9 +141,9 @@ class ParquetReader:
     def __init__(self, op: Parquet, block: Knob) -> None:
         self._op = op
         self._block = block
-        self._given = op.given
+        self._schema = op.row_schema
         needed = () if op.filter is None else columns_of(op.filter, op.schema)
-        names = [name for name in op.schema.names if name in self._given.names or name in needed]
+        names = [name for name in op.schema.names if name in self._schema.names or name in needed]
         import pyarrow as pa
 
         self._read: pa.Schema = pa.schema([op.schema.field(name) for name in names])
@@ -155,8 +155,8 @@ class ParquetReader:
     def read(self, part: int) -> Iterator[pa.RecordBatch]:
         group = self._op.groups[part]
         if group.path != self._path:
-            self._file, self._path = opened(group.path), group.path
-            self._wanted = self._possible(group.path, self._file)
+            self._file, self._path = open_parquet(group.path), group.path
+            self._wanted = self._possible_groups(group.path, self._file)
         if self._file is None or (self._wanted is not None and group.number not in self._wanted):
             return iter(())
         there = [name for name in self._read.names if name in self._file.schema_arrow.names]
@@ -165,7 +165,7 @@ class ParquetReader:
         )
         return batches
 
-    def _possible(self, path: str, file: pq.ParquetFile) -> frozenset[int] | None:
+    def _possible_groups(self, path: str, file: pq.ParquetFile) -> frozenset[int] | None:
         if self._op.filter is None or not self._needed.issubset(file.schema_arrow.names):
             return None
         from pyarrow import dataset
@@ -174,11 +174,11 @@ class ParquetReader:
         fragment: Any = dataset.ParquetFileFormat().make_fragment(name, filesystem)
         return frozenset(group.id for part in fragment.split_by_row_group(self._op.filter) for group in part.row_groups)
 
-    def finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def finish(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = conform(batch, self._read)
         if self._op.filter is not None:
             rows = rows.filter(self._op.filter)
-        return rows if self._read.names == self._given.names else rows.select(self._given.names)
+        return rows if self._read.names == self._schema.names else rows.select(self._schema.names)
 
     def name(self, part: int) -> str:
         return self._op.groups[part].path

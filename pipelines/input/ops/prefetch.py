@@ -1,4 +1,4 @@
-"""Elements made ready in the background, while the consumer works on those before."""
+"""Elements prepared in the background, while the consumer works on those before."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Prefetch(Op):
     def __post_init__(self) -> None:
         check_whole("prefetch", "buffer", self.buffer, at_least=0, autotune=True)
         if self.limit_bytes is not None and self.limit_bytes <= 0:
-            raise DatasetError(f"prefetch(limit_bytes={self.limit_bytes!r}): wants a positive number of bytes.")
+            raise DatasetError(f"prefetch(limit_bytes={self.limit_bytes!r}): expected a positive number of bytes.")
 
     def open(self, opening: Opening) -> Stream:
         source = opening.open(self.input)
         if self.buffer == 0:
             return source
         rows = in_rows(self.input)
-        # until it is known that a thread is worth its while, the consumer takes the elements itself
+        # until a thread is known to pay, the consumer takes the elements itself
         knob = Knob(name="Prefetch.buffer", kind="buffer", value=0 if opening.tuner else 2, minimum=0, maximum=MOST)
 
         def window() -> int:

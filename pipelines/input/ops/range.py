@@ -19,9 +19,9 @@ class Range(Op):
         for argument in ("start", "stop", "step"):
             value = getattr(self, argument)
             if isinstance(value, bool) or not isinstance(value, int):
-                raise DatasetError(f"range({argument}={value!r}): wants a whole number.")
+                raise DatasetError(f"range({argument}={value!r}): expected a whole number.")
         if self.step == 0:
-            raise DatasetError("range(step=0): a step of 0 gets nowhere; give 1 to count up, -1 to count down.")
+            raise DatasetError("range(step=0): the step must not be 0; use 1 to count up, -1 to count down.")
 
     @property
     def spec(self) -> Spec:

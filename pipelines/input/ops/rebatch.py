@@ -1,4 +1,4 @@
-"""Batches of another size. RecordBatches are cut and joined as they are; others are taken apart and stacked again."""
+"""Batches of another size. RecordBatches are cut and joined; others are unstacked and stacked again."""
 
 from __future__ import annotations
 

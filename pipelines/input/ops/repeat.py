@@ -1,4 +1,4 @@
-"""The same elements several times over, or without end; what shuffles below does it differently each time."""
+"""The same elements several times over, or without end; shuffles below it differ each time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RepeatStream(Stream):
                 self._source.close()
                 self._source = None
                 self._round += 1
-                if self._empty:  # without end, of nothing: that ends too
+                if self._empty:  # an endless repeat of nothing ends too
                     raise
             else:
                 self._empty = False

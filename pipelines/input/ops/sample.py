@@ -13,10 +13,10 @@ from typing import Any
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import UNKNOWN, Spec
 from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, check_whole, mix_seed
-from spanwise.pipelines.input.ops.concatenate import one_kind
+from spanwise.pipelines.input.ops.concatenate import check_same_kind
 from spanwise.pipelines.input.rows import RowCursor, in_rows, join_batches
 
-_DRAWS = 4096  # made at a time; part of what a seed means, so never change it
+_DRAWS = 4096  # computed at a time; part of what a seed means, so never change it
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,11 +29,13 @@ class Sample(Op):
 
     def __post_init__(self) -> None:
         op = "sample_from_datasets"
-        one_kind(op, self.parts)
+        check_same_kind(op, self.parts)
         if len(self.weights) != len(self.parts):
             raise DatasetError(f"{op}: {len(self.parts)} datasets, but {len(self.weights)} weights.")
         if not all(weight >= 0 and math.isfinite(weight) for weight in self.weights) or not sum(self.weights):
-            raise DatasetError(f"{op}(weights={list(self.weights)}): wants numbers of at least 0, not all of them 0.")
+            raise DatasetError(
+                f"{op}(weights={list(self.weights)}): expected numbers of at least 0, at least one of them above 0."
+            )
         if self.seed is not None:
             check_whole(op, "seed", self.seed, at_least=0)
 
@@ -67,7 +69,7 @@ class SampleStream(Stream):
         self._at = 0  # of those, how many are used
         self._draws: Any = None
 
-    def _drawn(self) -> Any:
+    def _draw_parts(self) -> Any:
         import numpy as np
 
         generator = np.random.Generator(np.random.PCG64(mix_seed(self._seed, self._number)))
@@ -78,7 +80,7 @@ class SampleStream(Stream):
     def __next__(self) -> Element:
         while not all(self._ended):
             if self._draws is None:
-                self._draws = self._drawn().tolist()
+                self._draws = self._draw_parts().tolist()
             drawn = self._draws[self._at]
             self._at += 1
             if self._at == _DRAWS:
@@ -111,7 +113,7 @@ class SampleStream(Stream):
 
 
 class RowSampleStream(SampleStream):
-    """Takes what a set of draws wants from each dataset at once, and puts it in the order of the draws."""
+    """Takes the rows for a set of draws from each dataset at once, and puts them in the order of the draws."""
 
     def __init__(self, op: Sample, sources: list[Stream], seed: int) -> None:
         super().__init__(op, sources, seed)
@@ -121,7 +123,7 @@ class RowSampleStream(SampleStream):
         import numpy as np
 
         while not all(self._ended):
-            draws = self._drawn()
+            draws = self._draw_parts()
             self._number += 1
             pieces, places = [], []
             stop = len(draws)

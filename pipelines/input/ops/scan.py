@@ -1,4 +1,4 @@
-"""A function of each element and of what it carried over from the elements before."""
+"""A function of each element and of a value carried over from the elements before."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Scan(Op):
 
 
 class ScanStream(SingleInputStream):
-    """What is carried is any value of the user's, so it goes pickled into the state."""
+    """The carried value may be any object of the user's, so it is pickled into the state."""
 
     def __init__(self, source: Stream, op: Scan) -> None:
         super().__init__(source)
@@ -46,7 +46,7 @@ class ScanStream(SingleInputStream):
         try:
             made = self._op.function(self._carried, element)
             if not isinstance(made, tuple) or len(made) != 2:  # noqa: PLR2004
-                raise DatasetError(f"wants (what to carry, the result) back, not {made!r:.80}.")  # noqa: TRY301
+                raise DatasetError(f"must return (what to carry, the result), not {made!r:.80}.")  # noqa: TRY301
         except Exception as error:
             raise function_error("scan", self._op.function, f"element {self._at - 1}", error) from error
         self._carried, result = made

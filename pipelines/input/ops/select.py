@@ -18,11 +18,11 @@ class Select(Op):
         if not isinstance(self.input.spec, Table):
             raise DatasetError("select: the elements are not rows, so they have no columns.")
         if not self.columns or len(set(self.columns)) < len(self.columns):
-            raise DatasetError(f"select{self.columns!r}: wants at least one column, each of them once.")
+            raise DatasetError(f"select{self.columns!r}: expected at least one column, each of them once.")
         schema = self.input.spec.schema
         for name in self.columns:
             if schema is not None and name not in schema.names:
-                raise DatasetError(f"select({name!r}): there is no such column; there are {', '.join(schema.names)}.")
+                raise DatasetError(f"select({name!r}): no such column. The columns are {', '.join(schema.names)}.")
 
     @property
     def spec(self) -> Spec:
@@ -48,4 +48,4 @@ class SelectStream(SingleInputStream):
         try:
             return block.select(self._columns)
         except KeyError as error:
-            raise DatasetError(f"select: {error.args[0]}; there are {', '.join(block.schema.names)}.") from error
+            raise DatasetError(f"select: {error.args[0]}; the columns are {', '.join(block.schema.names)}.") from error

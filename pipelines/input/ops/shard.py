@@ -1,4 +1,4 @@
-"""Every so-manieth element: one of several parts that together are the whole."""
+"""Every n-th element: one of n parts that together are the whole."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Shard(Op):
         check_whole("shard", "shards", self.shards)
         check_whole("shard", "index", self.index, at_least=0)
         if self.index >= self.shards:
-            raise DatasetError(f"shard(index={self.index}): of {self.shards} shards the last is {self.shards - 1}.")
+            raise DatasetError(f"shard(index={self.index}): expected less than shards={self.shards}.")
 
     @property
     def cardinality(self) -> Count:
@@ -35,15 +35,15 @@ class Shard(Op):
     def open(self, opening: Opening) -> Stream:
         if self.shards == SHARD_HINT:
             raise DatasetError(
-                "shard(SHARD_HINT): only distribute(processing_mode='hint') fills the placeholder in, and this dataset "
-                "is run without it. Say how many shards there are."
+                "shard(SHARD_HINT): only distribute(processing_mode='hint') replaces this placeholder, and this "
+                "dataset runs without it. Pass the number of shards."
             )
         source = opening.open(self.input)
         return RowShardStream(source, self) if in_rows(self.input) else ShardStream(source, self)
 
 
 class ShardStream(SingleInputStream):
-    kept = ("wait",)
+    state_fields = ("wait",)
 
     def __init__(self, source: Stream, op: Shard) -> None:
         super().__init__(source)

@@ -56,7 +56,7 @@ class ShuffleStream(SingleInputStream):
         self._window: Any = []
         self._order: Any = []
         self._at = 0  # how much of the window was given
-        self._failure: Exception | None = None  # met while the window was filled; told behind it
+        self._failure: Exception | None = None  # raised while the window was filled; passed on after it
 
     def __next__(self) -> Element:
         if self._at == len(self._order):
@@ -86,7 +86,7 @@ class ShuffleStream(SingleInputStream):
         return generator.permutation(count).astype(np.min_scalar_type(count))
 
     def _read(self) -> int:
-        """Fills the window; how many elements it has got."""
+        """Fills the window, and returns how many elements it has."""
         self._window = []
         while len(self._window) < self._size:
             try:

@@ -36,16 +36,17 @@ class ShuffleAndRepeat(Op):
         """Whether what is read in the first round serves the others too."""
         count = self.input.cardinality
         whole = self.buffer is None or (isinstance(count, int) and count <= self.buffer)
-        return whole and all(_steady(op) for op in list_ops(self.input))
+        return whole and all(_is_steady(op) for op in list_ops(self.input))
 
     @property
     def cardinality(self) -> Count:
-        return self._apart(self.input).cardinality
+        return self._with_separate_ops(self.input).cardinality
 
     def open(self, opening: Opening) -> Stream:
-        return opening.open(self._apart(Cache(input=self.input, limit_bytes=sys.maxsize) if self.keeps else self.input))
+        source = Cache(input=self.input, limit_bytes=sys.maxsize) if self.keeps else self.input
+        return opening.open(self._with_separate_ops(source))
 
-    def _apart(self, source: Op) -> Repeat:
+    def _with_separate_ops(self, source: Op) -> Repeat:
         shuffle = Shuffle(
             input=source,
             buffer=self.buffer,
@@ -55,7 +56,7 @@ class ShuffleAndRepeat(Op):
         return Repeat(input=shuffle, count=self.count)
 
 
-def _steady(op: Op) -> bool:
+def _is_steady(op: Op) -> bool:
     """Whether an op gives the same in each round, whatever users' functions do."""
     if isinstance(op, Filter):
         return op.expression is not None

@@ -1,4 +1,4 @@
-"""All but the first so many elements."""
+"""All but the first n elements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spanwise.pipelines.input.rows import in_rows
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Skip(Op):
-    hands_on = True
+    passes_through = True
 
     input: Op
     count: int  #: -1 for all of them
@@ -29,7 +29,7 @@ class Skip(Op):
 
 
 class SkipStream(SingleInputStream):
-    kept = ("left",)
+    state_fields = ("left",)
 
     def __init__(self, source: Stream, count: int) -> None:
         super().__init__(source)
@@ -49,7 +49,7 @@ class SkipStream(SingleInputStream):
 
 
 class RowSkipStream(SkipStream):
-    """Gives the rest of the block in which the last row is that it skips, so that it stands between blocks."""
+    """Gives the rest of the block with the last skipped row first, so that its state is between two blocks."""
 
     def _behind(self) -> Element:
         if self.left < 0:

@@ -1,4 +1,4 @@
-"""The first so many elements."""
+"""The first n elements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spanwise.pipelines.input.rows import in_rows
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Take(Op):
-    hands_on = True
+    passes_through = True
 
     input: Op
     count: int  #: -1 for all of them
@@ -31,7 +31,7 @@ class Take(Op):
 
 
 class TakeStream(SingleInputStream):
-    kept = ("left",)
+    state_fields = ("left",)
 
     def __init__(self, source: Stream, count: int) -> None:
         super().__init__(source)
@@ -46,7 +46,7 @@ class TakeStream(SingleInputStream):
 
 
 class RowTakeStream(TakeStream):
-    """Cuts the block in which the last row is; what is left of it is behind the end and in no state."""
+    """Cuts the block in which the last row is; the rest of it is past the end and in no state."""
 
     def __next__(self) -> Element:
         if self.left == 0:

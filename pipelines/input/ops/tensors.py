@@ -1,4 +1,4 @@
-"""Elements that are at hand: one after the other, or the slices of arrays along their first axis."""
+"""Elements from memory: one after another, or the slices of arrays along their first axis."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from spanwise.pipelines.input.element import Spec, in_common, spec_of, unbatched
+from spanwise.pipelines.input.element import Spec, merge_specs, spec_of, unbatch_spec
 from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream
 from spanwise.pipelines.input.stacking import cut, length, unstack
 
@@ -25,8 +25,8 @@ class Elements(Op):
     @cached_property
     def spec(self) -> Spec:
         kinds = set(map(type, self.values))
-        alike = len(kinds) == 1 and kinds <= _SCALARS  # of a million numbers one tells as much as all
-        return in_common(map(spec_of, self.values[:1] if alike else self.values))
+        alike = len(kinds) == 1 and kinds <= _SCALARS  # one of a million numbers describes them all
+        return merge_specs(map(spec_of, self.values[:1] if alike else self.values))
 
     @property
     def cardinality(self) -> int:
@@ -71,7 +71,7 @@ class TensorSlices(Op):
 
     @property
     def spec(self) -> Spec:
-        return unbatched(spec_of(self.tensors))
+        return unbatch_spec(spec_of(self.tensors))
 
     @property
     def cardinality(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spanwise.pipelines.input.element import BatchSpec, Spec, unbatched
+from spanwise.pipelines.input.element import BatchSpec, Spec, unbatch_spec
 from spanwise.pipelines.input.op import Count, Element, Op, Opening, SingleInputStream, State, Stream
 from spanwise.pipelines.input.stacking import unstack
 
@@ -16,7 +16,7 @@ class Unbatch(Op):
 
     @property
     def spec(self) -> Spec:
-        return unbatched(self.input.spec)
+        return unbatch_spec(self.input.spec)
 
     @property
     def cardinality(self) -> Count:
@@ -31,7 +31,7 @@ class Unbatch(Op):
 
 
 class UnbatchRowsStream(SingleInputStream):
-    """RecordBatches as blocks of rows: as they come, but for empty ones."""
+    """RecordBatches as blocks of rows: unchanged, without empty ones."""
 
     def __next__(self) -> Element:
         for batch in self._source:

@@ -1,4 +1,4 @@
-"""Datasets of so many elements that follow each other, as elements; windows may overlap or leave gaps."""
+"""Windows: datasets of consecutive elements, as elements; windows may overlap or leave gaps."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class Window(Op):
 
     def open(self, opening: Opening) -> Stream:
         source = opening.open(self.input)
-        pieces = RowPieces(source) if in_rows(self.input) else Pieces(source)
+        pieces = RowWindowReader(source) if in_rows(self.input) else WindowReader(source)
         return WindowStream(source, self, pieces, opening.nested)
 
 
-class Pieces:
-    """Reads up to so many elements at a time, as a list."""
+class WindowReader:
+    """Reads up to `count` elements at a time, as a list."""
 
     def __init__(self, source: Stream) -> None:
         self._source = source
@@ -75,8 +75,8 @@ class Pieces:
         return Elements(values=tuple([element for piece in pieces for element in piece][: op.reach : op.stride]))
 
 
-class RowPieces(Pieces):
-    """Reads up to so many rows at a time, as a RecordBatch."""
+class RowWindowReader(WindowReader):
+    """Reads up to `count` rows at a time, as a RecordBatch."""
 
     def __init__(self, source: Stream) -> None:
         super().__init__(source)
@@ -103,7 +103,7 @@ class RowPieces(Pieces):
 class WindowStream(SingleInputStream):
     """Reads in steps from the start of a window to that of the next, and knows the state before each."""
 
-    def __init__(self, source: Stream, op: Window, pieces: Pieces, dataset: Any) -> None:
+    def __init__(self, source: Stream, op: Window, pieces: WindowReader, dataset: Any) -> None:
         super().__init__(source)
         self._op = op
         self._pieces = pieces

@@ -16,7 +16,7 @@ class Zip(Op):
 
     def __post_init__(self) -> None:
         if not self.parts:
-            raise DatasetError("zip: wants at least one dataset.")
+            raise DatasetError("zip: expected at least one dataset.")
 
     @property
     def spec(self) -> Spec:

@@ -1,6 +1,6 @@
-"""Latency: how long the consumer of a graph waits for an element, told from what each op takes. Pure; measures nothing.
+"""Latency: how long the consumer of a graph waits for an element, from what each op takes. Pure; measures nothing.
 
-An op's latency is its own time and what its kind makes of the latencies of its inputs. Times are seconds for one
+An op's latency follows from its own time, its kind and the latencies of its inputs. Times are seconds for one
 element; where rows travel in blocks, seconds for one row, whatever the size of the blocks.
 """
 
@@ -15,10 +15,10 @@ class LatencyKind(Enum):
     """How an op's latency comes from those of its inputs."""
 
     SOURCE = auto()  #: no input: its own time
-    KNOWN_RATIO = auto()  #: a fixed number of elements taken for each given: map, batch, zip, take
+    KNOWN_RATIO = auto()  #: takes a fixed number of elements for each one: map, batch, zip, take
     UNKNOWN_RATIO = auto()  #: the number is measured: filter, flat_map, bucket by length
     INTERLEAVE = auto()  #: the first input names the others, which take turns
-    ASYNC_KNOWN_RATIO = auto()  #: made ahead, in the background: parallel map, prefetch
+    ASYNC_KNOWN_RATIO = auto()  #: computed ahead, in the background: parallel map, prefetch
     ASYNC_UNKNOWN_RATIO = auto()
     ASYNC_INTERLEAVE = auto()
 
@@ -48,7 +48,7 @@ class LatencyNode:
     variability: float = 0.0  #: squared coefficient of variation of its time: 0 steady, 1 random as M/M/1 has it
     taken: float = 1.0  #: elements that the op above takes from this one for each that it gives
     element_bytes: float = 0.0  #: what one waiting element holds: a whole block where rows travel in blocks
-    handing_s: float = 0.0  #: what it costs to bring an element from the thread that made it to the consumer's
+    handing_s: float = 0.0  #: what it costs to pass an element from its thread to the consumer's
     parallelism: Parameter | int = 1  #: how many elements are worked on at once; 0: the consumer does the work itself
     buffer: Parameter | int | None = None  #: how many may be on their way or wait; None: twice as many as are worked on
     inputs: tuple[LatencyNode, ...] = ()
@@ -60,7 +60,7 @@ class LatencyNode:
             yield from node.walk()
 
     def parameters(self) -> tuple[Parameter, ...]:
-        """Those of the whole tree, those near the source first."""
+        """The parameters of the whole tree, those near the source first."""
         found = [p for node in self.walk() for p in (node.parallelism, node.buffer) if isinstance(p, Parameter)]
         return tuple(reversed(found))
 
@@ -125,7 +125,7 @@ def _inputs_s(node: LatencyNode, settings: Settings, busy_s: float) -> float:
 
 
 def _interleaved_s(node: LatencyNode, settings: Settings) -> tuple[float, float]:
-    """What naming the inputs costs for each element, and what an element of them costs on average."""
+    """The cost per element of naming the inputs, and the average cost of an element of them."""
     if not node.inputs:
         return 0.0, 0.0
     outer, *inner = node.inputs
@@ -134,12 +134,12 @@ def _interleaved_s(node: LatencyNode, settings: Settings) -> tuple[float, float]
 
 
 def work_s(node: LatencyNode) -> float:
-    """All the work behind one element, one thing after another: what the first element takes."""
+    """All the work for one element, done sequentially: what the first element takes."""
     return node.own_s + _below(node, work_s)
 
 
 def cpu_s(node: LatencyNode) -> float:
-    """The time of cores behind one element: no settings can do with less than this, divided by the cores."""
+    """The CPU time for one element: divided by the cores, a lower bound for any settings."""
     return (node.own_s if node.cpu_s is None else node.cpu_s) + _below(node, cpu_s)
 
 
@@ -151,10 +151,10 @@ def _below(node: LatencyNode, cost: Callable[[LatencyNode], float]) -> float:
 
 
 def held_bytes(node: LatencyNode, settings: Settings) -> float:
-    """What is on its way in a tree, or waits, when every place is taken; and the one that each consumer holds."""
+    """The memory of a tree when every place is taken, with the element that each consumer holds."""
     return sum(n.element_bytes * (places(n, settings) + 1) for n in node.walk() if n.kind.runs_ahead)
 
 
 def value(number: Parameter | int, settings: Settings) -> int:
-    """What a parameter stands at: at its lowest when the settings do not tell."""
+    """The value of a parameter: its minimum if the settings do not name it."""
     return settings.get(number.key, number.minimum) if isinstance(number, Parameter) else number

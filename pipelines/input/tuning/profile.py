@@ -44,22 +44,22 @@ class Profile:
     """Where the time of a pass went. Prints as a table; `save` writes a page with a timeline."""
 
     ops: tuple[OpTime, ...]  #: each after its consumer
-    elements: int  #: that the consumer has taken
+    elements: int  #: taken by the consumer
     elapsed_s: float
     waited_s: float  #: of it the consumer waited for the input
     stepped: bool  #: whether the consumer did anything with the elements
     advice: str
-    timing_s: float  #: what measuring has cost
+    timing_s: float  #: what measuring cost
     spans: tuple[TimelineSpan, ...] = ()
 
     @property
     def bottleneck(self) -> str:
-        """`input` or `consumer`: who lets the other wait."""
+        """`input` or `consumer`: which one the other waits for."""
         return "input" if self.waited_s > KEEPS_UP * self.elapsed_s else "consumer"
 
     @property
     def verdict(self) -> str:
-        """Who waits for whom, in a sentence."""
+        """Which one waits for the other, in a sentence."""
         rate = f"{self.elements / self.elapsed_s:,.0f} elements a second for {self.elapsed_s:.2f} s"
         share = f"{self.waited_s / self.elapsed_s:.0%}"
         if not self.stepped:
@@ -139,7 +139,7 @@ def profile_pass(dataset: Flow, step: Callable[[Any], object] | None, *, limit_s
 
 
 def _start_pass(dataset: Flow, trace: Timeline | None = None) -> DatasetIterator:
-    """One that is not numbered, so that later passes are what they would have been."""
+    """A pass without a number, so that later passes are unaffected."""
     return DatasetIterator(dataset.op, dataset.settings, 0, blocks=False, dataset=type(dataset), trace=trace)
 
 

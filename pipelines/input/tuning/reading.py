@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 @dataclass(kw_only=True)
 class CallTimes:
-    """What calling a function in the background has taken so far."""
+    """What calls of a function in the background have taken so far."""
 
     calls: int = 0
     took_s: float = 0.0
@@ -36,7 +36,7 @@ class RunsAhead(Protocol):
     """A stream that works while its consumer does."""
 
     work: CallTimes | None  #: calls of a function; None if it only takes elements from its input
-    watch: Callable[[int, int], None] | None  #: is told from when to when each of them went, in ns
+    watch: Callable[[int, int], None] | None  #: receives the start and the end of each of them, in ns
 
     @property
     def pulled(self) -> CallTimes: ...  # what it took to take them
@@ -64,7 +64,7 @@ class OpReading:
     work: CallTimes | None = None  #: what was done there by calling a function
 
     def since(self, before: OpReading) -> OpReading:
-        """What it has done after another reading; all of it, if that is nothing."""
+        """What it has done since another reading; everything, if it has done nothing since."""
         if self.calls == before.calls:
             return self
         work = self.work

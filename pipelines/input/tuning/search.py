@@ -44,7 +44,7 @@ class Proposal:
 
 
 def propose(tree: LatencyNode, budget: Budget, busy_s: float = 0.0) -> Proposal:
-    """The settings at the end of a climb, without what was raised in vain.
+    """The settings at the end of a climb, without raises that gained nothing.
 
     A climb always starts from the same place, so the settings of the moment do not matter.
 
@@ -59,7 +59,7 @@ def propose(tree: LatencyNode, budget: Budget, busy_s: float = 0.0) -> Proposal:
     parameters = tree.parameters()
     for parameter in parameters:
         while settings[parameter.key] > parameter.minimum:
-            lower = _raised(settings, parameter, -1)
+            lower = _raise(settings, parameter, -1)
             if _period_s(tree, lower, busy_s) > limit_s:
                 break
             settings = lower
@@ -77,7 +77,7 @@ def climb(tree: LatencyNode, budget: Budget, busy_s: float = 0.0) -> Iterator[tu
     the other gains anything. The climb ends when elements come faster than the cores can make them at all, when a step
     would hold more memory than the budget, or when even the highest settings would gain under 2 %.
     """
-    parameters, loads = tree.parameters(), _loads(tree)
+    parameters, loads = tree.parameters(), _stage_loads(tree)
     bound_s = cpu_s(tree) / budget.cores
     best_s = _period_s(tree, {p.key: p.maximum for p in parameters}, busy_s)
     settings = {p.key: p.minimum for p in parameters}
@@ -90,8 +90,8 @@ def climb(tree: LatencyNode, budget: Budget, busy_s: float = 0.0) -> Iterator[tu
             yield settings, Stop.ENOUGH
             return
         higher = [p for p in parameters if settings[p.key] < p.maximum]
-        within = [p for p in higher if held_bytes(tree, _raised(settings, p)) <= budget.memory_bytes]
-        gains = {p.key: reached_s - _period_s(tree, _raised(settings, p), busy_s) for p in within}
+        within = [p for p in higher if held_bytes(tree, _raise(settings, p)) <= budget.memory_bytes]
+        gains = {p.key: reached_s - _period_s(tree, _raise(settings, p), busy_s) for p in within}
         worth = [p for p in within if p.key in loads or gains[p.key] > LEAST_BUFFER_GAIN_S]
         if not worth:
             yield settings, Stop.MEMORY if len(within) < len(higher) else Stop.ENOUGH
@@ -99,7 +99,7 @@ def climb(tree: LatencyNode, budget: Budget, busy_s: float = 0.0) -> Iterator[tu
         yield settings, None
         # where nothing gains, the stage that is slowest now comes first
         best = max(worth, key=lambda p: (gains[p.key], loads.get(p.key, 0.0) / max(settings[p.key], 1)))
-        settings = _raised(settings, best)
+        settings = _raise(settings, best)
 
 
 def _period_s(tree: LatencyNode, settings: Settings, busy_s: float) -> float:
@@ -107,15 +107,15 @@ def _period_s(tree: LatencyNode, settings: Settings, busy_s: float) -> float:
     return busy_s + latency_s(tree, settings, busy_s)
 
 
-def _raised(settings: Settings, parameter: Parameter, by: int = 1) -> dict[str, int]:
+def _raise(settings: Settings, parameter: Parameter, by: int = 1) -> dict[str, int]:
     return {**settings, parameter.key: settings[parameter.key] + by}
 
 
-def _loads(tree: LatencyNode, times: float = 1.0) -> dict[str, float]:
+def _stage_loads(tree: LatencyNode, times: float = 1.0) -> dict[str, float]:
     """The work of each stage that can be done by several at once, for one element that the tree gives."""
     found = {} if isinstance(tree.parallelism, int) else {tree.parallelism.key: times * tree.own_s}
     for node in tree.inputs:
-        found |= _loads(node, times * node.taken)
+        found |= _stage_loads(node, times * node.taken)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Stats: what each op of a running graph has taken and given, and the tree that the model of latency makes of it.
+"""Stats: what each op of a running graph has done, and the tree of it for the model of latency.
 
 An op's own time is what the clock around its stream saw, without what the clocks around its inputs saw.
 """
@@ -55,12 +55,12 @@ class Stats:
         self._lock = threading.Lock()  # threads open the streams of nested datasets
 
     def _timed(self, op: Op) -> Op:
-        while op.hands_on and self._timeline is None:
+        while op.passes_through and self._timeline is None:
             (op,) = op.inputs
         return op
 
     def observe(self, op: Op, stream: Stream) -> Stream:
-        """The stream with a clock round it; one of a nested dataset, whose op is not of the graph, as it is."""
+        """The stream with a clock around it; unchanged if its op is not in the graph, as in a nested dataset."""
         streams = self._streams.get(op)
         if streams is None:
             return stream

@@ -47,7 +47,7 @@ class BlockCost:
 
 @dataclass(kw_only=True)
 class TunedSettings:
-    """What was found in the passes over a dataset so far: the next one begins with it."""
+    """The settings found in earlier passes over a dataset: the next one begins with them."""
 
     settings: dict[str, int] = field(default_factory=dict)
     spent: dict[int, BlockCost] = field(default_factory=dict)  #: with blocks of so many rows
@@ -74,7 +74,7 @@ class Tuner:
         self._block = block if options.block_rows == AUTOTUNE and any(map(in_rows, self.stats.ops)) else None
         self._tuned = tuned or TunedSettings()
         self._places = {op: f"{place}.{op.name}" for place, op in enumerate(self.stats.ops)}
-        self._opened: dict[int, Knob] = {}  # by their streams' ids, until `observe` tells the op
+        self._opened: dict[int, Knob] = {}  # by their streams' ids, until `observe` names the op
         self._knobs: dict[Op, Knob] = {}
         self._before: dict[Op, OpReading] = {}
         self._least_wait_s: dict[Op, float] = {}
@@ -96,7 +96,7 @@ class Tuner:
             self._opened[id(stream)] = knob
 
     def observe(self, op: Op, stream: Stream) -> Stream:
-        """The stream with a clock round it."""
+        """The stream with a clock around it."""
         with self._lock:
             knob = self._opened.pop(id(stream), None)
             if knob is not None and op in self._places:
@@ -127,7 +127,7 @@ class Tuner:
                 return
 
     def tune(self) -> bool:
-        """Sets the knobs by what was seen since the last time; False if that was nothing."""
+        """Sets the knobs by what was measured since the last time; False if that is nothing."""
         with self._lock:
             knobs = dict(self._knobs)
         readings = self.stats.readings()
@@ -172,7 +172,7 @@ class Tuner:
         return self._busy_s
 
     def _tune_block(self, block: Knob, tree: LatencyNode, recent: Mapping[Op, OpReading], proposal: Proposal) -> None:
-        """Tries another size of block, once what this one costs is known well: some ops do the work of many at once."""
+        """Tries another block size once the cost of this one is known well."""
         sources = [recent[op].units for op in self.stats.ops if in_rows(op) and not any(map(in_rows, op.inputs))]
         spent = self._tuned.spent.setdefault(block.value, BlockCost())
         spent.work_s += work_s(tree) * recent[self.stats.ops[0]].units

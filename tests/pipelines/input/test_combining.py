@@ -28,7 +28,7 @@ def test_rows_are_not_put_behind_other_elements_or_columns():
 
     with pytest.raises(DatasetError, match="some datasets have rows and others have not"):
         rows.concatenate(inputs.range(3))
-    with pytest.raises(DatasetError, match="other columns"):
+    with pytest.raises(DatasetError, match="different columns"):
         rows.concatenate(inputs.from_arrow(pa.table({"tip": [1]})))
 
 

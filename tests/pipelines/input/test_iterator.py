@@ -65,7 +65,7 @@ def test_a_pass_that_has_begun_is_not_restored():
     elements = iter(inputs.range(5))
     state = elements.state()
 
-    with pytest.raises(StateMismatch, match="has begun already"):
+    with pytest.raises(StateMismatch, match="has already started"):
         elements.restore(state)
 
 
@@ -94,10 +94,10 @@ def test_a_dataset_can_be_sent_to_another_process():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sede": 3}, r"options\(sede=…\): there is no such option; there are seed"),
+        ({"sede": 3}, r"options\(sede=…\): no such option; there are seed"),
         ({"block_rows": 0}, "block_rows=0"),
         ({"seed": -1}, "seed=-1"),
-        ({"without": ["magic"]}, "there is no such rewrite; there are noop_elimination"),
+        ({"without": ["magic"]}, "no such rewrite; there are noop_elimination"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, message):
@@ -118,7 +118,7 @@ def test_reduce_and_apply():
     """A pass can end in one value, and a chain of words have a name."""
     assert inputs.range(5).reduce(0, lambda total, number: total + number) == 10
     assert list(inputs.range(5).apply(lambda dataset: dataset.skip(3))) == [3, 4]
-    with pytest.raises(DatasetError, match="wants a Dataset back, not int"):
+    with pytest.raises(DatasetError, match="must return a Dataset, not int"):
         inputs.range(5).apply(lambda _: 3)
 
 

@@ -18,7 +18,7 @@ from spanwise.pipelines.input import (
     SparseSpec,
     Structure,
 )
-from spanwise.pipelines.input.element import UNKNOWN, batched, spec_of, unbatched
+from spanwise.pipelines.input.element import UNKNOWN, batch_spec, spec_of, unbatch_spec
 from spanwise.pipelines.input.stacking import stack, unstack
 from tests.pipelines.input.elements import contents, plain
 
@@ -65,8 +65,8 @@ def test_the_spec_of_a_batch_follows_from_that_of_its_elements(elements):
         return
     spec = spec_of(elements[0])
 
-    assert batched(spec, len(elements)) == spec_of(stack(elements))
-    assert unbatched(batched(spec, 2)) == spec
+    assert batch_spec(spec, len(elements)) == spec_of(stack(elements))
+    assert unbatch_spec(batch_spec(spec, 2)) == spec
 
 
 def test_arrays_of_different_lengths_make_a_ragged_one_if_asked_to():

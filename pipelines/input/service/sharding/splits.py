@@ -234,9 +234,9 @@ def with_files(source: Op, paths: Sequence[str]) -> Op:
         groups = tuple(group for group in source.groups if group.path in paths)
         return replace(source, paths=tuple(paths), groups=groups)
     if isinstance(source, ArrowFiles):
-        from spanwise.pipelines.input.ops.ipc import rows_in
+        from spanwise.pipelines.input.ops.ipc import count_rows
 
-        counts = [rows_in(path) for path in paths] if source.rows is not None else [None]
+        counts = [count_rows(path) for path in paths] if source.rows is not None else [None]
         known = [count for count in counts if count is not None]
         return replace(source, paths=tuple(paths), rows=sum(known) if len(known) == len(counts) else None)
     assert isinstance(source, Csv)

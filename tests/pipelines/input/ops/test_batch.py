@@ -35,5 +35,5 @@ def test_a_batch_crosses_blocks():
 
 def test_a_size_that_is_none_is_refused_at_once():
     """A bad argument is found when the graph is built, and named."""
-    with pytest.raises(DatasetError, match=r"batch\(size=0\): wants a whole number of at least 1"):
+    with pytest.raises(DatasetError, match=r"batch\(size=0\): expected a whole number of at least 1"):
         inputs.range(5).batch(0)

@@ -9,7 +9,7 @@ from spanwise.pipelines import input as inputs
 
 def test_a_function_that_makes_no_dataset_is_told():
     """Its error names the element and says what came instead."""
-    with pytest.raises(FunctionFailed, match=r"flat_map: .* at element 0 .*wants a dataset back, not list"):
+    with pytest.raises(FunctionFailed, match=r"flat_map: .* at element 0 .*must return a dataset, not list"):
         list(inputs.range(3).flat_map(lambda number: [number]))
 
 
@@ -17,7 +17,7 @@ def test_rows_that_were_promised_must_be_rows():
     """`spec=` is a promise about each dataset."""
     schema = pa.schema([("fare", pa.float64())])
 
-    with pytest.raises(FunctionFailed, match="wants a dataset of rows back"):
+    with pytest.raises(FunctionFailed, match="must return a dataset of rows"):
         list(inputs.range(3).flat_map(inputs.range, spec=schema))
 
 

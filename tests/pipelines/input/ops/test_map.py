@@ -72,7 +72,7 @@ def test_columns_that_are_written_are_added_to_the_others(rows):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda columns: {"fare": columns["fare"][:1]}, "wants as many rows back as it was given, 3, not 1"),
+        (lambda columns: {"fare": columns["fare"][:1]}, "must return as many rows as it was given, 3, not 1"),
         (lambda columns: {"fare": columns["fare"], "one": [1]}, "wants columns of one length back"),
         (lambda columns: 3, "wants a RecordBatch, a Table or a dict of arrays back, not int"),
     ],
@@ -119,10 +119,10 @@ def test_an_error_in_a_block_names_its_rows(rows):
     [
         ({"vectorized": True}, "the elements are not rows"),
         ({"reads": ["fare"]}, "only a vectorized map works on columns"),
-        ({"num_parallel": 0}, r"num_parallel=0\): wants a whole number of at least 1, or AUTOTUNE"),
-        ({"workers": "fibre"}, "wants 'threads' or 'processes'"),
-        ({"format": "excel"}, "wants 'arrow'"),
-        ({"spec": 3}, "wants an ElementSpec, or a pyarrow.Schema"),
+        ({"num_parallel": 0}, r"num_parallel=0\): expected a whole number of at least 1, or AUTOTUNE"),
+        ({"workers": "fibre"}, "expected 'threads' or 'processes'"),
+        ({"format": "excel"}, "expected 'arrow'"),
+        ({"spec": 3}, "expected an ElementSpec, or a pyarrow.Schema"),
     ],
 )
 def test_bad_arguments_are_found_when_the_graph_is_built(options, message):
@@ -133,7 +133,7 @@ def test_bad_arguments_are_found_when_the_graph_is_built(options, message):
 
 def test_a_column_that_is_not_there_is_found_when_the_graph_is_built(rows):
     """`reads` is checked against the columns that are known."""
-    with pytest.raises(DatasetError, match=r"reads='fares'\): there is no such column; there are fare, riders, zone"):
+    with pytest.raises(DatasetError, match=r"reads='fares'\): no such column; there are fare, riders, zone"):
         rows.map(failing, vectorized=True, reads=["fares"])
 
 

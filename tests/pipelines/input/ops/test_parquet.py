@@ -122,8 +122,8 @@ def test_a_state_names_the_row_group(spans, groups_read):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"columns": ["fares"]}, r"columns='fares'\): there is no such column; there are span, fare"),
-        ({"columns": []}, "wants at least one column"),
+        ({"columns": ["fares"]}, r"columns='fares'\): no such column; there are span, fare"),
+        ({"columns": []}, "expected at least one column"),
         ({"filter": inputs.col("tip") > 1}, "The columns are span, fare"),
     ],
 )
@@ -137,7 +137,7 @@ def test_files_that_are_not_there_or_no_parquet_are_told(tmp_path):
     """The message names the file or the pattern."""
     (tmp_path / "text.parquet").write_text("fare\n1\n")
 
-    with pytest.raises(DatasetError, match=r"no file fits this pattern"):
+    with pytest.raises(DatasetError, match=r"no file matches this pattern"):
         inputs.from_parquet(tmp_path / "*.csv")
     with pytest.raises(DatasetError, match="at least one file"):
         inputs.from_parquet([])
