@@ -26,7 +26,7 @@ def test_rows_are_not_put_behind_other_elements_or_columns():
     """What does not fit is told when the graph is built."""
     rows = inputs.from_arrow(pa.table({"fare": [1]}))
 
-    with pytest.raises(DatasetError, match="some datasets have rows and others have not"):
+    with pytest.raises(DatasetError, match="some datasets have rows and others do not"):
         rows.concatenate(inputs.range(3))
     with pytest.raises(DatasetError, match="different columns"):
         rows.concatenate(inputs.from_arrow(pa.table({"tip": [1]})))
@@ -37,7 +37,7 @@ def test_rows_are_numbered_in_a_column():
     rows = inputs.from_arrow(pa.table({"fare": [5, 6]}))
 
     assert rows.enumerate(3).to_arrow().to_pydict() == {"index": [3, 4], "fare": [5, 6]}
-    with pytest.raises(DatasetError, match=r"enumerate\(column='fare'\): the rows have such a column"):
+    with pytest.raises(DatasetError, match=r"enumerate\(column='fare'\): the rows already have this column"):
         rows.enumerate(column="fare")
 
 
@@ -56,5 +56,5 @@ def test_scan_carries_something_from_element_to_element():
 
 def test_scan_tells_what_its_function_should_have_given():
     """A function that gives no pair is an error at that element."""
-    with pytest.raises(FunctionFailed, match=r"scan: .* at element 0 .*wants \(what to carry, the result\) back"):
+    with pytest.raises(FunctionFailed, match=r"scan: .* at element 0 .*must return \(what to carry, the result\)"):
         list(inputs.range(3).scan(0, lambda total, number: number))

@@ -94,10 +94,10 @@ def test_a_dataset_can_be_sent_to_another_process():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sede": 3}, r"options\(sede=…\): no such option; there are seed"),
+        ({"sede": 3}, r"options\(sede=…\): no such option. The options are seed"),
         ({"block_rows": 0}, "block_rows=0"),
         ({"seed": -1}, "seed=-1"),
-        ({"without": ["magic"]}, "no such rewrite; there are noop_elimination"),
+        ({"without": ["magic"]}, "no such rewrite. The rewrites are noop_elimination"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, message):

@@ -14,15 +14,15 @@ TABLE = inputs.from_arrow(pa.table({"a": [1, 2, 3]}))
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: inputs.from_parquet(5), r"from_parquet\(5\): wants a path, a URL, a pattern, or a list"),
-        (lambda: inputs.from_csv(None), r"from_csv\(None\): wants a path"),
-        (lambda: inputs.from_csv(b"x"), r"wants a path"),
+        (lambda: inputs.from_parquet(5), r"from_parquet\(5\): expected a path, a URL, a pattern, or a list"),
+        (lambda: inputs.from_csv(None), r"from_csv\(None\): expected a path"),
+        (lambda: inputs.from_csv(b"x"), r"expected a path"),
         (lambda: inputs.from_csv("x.csv", delimiter="::"), r"delimiter='::'\): expected one character"),
         (lambda: inputs.from_csv("x.csv", delimiter=3), r"delimiter=3\): expected one character"),
         (lambda: inputs.from_parquet("x", columns="ab"), r"columns='ab'\): expected a list of names"),
-        (lambda: inputs.from_arrow(pa.table([[1], [2]], ["a", "a"])), r"several columns are called 'a'"),
-        (lambda: inputs.zip([1]), r"zip: expected datasets, and was given \[1\]"),
-        (lambda: inputs.range(3).concatenate(None), r"concatenate: expected datasets, and was given None"),
+        (lambda: inputs.from_arrow(pa.table([[1], [2]], ["a", "a"])), r"several columns are named 'a'"),
+        (lambda: inputs.zip([1]), r"zip: expected datasets, not \[1\]"),
+        (lambda: inputs.range(3).concatenate(None), r"concatenate: expected datasets, not None"),
         (lambda: inputs.sample_from_datasets([3]), r"sample_from_datasets: expected datasets"),
         (lambda: inputs.range(3).profile(3), r"profile\(step=3\): expected a function"),
         (lambda: list(inputs.from_elements([1, "a"]).batch(2)), r"different types \(int, str\) cannot be batched"),
@@ -38,9 +38,9 @@ def test_a_wrong_argument_is_named(make, message):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda columns: {"a": 1}, r"wants a column of values, not 1 of type int\. Its own"),
-        (lambda columns: {"a": "xyz"}, r"wants a column of values, not 'xyz' of type str"),
-        (lambda columns: None, r"back, not NoneType\. Its own"),
+        (lambda columns: {"a": 1}, r"must return a column of values, not 1 of type int\. Its own"),
+        (lambda columns: {"a": "xyz"}, r"must return a column of values, not 'xyz' of type str"),
+        (lambda columns: None, r"dict of arrays, not NoneType\. Its own"),
     ],
 )
 def test_what_a_vectorized_function_must_give_is_said(function, message):
@@ -52,7 +52,7 @@ def test_what_a_vectorized_function_must_give_is_said(function, message):
 def test_a_state_that_is_none_is_refused():
     """Whatever it is."""
     for state in (None, {}, {"x": 1}, []):
-        with pytest.raises(StateMismatch, match="this is no state of an iterator"):
+        with pytest.raises(StateMismatch, match="not the state of an iterator"):
             inputs.range(3).iterator().restore(state)
 
 
@@ -73,7 +73,7 @@ def test_two_columns_of_one_name_are_refused_in_files(tmp_path):
     pq.write_table(pa.table([[1], [2]], ["a", "a"]), tmp_path / "0.parquet")
 
     for source, name in ((inputs.from_csv, "0.csv"), (inputs.from_parquet, "0.parquet")):
-        with pytest.raises(DatasetError, match=f"{name}: several columns are called 'a'"):
+        with pytest.raises(DatasetError, match=f"{name}: several columns are named 'a'"):
             source(tmp_path / name)
 
 
@@ -82,7 +82,7 @@ def test_dicts_with_other_keys_lose_none():
     table = inputs.from_elements([{"a": 1}, {"b": 2}]).to_arrow()
 
     assert table.to_pylist() == [{"a": 1, "b": None}, {"a": None, "b": 2}]
-    with pytest.raises(DatasetError, match=r"to_arrow: the elements make no table: .*'x'"):
+    with pytest.raises(DatasetError, match=r"to_arrow: the elements do not form a table: .*'x'"):
         inputs.from_elements([{"a": 1}, {"a": "x"}]).to_arrow()
 
 

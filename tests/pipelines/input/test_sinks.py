@@ -26,7 +26,7 @@ def test_tables_and_frames(table):
     assert inputs.from_elements(table.to_pylist()).to_arrow() == table
     assert rows.to_pandas().equals(table.to_pandas())
     assert rows.to_polars().to_arrow().cast(table.schema) == table
-    with pytest.raises(DatasetError, match="no names for columns"):
+    with pytest.raises(DatasetError, match="the columns have no names"):
         inputs.range(3).to_arrow()
 
 
@@ -50,7 +50,7 @@ def test_batches_of_arrays_are_cut_from_blocks(table):
 
     assert np.shares_memory(batches[0]["fare"], table["fare"].chunk(0).to_numpy())
     assert [plain(batch) for batch in batches] == [plain(batch) for batch in dataset.options(optimize=False)]
-    with pytest.raises(DatasetError, match="batch rows first"):
+    with pytest.raises(DatasetError, match="batch the rows first"):
         inputs.range(3).as_numpy()
 
 

@@ -139,7 +139,7 @@ def test_a_source_file_that_is_gone_is_told(tmp_path):
     dataset = inputs.from_parquet(tmp_path / "rows")
     (tmp_path / "rows").unlink()
 
-    with pytest.raises(DatasetError, match="make the dataset anew"):
+    with pytest.raises(DatasetError, match="create the dataset again"):
         print_of(dataset)
 
 

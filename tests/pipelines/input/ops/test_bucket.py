@@ -24,7 +24,7 @@ def test_the_rest_can_be_dropped():
 
 @pytest.mark.parametrize(
     ("boundaries", "sizes", "message"),
-    [([5, 3], [1, 1, 1], "expected numbers that ascend"), ([3, 5], [1, 1], "make 3 buckets, but there are 2")],
+    [([5, 3], [1, 1, 1], "expected ascending numbers"), ([3, 5], [1, 1], "make 3 buckets, but there are 2")],
 )
 def test_buckets_that_do_not_fit_are_refused(boundaries, sizes, message):
     """Bad arguments are told when the graph is built."""

@@ -41,7 +41,7 @@ def test_a_copy_in_another_process_begins_empty():
 
     copy = pickle.loads(pickle.dumps(dataset))
 
-    assert copy.op.shelf.kept is None
+    assert copy.op.cached.contents is None
     assert list(copy) == list(dataset)
 
 

@@ -73,8 +73,8 @@ def test_columns_that_are_written_are_added_to_the_others(rows):
     ("function", "message"),
     [
         (lambda columns: {"fare": columns["fare"][:1]}, "must return as many rows as it was given, 3, not 1"),
-        (lambda columns: {"fare": columns["fare"], "one": [1]}, "wants columns of one length back"),
-        (lambda columns: 3, "wants a RecordBatch, a Table or a dict of arrays back, not int"),
+        (lambda columns: {"fare": columns["fare"], "one": [1]}, "must return columns of one length"),
+        (lambda columns: 3, "must return a RecordBatch, a Table or a dict of arrays, not int"),
     ],
 )
 def test_what_comes_back_must_be_as_many_rows(rows, function, message):
@@ -88,7 +88,7 @@ def test_a_declared_schema_is_kept(rows):
     schema = pa.schema([("fare", pa.float32())])
 
     assert rows.map(lambda c: {"fare": c["fare"]}, vectorized=True, spec=schema).to_arrow().schema == schema
-    with pytest.raises(FunctionFailed, match="wants the columns fare, and found zone"):
+    with pytest.raises(FunctionFailed, match="must return the columns fare, not zone"):
         list(rows.map(lambda c: {"zone": c["zone"]}, vectorized=True, spec=schema))
 
 
@@ -133,7 +133,7 @@ def test_bad_arguments_are_found_when_the_graph_is_built(options, message):
 
 def test_a_column_that_is_not_there_is_found_when_the_graph_is_built(rows):
     """`reads` is checked against the columns that are known."""
-    with pytest.raises(DatasetError, match=r"reads='fares'\): no such column; there are fare, riders, zone"):
+    with pytest.raises(DatasetError, match=r"reads='fares'\): no such column. The columns are fare, riders, zone"):
         rows.map(failing, vectorized=True, reads=["fares"])
 
 

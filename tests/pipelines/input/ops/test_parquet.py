@@ -122,7 +122,7 @@ def test_a_state_names_the_row_group(spans, groups_read):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"columns": ["fares"]}, r"columns='fares'\): no such column; there are span, fare"),
+        ({"columns": ["fares"]}, r"columns='fares'\): no such column. The columns are span, fare"),
         ({"columns": []}, "expected at least one column"),
         ({"filter": inputs.col("tip") > 1}, "The columns are span, fare"),
     ],

@@ -44,7 +44,8 @@ def test_all_elements_come_unless_it_stops_on_empty():
 
 
 @pytest.mark.parametrize(
-    ("weights", "message"), [([1], "2 datasets, but 1 weights"), ([0, 0], "not all of them 0"), ([1, -1], "at least 0")]
+    ("weights", "message"),
+    [([1], "2 datasets, but 1 weights"), ([0, 0], "at least one of them above 0"), ([1, -1], "at least 0")],
 )
 def test_weights_that_make_no_sense_are_refused(weights, message):
     """Bad arguments are told when the graph is built."""
