@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,10 +16,16 @@ from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.backfill.inventory import Marks, arrived, ingesting, inventory, ready
 from spanwise.scheduler.backfill.plan import Expected
-from spanwise.scheduler.ledger.ticks import TickRecord
+from spanwise.scheduler.formatting import format_spans
+from spanwise.scheduler.ledger.ticks import TickRecord, is_taken, list_ticks
 from spanwise.scheduler.schedule.outcome import TickOutcome
 from spanwise.scheduler.schedule.part import completed_parts
 from spanwise.scheduler.schedule.schedule_key import INGEST, TRAIN, WHOLE
+
+log = logging.getLogger("spanwise.scheduler")
+
+OWED_TICKS = 1000
+"""How many ticks back it is looked whether something was ingested and not trained on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,3 +138,47 @@ def find_owed(entries: Iterable[TickRecord], coming: Collection[int]) -> TickRec
         if entry.tick.part == WHOLE and (ran or entry.tick.span not in coming):
             return None
     return None
+
+
+class ArrivalQueue:
+    """The data that has arrived for one pipeline, and what is still to be done about it."""
+
+    def __init__(self, ready: ReadyData | None) -> None:
+        self.unread = ready  #: what was found ready, until it was looked at
+        self.wants_look = False  #: what is ready may have changed, by what was done here
+        self.settling = False  #: something has arrived that has not settled yet, or waits for its turn
+        self._watch = ArrivalWatch()
+        self._outside: frozenset[str] = frozenset()  # what was logged as outside every window
+
+    @property
+    def pending(self) -> bool:
+        """Whether something is still to be waited for."""
+        return self.settling or self.wants_look
+
+    def update(self, ready: ReadyData | None) -> None:
+        """Goes on with what was found ready now."""
+        self.unread, self.wants_look = ready, False
+
+    def decide(self, store: Store, key: str, calendar: str, settle_s: float, monotonic: float) -> ArrivalRun | None:
+        """The run that is due for what was found ready.
+
+        Each look is used once: what is found while the pipeline is held may have been ingested when it no longer is.
+        """
+        ready, self.unread = self.unread, None
+        assert ready is not None, "it was looked"
+        self._log_outside(ready, key, calendar)
+        read = [each for each in ready.arrivals if each.read]
+        settled = self._watch.settled(read, settle_s, monotonic)
+        new = {each.name for each in read if not is_taken(store, key, each.name)}
+        due = [each for each in settled if each.name in new]
+        owed = find_owed(list_ticks(store, key, limit=OWED_TICKS), {each.span for each in read})
+        run = decide_arrival(due, ready, owed)
+        self.settling = run is not None or bool(new)
+        return run
+
+    def _log_outside(self, ready: ReadyData, key: str, calendar: str) -> None:
+        outside = [each for each in ready.arrivals if not each.read]
+        if any(each.name not in self._outside for each in outside):
+            spans = format_spans([each.span for each in outside], Calendar.from_name(calendar))
+            log.warning("spans-ignored", extra={"pipeline": key, "spans": spans, "reason": "no window reads them"})
+        self._outside = frozenset(each.name for each in outside)

@@ -153,7 +153,7 @@ class Cron:
         self._clock = clock or Clock()
         self._once = self._clock.now() if once else None
         self._tools = tools or Tools(
-            root=known.root, config=known.file, site=words.local_site(options), note=note, alarming=self._alarming
+            root=known.root, config=known.file, site=words.local_site(options), note=note, alarm=self._alarm
         )
         self._metrics = metrics
         if metrics is not None:
@@ -251,16 +251,16 @@ class Cron:
         except Exception as error:
             one.failures += 1
             one.due_at, one.look_s = None, monotonic + _wait_s(one.failures)
-            log.exception("pipeline-trouble", extra={"pipeline": one.pipeline, "failures": one.failures})
-            self._count_failure(one.pipeline)
+            log.exception("pipeline-trouble", extra={"pipeline": one.key, "failures": one.failures})
+            self._count_failure(one.key)
             if one.failures == 1:
-                self._trouble(TROUBLE_PIPELINE, error, now, one.pipeline)
+                self._trouble(TROUBLE_PIPELINE, error, now, one.key)
             return
         if one.failures:
             one.failures = 0
-            self._good_again(TROUBLE_PIPELINE, "it is scheduled again", now, one.pipeline)
+            self._good_again(TROUBLE_PIPELINE, "it is scheduled again", now, one.key)
         if one.retired and not one.busy:
-            del self.watched[one.pipeline]
+            del self.watched[one.key]
 
     def _count_failure(self, pipeline: str = "") -> None:
         if self._metrics is not None:
@@ -306,7 +306,7 @@ class Cron:
                     self._not_loaded(file, error, now, monotonic)
 
     def _wanted(self, file: File) -> bool:
-        return any(name in self.watched and self.watched[name].wants_look for name in file.pipelines)
+        return any(name in self.watched and self.watched[name].arrivals.wants_look for name in file.pipelines)
 
     def _hear(self, file: File, now: datetime, monotonic: float) -> None:
         assert file.asking is not None, "it was asked"
@@ -366,8 +366,11 @@ class Cron:
         )
         watched = self.watched.get(described.pipeline)
         if watched is not None:
-            changed = (watched.described.timetable, watched.described.source) != (described.timetable, described.source)
-            watched.describe(described, known)
+            changed = (watched.description.timetable, watched.description.source) != (
+                described.timetable,
+                described.source,
+            )
+            watched.update(described, known)
             if not changed and described.ready is not None:
                 return
         else:
@@ -435,7 +438,7 @@ class Cron:
     def _over(self, monotonic: float) -> bool:
         if self._stopping_s is not None:
             late = self._killing and monotonic - self._stopping_s > self._settings.grace_s + SLACK_S + UNKILLABLE_S
-            return late or not any(one.at_work for one in self.watched.values())
+            return late or not any(one.has_children for one in self.watched.values())
         if self._once is None:
             return False
         if self._failures or any(file.asking or file.answer is not None or file.stamp is None for file in self.files):
@@ -502,16 +505,16 @@ class Cron:
 
     # --- alerts
 
-    def _alarming(self, found: Forecast) -> str:
+    def _alarm(self, found: Forecast) -> str:
         return found.alarm(self._alerts.of(found.pipeline).forecast_load)
 
     def _trouble(self, what: str, error: Exception, now: datetime, pipeline: str = "") -> None:
         text = str(error) if isinstance(error, SpanwiseError) else f"{type(error).__name__}: {error}"
-        self._tools.tell(words.trouble_alert(what, at=now, site=self._tools.site, error=text, pipeline=pipeline))
+        self._tools.send(words.trouble_alert(what, at=now, site=self._tools.site, error=text, pipeline=pipeline))
 
     def _good_again(self, what: str, how: str, now: datetime, pipeline: str = "") -> None:
         cause = f"scheduler {pipeline} {what}"
-        self._tools.tell(words.recovery_alert(pipeline, at=now, site=self._tools.site, cause=cause, words=how))
+        self._tools.send(words.recovery_alert(pipeline, at=now, site=self._tools.site, cause=cause, words=how))
 
     def _deliver(self, monotonic: float) -> None:
         if monotonic >= self._deliver_s and (self._delivery is None or not self._delivery.is_alive()):

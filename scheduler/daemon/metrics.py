@@ -158,13 +158,13 @@ class Metrics:
 
     def look(self, store: Store, one: PipelineScheduler, monotonic: float) -> None:
         """Reads what the metadata know of a pipeline, if that was not done of late."""
-        if one.pipeline not in self._look_s:
+        if one.key not in self._look_s:
             for outcome in TickOutcome:  # a rate needs the zero before the first
-                self._ticks.labels(one.pipeline, outcome.value)
-            self._errors.labels(one.pipeline)
-        elif monotonic < self._look_s[one.pipeline]:
+                self._ticks.labels(one.key, outcome.value)
+            self._errors.labels(one.key)
+        elif monotonic < self._look_s[one.key]:
             return
-        self._look_s[one.pipeline] = monotonic + LOOK_S
+        self._look_s[one.key] = monotonic + LOOK_S
         self._read(store, one)
 
     def tick_ended(self, store: Store, entry: TickRecord) -> None:
@@ -182,15 +182,15 @@ class Metrics:
         for each in executions:
             if (took_s := _took_s(each)) is not None:
                 self._nodes.labels(each.pipeline, each.node, each.state.value).observe(took_s)
-        pushed, end = _pushed(executions), span_end(run, one.described.timetable)
+        pushed, end = _pushed(executions), span_end(run, one.description.timetable)
         if pushed is not None and end is not None:
             self._lags_s[entry.key] = (pushed - end).total_seconds()
 
     def _read(self, store: Store, one: PipelineScheduler) -> None:
-        newest = itertools.islice(store.runs(pipeline_of(one.pipeline)), _LOOKED_AT)
-        self._known[one.pipeline] = _Known(
+        newest = itertools.islice(store.runs(pipeline_of(one.key)), _LOOKED_AT)
+        self._known[one.key] = _Known(
             succeeded=next((run.ended for run in newest if run.state is State.COMPLETE), None),
-            pushed=last_push(store, one.known),
+            pushed=last_push(store, one.record),
         )
 
     # --- what is read when somebody asks
@@ -198,24 +198,24 @@ class Metrics:
     def _now(self) -> Iterator[GaugeMetricFamily]:
         now = self._clock()
         mine = list(self._watched.values())  # the loop may change it meanwhile
-        names = [one.pipeline for one in mine]
+        names = [one.key for one in mine]
         known = {name: found for name in names if (found := self._known.get(name)) is not None}
         pushed = {name: found.pushed for name, found in known.items() if found.pushed is not None}
-        allowed = {one.pipeline: one.described.timetable.freshness for one in mine}
+        allowed = {one.key: one.description.timetable.freshness for one in mine}
         yield _gauge(
             "spanwise_running_runs",
             "Processes of this scheduler that wait for their data, or run a pipeline.",
-            {one.pipeline: sum(open_.child is not None for open_ in list(one.open.values())) for one in mine},
+            {one.key: sum(open_.child is not None for open_ in list(one.open.values())) for one in mine},
         )
         yield _gauge(
             "spanwise_open_ticks",
             "Ticks that were taken by this scheduler and have no outcome yet.",
-            {one.pipeline: len(one.open) for one in mine},
+            {one.key: len(one.open) for one in mine},
         )
         yield _gauge(
             "spanwise_next_tick_timestamp_seconds",
             "When the next tick comes.",
-            {one.pipeline: due.timestamp() for one in mine if (due := one.due_at) is not None},
+            {one.key: due.timestamp() for one in mine if (due := one.due_at) is not None},
         )
         yield _gauge(
             "spanwise_last_success_timestamp_seconds",

@@ -1,32 +1,64 @@
-"""One pipeline as a scheduler looks after it: its open ticks, and what to do about them and about the next.
+"""One pipeline as a scheduler looks after it: its open ticks, and the ticks that come.
 
-`step` may be called at any time and as often as one likes: it reads what the ledger knows, decides, and acts, and what
-it does is a claim, so that doing it twice, or in two processes, does it once.
+`step` may be called at any time and any number of times. It observes what the ledger knows, has `open_tick`, `due_tick`
+and `arrival` decide, and performs the actions; each action is a claim, so that doing it twice, or in two processes,
+does it once.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from spanwise.orchestrator import lease, process
-from spanwise.orchestrator.calendar import Calendar, format_versions
-from spanwise.orchestrator.component import Retry
-from spanwise.orchestrator.errors import SpanwiseError
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.run import Run, State, Trigger
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.alerts import alert as words
-from spanwise.scheduler.alerts import outbox
+from spanwise.scheduler.alerts import alert, outbox
 from spanwise.scheduler.alerts.alert import Alert, Site
-from spanwise.scheduler.daemon import arrival, scheduled_run
-from spanwise.scheduler.daemon.arrival import ArrivalWatch, ReadyData, find_owed
-from spanwise.scheduler.daemon.description import DescriptionRequest, ScheduleDescription
+from spanwise.scheduler.daemon import due_tick, open_tick, scheduled_run
+from spanwise.scheduler.daemon.arrival import ArrivalQueue
+from spanwise.scheduler.daemon.description import ScheduleDescription
+from spanwise.scheduler.daemon.due_tick import (
+    DueAction,
+    DueObservation,
+    EndSuperseded,
+    RecordMissed,
+    RecordSkipped,
+    ReportClock,
+    SupersededRetry,
+    TakeTick,
+    WaitForRun,
+    WaitForSpans,
+)
+from spanwise.scheduler.daemon.open_tick import (
+    AttemptOver,
+    BeginAttempt,
+    ChildRunning,
+    CloseDeadRun,
+    EndedElsewhere,
+    EndTick,
+    ForgetAttempt,
+    IngestedElsewhere,
+    KeepWaiting,
+    LeaveIt,
+    NotYet,
+    Observation,
+    OpenTick,
+    ReadyToBegin,
+    RetryLater,
+    RunningWork,
+    RunWithoutChild,
+    WaitForPipeline,
+    WatchProgress,
+)
 from spanwise.scheduler.daemon.scheduled_run import Job
+from spanwise.scheduler.daemon.span_lookup import SpanLookup
+from spanwise.scheduler.daemon.tick_alerts import EndedTickFacts, alerts_of
 from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch, read_scheduler
 from spanwise.scheduler.ledger.holder import find_holder, find_run, is_of_another_key
 from spanwise.scheduler.ledger.overdue import find_stale, measure_progress
@@ -36,11 +68,9 @@ from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys
 from spanwise.scheduler.ledger.ticks import (
     TickRecord,
     adopt_tick,
-    claim_name,
     claim_tick,
     end_tick,
     list_open,
-    list_ticks,
     list_unsettled,
     mark_alerted,
     newest_tick,
@@ -48,170 +78,125 @@ from spanwise.scheduler.ledger.ticks import (
     read_tick,
 )
 from spanwise.scheduler.project.settings import FORECAST_LOAD
-from spanwise.scheduler.schedule.due import DueTicks, MissedTick, find_due, must_wait
+from spanwise.scheduler.schedule.due import DueTicks, MissedTick, find_due
 from spanwise.scheduler.schedule.forecast import Forecast, format_forecast, make_forecast
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
-from spanwise.scheduler.schedule.overrun import KillThenStart, SkipTick, decide_overrun
-from spanwise.scheduler.schedule.retry import RetryRun, decide_retry
 from spanwise.scheduler.schedule.schedule_key import DATA, format_cause, part_of, pipeline_of
-from spanwise.scheduler.schedule.span_rule import CustomSpanRule
-from spanwise.scheduler.schedule.ticks import Tick, latest, starts, ticks
+from spanwise.scheduler.schedule.ticks import Tick, latest, starts
 
-log = logging.getLogger("spanwise.schedule")
-
-
-def _alarm(found: Forecast) -> str:
-    return found.alarm(FORECAST_LOAD)
-
+log = logging.getLogger("spanwise.scheduler")
 
 POLL_S = 1.0
 """Between two looks at what does not announce itself: a run that is not our child, a lease that others hold."""
 
-GUARD_S = 60.0
-"""Between two looks at what should be fresh."""
+FRESHNESS_S = 60.0
+"""Between two looks whether the model in service is stale."""
 
-OWED = 1000
-"""So many ticks back it is looked whether something was ingested and not trained on."""
+PAUSED = "paused by "
 
-AHEAD = 8
-"""So many ticks' spans are asked for at once where the pipeline file has the rule."""
 
-_SECOND = timedelta(seconds=1)
+def _alarm(forecast: Forecast) -> str:
+    return forecast.alarm(FORECAST_LOAD)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tools:
-    """What every pipeline of a scheduler is looked after with."""
+    """What a scheduler gives to each of its pipelines."""
 
     root: Path
     config: Path | None
     site: Site
-    settle_s: float = 0.0  #: so long, what has come must not have changed before a run is started for it
+    settle_s: float = 0.0  #: how long arrived data must not have changed before a run is started for it
     start: Callable[[Job], subprocess.Popen[bytes]] = scheduled_run.start
-    note: Callable[[TickRecord], object] = lambda _entry: None  #: gets each tick that was ended here
-    measure: Callable[[Store, TickRecord], object] = lambda _store, _entry: None  #: the same, for metrics
-    alarming: Callable[[Forecast], str] = _alarm  #: why people are told of a forecast; empty: they are not
+    note: Callable[[TickRecord], object] = lambda _record: None  #: gets each tick that was ended here
+    measure: Callable[[Store, TickRecord], object] = lambda _store, _record: None  #: the same, for metrics
+    alarm: Callable[[Forecast], str] = _alarm  #: why an alert about a forecast is sent; empty: none is
 
-    def tell(self, alert: Alert) -> bool:
+    def send(self, message: Alert) -> bool:
         """Puts an alert into the outbox."""
-        return outbox.put(self.root, alert)
+        return outbox.put(self.root, message)
 
 
-@dataclass
-class Open:
-    """An open tick that this scheduler looks after."""
+@dataclass(frozen=True)
+class NewestTick:
+    """The newest tick that was taken: no tick at or before it is due."""
 
-    entry: TickRecord
-    child: subprocess.Popen[bytes] | None = None
-    job: Job | None = None  #: of the last child
-    closer: subprocess.Popen[bytes] | None = None  #: ends the child, which would not end
-    code: int | None = None  #: its exit code, until it was seen what to do about it
-    stillborn: int = 0  #: attempts that ended before a run of them began
-    again_s: float = 0.0  #: monotonic: no attempt before
-    base: int | None = None  #: the run that the next attempt takes up
-    end_others: bool = False  #: the next attempt ends whatever run holds the pipeline
-    stopped: str = ""  #: why its run was asked to end by us
-    seen: tuple[int, ...] = ()  #: how far its run was when it last did something
-    seen_s: float = 0.0  #: monotonic: when that was
-    stalled: bool = False  #: it was told that it stands still
-
-    @property
-    def failed_before(self) -> bool:
-        """Whether an attempt at it has failed, so that the next is one more chance."""
-        return self.base is not None or self.stillborn > 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Running:
-    """What holds a pipeline."""
-
-    began: datetime
-    run: Run | None = None  #: None: it has begun none yet, or is between two
-    entry: TickRecord | None = None  #: the open tick that it is for; None for a run that was started otherwise
-    doing: str = ""
+    at: datetime
+    number: int  #: 0: there is none
 
 
 class PipelineScheduler:
-    """A scheduled pipeline."""
+    """A scheduled pipeline, or a part of one."""
 
     def __init__(
-        self, described: ScheduleDescription, known: ScheduleRecord, tools: Tools, watch: HeartbeatWatch
+        self, description: ScheduleDescription, record: ScheduleRecord, tools: Tools, watch: HeartbeatWatch
     ) -> None:
-        self.described = described
-        self.known = known
-        self.open: dict[str, Open] = {}
+        self.description = description
+        self.record = record
+        self.open: dict[str, OpenTick] = {}
         self.due_at: datetime | None = None  #: when the next tick comes
         self.look_s = 0.0  #: monotonic: when to look again, whatever comes
         self.adopting = True  #: ticks of dead schedulers may be there to take over
         self.retired = False  #: its file has it no longer
         self.failures = 0  #: in a row, of looking after it
         self.looked_at = False  #: at least once
+        self.arrivals = ArrivalQueue(description.ready)
         self._tools = tools
-        self._watch = watch  # of heartbeats
-        self._since: datetime | None = None  # the newest tick that was taken
-        self._number = 0  # its number
-        self._spans: dict[datetime, int] = {}
-        self._refused: set[datetime] = set()  # moments for which the span rule gave nothing
-        self._asking: DescriptionRequest | None = None
-        self._asked: list[datetime] = []
+        self._watch = watch
+        self._newest: NewestTick | None = None
+        self._spans = SpanLookup(tools.config)
         self._waiting = False  # ticks have come, and something has to end before they run
-        self._guarded_s = 0.0
-        self._stale = False
-        self._alarmed = False
-        self._set_back = False
-        self.wants_look = False  #: what lies ready may have become other, by what was done here
-        self._settling = ArrivalWatch()
-        self._settles = False  # something has come that is not settled yet, or waits for its turn
-        self._unread = described.ready  # what was found ready, until it was looked at
-        self._outside: frozenset[str] = frozenset()  # what was said to be outside every window
+        self._freshness_s = 0.0  # monotonic: not before
+        self._alerted: set[str] = set()  # conditions that hold and were alerted: stale, overrun-ahead, clock-set-back
 
     @property
-    def pipeline(self) -> str:
-        return self.described.pipeline
+    def key(self) -> str:
+        """The schedule key."""
+        return self.description.pipeline
 
     @property
     def busy(self) -> bool:
         """Whether something of it is still to be waited for."""
-        return bool(self.open) or self._waiting or self._asking is not None or self._settles or self.wants_look
+        return bool(self.open) or self._waiting or self._spans.is_asking or self.arrivals.pending
 
     @property
-    def at_work(self) -> bool:
-        """Whether a process of it is there, or has ended and nothing was made of that yet."""
-        return any(one.child is not None for one in self.open.values())
+    def has_children(self) -> bool:
+        """Whether a process of it runs, or has ended and nothing has followed from that yet."""
+        return any(tick.child is not None for tick in self.open.values())
 
     def stop(self, why: str) -> None:
         """Asks its runs to end."""
-        for one in self.open.values():
-            if one.child is not None and one.child.poll() is None:
-                one.stopped = why
-                one.child.terminate()
+        for tick in self.open.values():
+            if tick.child is not None and tick.child.poll() is None:
+                tick.stopped = why
+                tick.child.terminate()
 
     def kill(self, store: Store) -> None:
         """Ends its runs, those that would not when they were asked; their children see to it."""
-        for one in self.open.values():
-            if one.child is None or one.closer is not None:
+        for tick in self.open.values():
+            if tick.child is None or tick.closer is not None:
                 continue
-            entry = read_tick(store, self.pipeline, one.entry.tick.name) or one.entry
-            run = newest_run(store, entry)
+            record = read_tick(store, self.key, tick.record.tick.name) or tick.record
+            run = newest_run(store, record)
             if run is None or run.state.ended:
-                one.child.kill()
+                tick.child.kill()
             else:
-                one.closer = self._tools.start(replace(self._job(one), attempt=entry.attempts, close=run.number))
+                tick.closer = self._tools.start(replace(self._job(tick), attempt=record.attempts, close=run.number))
 
-    def describe(self, described: ScheduleDescription, known: ScheduleRecord) -> None:
+    def update(self, description: ScheduleDescription, record: ScheduleRecord) -> None:
         """Goes on with what the file says now."""
-        if (described.timetable, described.source) != (self.described.timetable, self.described.source):
+        before = self.description
+        if (description.timetable, description.source) != (before.timetable, before.source):
             self._spans.clear()
-            self._refused.clear()
-        self.described, self.known, self.retired, self.look_s = described, known, False, 0.0
-        self._unread, self.wants_look = described.ready, False
+        self.description, self.record, self.retired, self.look_s = description, record, False, 0.0
+        self.arrivals.update(description.ready)
 
     def ready(self, now: datetime, monotonic: float) -> bool:
         """Whether there is something to look at."""
         if self.due_at is not None and now >= self.due_at and not self.retired:
             return True
         return monotonic >= self.look_s or any(
-            one.child is not None and one.child.poll() is not None for one in self.open.values()
+            tick.child is not None and tick.child.poll() is not None for tick in self.open.values()
         )
 
     # --- a step
@@ -220,589 +205,482 @@ class PipelineScheduler:
         """Looks at everything there is to look at, and takes ticks that have come by `until`; None: begins nothing."""
         if self.adopting:
             self._adopt(store, me, now)
-        for one in list(self.open.values()):
-            self._advance(one, store, now, monotonic, beginning=until is not None)
+        for tick in list(self.open.values()):
+            seen = self._observe(tick, store, now, monotonic, begins=until is not None)
+            self._perform(tick, seen, store, now, monotonic)
         self.due_at, self._waiting = None, False
-        if until is not None and not self.retired and part_of(self.pipeline) == DATA:
-            self._take_arrivals(store, me, now, monotonic)
-        elif until is not None and not self.retired:
-            self._take(store, me, now, monotonic, until)
-        if monotonic >= self._guarded_s and self.described.timetable.freshness is not None:
-            self._guarded_s = monotonic + GUARD_S
-            self._guard(store, now)
+        if until is not None and not self.retired:
+            if part_of(self.key) == DATA:
+                self._take_arrival(store, me, now, monotonic)
+            else:
+                due = self._observe_due(store, now, until)
+                if until == now and due.due.next is not None:
+                    self.due_at = starts(self.description.timetable, due.due.next)
+                for action in due_tick.decide_due(due, self.description.timetable):
+                    self._perform_due(action, store, me, now, monotonic)
+        if monotonic >= self._freshness_s and self.description.timetable.freshness is not None:
+            self._freshness_s = monotonic + FRESHNESS_S
+            self._check_freshness(store, now)
         self.look_s = self._next_look(monotonic)
         self.looked_at = True
 
     def _next_look(self, monotonic: float) -> float:
-        timetable = self.described.timetable
-        moments = [self._guarded_s] if timetable.freshness is not None else []
-        for one in self.open.values():
-            if one.child is None:
-                moments.append(max(one.again_s, monotonic + POLL_S))
+        timetable = self.description.timetable
+        moments = [self._freshness_s] if timetable.freshness is not None else []
+        for tick in self.open.values():
+            if tick.child is None:
+                moments.append(max(tick.again_s, monotonic + POLL_S))
             elif timetable.stall_after is not None:
                 moments.append(monotonic + max(POLL_S, timetable.stall_after.total_seconds() / 10))
-        if self._asking is not None:
+        if self._spans.is_asking:
             moments.append(monotonic + POLL_S / 10)
         if self._waiting:
             moments.append(monotonic + POLL_S)
         if self.adopting:
-            moments.append(monotonic + GUARD_S)
+            moments.append(monotonic + FRESHNESS_S)
         return min(moments, default=float("inf"))
+
+    def _adopt(self, store: Store, me: int, now: datetime) -> None:
+        """Takes over what dead schedulers have left open, and sends the alerts that they could not send any more."""
+        self.adopting = False
+        for record in list_unsettled(store, self.key):
+            if record.tick.name in self.open or not (record.holder == me or _is_gone(store, record.holder)):
+                continue
+            if record.end is not None:
+                self._announce_end(store, record, record.end, now)
+                continue
+            adopted = record if record.holder == me else adopt_tick(store, record, holder=me)
+            if adopted is not None:
+                log.info("tick-adopted", extra=self._facts(record.tick, before=record.holder))
+                self.open[record.tick.name] = OpenTick(adopted)
 
     # --- open ticks
 
-    def _adopt(self, store: Store, me: int, now: datetime) -> None:
-        """Takes over what dead schedulers have left open, and tells what they could not tell any more."""
-        self.adopting = False
-        for entry in list_unsettled(store, self.pipeline):
-            if entry.tick.name in self.open or not (entry.holder == me or self._gone(store, entry.holder)):
-                continue
-            if entry.end is not None:
-                self._tell_end(store, entry, entry.end, now)
-                continue
-            adopted = entry if entry.holder == me else adopt_tick(store, entry, holder=me)
-            if adopted is not None:
-                log.info("tick-adopted", extra=self._facts(entry.tick, before=entry.holder))
-                self.open[entry.tick.name] = Open(adopted)
+    def _observe(self, tick: OpenTick, store: Store, now: datetime, monotonic: float, *, begins: bool) -> Observation:
+        if tick.child is not None:
+            if tick.child.poll() is None:
+                return ChildRunning()
+            tick.code, tick.child = tick.child.returncode, None
+        if monotonic < tick.again_s:
+            return NotYet()
+        record = read_tick(store, self.key, tick.record.tick.name)
+        assert record is not None, "a tick that was taken stays taken"
+        if record.end is not None:
+            return EndedElsewhere()
+        tick.record = record
+        if tick.code == scheduled_run.INGESTED:
+            return IngestedElsewhere()
+        return self._observe_work(tick, store, now, monotonic, begins=begins)
 
-    def _gone(self, store: Store, number: int) -> bool:
-        """Whether a scheduler has left or is seen to be dead; of one elsewhere that died, its watcher will know."""
-        holder = read_scheduler(store, number)
-        return holder is None or holder.ended or process.alive(holder.who) is False
-
-    def _advance(self, one: Open, store: Store, now: datetime, monotonic: float, *, beginning: bool) -> None:
-        if one.child is not None:
-            if one.child.poll() is None:
-                self._look_for_stall(one, store, now, monotonic)
-                return
-            one.code, one.child = one.child.returncode, None
-        if monotonic < one.again_s:
-            return
-        entry = read_tick(store, self.pipeline, one.entry.tick.name)
-        assert entry is not None, "a tick that was taken stays taken"
-        if entry.end is not None:  # somebody else has ended it
-            del self.open[entry.tick.name]
-            return
-        one.entry = entry
-        if one.code == scheduled_run.INGESTED:
-            self._end(entry, TickEnd(outcome=TickOutcome.RAN, why="another run had ingested it"), store, now)
-            return
-        run = newest_run(store, entry)
+    def _observe_work(
+        self, tick: OpenTick, store: Store, now: datetime, monotonic: float, *, begins: bool
+    ) -> Observation:
+        run = newest_run(store, tick.record)
         if run is not None and not run.state.ended:
-            self._follow(one, run, store, now, monotonic)
-        elif self._is_over(one, run):
-            self._judge(one, run, store, now, monotonic)
-        elif beginning:
-            self._begin(one, store, now, monotonic)
+            return self._observe_run(tick, run, store, monotonic)
+        if open_tick.came_to_nothing(tick.code):
+            tick.code = None
+        if tick.code is not None or (run is not None and tick.base != run.number):  # or nobody was there when it ended
+            return self._observe_attempt(tick, run, store)
+        return self._observe_pipeline(tick, store, now) if begins else NotYet()
 
-    def _follow(self, one: Open, run: Run, store: Store, now: datetime, monotonic: float) -> None:
-        """A run that goes on, as it seems, and is no child of ours any more, or never was: does its controller live?"""
-        if one.job is not None and one.job.close == run.number and one.code:
-            why = (
-                f"{run.name} died, and what it left could not be put right: {scheduled_run.said(self._log(one.entry))}"
-            )
-            self._end(one.entry, TickEnd(outcome=TickOutcome.FAILED, why=why, run=run.number), store, now)
-            return
-        one.code = None
-        self._look_for_stall(one, store, now, monotonic)
+    def _observe_run(self, tick: OpenTick, run: Run, store: Store, monotonic: float) -> Observation:
+        if tick.job is not None and tick.job.close == run.number and tick.code:
+            error = scheduled_run.last_error(self._log(tick.record))
+            return RunWithoutChild(run=run, controller_dead=True, close_error=error)
+        tick.code = None
         holder = lease.read(store, run.pipeline, run.token)
-        gone = holder is None or holder.released
-        if holder is not None and not gone:
-            name = f"lease {holder.name}"
-            gone = self._watch.is_dead(name, holder.who, holder.beat, monotonic)
-            if gone and process.alive(holder.who):
-                gone = False  # it is here and stands still; the stall is told, and whoever comes next may end it
-        if gone:
-            log.info("run-died", extra=self._facts(one.entry.tick, run=run.name))
-            one.job = replace(self._job(one), attempt=one.entry.attempts, close=run.number)
-            one.child = self._tools.start(one.job)
+        dead = holder is None or holder.released
+        if holder is not None and not dead:
+            dead = self._watch.is_dead(f"lease {holder.name}", holder.who, holder.beat, monotonic)
+            if dead and process.alive(holder.who):
+                dead = False  # it is here and stands still; the stall is alerted, and whoever comes next may end it
+        return RunWithoutChild(run=run, controller_dead=dead)
 
-    def _is_over(self, one: Open, run: Run | None) -> bool:
-        """Whether an attempt has come to an end that nothing was made of yet."""
-        if one.code in (scheduled_run.HELD, scheduled_run.TAKEN):
-            one.code = None  # nothing came of the child
-        if one.code is not None:
-            return True
-        return run is not None and one.base != run.number  # nobody was there when it ended
-
-    def _judge(self, one: Open, run: Run | None, store: Store, now: datetime, monotonic: float) -> None:
-        number = one.job.attempt if one.job is not None else one.entry.attempts
-        begun = number <= one.entry.attempts
-        one.code = None
-        if not begun:
-            one.stillborn += 1
-        if one.stopped and not begun:
-            return  # nothing has begun: the next scheduler may
-        error = "" if begun else scheduled_run.said(self._log(one.entry, number))
-        tries = one.entry.attempts + one.stillborn
-        by = read_overrun(store, self.pipeline, one.entry.tick.name)
-        verdict = decide_retry(run if begun else None, tries, self._retry(one), overrun_by=by, error=error)
-        if isinstance(verdict, RetryRun):
-            one.again_s = monotonic + verdict.wait_s
-            one.base = None if run is None else run.number
-            one.end_others = False  # what the tick had overrun is gone; what has begun since is waited for
-            log.info("tick-tried-again", extra=self._facts(one.entry.tick, wait_s=verdict.wait_s, attempt=tries + 1))
-            return
-        if one.stopped and verdict.outcome is TickOutcome.FAILED:
-            verdict = replace(verdict, why=one.stopped)
-        self._end(one.entry, verdict, store, now)
-
-    def _retry(self, one: Open) -> Retry:
-        return Retry() if one.stopped else self.described.timetable.retry
-
-    def _begin(self, one: Open, store: Store, now: datetime, monotonic: float) -> None:
-        """Starts the next attempt, unless something else holds the pipeline."""
-        holder = find_holder(store, pipeline_of(self.pipeline), now)
-        if holder is not None and not one.end_others:
-            running = Running(began=holder.acquired, run=find_run(store, holder), doing=holder.purpose)
-            came_after = one.entry.attempts or holder.acquired >= starts(self.described.timetable, one.entry.tick)
-            if came_after or running.run is None or self._of_another_line(store, running.run):
-                one.again_s = monotonic + POLL_S  # it is waited for
-                return
-            if isinstance(decide_overrun(self.described.timetable.overrun, running), SkipTick):
-                self._end(one.entry, self._skipped(one.entry.tick, running), store, now, running=running.run)
-                return
-            one.end_others = True
-        one.job = self._job(one)
-        one.child = self._tools.start(one.job)
-        log.info(
-            "run-launched", extra=self._facts(one.entry.tick, attempt=one.job.attempt, pid=one.child.pid, base=one.base)
+    def _observe_attempt(self, tick: OpenTick, run: Run | None, store: Store) -> Observation:
+        number = tick.job.attempt if tick.job is not None else tick.record.attempts
+        begun = number <= tick.record.attempts
+        tick.code = None
+        tick.unbegun += not begun
+        return AttemptOver(
+            run=run,
+            begun=begun,
+            tries=tick.record.attempts + tick.unbegun,
+            overrun_by=read_overrun(store, self.key, tick.record.tick.name),
+            error="" if begun else scheduled_run.last_error(self._log(tick.record, number)),
+            stopped=tick.stopped,
         )
 
-    def _job(self, one: Open) -> Job:
-        timetable, tick = self.described.timetable, one.entry.tick
+    def _observe_pipeline(self, tick: OpenTick, store: Store, now: datetime) -> Observation:
+        running = self._observe_holder(store, now)
+        return ReadyToBegin(
+            running=running,
+            due=starts(self.description.timetable, tick.record.tick),
+            attempts=tick.record.attempts,
+            waits_for=running is not None and running.run is not None and self._waits_for(store, running.run),
+            end_others=tick.end_others,
+        )
+
+    def _observe_holder(self, store: Store, now: datetime) -> RunningWork | None:
+        holder = find_holder(store, pipeline_of(self.key), now)
+        if holder is None:
+            return None
+        return RunningWork(began=holder.acquired, run=find_run(store, holder), purpose=holder.purpose)
+
+    def _waits_for(self, store: Store, run: Run | None) -> bool:
+        """Whether what holds the pipeline is of another part of it: that is waited for, and is no overrun.
+
+        Without a run yet, it is where one of another part is about to begin. What runs for data waits for all.
+        """
+        if part_of(self.key) == DATA:
+            return True
+        if run is not None:
+            return is_of_another_key(run, self.key)
+        return any(key != self.key and list_open(store, key) for key in list_keys(store, pipeline_of(self.key)))
+
+    def _perform(self, tick: OpenTick, seen: Observation, store: Store, now: datetime, monotonic: float) -> None:
+        timetable = self.description.timetable
+        match open_tick.decide(seen, timetable.overrun, timetable.retry):
+            case KeepWaiting() | ForgetAttempt():
+                pass
+            case LeaveIt():
+                del self.open[tick.record.tick.name]
+            case WatchProgress():
+                self._watch_progress(tick, store, now, monotonic)
+            case CloseDeadRun(run):
+                self._watch_progress(tick, store, now, monotonic)
+                log.info("run-died", extra=self._facts(tick.record.tick, run=run.name))
+                tick.job = replace(self._job(tick), attempt=tick.record.attempts, close=run.number)
+                tick.child = self._tools.start(tick.job)
+            case RetryLater(retry):
+                tick.again_s, tick.base = monotonic + retry.wait_s, retry.base
+                tick.end_others = False  # what the tick had overrun is gone; what has begun since is waited for
+                log.info("tick-retried", extra=self._facts(tick.record.tick, wait_s=retry.wait_s))
+            case EndTick(end, running):
+                if end.outcome is TickOutcome.SKIPPED:
+                    log.info("tick-skipped", extra=self._facts(tick.record.tick, reason=end.why))
+                self._end(tick.record, end, store, now, running=running)
+            case WaitForPipeline():
+                tick.again_s = monotonic + POLL_S
+            case BeginAttempt(end_others):
+                tick.end_others = end_others
+                tick.job = self._job(tick)
+                tick.child = self._tools.start(tick.job)
+                started = {"attempt": tick.job.attempt, "pid": tick.child.pid, "base": tick.base}
+                log.info("run-launched", extra=self._facts(tick.record.tick, **started))
+
+    def _begin(self, record: TickRecord, store: Store, now: datetime, monotonic: float, *, end_others: bool) -> None:
+        tick = self.open[record.tick.name] = OpenTick(record, end_others=end_others)
+        self._perform(tick, self._observe_pipeline(tick, store, now), store, now, monotonic)
+
+    def _job(self, tick: OpenTick) -> Job:
+        timetable, wanted = self.description.timetable, tick.record.tick
         wait = timetable.wait_for_input
         return Job(
-            source=self.described.source,
-            pipeline=self.pipeline,
-            tick=tick.name,
-            span=tick.span,
-            attempt=one.entry.attempts + 1,
+            source=self.description.source,
+            pipeline=self.key,
+            tick=wanted.name,
+            span=wanted.span,
+            attempt=tick.record.attempts + 1,
             root=str(self._tools.root),
             config=None if self._tools.config is None else str(self._tools.config),
-            part=tick.part,
-            from_scratch=tick.from_scratch,
-            base=one.base,
-            end_others=one.end_others,
-            wait_until=None if wait is None else (tick.at + wait).isoformat(),
+            part=wanted.part,
+            from_scratch=wanted.from_scratch,
+            base=tick.base,
+            end_others=tick.end_others,
+            wait_until=None if wait is None else (wanted.at + wait).isoformat(),
             poll_s=timetable.poll_s,
         )
 
     def _end(
-        self, entry: TickRecord, ending: TickEnd, store: Store, now: datetime, *, running: Run | None = None
+        self, record: TickRecord, end: TickEnd, store: Store, now: datetime, *, running: Run | None = None
     ) -> bool:
         """Ends a tick; False when it has gone on meanwhile, without us: it is looked at again."""
-        if not end_tick(store, entry, ending, now=now):
+        if not end_tick(store, record, end, now=now):
             return False
-        self.open.pop(entry.tick.name, None)
-        self.wants_look = part_of(self.pipeline) == DATA
-        log.info("tick-ended", extra=self._facts(entry.tick, outcome=ending.outcome.value, reason=ending.why))
-        self._tell_end(store, replace(entry, end=ending, ended=now), ending, now, running=running)
-        if ending.outcome is TickOutcome.RAN:
-            self._look_ahead(store, now)
+        self.open.pop(record.tick.name, None)
+        self.arrivals.wants_look = part_of(self.key) == DATA
+        log.info("tick-ended", extra=self._facts(record.tick, outcome=end.outcome.value, reason=end.why))
+        self._announce_end(store, replace(record, end=end, ended=now), end, now, running=running)
+        if end.outcome is TickOutcome.RAN:
+            self._check_forecast(store, now)
         return True
 
     # --- ticks that have come
 
-    def _take(self, store: Store, me: int, now: datetime, monotonic: float, until: datetime) -> None:
-        paused = current_pause(store, self.pipeline, now)
-        found = self._due(store, until, "" if paused is None else _told(paused))
-        if until == now and found.next is not None:
-            self.due_at = starts(self.described.timetable, found.next)
-        if not self._spans_known([*(missed.tick for missed in found.missed), *found.run], found.next):
-            self._waiting = True
-            return
-        if found.set_back and not self._set_back:
-            self._tell_set_back(found, now)
-        self._set_back = bool(found.set_back)
-        self._record_missed(found, store, me, now)
-        if not found.run:
-            return
-        first = self._with_span(found.run[0])
-        running = self._running(store, now)
-        if running is not None and must_wait(found, self.described.timetable, running.began):
+    def _observe_due(self, store: Store, now: datetime, until: datetime) -> DueObservation:
+        pause = current_pause(store, self.key, now)
+        due = self._find_due(store, until, "" if pause is None else _format_pause(pause))
+        wanted = [*(missed.tick for missed in due.missed), *due.run]
+        since = self.record.since if self._newest is None else self._newest.at
+        if not self._spans.ask(wanted, due.next, self.description, since):
+            return DueObservation(due=due, spans_known=False)
+        due = replace(
+            due,
+            run=tuple(self._spans.fill(tick, self.description) for tick in due.run),
+            missed=tuple(replace(m, tick=self._spans.fill(m.tick, self.description)) for m in due.missed),
+        )
+        if not due.run:
+            return DueObservation(due=due)
+        superseded, running = self._observe_running(store, now)
+        return DueObservation(
+            due=due,
+            superseded=superseded,
+            running=running,
             # It is ours to wait for; to another scheduler's, that one sees.
-            self._waiting = running.entry is None or running.entry.tick.name in self.open
-            self.due_at = None if self._waiting else now + timedelta(seconds=POLL_S)
-            return
-        self._decide(first, running, store, me, now, monotonic)
+            running_is_ours=running is None or running.record is None or running.record.tick.name in self.open,
+            span_missing=self._spans.missing(due.run[0], self.description),
+        )
 
-    def _decide(
-        self, tick: Tick, running: Running | None, store: Store, me: int, now: datetime, monotonic: float
-    ) -> None:
-        """Does with a tick what the overrun policy says."""
-        decision = decide_overrun(self.described.timetable.overrun, running)
-        if isinstance(decision, SkipTick):
-            ending = self._skipped(tick, decision.running)
-            skipped = self._claimed(tick, store, me, now, ending)
-            if skipped is not None:
-                self._tell_end(store, skipped, ending, now, running=decision.running.run)
-            return
-        entry = self._claimed(tick, store, me, now)
-        if entry is None:
-            return
-        one = self.open[tick.name] = Open(entry, end_others=isinstance(decision, KillThenStart))
-        log.info("tick-taken", extra=self._facts(tick, decision=type(decision).__name__, reason=tick.note))
-        if isinstance(decision, KillThenStart):
-            self._end_unbegun(decision.running, tick, store, now)
-        if self._custom and tick.span is None:
-            why = f"its span is not known: {self.described.trouble or 'the span rule gave none'}"
-            self._end(one.entry, TickEnd(outcome=TickOutcome.FAILED, why=why), store, now)
-            return
-        self._begin(one, store, now, monotonic)
-
-    def _due(self, store: Store, now: datetime, paused: str) -> DueTicks:
+    def _find_due(self, store: Store, until: datetime, paused: str) -> DueTicks:
         """What is due; a tick that fell into a pause is missed, also when the pause has ended since."""
-        if self._since is None:
-            self._note_newest(store)
-        assert self._since is not None
-        found = find_due(self.described.timetable, self._since, now, paused=paused)
-        if paused or not found.run:
-            return found
-        pauses = list_pauses(store, self.pipeline, since=found.run[0].at)
+        newest = self._newest or self._read_newest(store)
+        due = find_due(self.description.timetable, newest.at, until, paused=paused)
+        if paused or not due.run:
+            return due
+        pauses = list_pauses(store, self.key, since=due.run[0].at)
         lost: list[MissedTick] = []
-        for tick in found.run:
+        for tick in due.run:
             held = next((pause for pause in pauses if pause.holds(tick.at)), None)
             if held is None:
                 break  # those after it are looked at once it is taken
-            lost.append(MissedTick(tick=tick, why=_told(held)))
-        return replace(found, run=found.run[len(lost) :], missed=(*found.missed, *lost))
+            lost.append(MissedTick(tick=tick, why=_format_pause(held)))
+        return replace(due, run=due.run[len(lost) :], missed=(*due.missed, *lost))
 
-    def _note_newest(self, store: Store) -> None:
-        newest = newest_tick(store, self.pipeline, seen=self._number)
-        self._since = self.known.since if newest is None else max(newest.tick.at, self.known.since)
-        self._number = 0 if newest is None else newest.number
+    def _read_newest(self, store: Store) -> NewestTick:
+        seen = 0 if self._newest is None else self._newest.number
+        newest, since = newest_tick(store, self.key, seen=seen), self.record.since
+        self._newest = NewestTick(since, 0) if newest is None else NewestTick(max(newest.tick.at, since), newest.number)
+        return self._newest
 
-    def _claimed(
-        self, tick: Tick, store: Store, me: int, now: datetime, ending: TickEnd | None = None
-    ) -> TickRecord | None:
+    def _observe_running(self, store: Store, now: datetime) -> tuple[tuple[SupersededRetry, ...], RunningWork | None]:
+        """What a tick that comes now would overrun, and the ticks before it that wait for a retry."""
+        superseded: list[SupersededRetry] = []
+        for record in reversed(list_open(store, self.key)):
+            run = newest_run(store, record)
+            mine = self.open.get(record.tick.name)
+            if mine is None or not mine.awaits_retry or not (run is None or run.state.ended):
+                purpose = f"the tick {record.tick.name}"
+                return tuple(superseded), RunningWork(began=record.taken, run=run, record=record, purpose=purpose)
+            superseded.append(SupersededRetry(record=mine.record, run=run))
+        running = self._observe_holder(store, now)
+        return tuple(superseded), None if running is None or self._waits_for(store, running.run) else running
+
+    def _perform_due(self, action: DueAction, store: Store, me: int, now: datetime, monotonic: float) -> None:
+        match action:
+            case WaitForSpans():
+                self._waiting = True
+            case ReportClock(set_back):
+                self._report_clock(set_back, now)
+            case RecordMissed(due):
+                self._record_missed(due, store, me, now)
+            case EndSuperseded(record, end):
+                self._end(record, end, store, now)
+            case WaitForRun(is_ours):
+                self._waiting = is_ours
+                self.due_at = None if is_ours else now + timedelta(seconds=POLL_S)
+            case RecordSkipped(tick, running):
+                log.info("tick-skipped", extra=self._facts(tick, running=running.name))
+                end = open_tick.skipped_for(running)
+                skipped = self._claim(tick, store, me, now, end)
+                if skipped is not None:
+                    self._announce_end(store, skipped, end, now, running=running.run)
+            case TakeTick():
+                self._take(action, store, me, now, monotonic)
+
+    def _take(self, action: TakeTick, store: Store, me: int, now: datetime, monotonic: float) -> None:
+        tick = action.tick
+        record = self._claim(tick, store, me, now)
+        if record is None:
+            return
+        self.open[tick.name] = OpenTick(record, end_others=action.end_others)
+        log.info("tick-taken", extra=self._facts(tick, end_others=action.end_others, reason=tick.note))
+        if action.unbegun is not None:
+            self._end_unbegun(action.unbegun, tick, store, now)
+        if action.failure:
+            why = f"its span is not known: {action.failure}"
+            self._end(record, TickEnd(outcome=TickOutcome.FAILED, why=why), store, now)
+            return
+        self._begin(record, store, now, monotonic, end_others=action.end_others)
+
+    def _end_unbegun(self, record: TickRecord, by: Tick, store: Store, now: datetime) -> None:
+        """Ends an earlier tick whose run has not begun, or waits for its retry: there is no run to be ended."""
+        mine = self.open.get(record.tick.name)
+        end = TickEnd(outcome=TickOutcome.KILLED, why=f"ended for the tick {by.name} before its run had begun")
+        if self._end(record, end, store, now) and mine is not None and mine.child is not None:
+            mine.child.kill()  # it has done nothing yet, and may begin nothing any more
+            mine.child.wait()
+
+    def _claim(self, tick: Tick, store: Store, me: int, now: datetime, end: TickEnd | None = None) -> TickRecord | None:
         """Takes a tick; None when another scheduler has it."""
-        entry = claim_tick(store, self.pipeline, tick, holder=me, now=now, end=ending, seen=self._number)
-        if entry is None:
-            self._note_newest(store)
+        seen = 0 if self._newest is None else self._newest.number
+        record = claim_tick(store, self.key, tick, holder=me, now=now, end=end, seen=seen)
+        if record is None:
+            self._read_newest(store)
             self.adopting = True  # it may be ours: taken by a write whose answer was lost
-            log.info("tick-taken-by-another", extra=self._facts(tick))
+            log.info("tick-lost", extra=self._facts(tick))
             return None
-        self._since, self._number = tick.at, entry.number
-        return entry
+        self._newest = NewestTick(tick.at, record.number)
+        return record
 
-    def _record_missed(self, found: DueTicks, store: Store, me: int, now: datetime) -> None:
+    def _record_missed(self, due: DueTicks, store: Store, me: int, now: datetime) -> None:
         recorded: list[TickRecord] = []
         why, more = "", 0
-        if found.older is not None:
-            tick = latest(self.described.timetable, found.older.last)
+        if due.older is not None:
+            tick = latest(self.description.timetable, due.older.last)
             assert tick is not None, "it came"
-            why = f"about {found.older.about} ticks from {found.older.first:%Y-%m-%d %H:%M}Z up to it were missed"
-            entry = self._claimed(tick, store, me, now, TickEnd(outcome=TickOutcome.MISSED, why=why))
-            if entry is not None:
-                self._tools.note(entry)
-                recorded.append(entry)
-                more = found.older.about - 1
-        for missed in found.missed:
-            ending = TickEnd(outcome=TickOutcome.MISSED, why=missed.why, quiet=missed.why.startswith(PAUSED))
-            entry = self._claimed(self._with_span(missed.tick), store, me, now, ending)
-            if entry is not None:
+            why = f"about {due.older.about} ticks from {due.older.first:%Y-%m-%d %H:%M}Z up to it were missed"
+            record = self._claim(tick, store, me, now, TickEnd(outcome=TickOutcome.MISSED, why=why))
+            if record is not None:
+                self._tools.note(record)
+                recorded.append(record)
+                more = due.older.about - 1
+        for missed in due.missed:
+            end = TickEnd(outcome=TickOutcome.MISSED, why=missed.why, quiet=missed.why.startswith(PAUSED))
+            record = self._claim(missed.tick, store, me, now, end)
+            if record is not None:
                 log.info("tick-missed", extra=self._facts(missed.tick, reason=missed.why))
-                self._tools.note(entry)
-                if not ending.quiet:
-                    recorded.append(entry)
+                self._tools.note(record)
+                if not end.quiet:
+                    recorded.append(record)
                     why = why or missed.why
         if recorded:
-            names = [entry.tick.name for entry in recorded]
-            told = words.missed_alert(self.pipeline, at=now, site=self._tools.site, ticks=names, why=why, more=more)
-            if self._tools.tell(told):
-                for entry in recorded:
-                    mark_alerted(store, entry)
+            names = [record.tick.name for record in recorded]
+            message = alert.missed_alert(self.key, at=now, site=self._tools.site, ticks=names, why=why, more=more)
+            if self._tools.send(message):
+                for record in recorded:
+                    mark_alerted(store, record)
             else:
                 self.adopting = True
 
-    def _skipped(self, tick: Tick, running: Running) -> TickEnd:
-        what = running.run.name if running.run is not None else running.doing
-        log.info("tick-skipped", extra=self._facts(tick, running=what))
-        return TickEnd(outcome=TickOutcome.SKIPPED, why=f"{what} had not ended")
+    # --- data that has arrived
 
-    def _end_unbegun(self, running: Running, by: Tick, store: Store, now: datetime) -> None:
-        """Ends an earlier tick whose run has not begun, or waits to be tried again: there is no run to be ended."""
-        if running.entry is None or (running.run is not None and not running.run.state.ended):
+    def _take_arrival(self, store: Store, me: int, now: datetime, monotonic: float) -> None:
+        """Takes the tick of data that has arrived and settled, once nothing holds the pipeline."""
+        if self.arrivals.unread is None:
             return
-        own = self.open.get(running.entry.tick.name)
-        ending = TickEnd(outcome=TickOutcome.KILLED, why=f"ended for the tick {by.name} before its run had begun")
-        if self._end(running.entry, ending, store, now) and own is not None and own.child is not None:
-            own.child.kill()  # it has done nothing yet, and may begin nothing any more
-            own.child.wait()
-
-    def _running(self, store: Store, now: datetime) -> Running | None:
-        """What a tick that comes now would overrun."""
-        for entry in reversed(list_open(store, self.pipeline)):
-            run = newest_run(store, entry)
-            one = self.open.get(entry.tick.name)
-            if one is not None and one.child is None and one.failed_before and (run is None or run.state.ended):
-                # It waits to be tried again; now that the next tick has come, it has had its time.
-                why = f"{(run and run.error) or 'it failed'}; not tried again, since the next tick has come"
-                number = None if run is None else run.number
-                self._end(one.entry, TickEnd(outcome=TickOutcome.FAILED, why=why, run=number), store, now)
-                continue
-            return Running(began=entry.taken, run=run, entry=entry, doing=f"the tick {entry.tick.name}")
-        holder = find_holder(store, pipeline_of(self.pipeline), now)
-        if holder is None:
-            return None
-        run = find_run(store, holder)
-        return (
-            None if self._of_another_line(store, run) else Running(began=holder.acquired, run=run, doing=holder.purpose)
-        )
-
-    def _of_another_line(self, store: Store, run: Run | None) -> bool:
-        """Whether what holds the pipeline is another cadence of it: that is waited for, and is no overrun.
-
-        Without a run yet, it is where one of another cadence is about to begin. What runs for data waits for all.
-        """
-        if part_of(self.pipeline) == DATA:
-            return True
-        if run is not None:
-            return is_of_another_key(run, self.pipeline)
-        lines = list_keys(store, pipeline_of(self.pipeline))
-        return any(line != self.pipeline and list_open(store, line) for line in lines)
-
-    # --- data that has come
-
-    def _take_arrivals(self, store: Store, me: int, now: datetime, monotonic: float) -> None:
-        """Takes the tick of what has come and settled, once nothing holds the pipeline.
-
-        Each look is used once: what is found while the pipeline is held may have been ingested when it no longer is.
-        """
-        ready, self._unread = self._unread, None
-        if ready is None:
+        start = self.arrivals.decide(store, self.key, self.description.calendar, self._tools.settle_s, monotonic)
+        if current_pause(store, self.key, now) is not None:
+            self.arrivals.settling = False
             return
-        self._tell_outside(ready)
-        read = [each for each in ready.arrivals if each.read]
-        settled = self._settling.settled(read, self._tools.settle_s, monotonic)
-        new = {each.name for each in read if store.claimed("tick", claim_name(self.pipeline, each.name)) is None}
-        due = [each for each in settled if each.name in new]
-        left = find_owed(list_ticks(store, self.pipeline, limit=OWED), {each.span for each in read})
-        start = arrival.decide_arrival(due, ready, left)
-        self._settles = start is not None or bool(new)
-        if current_pause(store, self.pipeline, now) is not None:
-            self._settles = False
-            return
-        held = find_holder(store, pipeline_of(self.pipeline), now) or list_open(store, self.pipeline)
-        if start is None or held:
+        if start is None or find_holder(store, pipeline_of(self.key), now) or list_open(store, self.key):
             return
         tick = Tick(
             at=now, name=start.name, wall=now, span=start.span, part=start.part, from_scratch=start.from_scratch
         )
-        entry = self._claimed(tick, store, me, now)
-        if entry is not None:
-            log.info("data-came", extra=self._facts(tick, part=tick.part, from_scratch=tick.from_scratch))
-            self.open[tick.name] = Open(entry)
-            self._begin(self.open[tick.name], store, now, monotonic)
+        record = self._claim(tick, store, me, now)
+        if record is not None:
+            log.info("data-arrived", extra=self._facts(tick, part=tick.part, from_scratch=tick.from_scratch))
+            self._begin(record, store, now, monotonic, end_others=False)
 
-    def _tell_outside(self, ready: ReadyData) -> None:
-        outside = [each for each in ready.arrivals if not each.read]
-        if any(each.name not in self._outside for each in outside):
-            spans = format_versions(
-                ((each.span, None) for each in outside), Calendar.from_name(self.described.calendar)
-            )
-            log.warning(
-                "spans-outside", extra={"pipeline": self.pipeline, "spans": spans, "reason": "no window reads them"}
-            )
-        self._outside = frozenset(each.name for each in outside)
+    # --- alerts
 
-    # --- spans that only the pipeline file knows
-
-    @property
-    def _custom(self) -> bool:
-        return isinstance(self.described.timetable.span, CustomSpanRule)
-
-    def _with_span(self, tick: Tick) -> Tick:
-        return replace(tick, span=self._spans.get(tick.at)) if self._custom else tick
-
-    def _spans_known(self, wanted: Sequence[Tick], following: Tick | None) -> bool:
-        """Whether all is known of these spans that there is to know; asks for them, and for some that come."""
-        if not self._custom:
-            return True
-        self._hear_spans()
-        if self._asking is not None:
-            return all(tick.at in self._spans for tick in wanted)
-        unknown = [tick.at for tick in wanted if not self._asked_for(tick)]
-        if following is not None and not self._asked_for(following):
-            ahead = ticks(self.described.timetable, following.at - _SECOND)
-            unknown += [tick.at for tick in itertools.islice(ahead, AHEAD)]
-        if unknown:
-            self._asked = unknown
-            self._asking = DescriptionRequest(self.described.source, self._tools.config, unknown)
-        return all(self._asked_for(tick) for tick in wanted)
-
-    def _asked_for(self, tick: Tick) -> bool:
-        return tick.at in self._spans or tick.at in self._refused
-
-    def _hear_spans(self) -> None:
-        answer: list[ScheduleDescription] | None = []
-        trouble = "its file has no schedule of it any more"
-        if self._asking is None:
-            return
-        try:
-            answer = self._asking.answer()
-        except SpanwiseError as error:
-            trouble = str(error)
-        if answer is None:
-            return
-        mine = next((each for each in answer if each.pipeline == self.pipeline), None)
-        if mine is not None:
-            since = self._since or self.known.since
-            self._spans = {at: span for at, span in {**self._spans, **mine.spans}.items() if at > since}
-            trouble = mine.trouble
-        self.described = replace(self.described, trouble=trouble)
-        self._refused = {at for at in self._asked if at not in self._spans}
-        self._asking = None
-
-    # --- what is told
-
-    def _tell_end(
-        self, store: Store, entry: TickRecord, ending: TickEnd, now: datetime, *, running: Run | None = None
+    def _announce_end(
+        self, store: Store, record: TickRecord, end: TickEnd, now: datetime, *, running: Run | None = None
     ) -> None:
-        """Tells of the end of a tick, then notes that it was told: after a death in between it is told again."""
-        run = None if ending.run is None else store.run(pipeline_of(self.pipeline), ending.run)
-        ended = replace(entry, end=ending, ended=now)
+        """Sends the alerts about the end of a tick, then records that: after a death in between they are sent again."""
+        run = None if end.run is None else store.run(pipeline_of(self.key), end.run)
+        ended = replace(record, end=end, ended=now)
         self._tools.note(ended)
         self._tools.measure(store, ended)
-        told = [self._tools.tell(each) for each in self._alerts(store, entry, ending, run, running, now)]
-        if not all(told):
-            self.adopting = True  # the outbox could not keep it: look for it again, as if another had left it
-        elif ending.outcome.abnormal:
-            mark_alerted(store, entry)
-
-    def _alerts(
-        self, store: Store, entry: TickRecord, ending: TickEnd, run: Run | None, running: Run | None, now: datetime
-    ) -> Iterable[Alert]:
-        site, tick, span = self._tools.site, entry.tick, self.label(entry.tick.span)
-        match ending.outcome:
-            case TickOutcome.RAN:
-                if run is not None:  # else another run has done it
-                    yield from words.recovery_alerts(run, at=now, site=site, tick=tick.name)
-            case TickOutcome.KILLED if run is not None:
-                by = read_tick(store, self.pipeline, read_overrun(store, self.pipeline, tick.name) or "")
-                yield words.overrun_alert(
-                    self.pipeline,
-                    at=now,
-                    site=site,
-                    tick="" if by is None else by.tick.name,
-                    span="" if by is None else self.label(by.tick.span),
-                    running=run,
-                    killed=True,
-                    lost=span,
-                )
-            case TickOutcome.SKIPPED if running is not None:
-                yield words.overrun_alert(
-                    self.pipeline,
-                    at=now,
-                    site=site,
-                    tick=tick.name,
-                    span=span,
-                    running=running,
-                    killed=False,
-                    lost=span,
-                )
-            case TickOutcome.FAILED:
-                yield words.failure_alert(
-                    self.pipeline,
-                    at=now,
-                    site=site,
-                    error=ending.why,
-                    tick=tick.name,
-                    span=span if tick.span is not None else "",
-                    run=run,
-                    failed=[] if run is None else [e for e in store.executions(run) if e.state is State.FAILED],
-                    attempts=max(1, entry.attempts),
-                    log=self._log(entry),
-                    resume=site.command("resume", run.name) if run is not None else "",
-                )
-            case _:
-                yield words.missed_alert(self.pipeline, at=now, site=site, ticks=[tick.name], why=ending.why)
-
-    def _tell_set_back(self, found: DueTicks, now: datetime) -> None:
-        error = f"The clock stands {found.set_back} before the last tick that was taken; nothing is due until then."
-        self._tools.tell(
-            words.trouble_alert(
-                "the clock was set back", at=now, site=self._tools.site, error=error, pipeline=self.pipeline
-            )
+        killed = end.outcome is TickOutcome.KILLED and run is not None
+        failed = end.outcome is TickOutcome.FAILED and run is not None
+        by = read_overrun(store, self.key, record.tick.name) if killed else None
+        facts = EndedTickFacts(
+            record=record,
+            end=end,
+            run=run,
+            running=running,
+            overrun_by=None if by is None else read_tick(store, self.key, by),
+            failed=[e for e in store.executions(run) if e.state is State.FAILED] if failed and run is not None else [],
+            log=self._log(record),
+            calendar=Calendar.from_name(self.description.calendar),
         )
+        sent = [self._tools.send(message) for message in alerts_of(facts, now, self._tools.site)]
+        if not all(sent):
+            self.adopting = True  # the outbox could not store it: look for it again, as if another had left it
+        elif end.outcome.abnormal:
+            mark_alerted(store, record)
 
-    def _look_for_stall(self, one: Open, store: Store, now: datetime, monotonic: float) -> None:
-        limit = self.described.timetable.stall_after
+    def _report_clock(self, set_back: timedelta, now: datetime) -> None:
+        """Alerts once when the clock was set back behind the newest tick."""
+        if set_back and "clock-set-back" not in self._alerted:
+            error = f"The clock is {set_back} behind the last tick that was taken; nothing is due until then."
+            what, site = "the clock was set back", self._tools.site
+            self._tools.send(alert.trouble_alert(what, at=now, site=site, error=error, pipeline=self.key))
+        self._note_condition("clock-set-back", holds=bool(set_back))
+
+    def _watch_progress(self, tick: OpenTick, store: Store, now: datetime, monotonic: float) -> None:
+        """Alerts once when a run makes no progress for longer than its schedule allows."""
+        limit = self.description.timetable.stall_after
         if limit is None:
             return
-        one.entry = read_tick(store, self.pipeline, one.entry.tick.name) or one.entry
-        run = newest_run(store, one.entry)
+        tick.record = read_tick(store, self.key, tick.record.tick.name) or tick.record
+        run = newest_run(store, tick.record)
         if run is None or run.state.ended:
             return
-        reached = (run.number, *measure_progress(store, run, self._tools.root))
-        if reached != one.seen:
-            one.seen, one.seen_s, one.stalled = reached, monotonic, False
-        elif monotonic - one.seen_s >= limit.total_seconds() and not one.stalled:
-            one.stalled = True
-            quiet = timedelta(seconds=monotonic - one.seen_s)
-            log.warning("run-stalled", extra=self._facts(one.entry.tick, run=run.name, quiet_s=quiet.total_seconds()))
-            self._tools.tell(
-                words.stall_alert(run, at=now, site=self._tools.site, quiet=quiet, tick=one.entry.tick.name)
-            )
+        progress = (run.number, *measure_progress(store, run, self._tools.root))
+        if progress != tick.progress:
+            tick.progress, tick.progress_s, tick.stalled = progress, monotonic, False
+        elif monotonic - tick.progress_s >= limit.total_seconds() and not tick.stalled:
+            tick.stalled = True
+            quiet, name = timedelta(seconds=monotonic - tick.progress_s), tick.record.tick.name
+            log.warning("run-stalled", extra=self._facts(tick.record.tick, run=run.name, quiet_s=quiet.total_seconds()))
+            self._tools.send(alert.stall_alert(run, at=now, site=self._tools.site, quiet=quiet, tick=name))
 
-    def _guard(self, store: Store, now: datetime) -> None:
-        stale = find_stale(store, self.known, now)
-        site = self._tools.site
-        if stale is not None and not self._stale:
-            log.warning("model-stale", extra={"pipeline": self.pipeline, "pushed": str(stale.pushed)})
-            self._tools.tell(
-                words.freshness_alert(self.pipeline, at=now, site=site, pushed=stale.pushed, allowed=stale.allowed)
-            )
-        elif stale is None and self._stale:
-            good = words.recovery_alert(
-                self.pipeline, at=now, site=site, cause=f"freshness {self.pipeline}", words="a model was pushed"
-            )
-            self._tools.tell(good)
-        self._stale = stale is not None
+    def _check_freshness(self, store: Store, now: datetime) -> None:
+        """Alerts once when the model in service becomes stale, and once when a model was pushed again."""
+        stale = find_stale(store, self.record, now)
+        site, cause = self._tools.site, f"freshness {self.key}"
+        if stale is not None and "stale" not in self._alerted:
+            log.warning("model-staled", extra={"pipeline": self.key, "pushed": str(stale.pushed)})
+            pushed, allowed = stale.pushed, stale.allowed
+            self._tools.send(alert.freshness_alert(self.key, at=now, site=site, pushed=pushed, allowed=allowed))
+        elif stale is None and "stale" in self._alerted:
+            self._tools.send(alert.recovery_alert(self.key, at=now, site=site, cause=cause, words="a model was pushed"))
+        self._note_condition("stale", holds=stale is not None)
 
-    def _look_ahead(self, store: Store, now: datetime) -> None:
-        """Tells when runs come to take too much of the time between two ticks, and when they no longer do."""
-        runs = list_past_runs(store, self.pipeline, nodes=False)
-        found = make_forecast(self.described.timetable, runs, now)
-        site, about = self._tools.site, f"forecast {self.pipeline}"
-        why = self._tools.alarming(found)
+    def _check_forecast(self, store: Store, now: datetime) -> None:
+        """Alerts once when runs come to take too much of the time between two ticks, and once when they do not."""
+        forecast = make_forecast(self.description.timetable, list_past_runs(store, self.key, nodes=False), now)
+        site, cause = self._tools.site, f"forecast {self.key}"
+        why = self._tools.alarm(forecast)
         if not why:
-            good = words.recovery_alert(self.pipeline, at=now, site=site, cause=about, words="runs end in time")
-            self._tools.tell(good)
-        elif not (self._alarmed or outbox.complained(self._tools.root, about)):
-            log.warning("overrun-ahead", extra={"pipeline": self.pipeline, "reason": why})
-            self._tools.tell(
-                words.forecast_alert(self.pipeline, at=now, site=site, words=why, facts=format_forecast(found))
-            )
-        self._alarmed = bool(why)
+            self._tools.send(alert.recovery_alert(self.key, at=now, site=site, cause=cause, words="runs end in time"))
+        elif "overrun-ahead" not in self._alerted and not outbox.complained(self._tools.root, cause):
+            log.warning("overrun-forecast", extra={"pipeline": self.key, "reason": why})
+            facts = format_forecast(forecast)
+            self._tools.send(alert.forecast_alert(self.key, at=now, site=site, words=why, facts=facts))
+        self._note_condition("overrun-ahead", holds=bool(why))
 
-    def label(self, span: int | None) -> str:
-        """A span as people write it."""
-        return "the newest" if span is None else Calendar.from_name(self.described.calendar).label(span)
+    def _note_condition(self, condition: str, *, holds: bool) -> None:
+        (self._alerted.add if holds else self._alerted.discard)(condition)
 
-    def _log(self, entry: TickRecord, number: int | None = None) -> Path:
-        """What an attempt has printed; the last that began, if no number is given."""
-        return scheduled_run.log_of(self._tools.root, self.pipeline, entry.tick.name, number or max(1, entry.attempts))
+    def _log(self, record: TickRecord, number: int | None = None) -> Path:
+        """The log of an attempt; of the last that began, if no number is given."""
+        return scheduled_run.log_of(self._tools.root, self.key, record.tick.name, number or max(1, record.attempts))
 
     def _facts(self, tick: Tick, **facts: object) -> Mapping[str, object]:
-        return {"pipeline": self.pipeline, "tick": tick.name, "span": tick.span, **facts}
+        return {"pipeline": self.key, "tick": tick.name, "span": tick.span, **facts}
 
 
-PAUSED = "paused by "
+def _is_gone(store: Store, number: int) -> bool:
+    """Whether a scheduler has left or is seen to be dead; of one elsewhere that died, its watcher will know."""
+    holder = read_scheduler(store, number)
+    return holder is None or holder.ended or process.alive(holder.who) is False
 
 
-def _told(pause: SchedulePause) -> str:
+def _format_pause(pause: SchedulePause) -> str:
     return f"{PAUSED}{pause.who}: {pause.why}"
 
 
-def newest_run(store: Store, entry: TickRecord) -> Run | None:
+def newest_run(store: Store, record: TickRecord) -> Run | None:
     """The last run of a tick; None when it has had none."""
-    if not entry.attempts:
+    if not record.attempts:
         return None
-    for run in store.runs(pipeline_of(entry.key)):
-        if run.number <= entry.after_run:
+    for run in store.runs(pipeline_of(record.key)):
+        if run.number <= record.after_run:
             return None
-        if run.cause == format_cause(entry.key, entry.tick.name) and run.trigger is Trigger.SCHEDULE:
+        if run.cause == format_cause(record.key, record.tick.name) and run.trigger is Trigger.SCHEDULE:
             return run
     return None

@@ -89,7 +89,7 @@ def start(job: Job) -> subprocess.Popen[bytes]:
         return child_process.start("spanwise.scheduler.daemon.scheduled_run", asdict(job), stdout=file, stderr=file)
 
 
-def said(log: Path) -> str:
+def last_error(log: Path) -> str:
     """The last error in a log, in our words; empty where there is none."""
     try:
         with log.open("rb") as file:

@@ -206,6 +206,11 @@ def read_overrun(store: Store, key: str, tick: str) -> str | None:
 # --- reading
 
 
+def is_taken(store: Store, key: str, tick: str) -> bool:
+    """Whether a tick of this name was taken."""
+    return store.claimed("tick", claim_name(key, tick)) is not None
+
+
 def read_tick(store: Store, key: str, tick: str) -> TickRecord | None:
     """A tick by its name; None when it was never taken."""
     name = claim_name(key, tick)

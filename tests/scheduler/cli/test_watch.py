@@ -79,7 +79,7 @@ def test_a_new_version_of_a_span_in_the_window_trains_anew(world: World) -> None
     code, _, err = world(*ONCE)
 
     assert code == 0
-    assert "spans-outside" in err
+    assert "spans-ignored" in err
     assert "2024-05-01" in err
     assert learned(world) == ["2024-05-02 v1", "2024-05-03 v2", "2024-05-04 v1"]
     assert outcomes(world) == [("03.v2", TickOutcome.RAN)]

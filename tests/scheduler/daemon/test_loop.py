@@ -41,9 +41,9 @@ class Told(Tools):
 
     told: ClassVar = []
 
-    def tell(self, alert):
-        self.told[-1].append(alert.subject)
-        return super().tell(alert)
+    def send(self, message):
+        self.told[-1].append(message.subject)
+        return super().send(message)
 
 
 class Loop:

@@ -20,7 +20,8 @@ from spanwise.scheduler.alerts import alert, outbox
 from spanwise.scheduler.alerts.alert import Site
 from spanwise.scheduler.daemon.description import ScheduleDescription
 from spanwise.scheduler.daemon.metrics import LOOK_S, Metrics, span_end
-from spanwise.scheduler.daemon.pipeline_scheduler import Open, PipelineScheduler, Tools
+from spanwise.scheduler.daemon.open_tick import OpenTick
+from spanwise.scheduler.daemon.pipeline_scheduler import PipelineScheduler, Tools
 from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch
 from spanwise.scheduler.ledger.schedules import ScheduleRecord
 from spanwise.scheduler.ledger.ticks import TickRecord
@@ -176,7 +177,7 @@ def test_what_goes_on_is_read_when_asked(metrics: Metrics, watched: PipelineSche
     """Running runs, open ticks and the next tick are those of the moment."""
     watched.due_at, entry = NOON, tick(TickOutcome.RAN)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
-        watched.open = {"a": Open(entry, child=child), "b": Open(entry)}
+        watched.open = {"a": OpenTick(entry, child=child), "b": OpenTick(entry)}
         during = samples(metrics)
     watched.open = {}
     after = samples(metrics)

@@ -74,7 +74,7 @@ class Place:
         return child.wait(timeout=60)
 
     def said(self, attempt: int = 1) -> str:
-        return scheduled_run.said(scheduled_run.log_of(self.root, "steps", TICK.name, attempt))
+        return scheduled_run.last_error(scheduled_run.log_of(self.root, "steps", TICK.name, attempt))
 
 
 @pytest.fixture

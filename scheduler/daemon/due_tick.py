@@ -1,0 +1,117 @@
+"""Due ticks: what a scheduler does about ticks that have come. Decides; does nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeAlias
+
+from spanwise.orchestrator.run import Run
+from spanwise.scheduler.daemon.open_tick import RunningWork
+from spanwise.scheduler.ledger.ticks import TickRecord
+from spanwise.scheduler.schedule.due import DueTicks, must_wait
+from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
+from spanwise.scheduler.schedule.overrun import KillThenStart, SkipTick, decide_overrun
+from spanwise.scheduler.schedule.ticks import Tick
+from spanwise.scheduler.schedule.timetable import Timetable
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupersededRetry:
+    """An earlier tick that waits for its retry, now that the next tick has come."""
+
+    record: TickRecord
+    run: Run | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DueObservation:
+    """What is seen when ticks have come."""
+
+    due: DueTicks
+    spans_known: bool = True  #: the pipeline file has said which spans its own rule gives
+    superseded: tuple[SupersededRetry, ...] = ()
+    running: RunningWork | None = None  #: what the first due tick would overrun
+    running_is_ours: bool = True  #: this scheduler will see it end
+    span_missing: str = ""  #: why the first due tick has no span, where its schedule has a rule
+
+
+@dataclass(frozen=True)
+class WaitForSpans:
+    """Wait for the answer of the pipeline file."""
+
+
+@dataclass(frozen=True)
+class ReportClock:
+    """Report whether the clock stands before the newest tick."""
+
+    set_back: timedelta
+
+
+@dataclass(frozen=True)
+class RecordMissed:
+    """Record the ticks that were missed."""
+
+    due: DueTicks
+
+
+@dataclass(frozen=True)
+class EndSuperseded:
+    """End a tick that waited for its retry."""
+
+    record: TickRecord
+    end: TickEnd
+
+
+@dataclass(frozen=True)
+class WaitForRun:
+    """Wait for the end of a run that is not overrun."""
+
+    is_ours: bool
+
+
+@dataclass(frozen=True)
+class RecordSkipped:
+    """Take the tick and end it at once as skipped."""
+
+    tick: Tick
+    running: RunningWork
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakeTick:
+    """Take the tick and start its run."""
+
+    tick: Tick
+    end_others: bool = False  #: whatever holds the pipeline is ended first
+    unbegun: TickRecord | None = None  #: an earlier tick to end, whose run has not begun
+    failure: str = ""  #: why it fails at once
+
+
+DueAction: TypeAlias = WaitForSpans | ReportClock | RecordMissed | EndSuperseded | WaitForRun | RecordSkipped | TakeTick
+
+
+def decide_due(seen: DueObservation, timetable: Timetable) -> list[DueAction]:
+    """What to do, in this order. Missed ticks are recorded first: a tick is recorded after those before it."""
+    due = seen.due
+    if not seen.spans_known:
+        return [WaitForSpans()]
+    actions: list[DueAction] = [ReportClock(due.set_back)]
+    if due.older is not None or due.missed:
+        actions.append(RecordMissed(due))
+    if not due.run:
+        return actions
+    actions += [EndSuperseded(each.record, _superseded(each.run)) for each in seen.superseded]
+    if seen.running is not None and must_wait(due, timetable, seen.running.began):
+        return [*actions, WaitForRun(seen.running_is_ours)]
+    tick, decision = due.run[0], decide_overrun(timetable.overrun, seen.running)
+    if isinstance(decision, SkipTick):
+        return [*actions, RecordSkipped(tick, decision.running)]
+    kills = isinstance(decision, KillThenStart)
+    unbegun = seen.running.record if kills and seen.running is not None and not seen.running.has_begun else None
+    return [*actions, TakeTick(tick=tick, end_others=kills, unbegun=unbegun, failure=seen.span_missing)]
+
+
+def _superseded(run: Run | None) -> TickEnd:
+    why = f"{(run and run.error) or 'it failed'}; not retried, since the next tick has come"
+    return TickEnd(outcome=TickOutcome.FAILED, why=why, run=None if run is None else run.number)

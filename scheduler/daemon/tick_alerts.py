@@ -1,0 +1,76 @@
+"""Tick alerts: which alerts follow from the end of a tick."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from spanwise.orchestrator.calendar import Calendar
+from spanwise.orchestrator.run import Execution, Run
+from spanwise.scheduler.alerts import alert
+from spanwise.scheduler.alerts.alert import Alert, Site
+from spanwise.scheduler.ledger.ticks import TickRecord
+from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndedTickFacts:
+    """What the alerts about a tick's end are made of."""
+
+    record: TickRecord
+    end: TickEnd
+    run: Run | None  #: its last run
+    running: Run | None = None  #: the run for which it was skipped
+    overrun_by: TickRecord | None = None  #: the tick for which its run was killed
+    failed: Sequence[Execution] = ()  #: executions of its run
+    log: Path  #: of its last attempt
+    calendar: Calendar
+
+
+def alerts_of(facts: EndedTickFacts, at: datetime, site: Site) -> Iterator[Alert]:
+    """The alerts; a recovery is sent only where something was alerted."""
+    key, tick, run = facts.record.key, facts.record.tick, facts.run
+    span = span_text(tick.span, facts.calendar)
+    match facts.end.outcome:
+        case TickOutcome.RAN:
+            if run is not None:  # otherwise another run has done it
+                yield from alert.recovery_alerts(run, at=at, site=site, tick=tick.name)
+        case TickOutcome.KILLED if run is not None:
+            by = facts.overrun_by
+            yield alert.overrun_alert(
+                key,
+                at=at,
+                site=site,
+                tick="" if by is None else by.tick.name,
+                span="" if by is None else span_text(by.tick.span, facts.calendar),
+                running=run,
+                killed=True,
+                lost=span,
+            )
+        case TickOutcome.SKIPPED if facts.running is not None:
+            yield alert.overrun_alert(
+                key, at=at, site=site, tick=tick.name, span=span, running=facts.running, killed=False, lost=span
+            )
+        case TickOutcome.FAILED:
+            yield alert.failure_alert(
+                key,
+                at=at,
+                site=site,
+                error=facts.end.why,
+                tick=tick.name,
+                span=span if tick.span is not None else "",
+                run=run,
+                failed=facts.failed,
+                attempts=max(1, facts.record.attempts),
+                log=facts.log,
+                resume=site.command("resume", run.name) if run is not None else "",
+            )
+        case _:
+            yield alert.missed_alert(key, at=at, site=site, ticks=[tick.name], why=facts.end.why)
+
+
+def span_text(span: int | None, calendar: Calendar) -> str:
+    """A span as people write it."""
+    return "the newest" if span is None else calendar.label(span)
