@@ -19,7 +19,7 @@ from typing import Protocol
 
 from spanwise.orchestrator.errors import UsageError
 
-log = logging.getLogger("spanwise.schedule")
+log = logging.getLogger("spanwise.scheduler")
 
 LATE_S = 120.0
 """A loop that has not turned for so long is taken to be stuck; one that waits for a locked database is not."""

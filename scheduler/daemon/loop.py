@@ -51,7 +51,7 @@ from spanwise.scheduler.schedule.timetable import Timetable
 if TYPE_CHECKING:
     from spanwise.scheduler.daemon.metrics import Metrics
 
-log = logging.getLogger("spanwise.schedule")
+log = logging.getLogger("spanwise.scheduler")
 
 TURN_S = 1.0
 """The longest sleep, so that a clock that was put forward, or a changed file, is noticed soon."""

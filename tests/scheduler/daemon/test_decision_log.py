@@ -6,8 +6,8 @@ from spanwise.scheduler.daemon.decision_log import Json, Text
 
 
 def record(**facts: object) -> logging.LogRecord:
-    made = logging.getLogger("spanwise.schedule").makeRecord(
-        "spanwise.schedule", logging.INFO, "cron.py", 1, "tick-missed", (), None, extra=facts
+    made = logging.getLogger("spanwise.scheduler").makeRecord(
+        "spanwise.scheduler", logging.INFO, "cron.py", 1, "tick-missed", (), None, extra=facts
     )
     made.created = 1772334000.0
     return made
