@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from spanwise.pipelines.input.snapshot.owner import pid_namespace
+from spanwise.orchestrator import process
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,8 +56,8 @@ class Loan(BaseModel):
 @cache
 def memory_host() -> str | None:
     """A name that two processes share only if one can map the other's memory; None where none can."""
-    here = pid_namespace() if hasattr(os, "memfd_create") else ""
-    return f"{here} {os.geteuid()}" if here else None
+    me = process.identity()
+    return f"{me.machine} {os.geteuid()}" if me.started and hasattr(os, "memfd_create") else None
 
 
 class _MemorySegment:
