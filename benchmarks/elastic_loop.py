@@ -31,10 +31,10 @@ from spanwise.components.training.elastic.arrays import Arrays, pack, unpack
 from spanwise.components.training.elastic.parameters import Contribution, Parameters
 from spanwise.components.training.elastic.phases import Phase, Phases
 from spanwise.pipelines.input.dataset import Dataset
-from spanwise.pipelines.input.service.wire.connection import Connection
-from spanwise.pipelines.input.service.wire.requests import Message
+from spanwise.pipelines.input.service.wire.connection import ServiceConnection
+from spanwise.pipelines.input.service.wire.requests import ServiceMessage
 from spanwise.pipelines.input.service.wire.security import Security
-from spanwise.pipelines.input.service.wire.server import Server
+from spanwise.pipelines.input.service.wire.server import FlightServer
 from spanwise.pipelines.input.sources import from_generator
 
 Batch: TypeAlias = tuple[NDArray[np.float32], NDArray[np.int32]]  # features and labels
@@ -256,7 +256,7 @@ class CompiledStep:
 
 
 @contextmanager
-def parameter_server() -> Iterator[Connection]:
+def parameter_server() -> Iterator[ServiceConnection]:
     """Starts a parameter server in a process of its own and connects to it."""
     token = secrets.token_urlsafe(16)
     program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve()"
@@ -270,7 +270,7 @@ def parameter_server() -> Iterator[Connection]:
         target = process.stdout.readline().strip()
         if not target:
             raise RuntimeError(f"the parameter server ended with exit code {process.wait()}; see its errors above")
-        connection = Connection(target, Security(token=token))
+        connection = ServiceConnection(target, Security(token=token))
         yield connection
         connection.close()
     finally:
@@ -282,12 +282,12 @@ def parameter_server() -> Iterator[Connection]:
 def serve() -> None:
     """The parameter server's program: serves until its standard input is closed."""
 
-    class SendArrays(Message):
+    class SendArrays(ServiceMessage):
         """The arrays follow as bytes."""
 
         layout: requests.Layout
 
-    class GetCurrentModel(Message):
+    class GetCurrentModel(ServiceMessage):
         """Asks for the parameters."""
 
     model: list[Parameters] = []
@@ -309,7 +309,7 @@ def serve() -> None:
         model[0].advance(frozenset())
         return {"version": model[0].version}, b""
 
-    server = Server(
+    server = FlightServer(
         "127.0.0.1",
         0,
         Security(token=sys.stdin.readline().strip()),
@@ -347,10 +347,10 @@ class LoopData:
     path: Path
     record_bytes: int
     model: Arrays = field(repr=False)
-    server: Connection
+    server: ServiceConnection
 
     @classmethod
-    def create(cls, sizes: LoopSizes, folder: Path, server: Connection) -> LoopData:
+    def create(cls, sizes: LoopSizes, folder: Path, server: ServiceConnection) -> LoopData:
         """Writes the records and sends the model to the server."""
         path = folder / f"{sizes.tail_bytes}.records"
         if not path.exists():
@@ -427,7 +427,7 @@ def _open_input(form: LoopForm, data: LoopData) -> Iterator[Callable[[Phases], B
         yield from_records if batches is None else from_dataset
 
 
-def _step(take: Callable[[Phases], Batch], gradient: Gradient, server: Connection) -> Phases:
+def _step(take: Callable[[Phases], Batch], gradient: Gradient, server: ServiceConnection) -> Phases:
     """One turn of the document's loop."""
     phases = Phases(batches=1)
     batch = take(phases)
@@ -452,7 +452,7 @@ LEAST: Final = LoopSizes(tail_bytes=0, hidden=2, table=1)
 MOST: Final = LoopSizes(tail_bytes=60_000, hidden=512, table=4_000_000)
 
 
-def _calibrate(folder: Path, server: Connection, *, times: int = 4, steps: int = 24) -> tuple[LoopSizes, float]:
+def _calibrate(folder: Path, server: ServiceConnection, *, times: int = 4, steps: int = 24) -> tuple[LoopSizes, float]:
     """Sizes that give the first form the document's shares, and the share of a core that computing had.
 
     The input takes the time it takes; the other phases are made long enough to match it. A phase's time is a line over
@@ -493,7 +493,9 @@ def correct_sizes(sizes: LoopSizes, seconds: Mapping[Phase, float], slopes: Mapp
     )
 
 
-def _time_phases(sizes: LoopSizes, folder: Path, server: Connection, steps: int) -> tuple[Mapping[Phase, float], float]:
+def _time_phases(
+    sizes: LoopSizes, folder: Path, server: ServiceConnection, steps: int
+) -> tuple[Mapping[Phase, float], float]:
     """The least time of each phase with those sizes, and the share of a core that computing had."""
     data = LoopData.create(sizes, folder, server)
     form = LoopForm(name="", change="", gradient=eager)

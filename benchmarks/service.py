@@ -35,7 +35,7 @@ from spanwise.pipelines.input.service.dispatcher.journal import Journal
 from spanwise.pipelines.input.service.dispatcher.records import AcquireClient, CreateJob, LeaseSplits
 from spanwise.pipelines.input.service.policy import ShardingPolicy
 from spanwise.pipelines.input.service.wire.config import DispatcherConfig
-from spanwise.pipelines.input.service.wire.connection import Connection
+from spanwise.pipelines.input.service.wire.connection import ServiceConnection
 from spanwise.pipelines.input.service.wire.requests import RegisterDataset
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.sources import from_arrow_files
@@ -159,7 +159,7 @@ class Asking:
     """A worker and a consumer that do nothing but ask for splits."""
 
     def __init__(self, target: str, mode: str) -> None:
-        self._connection = Connection(target, Security())
+        self._connection = ServiceConnection(target, Security())
         dataset = {"dataset": "d", "structure": "", "splits": [SPLITS], "infinite": False}
         self._call("put_dataset", {**dataset, "unsplittable": "", "unleasable": ""})
         self._client = self._call("join", {"dataset": "d", "mode": mode, "name": "", "epoch": "0"})["client"]
@@ -209,7 +209,7 @@ def _start(folder: Path) -> Figure:
     journal.close()
     begun = time.perf_counter()
     with DispatchServer(DispatcherConfig(work_dir=str(folder / "restart"), fault_tolerant_mode=True)) as there:
-        (job,) = Connection(there.target, Security()).call("status", {})[0]["jobs"]
+        (job,) = ServiceConnection(there.target, Security()).call("status", {})[0]["jobs"]
         took_s = time.perf_counter() - begun
     assert job["splits_leased"] == 1
     return at_most(f"a start on a journal of {JOURNALED:,} splits", took_s, "s", 2)
@@ -232,7 +232,7 @@ def _crowd() -> Iterator[Figure]:
         fed = sum(_told(each) for each in crowd)
         yield at_least(f"of {CROWD:,} consumers at once, those with an element", fed, "", CROWD)
         yield Figure(name="until all of them have one", value=time.perf_counter() - begun, unit="s")
-        connection = Connection(service.target, Security())
+        connection = ServiceConnection(service.target, Security())
         took_s = []
         for _ in range(20):
             asked = time.perf_counter()

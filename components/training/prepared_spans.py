@@ -19,7 +19,7 @@ from spanwise.pipelines.input.graph.fingerprint import of_graph
 from spanwise.pipelines.input.op import Count, Element, Op, Opening, SingleInputStream, Stream
 from spanwise.pipelines.input.ops.parquet import Parquet
 from spanwise.pipelines.input.snapshot.load import load
-from spanwise.pipelines.input.snapshot.source import Loaded
+from spanwise.pipelines.input.snapshot.source import LoadedSnapshot
 from spanwise.pipelines.input.snapshot.use import SnapshotUse
 
 EXPIRY_S = 3600.0
@@ -65,7 +65,7 @@ def _prepare_on_service(spans: Sequence[Dataset], snapshots: Path, tally: Snapsh
     def prepare(span: Dataset) -> tuple[Dataset, SnapshotUse]:
         is_new = save(span, snapshots, service, exist_ok=True, pending_snapshot_expiry_seconds=EXPIRY_S)
         loaded = load(snapshots, fingerprint=of_graph(span.op)).op
-        assert isinstance(loaded, Loaded)
+        assert isinstance(loaded, LoadedSnapshot)
         use = SnapshotUse(
             path=loaded.path,
             fingerprint=loaded.run.fingerprint,

@@ -41,8 +41,8 @@ from spanwise.pipelines.input.ops.take import Take
 from spanwise.pipelines.input.ops.unbatch import Unbatch
 from spanwise.pipelines.input.ops.window import Window
 from spanwise.pipelines.input.service.policy import CrossTrainerCache, ShardingPolicy
-from spanwise.pipelines.input.snapshot import op as snapshots
-from spanwise.pipelines.input.snapshot.op import Compression
+from spanwise.pipelines.input.snapshot.op import add_snapshot
+from spanwise.pipelines.input.snapshot.settings import Compression
 from spanwise.pipelines.input.snapshot.state import Mode
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ class Dataset(Flow):
         `writer_fn` splits the elements into datasets that are written in parallel; `reader_fn` combines these splits
         into one dataset again, in any order.
         """
-        return snapshots.taken(
+        return add_snapshot(
             self,
             path=os.fspath(path),
             compression=compression or "none",

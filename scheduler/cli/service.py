@@ -155,11 +155,11 @@ def top(
 
     Example: spanwise service top grpc://127.0.0.1:5050
     """
-    from spanwise.pipelines.input.service.wire.connection import Connection
+    from spanwise.pipelines.input.service.wire.connection import ServiceConnection
     from spanwise.pipelines.input.service.wire.security import Security
     from spanwise.scheduler.data_service import service_status
 
-    connection = Connection(dispatcher, Security.from_environment())
+    connection = ServiceConnection(dispatcher, Security.from_environment())
     if json or once:
         found, _ = connection.call("status", {})
         if json:

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 from spanwise.scheduler.formatting import Document, format_count, format_size, format_table, format_time, iso_time
 
 if TYPE_CHECKING:
-    from spanwise.pipelines.input.snapshot.inventory import Garbage, Listing, Verdict
+    from spanwise.pipelines.input.snapshot.inventory import ChunkVerdict, SnapshotGarbage, SnapshotListing
 
 _SHORT = 12  # letters of a fingerprint
 _LEAST = datetime.min.replace(tzinfo=UTC)
 
 
-def by_age(listing: Listing) -> tuple[float, str]:
+def by_age(listing: SnapshotListing) -> tuple[float, str]:
     """To sort by: newest first."""
     return -(listing.started or _LEAST).timestamp(), listing.fingerprint
 
 
-def listings(found: Sequence[Listing]) -> str:
+def listings(found: Sequence[SnapshotListing]) -> str:
     rows = [
         [
             listing.fingerprint[:_SHORT],
@@ -36,7 +36,7 @@ def listings(found: Sequence[Listing]) -> str:
     return format_table(["fingerprint", "state", "elements", "size", "runs", "started"], rows)
 
 
-def listing(found: Listing) -> str:
+def listing(found: SnapshotListing) -> str:
     """One snapshot, its runs and its chunks."""
     metadata = found.final or found.pending
     lines = [f"snapshot {found.fingerprint}: {found.state}"]
@@ -64,7 +64,7 @@ def listing(found: Listing) -> str:
     return "\n".join(lines)
 
 
-def listing_document(found: Listing, *, whole: bool = False) -> Document:
+def listing_document(found: SnapshotListing, *, whole: bool = False) -> Document:
     metadata = found.final or found.pending
     document: Document = {
         "fingerprint": found.fingerprint,
@@ -81,7 +81,7 @@ def listing_document(found: Listing, *, whole: bool = False) -> Document:
     return document
 
 
-def verdicts(found: Sequence[Verdict]) -> str:
+def verdicts(found: Sequence[ChunkVerdict]) -> str:
     damaged = [verdict for verdict in found if verdict.problem]
     lines = [verdict.problem for verdict in damaged]
     whole = len({verdict.fingerprint for verdict in found} - {verdict.fingerprint for verdict in damaged})
@@ -94,11 +94,11 @@ def verdicts(found: Sequence[Verdict]) -> str:
     return "\n".join(lines)
 
 
-def verdict_document(verdict: Verdict) -> Document:
+def verdict_document(verdict: ChunkVerdict) -> Document:
     return {**asdict(verdict), "chunk": dict(asdict(verdict.chunk))}
 
 
-def garbage(found: Sequence[Garbage], *, dry_run: bool) -> str:
+def garbage(found: Sequence[SnapshotGarbage], *, dry_run: bool) -> str:
     if not found:
         return "Nothing can go."
     rows = [[each.name, each.why, format_size(each.size_bytes)] for each in found]
@@ -106,5 +106,5 @@ def garbage(found: Sequence[Garbage], *, dry_run: bool) -> str:
     return f"{format_table(['', 'why', 'size'], rows)}\n{total} {'would go' if dry_run else 'removed'}."
 
 
-def garbage_document(each: Garbage) -> Document:
+def garbage_document(each: SnapshotGarbage) -> Document:
     return dict(asdict(each))

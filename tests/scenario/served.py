@@ -9,7 +9,7 @@ import time
 
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.service.client import distribute as _loaded_before_the_forks  # noqa: F401
-from spanwise.pipelines.input.service.wire.connection import Connection
+from spanwise.pipelines.input.service.wire.connection import ServiceConnection
 from spanwise.pipelines.input.service.wire.security import Security
 from tests.pipelines.input.service.servers import free_ports
 
@@ -53,7 +53,7 @@ class Servers:
         self.start(name)
 
     def status(self):
-        connection = Connection(self.target, Security())
+        connection = ServiceConnection(self.target, Security())
         try:
             return connection.call("status", {})[0]
         finally:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input import dataset as _loaded_before_the_forks  # noqa: F401
-from spanwise.pipelines.input.snapshot import writing
+from spanwise.pipelines.input.snapshot import split_writer
 
 ROWS = 60_000
 BLOCK_ROWS = 2_000
@@ -50,7 +50,7 @@ def is_right(blocks):
 
 def passed(path, *, now, said=None):
     """One pass: whether it gave the right rows, and what it had of the snapshot."""
-    writing.CHUNK_BYTES = 64 << 10  # some fifteen chunks
+    split_writer.CHUNK_BYTES = 64 << 10  # some fifteen chunks
     with dataset(path, now=now).blocks() as blocks:
         first = next(blocks)
         if said is not None:

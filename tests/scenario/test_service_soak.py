@@ -17,7 +17,7 @@ import pytest
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.service.dispatcher.journal import COMPACT_RECORDS
 from spanwise.pipelines.input.service.policy import ShardingPolicy
-from spanwise.pipelines.input.service.wire.connection import Connection, Unreachable
+from spanwise.pipelines.input.service.wire.connection import ServiceConnection, Unreachable
 from spanwise.pipelines.input.service.wire.security import Security
 from tests.pipelines.input.service.servers import eventually
 from tests.scenario.served import Consumer, Servers
@@ -117,7 +117,7 @@ class Soak:
 
 def lease(target, over):
     """Leases one split after the other of a dataset that nobody makes, so that the journal grows."""
-    connection = Connection(target, Security())
+    connection = ServiceConnection(target, Security())
     facts = {"dataset": "counted", "structure": "", "splits": [1 << 40], "unsplittable": "", "unleasable": ""}
     eventually(lambda: reached(connection, "put_dataset", {**facts, "infinite": False}), SOON_S)
     job = {"dataset": "counted", "mode": "at_least_once", "name": "", "epoch": "0"}

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from spanwise.pipelines.input.snapshot.folder import Folder
+from spanwise.pipelines.input.snapshot.folder import SnapshotFolder
 from spanwise.pipelines.input.snapshot.storage import files_at
 from tests.scenario.snapshots import passed, start
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 def finals(path):
     """The snapshots below a path that are whole."""
     files = files_at(path)
-    return [found for name in files.folders("") if (found := Folder(files, name).look().final) is not None]
+    return [found for name in files.folders("") if (found := SnapshotFolder(files, name).look().final) is not None]
 
 
 def busy_s(path):
@@ -57,7 +57,7 @@ def test_a_writer_killed_at_any_moment_leaves_nothing_that_is_read(tmp_path):
         assert use.state == "read" or use.committed, f"round {round_}, kill {kills}"
         taken_up += use.state == "write" and use.elements_read > 0
         (final,) = finals(path)
-        there = Folder(files_at(path), final.fingerprint).files.folders(final.fingerprint)
+        there = SnapshotFolder(files_at(path), final.fingerprint).files.folders(final.fingerprint)
         # who was killed right behind its commit had no time to take away what others had left: gc does
         assert there == [final.run_id] or (use.state == "read" and final.run_id in there), f"round {round_}"
         right, use = passed(path, now=now)

@@ -19,7 +19,7 @@ from spanwise.components.training.elastic.phases import Phases
 from spanwise.components.training.elastic.tasks import SHARD_TASK, JobPlan, ShardTask, TaskKind, TaskTable
 from spanwise.orchestrator.errors import NodeFailed, ServiceError
 from spanwise.pipelines.input.service.wire.security import Security
-from spanwise.pipelines.input.service.wire.server import Server, Serving
+from spanwise.pipelines.input.service.wire.server import FlightServer, Serving
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -89,7 +89,7 @@ class Master(Serving):
         }
         self._saved_at = time.monotonic()
         self.security = Security(token=secrets.token_urlsafe(16))
-        self._server = Server(
+        self._server = FlightServer(
             "127.0.0.1",
             0,
             self.security,

@@ -6,7 +6,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import Field
 
-from spanwise.pipelines.input.service.wire.requests import Message, Name, Number, Text
+from spanwise.pipelines.input.service.wire.requests import Name, Number, ServiceMessage, Text
 
 Layout: TypeAlias = Annotated[
     tuple[tuple[Name, Annotated[str, Field(max_length=20)], Annotated[tuple[Number, ...], Field(max_length=32)]], ...],
@@ -15,16 +15,16 @@ Layout: TypeAlias = Annotated[
 Wait: TypeAlias = Annotated[float, Field(ge=0, le=10)]
 
 
-class GetTask(Message):
+class GetTask(ServiceMessage):
     worker: Name
     wait_s: Wait  #: how long the master may wait for a task before it answers
 
 
-class WorkerHeartbeat(Message):
+class WorkerHeartbeat(ServiceMessage):
     worker: Name
 
 
-class GetModel(Message):
+class GetModel(ServiceMessage):
     """Asks for the parameters: a version that is being evaluated, or the current one."""
 
     worker: Name
@@ -34,7 +34,7 @@ class GetModel(Message):
     wait_s: Wait = 0.0
 
 
-class ReportGradient(Message):
+class ReportGradient(ServiceMessage):
     """Reports the gradient of one batch; its arrays follow as bytes."""
 
     worker: Name
@@ -46,7 +46,7 @@ class ReportGradient(Message):
     layout: Layout
 
 
-class ReportTask(Message):
+class ReportTask(ServiceMessage):
     """Reports that every batch of a task was computed; predictions follow as an Arrow file."""
 
     worker: Name
@@ -58,7 +58,7 @@ class ReportTask(Message):
     seconds: dict[Name, float]  #: spent in each phase since the worker's last report
 
 
-class ReportFailure(Message):
+class ReportFailure(ServiceMessage):
     worker: Name
     task: Number
     lease: Number

@@ -26,7 +26,7 @@ from spanwise.components.training.elastic.worker_input import TaskBatch, build_t
 from spanwise.orchestrator import process, user_code
 from spanwise.orchestrator.user_code import Shipment
 from spanwise.pipelines.input.ops.parquet import Parquet
-from spanwise.pipelines.input.service.wire.connection import Connection, Unreachable
+from spanwise.pipelines.input.service.wire.connection import ServiceConnection, Unreachable
 from spanwise.pipelines.input.service.wire.security import Security
 
 WAIT_S: Final = 1.0
@@ -52,7 +52,7 @@ class MasterClient:
 
     def __init__(self, worker: str, target: str, security: Security) -> None:
         self.worker = worker
-        self._connection = Connection(target, security)
+        self._connection = ServiceConnection(target, security)
 
     def call(self, kind: str, content: bytes = b"", **header: object) -> tuple[Any, bytes]:
         """Sends a request, again if there is no answer: the master recognises repeated reports.

@@ -1,1 +1,1 @@
-"""Snapshots: the elements of a dataset kept on disk under the fingerprint of its graph, written once and shared."""
+"""Snapshots: the elements of a dataset, stored under the fingerprint of its graph, written once and shared."""

@@ -1,7 +1,7 @@
-"""How elements become Arrow blocks, and blocks elements again: exactly the elements that they were.
+"""How elements become Arrow blocks, and blocks become exactly the same elements again.
 
-Rows travel as they are, RecordBatches that are elements one by one. Any other element is taken apart: each of its
-leaves is a cell of a kind, a shape and bytes; which structures and kinds there are stands once in the chunk's layout.
+Rows stay as they are, and so do RecordBatches that are single elements. Any other element is taken apart: each leaf
+becomes a cell of a kind, a shape and bytes; the chunk's layout lists the structures and kinds once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Piece: TypeAlias = Any
-"""What a stream gives at once: a block of rows, or one element."""
+"""What a stream yields at once: a block of rows, or one element."""
 
 _BLOCK_ROWS: Final = 65_536
 _SMALL_BLOCK_ROWS: Final = 8_192
@@ -43,7 +43,7 @@ class Encoding(ABC):
 
     @abstractmethod
     def size_bytes(self, piece: Piece) -> int:
-        """Roughly what it takes."""
+        """Roughly how much memory it takes."""
 
     @abstractmethod
     def cut(self, piece: Piece, start: int, stop: int) -> Piece:
@@ -51,14 +51,14 @@ class Encoding(ABC):
 
     @abstractmethod
     def pack(self, pieces: Sequence[Piece]) -> tuple[pa.Schema, list[pa.RecordBatch], str]:
-        """The blocks of a chunk, their schema, and what `unpack` has to know."""
+        """The blocks of a chunk, their schema, and what `unpack` needs to know."""
 
     @abstractmethod
     def unpack(self, blocks: Sequence[pa.RecordBatch], layout: str, skip: int) -> Iterator[Piece]:
         """The pieces of a chunk without its first `skip` elements."""
 
 
-class Rows(Encoding):
+class RowsEncoding(Encoding):
     kind = "rows"
 
     def count(self, piece: pa.RecordBatch) -> int:
@@ -76,7 +76,7 @@ class Rows(Encoding):
         try:
             table = pa.Table.from_batches(pieces)
         except pa.ArrowInvalid as error:
-            raise DatasetError(f"snapshot: blocks of different columns cannot be kept together: {error}") from error
+            raise DatasetError(f"snapshot: blocks with different columns cannot be stored together: {error}") from error
         if len(pieces) * _SMALL_BLOCK_ROWS > table.num_rows:
             table = table.combine_chunks()
         return table.schema, table.to_batches(max_chunksize=_BLOCK_ROWS), ""
@@ -88,8 +88,8 @@ class Rows(Encoding):
             skip = max(0, skip - block.num_rows)
 
 
-class Batches(Encoding):
-    """Batches lie behind each other in large blocks; the layout tells how many rows each has, in runs of equal ones."""
+class BatchesEncoding(Encoding):
+    """Batches are concatenated into large blocks; the layout holds their numbers of rows, run-length encoded."""
 
     kind = "batches"
 
@@ -106,30 +106,32 @@ class Batches(Encoding):
         schema = pieces[0].schema
         other = next((piece.schema for piece in pieces if piece.schema != schema), None)
         if other is not None:
-            raise DatasetError(f"snapshot: batches of different columns cannot be kept together: {schema} and {other}.")
+            raise DatasetError(
+                f"snapshot: batches with different columns cannot be stored together: {schema} and {other}."
+            )
         blocks, runs = [], []
-        for some in _grouped(pieces):
+        for some in _group(pieces):
             blocks.append(join_batches(some))
             runs.append([[size, len(list(equal))] for size, equal in groupby(piece.num_rows for piece in some)])
         return schema, blocks, json.dumps(runs)
 
     def unpack(self, blocks: Sequence[pa.RecordBatch], layout: str, skip: int) -> Iterator[pa.RecordBatch]:
-        if not layout:  # an earlier writer made each batch a block
+        if not layout:  # an earlier format: each batch is a block
             yield from blocks[skip:]
             return
         for block, runs in zip(blocks, json.loads(layout), strict=True):
             at = 0
             for size, times in runs:
-                left_out = min(skip, times)
-                skip -= left_out
-                at += left_out * size
-                for _ in range(times - left_out):
+                skipped = min(skip, times)
+                skip -= skipped
+                at += skipped * size
+                for _ in range(times - skipped):
                     yield block.slice(at, size)
                     at += size
 
 
-def _grouped(pieces: Sequence[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Pieces that make one block together."""
+def _group(pieces: Sequence[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Pieces in groups, each for one block."""
     some: list[pa.RecordBatch] = []
     rows = 0
     for piece in pieces:
@@ -142,7 +144,7 @@ def _grouped(pieces: Sequence[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
         yield some
 
 
-class Elements(Encoding):
+class ElementsEncoding(Encoding):
     kind = "elements"
 
     def count(self, piece: Element) -> int:  # noqa: ARG002
@@ -187,7 +189,7 @@ class Elements(Encoding):
     def unpack(self, blocks: Sequence[pa.RecordBatch], layout: str, skip: int) -> Iterator[Element]:
         known = json.loads(layout)
         structures = [_reader(structure) for structure in known["structures"]]
-        kinds = [_reading(kind) for kind in known["kinds"]]
+        kinds = [_leaf_reader(kind) for kind in known["kinds"]]
         for block in blocks:
             if skip >= block.num_rows:
                 skip -= block.num_rows
@@ -200,7 +202,7 @@ class Elements(Encoding):
                 yield structures[number](leaves)
 
 
-ENCODINGS: Final = {encoding.kind: encoding for encoding in (Rows(), Batches(), Elements())}
+ENCODINGS: Final = {encoding.kind: encoding for encoding in (RowsEncoding(), BatchesEncoding(), ElementsEncoding())}
 
 
 def encoding_of(spec: ElementSpec) -> Encoding:
@@ -212,7 +214,7 @@ _LEAF: Final = "."
 
 
 def _flatten(value: Element, leaves: list[Any]) -> Any:
-    """The structure of an element, with its leaves taken out in order: hashable, and the same after a trip as JSON."""
+    """The structure of an element; its leaves are appended in order. Hashable, and unchanged by JSON."""
     import numpy as np
 
     if isinstance(value, Ragged):
@@ -230,16 +232,16 @@ def _flatten(value: Element, leaves: list[Any]) -> Any:
         return _LEAF
     names, parts = taken
     if not all(isinstance(name, str) for name in names):
-        raise DatasetError(f"snapshot: an element has keys that are not texts: {names!r:.80}.")
+        raise DatasetError(f"snapshot: an element has keys that are not strings: {names!r:.80}.")
     kind = type(value)
     if isinstance(value, dict) and kind is not dict:
-        raise DatasetError(f"snapshot: an element holds a {kind.__qualname__}; make a plain dict of it.")
+        raise DatasetError(f"snapshot: an element holds a {kind.__qualname__}; convert it to a plain dict.")
     home = "" if kind in {dict, tuple} else kind.__module__
     return (home, kind.__qualname__, tuple(names), tuple(_flatten(part, leaves) for part in parts))
 
 
 def _reader(structure: Any) -> Callable[[Iterator[Any]], Element]:
-    """A function that takes the leaves of one element and puts it together."""
+    """A function that builds an element from its leaves."""
     import numpy as np
 
     if structure == _LEAF:
@@ -266,8 +268,8 @@ def _class(home: str, name: str) -> type:
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
         raise SnapshotDamaged(
-            f"the snapshot holds elements of the class {home}.{name}, which is not there. "
-            f"Define it at the top of a module that can be imported."
+            f"the snapshot holds elements of the class {home}.{name}, which could not be imported. "
+            f"Define it at the top level of an importable module."
         ) from error
     kind: type = found
     return kind
@@ -277,7 +279,7 @@ _PLAIN: Final = frozenset({bool, int, float, str, bytes, type(None)})
 _INT64: Final = range(-(1 << 63), 1 << 63)
 
 
-def _cell(leaf: Any) -> tuple[str, tuple[int, ...], bytes]:  # noqa: PLR0911  a table of kinds
+def _cell(leaf: Any) -> tuple[str, tuple[int, ...], bytes]:  # noqa: PLR0911  a case per kind
     """Kind, shape and bytes of a leaf."""
     import numpy as np
     import pyarrow as pa
@@ -305,8 +307,8 @@ def _cell(leaf: Any) -> tuple[str, tuple[int, ...], bytes]:  # noqa: PLR0911  a 
             writer.write_batch(leaf)
         return "batch", (), sink.getvalue().to_pybytes()
     raise DatasetError(
-        f"snapshot: an element holds a {kind.__qualname__}, which cannot be kept. It may hold NumPy arrays, numbers, "
-        f"texts, bytes, None and RecordBatches, in dicts, tuples, named tuples and dataclasses."
+        f"snapshot: an element holds a {kind.__qualname__}, which cannot be stored. It may hold NumPy arrays, numbers, "
+        f"strings, bytes, None and RecordBatches, in dicts, tuples, named tuples and dataclasses."
     )
 
 
@@ -315,8 +317,8 @@ def _size(leaf: Any) -> int:
     return size + 16
 
 
-def _reading(kind: str) -> Callable[[bytes, list[int]], Any]:
-    """A function that makes a leaf of a cell's bytes and shape."""
+def _leaf_reader(kind: str) -> Callable[[bytes, list[int]], Any]:
+    """A function that decodes a leaf from a cell's bytes and shape."""
     import numpy as np
     import pyarrow as pa
 
@@ -329,7 +331,7 @@ def _reading(kind: str) -> Callable[[bytes, list[int]], Any]:
         "str": lambda data, _: data.decode("utf-8", "surrogatepass"),
         "bytes": lambda data, _: data,
         "none": lambda _data, _shape: None,
-        # Copied, so that they can be written to, as those that the pass gave that wrote the snapshot.
+        # Copied, so that they are writable like those of the pass that wrote the snapshot.
         "array": lambda data, shape: np.frombuffer(data, dtype).reshape(shape).copy(),
         "scalar": lambda data, _: np.frombuffer(data, dtype)[0],
         "objects": _objects,

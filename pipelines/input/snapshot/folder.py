@@ -1,13 +1,13 @@
-"""One snapshot's folder, `<path>/<fingerprint>/`: who may write it, when it is whole, what of it can be used again.
+"""One snapshot's folder, `<path>/<fingerprint>/`: who may write it, when it is complete, what of it can be reused.
 
-    snapshot.metadata           the attempt that may become the snapshot: its run id, when it was started
-    metadata.final              the run that is the snapshot, whole: its chunks with their checksums
-    metadata.error              why a data service gave the attempt up; goes when the next one begins
-    <run id>/00000000.snapshot  chunks, each whole since it has its name
+    snapshot.metadata           the attempt that may become the snapshot: its run id and when it started
+    metadata.final              the run that is the snapshot: its chunks with their checksums
+    metadata.error              why a data service abandoned the attempt; removed when the next one begins
+    <run id>/00000000.snapshot  chunks; a file with this name is complete
 
-The commit is the one moment in which `metadata.final` gets its name. Before it nothing is read from; after it nothing
-of that run changes. A killed writer leaves an attempt that expires, at once where it is known to be
-dead, and chunks that the next one takes over.
+The commit is the moment in which `metadata.final` gets its name. Before it nothing is read from the run; after it
+nothing of the run changes. A killed writer leaves an attempt that expires, at once if the writer is known to be dead,
+and chunks that the next writer reuses.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from spanwise.orchestrator.errors import SnapshotDamaged
-from spanwise.pipelines.input.snapshot.format import SUFFIX, Header, checksum_of, header_of
+from spanwise.pipelines.input.snapshot.format import SUFFIX, ChunkHeader, checksum_of, header_of
 from spanwise.pipelines.input.snapshot.owner import is_dead
-from spanwise.pipelines.input.snapshot.state import ChunkRecord, Failure, Metadata
+from spanwise.pipelines.input.snapshot.state import ChunkRecord, Metadata, SaveFailure
 from spanwise.pipelines.input.snapshot.storage import Files
 
 if TYPE_CHECKING:
@@ -32,20 +32,20 @@ PENDING: Final = "snapshot.metadata"
 FINAL: Final = "metadata.final"
 FAILED: Final = "metadata.error"
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("spanwise.snapshot")
 
 
 @dataclass(frozen=True)
-class Found:
+class FolderContent:
     """What a snapshot's folder says."""
 
     final: Metadata | None
     pending: Metadata | None
-    broken: tuple[str, ...] = ()  #: metadata files that cannot be read; they count as absent
-    failed: Failure | None = None
+    broken: tuple[str, ...] = ()  #: metadata files that cannot be read and count as absent
+    failed: SaveFailure | None = None
 
 
-class Folder:
+class SnapshotFolder:
     """The folder of one fingerprint."""
 
     def __init__(self, files: Files, fingerprint: str) -> None:
@@ -55,7 +55,7 @@ class Folder:
     def __str__(self) -> str:
         return f"{self.files}/{self.fingerprint}"
 
-    def look(self) -> Found:
+    def look(self) -> FolderContent:
         read: dict[str, Metadata | None] = {}
         broken = []
         for name in (FINAL, PENDING):
@@ -66,26 +66,30 @@ class Folder:
                 _log.warning("snapshot-damaged", extra={"snapshot": str(self), "file": name, "reason": str(error)})
                 read[name] = None
                 broken.append(name)
-        # If what was whole cannot be read, nobody is known to be writing it again.
+        # If the final metadata cannot be read, nobody is known to be writing them again.
         pending = None if FINAL in broken else read[PENDING]
         content = self.files.read(f"{self.fingerprint}/{FAILED}")
-        return Found(read[FINAL], pending, tuple(broken), None if content is None else Failure.from_bytes(content))
+        return FolderContent(
+            read[FINAL], pending, tuple(broken), None if content is None else SaveFailure.from_bytes(content)
+        )
 
-    def is_abandoned(self, found: Found) -> bool:
-        """Whether the attempt's writer is dead for sure, and nobody else is at it."""
+    def is_abandoned(self, found: FolderContent) -> bool:
+        """Whether the attempt's writer is certainly dead, and nobody else uses the run."""
         run = found.pending
         if run is None or run.complete or not is_dead(run.writer):
             return False
         return not self.files.is_used(f"{self.fingerprint}/{run.run_id}")
 
-    def claim(self, run: Metadata, found: Found, mark: ExitStack | None = None, *, abandoned: bool = False) -> bool:
-        """Makes `run` the attempt, if the folder still is as it was found; False if somebody was faster.
+    def claim(
+        self, run: Metadata, found: FolderContent, mark: ExitStack | None = None, *, abandoned: bool = False
+    ) -> bool:
+        """Makes `run` the attempt, if the folder has not changed since it was looked at; False if another was faster.
 
-        `mark` tells others for as long as it is open that the writer lives. `abandoned` says that the attempt which
-        was found is taken over because its writer is dead.
+        While `mark` is open, others see that the writer is alive. `abandoned` says that the previous attempt is
+        replaced because its writer is dead.
         """
         self.files.make_folder(self.fingerprint)
-        with self._alone():
+        with self._lock():
             if self.look() != found or (abandoned and not self.is_abandoned(found)):
                 return False
             for name in (*found.broken, FAILED):
@@ -97,23 +101,23 @@ class Folder:
                 self.files.replace(f"{self.fingerprint}/{PENDING}", [run.to_bytes()])
             self.files.make_folder(f"{self.fingerprint}/{run.run_id}")
             if mark is not None:
-                mark.enter_context(self.using(run.run_id))  # before anybody else can look for it
+                mark.enter_context(self.mark_used(run.run_id))  # before others can look for it
         return True
 
     def commit(self, run: Metadata, *, over: bool) -> bool:
-        """Makes `run` the snapshot, if it still is the attempt; False if the race was lost.
+        """Makes `run` the snapshot, if it is still the attempt; False if the race was lost.
 
-        `over` lets it take the place of a snapshot that is there, as `mode="write"` asks for.
+        `over` replaces an existing snapshot, as `mode="write"` requires.
         """
         name = f"{self.fingerprint}/{FINAL}"
-        with self._alone():
+        with self._lock():
             found = self.look()
             if found.pending is None or found.pending.run_id != run.run_id:
                 return False
             if over:
                 self.files.replace(name, [run.to_bytes()])
             elif not self.files.create(name, [run.to_bytes()]):
-                found = self.look()  # a put whose answer was lost has been tried again
+                found = self.look()  # a put whose answer got lost was retried
                 if found.final is None or found.final.run_id != run.run_id:
                     return False
             if not over:
@@ -121,34 +125,34 @@ class Folder:
         return True
 
     def _sweep(self, run_id: str) -> None:
-        """Removes what writers have left that died; those that live will find out that they have lost."""
+        """Removes what dead writers have left; those alive will notice that they have lost."""
         for other in self.files.folders(self.fingerprint):
             if other != run_id and self.files.is_used(f"{self.fingerprint}/{other}") is False:
                 self.files.remove(f"{self.fingerprint}/{other}")
 
     def withdraw(self, run_id: str) -> None:
-        """Gives up the attempt, so that the next one need not wait until it expires."""
-        with self._alone():
+        """Withdraws the attempt, so that the next one need not wait until it expires."""
+        with self._lock():
             found = self.look()
             if found.pending is not None and found.pending.run_id == run_id and found.final is None:
                 self.files.remove(f"{self.fingerprint}/{PENDING}")
 
     def fail(self, run_id: str, error: str) -> None:
-        """Gives up the attempt with all that it wrote, and leaves word of why."""
-        with self._alone():
+        """Withdraws the attempt, removes all that it wrote, and records why."""
+        with self._lock():
             found = self.look()
             if found.pending is None or found.pending.run_id != run_id or found.final is not None:
                 return
-            self.files.replace(f"{self.fingerprint}/{FAILED}", [Failure(run_id, error).to_bytes()])
+            self.files.replace(f"{self.fingerprint}/{FAILED}", [SaveFailure(run_id, error).to_bytes()])
             self.files.remove(f"{self.fingerprint}/{PENDING}")
         self.files.remove(f"{self.fingerprint}/{run_id}")
 
     def retire(self, run_id: str, file: str) -> None:
-        """Takes back a snapshot of which a file is damaged; its other chunks will be used again."""
-        with self._alone():
+        """Withdraws a snapshot with a damaged file; its other chunks will be reused."""
+        with self._lock():
             found = self.look()
             if found.final is not None and found.final.run_id == run_id:
-                # In this order: a writer is let in only when nothing is read from any more.
+                # In this order: a writer is admitted only when nobody can start to read.
                 self.files.remove(f"{self.fingerprint}/{PENDING}")
                 self.files.remove(f"{self.fingerprint}/{FINAL}")
             self.files.remove(f"{self.fingerprint}/{run_id}/{file}")
@@ -160,15 +164,15 @@ class Folder:
         if not is_snapshot and not self.files.is_used(f"{self.fingerprint}/{run_id}"):
             self.files.remove(f"{self.fingerprint}/{run_id}")
 
-    def using(self, run_id: str) -> AbstractContextManager[None]:
-        """Keeps `gc` from a run that is being read."""
-        return self.files.using(f"{self.fingerprint}/{run_id}")
+    def mark_used(self, run_id: str) -> AbstractContextManager[None]:
+        """Protects a run from `gc` while it is read."""
+        return self.files.mark_used(f"{self.fingerprint}/{run_id}")
 
-    def chunk(self, run_id: str, file: str) -> tuple[pa.Buffer, str]:
+    def map_chunk(self, run_id: str, file: str) -> tuple[pa.Buffer, str]:
         """The content of a chunk, and its checksum.
 
         Raises:
-            SnapshotDamaged: it is not there, or not what was written.
+            SnapshotDamaged: it is missing, or not what was written.
         """
         where = f"{self}/{run_id}/{file}"
         try:
@@ -177,19 +181,19 @@ class Folder:
             raise SnapshotDamaged(f"{where} is missing or empty.") from error
         return content, checksum_of(content, where)
 
-    def recorded(self, run_id: str, record: ChunkRecord) -> pa.Buffer:
-        """The content of a chunk of a whole snapshot.
+    def read_chunk(self, run_id: str, record: ChunkRecord) -> pa.Buffer:
+        """The content of a chunk of a complete snapshot.
 
         Raises:
-            SnapshotDamaged: it is not there, or not the one that was committed.
+            SnapshotDamaged: it is missing, or not the one that was committed.
         """
-        content, checksum = self.chunk(run_id, record.file)
+        content, checksum = self.map_chunk(run_id, record.file)
         if checksum != record.checksum:
-            raise SnapshotDamaged(f"{self}/{run_id}/{record.file} is another chunk than the one that was written.")
+            raise SnapshotDamaged(f"{self}/{run_id}/{record.file} is not the chunk that was committed.")
         return content
 
     def leftovers(self) -> str | None:
-        """The run of which the most chunks are there; None if there are none."""
+        """The run with the most chunks; None if there are none."""
         runs = self.files.folders(self.fingerprint)
         counts = {run: len(self.chunk_files(run)) for run in runs}
         return max((run for run in runs if counts[run]), key=counts.__getitem__, default=None)
@@ -198,30 +202,30 @@ class Folder:
         names = self.files.sizes(f"{self.fingerprint}/{run_id}")
         return [name for name in names if name.endswith(SUFFIX)]
 
-    def _alone(self) -> AbstractContextManager[None]:
-        return self.files.only_one(self.fingerprint)
+    def _lock(self) -> AbstractContextManager[None]:
+        return self.files.lock(self.fingerprint)
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeptChunk:
-    """A chunk of an attempt that did not end, found whole."""
+class ReusableChunk:
+    """An undamaged chunk of an attempt that did not end."""
 
     file: str
-    header: Header
+    header: ChunkHeader
     content: pa.Buffer
     checksum: str
 
 
-class Kept:
+class ReusableChunks:
     """What an earlier run over the same graph has left, chunk by chunk in the order of its elements."""
 
-    def __init__(self, folder: Folder, run_id: str | None, kind: str) -> None:
+    def __init__(self, folder: SnapshotFolder, run_id: str | None, kind: str) -> None:
         self.run_id = run_id
-        self._chunks: Iterator[KeptChunk] = iter(()) if run_id is None else self._read(folder, run_id, kind)
-        self._next: KeptChunk | None = None
+        self._chunks: Iterator[ReusableChunk] = iter(()) if run_id is None else self._read(folder, run_id, kind)
+        self._next: ReusableChunk | None = None
 
-    def peek(self, at: int) -> KeptChunk | None:
-        """The next chunk whose elements begin at number `at` or behind it."""
+    def peek(self, at: int) -> ReusableChunk | None:
+        """The next chunk whose first element has the number `at` or a higher one."""
         while self._next is None or self._next.header.first < at:
             self._next = next(self._chunks, None)
             if self._next is None:
@@ -230,25 +234,25 @@ class Kept:
 
     @property
     def origin(self) -> dict[str, Any] | None:
-        """What the order of its elements follows from; None if there are none."""
+        """What determines the order of its elements; None if there are none."""
         first = self.peek(0)
         return None if first is None else first.header.start
 
     def pop(self) -> None:
-        """Goes on behind the chunk that `peek` has shown."""
+        """Drops the chunk that `peek` has returned."""
         self._next = None
 
     @staticmethod
-    def _read(folder: Folder, run_id: str, kind: str) -> Iterator[KeptChunk]:
+    def _read(folder: SnapshotFolder, run_id: str, kind: str) -> Iterator[ReusableChunk]:
         for file in folder.chunk_files(run_id):
             try:
-                content, checksum = folder.chunk(run_id, file)
+                content, checksum = folder.map_chunk(run_id, file)
             except SnapshotDamaged as error:
                 _log.warning("snapshot-damaged", extra={"snapshot": str(folder), "file": file, "reason": str(error)})
                 continue
             header = header_of(content)
             if (header.fingerprint, header.kind, header.split) == (folder.fingerprint, kind, 0) and header.start:
-                yield KeptChunk(file=file, header=header, content=content, checksum=checksum)
+                yield ReusableChunk(file=file, header=header, content=content, checksum=checksum)
 
 
 def new_run_id() -> str:

@@ -1,10 +1,10 @@
-"""Chunk files: how a run of elements lies in a file, and how it is known that not a byte of it has changed.
+"""Chunk files: how consecutive elements are stored in a file, and how every changed byte is detected.
 
-A chunk is an Arrow IPC stream, which any Arrow tool opens, and behind the stream's end what we know of it:
+A chunk is an Arrow IPC stream, which any Arrow tool opens, followed by our metadata:
 
     IPC stream | JSON | length of the JSON, 8 bytes | checksum of all before it, 16 bytes | magic, 8 bytes
 
-A chunk is made in memory and written at once, and checked as a whole before anything of it is given out.
+A chunk is built in memory and written at once, and verified as a whole before anything of it is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SUFFIX: Final = ".snapshot"
 
 _END: Final = struct.Struct("<Q16s8s")
 _MAGIC: Final = b"SPANCHK1"
-_CHECKSUM_BYTES: Final = 24  # and magic: what stands behind the bytes that the checksum covers
+_CHECKSUM_BYTES: Final = 24  # with magic: what follows the bytes that the checksum covers
 
 Codec: TypeAlias = Literal["none", "lz4", "zstd"]
 
@@ -34,12 +34,11 @@ _WORTH_LZ4: Final = 0.75
 _WORTH_ZSTD: Final = 0.9
 
 
-def codec_for(blocks: Sequence[pa.RecordBatch], *, remote: bool) -> Codec:
-    """The codec for elements like these, found by compressing some of them.
+def choose_codec(blocks: Sequence[pa.RecordBatch], *, remote: bool) -> Codec:
+    """The codec for elements like these, chosen by compressing a sample.
 
-    On a local disk what counts is that the page cache serves what is not compressed two to three times as fast as
-    LZ4 unpacks it, so it must save a quarter of the space. Over a network bytes are what is dear: there ZSTD, as soon
-    as it saves a tenth.
+    On a local disk the page cache serves uncompressed data two to three times as fast as LZ4 decompresses it, so LZ4
+    must save a quarter of the space. Over a network bytes are expensive: ZSTD, if it saves a tenth.
     """
     sample = [block.slice(0, 16_384) for block in blocks[:4]]
     if not sample:
@@ -50,37 +49,39 @@ def codec_for(blocks: Sequence[pa.RecordBatch], *, remote: bool) -> Codec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Header:
-    """What a chunk file says of itself."""
+class ChunkHeader:
+    """The metadata of a chunk file."""
 
     fingerprint: str  #: of the graph whose elements these are
-    kind: str  #: how they are encoded, as in `encoding`
+    kind: str  #: their encoding, as in `encoding`
     split: int
     first: int  #: how many elements of the split are before it
     elements: int
-    start: State | None  #: of the input before the very first element; None if the writing cannot be taken up
-    before: State | None  #: where the input stood before the first of these
+    start: State | None  #: of the input before the very first element; None if the writing cannot be resumed
+    before: State | None  #: the state of the input before the first of these
     after: State | None  #: and behind the last
-    layout: str = ""  #: what `encoding` needs to know to make elements of the blocks
+    layout: str = ""  #: what `encoding` needs to decode the blocks
 
 
 def file_name(split: int, number: int, mark: str = "") -> str:
-    """Of a split's chunk. One split numbers its files as the RFC does; of several, each has its own numbers.
+    """The name of a chunk of a split. A single split numbers its files as the RFC does; several count for themselves.
 
-    A mark makes it a name of one writer's, whoever else writes the split.
+    A mark makes the name unique to one writer of the split.
     """
     if mark:
         return f"{split:03}-{number:08}-{mark}{SUFFIX}"
     return f"{number:08}{SUFFIX}" if split == 0 else f"{split:03}-{number:08}{SUFFIX}"
 
 
-def pack(header: Header, blocks: Sequence[pa.RecordBatch], schema: pa.Schema, codec: Codec) -> tuple[list[Any], str]:
-    """The parts of a chunk file, in their order, and its checksum. What is not compressed is not copied either."""
+def pack(
+    header: ChunkHeader, blocks: Sequence[pa.RecordBatch], schema: pa.Schema, codec: Codec
+) -> tuple[list[Any], str]:
+    """The parts of a chunk file, in order, and its checksum. Uncompressed buffers are not copied."""
     import xxhash
 
     parts = _stream(schema, blocks, codec)
-    words = plain_json(header.__dict__).encode()
-    parts += [words, len(words).to_bytes(8, "little")]
+    text = plain_json(header.__dict__).encode()
+    parts += [text, len(text).to_bytes(8, "little")]
     state = xxhash.xxh3_128()
     for part in parts:
         state.update(part)
@@ -91,7 +92,7 @@ def _stream(schema: pa.Schema, blocks: Sequence[pa.RecordBatch], codec: Codec) -
     """An IPC stream in parts: bytes, and the blocks' own buffers."""
     import pyarrow as pa
 
-    sink = _Parts()
+    sink = _PartsSink()
     options = pa.ipc.IpcWriteOptions(compression=None if codec == "none" else codec)
     with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), schema, options=options) as writer:
         for block in blocks:
@@ -99,8 +100,8 @@ def _stream(schema: pa.Schema, blocks: Sequence[pa.RecordBatch], codec: Codec) -
     return sink.parts
 
 
-class _Parts(io.RawIOBase):
-    """A file for Arrow to write to, which keeps what it is given as it is."""
+class _PartsSink(io.RawIOBase):
+    """A file that Arrow writes to, which stores the parts uncopied."""
 
     def __init__(self) -> None:
         self.parts: list[Any] = []
@@ -122,29 +123,29 @@ def checksum_of(content: pa.Buffer, where: str) -> str:
     """The checksum of a chunk file's content.
 
     Raises:
-        SnapshotDamaged: it has no end, or is not what was written.
+        SnapshotDamaged: it is truncated, or not what was written.
     """
     import xxhash
 
     view = memoryview(content)
     if len(view) < _END.size or bytes(view[-8:]) != _MAGIC:
-        raise SnapshotDamaged(f"{where} has been cut short: it does not end as a chunk does ({len(view)} bytes).")
+        raise SnapshotDamaged(f"{where} is truncated: it does not end like a chunk ({len(view)} bytes).")
     found = xxhash.xxh3_128(view[:-_CHECKSUM_BYTES])
     if found.digest() != bytes(view[-_CHECKSUM_BYTES:-8]):
-        raise SnapshotDamaged(f"{where} is not what was written: its checksum is another.")
+        raise SnapshotDamaged(f"{where} is not what was written: its checksum differs.")
     return found.hexdigest()
 
 
-def header_of(content: pa.Buffer) -> Header:
-    """What a chunk says of itself, after `checksum_of` has found it whole."""
+def header_of(content: pa.Buffer) -> ChunkHeader:
+    """The metadata of a chunk that `checksum_of` has verified."""
     view = memoryview(content)
     length, _, _ = _END.unpack(view[-_END.size :])
-    words = bytes(view[-_END.size - length : -_END.size])
-    return Header(**read_plain_json(words))
+    text = bytes(view[-_END.size - length : -_END.size])
+    return ChunkHeader(**read_plain_json(text))
 
 
 def blocks_of(content: pa.Buffer) -> tuple[pa.Schema, list[pa.RecordBatch]]:
-    """The blocks of a chunk, after `checksum_of` has found it whole. They are views unless they were compressed."""
+    """The blocks of a chunk that `checksum_of` has verified; views, unless they were compressed."""
     import pyarrow as pa
 
     with pa.ipc.open_stream(pa.BufferReader(content)) as reader:

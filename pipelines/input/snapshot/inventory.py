@@ -1,4 +1,4 @@
-"""Snapshots as they lie below a path: which there are, whether they are whole, and what can go."""
+"""The snapshots below a path: which there are, whether they are complete, and which can be removed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from spanwise.orchestrator.errors import SnapshotDamaged, SnapshotNotFound
-from spanwise.pipelines.input.snapshot.folder import Folder, Found
-from spanwise.pipelines.input.snapshot.state import ChunkRecord, Failure, Metadata
+from spanwise.pipelines.input.snapshot.folder import FolderContent, SnapshotFolder
+from spanwise.pipelines.input.snapshot.state import ChunkRecord, Metadata, SaveFailure
 from spanwise.pipelines.input.snapshot.storage import Files
 
 
@@ -25,13 +25,13 @@ class RunListing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listing:
+class SnapshotListing:
     """One fingerprint's folder."""
 
     fingerprint: str
     final: Metadata | None
     pending: Metadata | None
-    failed: Failure | None
+    failed: SaveFailure | None
     runs: tuple[RunListing, ...]
 
     @property
@@ -52,32 +52,32 @@ class Listing:
         return sum(run.size_bytes for run in self.runs)
 
 
-def snapshots(files: Files) -> Iterator[Listing]:
-    """What lies below a path, by fingerprint."""
+def snapshots(files: Files) -> Iterator[SnapshotListing]:
+    """The snapshots below a path, by fingerprint."""
     for fingerprint in files.folders(""):
-        folder = Folder(files, fingerprint)
+        folder = SnapshotFolder(files, fingerprint)
         found = folder.look()
         runs = tuple(_run(folder, found, run_id) for run_id in files.folders(fingerprint))
         if found.final or found.pending or found.failed or runs:
-            yield Listing(
+            yield SnapshotListing(
                 fingerprint=fingerprint, final=found.final, pending=found.pending, failed=found.failed, runs=runs
             )
 
 
-def snapshot(files: Files, fingerprint: str) -> Listing:
+def snapshot(files: Files, fingerprint: str) -> SnapshotListing:
     """One snapshot; the first letters of its fingerprint will do.
 
     Raises:
         SnapshotNotFound: there is none, or there are several.
     """
-    fits = [listing for listing in snapshots(files) if listing.fingerprint.startswith(fingerprint)]
-    if len(fits) == 1:
-        return fits[0]
-    there = ", ".join(listing.fingerprint for listing in fits or snapshots(files)) or "none"
-    raise SnapshotNotFound(f"{len(fits)} snapshots in {files} begin with {fingerprint!r}; there are: {there}.")
+    matches = [listing for listing in snapshots(files) if listing.fingerprint.startswith(fingerprint)]
+    if len(matches) == 1:
+        return matches[0]
+    there = ", ".join(listing.fingerprint for listing in matches or snapshots(files)) or "none"
+    raise SnapshotNotFound(f"{len(matches)} snapshots in {files} begin with {fingerprint!r}; there are: {there}.")
 
 
-def _run(folder: Folder, found: Found, run_id: str) -> RunListing:
+def _run(folder: SnapshotFolder, found: FolderContent, run_id: str) -> RunListing:
     sizes = folder.files.sizes(f"{folder.fingerprint}/{run_id}")
     is_snapshot = found.final is not None and found.final.run_id == run_id
     return RunListing(
@@ -90,8 +90,8 @@ def _run(folder: Folder, found: Found, run_id: str) -> RunListing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """What was found of one chunk of a whole snapshot."""
+class ChunkVerdict:
+    """The result of verifying one chunk of a complete snapshot."""
 
     fingerprint: str
     run_id: str
@@ -99,36 +99,38 @@ class Verdict:
     problem: str  #: empty if it is what was written
 
 
-def verify(files: Files, listing: Listing) -> Iterator[Verdict]:
-    """Reads every byte of a whole snapshot; changes nothing."""
+def verify(files: Files, listing: SnapshotListing) -> Iterator[ChunkVerdict]:
+    """Reads every byte of a complete snapshot; changes nothing."""
     if listing.final is None:
         return
-    folder = Folder(files, listing.fingerprint)
+    folder = SnapshotFolder(files, listing.fingerprint)
     for chunk in listing.final.chunks:
         problem = ""
         try:
-            folder.recorded(listing.final.run_id, chunk)
+            folder.read_chunk(listing.final.run_id, chunk)
         except SnapshotDamaged as error:
             problem = str(error)
-        yield Verdict(fingerprint=listing.fingerprint, run_id=listing.final.run_id, chunk=chunk, problem=problem)
+        yield ChunkVerdict(fingerprint=listing.fingerprint, run_id=listing.final.run_id, chunk=chunk, problem=problem)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Garbage:
-    """A file or folder that can go."""
+class SnapshotGarbage:
+    """A file or folder that can be removed."""
 
     name: str  #: below the path
     why: str
     size_bytes: int
 
 
-def garbage(files: Files, *, now: float, whole_s: float | None = None, expiry_s: float = 86_400) -> Iterator[Garbage]:
-    """What nobody reads any more, and nobody will finish.
+def garbage(
+    files: Files, *, now: float, whole_s: float | None = None, expiry_s: float = 86_400
+) -> Iterator[SnapshotGarbage]:
+    """What nobody reads any longer, and nobody will complete.
 
     Args:
         files: the place that holds the snapshots.
         now: seconds since 1970.
-        whole_s: how long a whole snapshot stays after it was written; None for ever.
+        whole_s: how long a complete snapshot stays after it was written; None for ever.
         expiry_s: how long an unfinished one stays after it was started.
     """
     for listing in snapshots(files):
@@ -138,19 +140,21 @@ def garbage(files: Files, *, now: float, whole_s: float | None = None, expiry_s:
         limit_s = whole_s if listing.final is not None else expiry_s
         if limit_s is not None and age_s > limit_s and not is_used:
             why = "written long ago" if listing.final is not None else "never finished"
-            yield Garbage(name=below, why=why, size_bytes=listing.size_bytes)
+            yield SnapshotGarbage(name=below, why=why, size_bytes=listing.size_bytes)
             continue
         for run in listing.runs:
-            if not run.is_snapshot and not run.is_pending and _is_left(files, f"{below}/{run.run_id}", now, expiry_s):
-                yield Garbage(name=f"{below}/{run.run_id}", why="replaced, or lost a race", size_bytes=run.size_bytes)
+            if not run.is_snapshot and not run.is_pending and _is_unused(files, f"{below}/{run.run_id}", now, expiry_s):
+                yield SnapshotGarbage(
+                    name=f"{below}/{run.run_id}", why="replaced, or lost a race", size_bytes=run.size_bytes
+                )
         for name in (below, *(f"{below}/{run.run_id}" for run in listing.runs)):
             for draft in files.drafts(name):
                 if _is_old(files, f"{name}/{draft}", now, expiry_s):
-                    yield Garbage(name=f"{name}/{draft}", why="its writer died", size_bytes=0)
+                    yield SnapshotGarbage(name=f"{name}/{draft}", why="its writer died", size_bytes=0)
 
 
-def _is_left(files: Files, name: str, now: float, expiry_s: float) -> bool:
-    """Whether nobody is at it: no reader's mark, or, where there are no marks, no change for a long time."""
+def _is_unused(files: Files, name: str, now: float, expiry_s: float) -> bool:
+    """Whether nobody uses it: no reader's mark or, where there are no marks, no change for a long time."""
     used = files.is_used(name)
     return _is_old(files, name, now, expiry_s) if used is None else not used
 
@@ -160,7 +164,9 @@ def _is_old(files: Files, name: str, now: float, expiry_s: float) -> bool:
     return changed is not None and now - changed > expiry_s
 
 
-def collect(files: Files, *, now: float, whole_s: float | None = None, expiry_s: float = 86_400) -> list[Garbage]:
+def collect(
+    files: Files, *, now: float, whole_s: float | None = None, expiry_s: float = 86_400
+) -> list[SnapshotGarbage]:
     """Removes what `garbage` names."""
     found = list(garbage(files, now=now, whole_s=whole_s, expiry_s=expiry_s))
     for each in found:

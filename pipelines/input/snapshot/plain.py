@@ -1,4 +1,4 @@
-"""Plain data as JSON text, bytes included: states of streams, and what is kept beside elements."""
+"""Plain data as JSON text, bytes included: states of streams, and the metadata of chunks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 def plain_json(value: object) -> str:
     """Raises:
-    TypeError: there is something in it that is not plain.
+    TypeError: something in it is not plain data.
     """  # noqa: D205
     return json.dumps(value, default=_bytes)
 

@@ -1,4 +1,4 @@
-"""READ: the elements of a whole snapshot, each chunk checked before anything of it is given out."""
+"""READ: the elements of a complete snapshot; each chunk is verified before any of its elements is yielded."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from spanwise.orchestrator.errors import SnapshotDamaged
-from spanwise.pipelines.input.element import Spec
-from spanwise.pipelines.input.op import Count, Knob, Op, Opening, State, Stream
+from spanwise.pipelines.input.op import Knob, State, Stream
 from spanwise.pipelines.input.snapshot.encoding import ENCODINGS, Piece
-from spanwise.pipelines.input.snapshot.folder import Folder
+from spanwise.pipelines.input.snapshot.folder import SnapshotFolder
 from spanwise.pipelines.input.snapshot.format import blocks_of, header_of
 from spanwise.pipelines.input.snapshot.state import ChunkRecord, Metadata
 from spanwise.pipelines.input.snapshot.use import SnapshotUse
@@ -22,57 +21,57 @@ from spanwise.pipelines.input.snapshot.use import SnapshotUse
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_AHEAD: Final = 3  # chunks that are checked before they are needed
-_THREADS: Final = 2  # one alone is no faster than a consumer that does nothing but add up the bytes
+_AHEAD: Final = 3  # chunks that are verified before they are needed
+_THREADS: Final = 2  # a single one is no faster than a consumer that only adds up the bytes
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("spanwise.snapshot")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Loaded:
-    """A chunk that was checked."""
+class CheckedChunk:
+    """A verified chunk."""
 
     kind: str
     layout: str
     blocks: Sequence[pa.RecordBatch]
 
 
-def _load(folder: Folder, run_id: str, record: ChunkRecord) -> _Loaded:
-    content = folder.recorded(run_id, record)
+def _load(folder: SnapshotFolder, run_id: str, record: ChunkRecord) -> CheckedChunk:
+    content = folder.read_chunk(run_id, record)
     header = header_of(content)
-    return _Loaded(kind=header.kind, layout=header.layout, blocks=blocks_of(content)[1])
+    return CheckedChunk(kind=header.kind, layout=header.layout, blocks=blocks_of(content)[1])
 
 
-class Reading(Stream):
-    """Gives the elements of some chunks of a snapshot, in the order of the chunks."""
+class ReadStream(Stream):
+    """Yields the elements of some chunks of a snapshot, in the order of the chunks."""
 
     def __init__(
-        self, folder: Folder, run: Metadata, chunks: Sequence[ChunkRecord], use: SnapshotUse, block: Knob
+        self, folder: SnapshotFolder, run: Metadata, chunks: Sequence[ChunkRecord], use: SnapshotUse, block: Knob
     ) -> None:
-        self.at = 0  #: how many elements were given
+        self.at = 0  #: how many elements were yielded
         self._folder = folder
         self._run = run
         self._chunks = deque(chunk for chunk in chunks if chunk.elements)
         self._use = use
         self._block = block
         self._pool: ThreadPoolExecutor | None = None
-        self._loading: deque[tuple[ChunkRecord, Future[_Loaded]]] = deque()
+        self._loading: deque[tuple[ChunkRecord, Future[CheckedChunk]]] = deque()
         self._pieces: Iterator[Piece] = iter(())
         self._skip = 0
         self._held = ExitStack()
-        self._held.enter_context(folder.using(run.run_id))  # until it is closed, gc leaves the run alone
+        self._held.enter_context(folder.mark_used(run.run_id))  # until it is closed, gc spares the run
 
     def __next__(self) -> Piece:
         while True:
             for piece in self._pieces:
-                self._note(piece)
+                self._count(piece)
                 return piece
             if not self._chunks and not self._loading:
                 self.close()
                 raise StopIteration
             self._pieces = self._open()
 
-    def _note(self, piece: Piece) -> None:
+    def _count(self, piece: Piece) -> None:
         count = self._encoding.count(piece)
         self.at += count
         self._use.elements_read += count
@@ -81,7 +80,7 @@ class Reading(Stream):
         """The pieces of the next chunk.
 
         Raises:
-            SnapshotDamaged: it is not what was written; the snapshot has been taken back.
+            SnapshotDamaged: it is not what was written; the snapshot has been withdrawn.
         """
         self._pool = self._pool or ThreadPoolExecutor(_THREADS, "snapshot-read")
         while self._chunks and len(self._loading) < _AHEAD:
@@ -89,7 +88,7 @@ class Reading(Stream):
             self._loading.append((record, self._pool.submit(_load, self._folder, self._run.run_id, record)))
         record, loading = self._loading.popleft()
         try:
-            # If no thread has come to it yet, to wait for one would take longer.
+            # If no thread has started with it, waiting for one would take longer.
             loaded = _load(self._folder, self._run.run_id, record) if loading.cancel() else loading.result()
         except SnapshotDamaged as error:
             _log.warning("snapshot-damaged", extra={"snapshot": str(self._folder), "reason": str(error)})
@@ -103,13 +102,13 @@ class Reading(Stream):
         return self._cut(pieces) if loaded.kind == "rows" else pieces
 
     def _cut(self, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Blocks no larger than the knob says."""
+        """Blocks no larger than the knob allows."""
         for block in blocks:
             at = 0
             while at < block.num_rows:
-                taken = block.slice(at, self._block.value) if block.num_rows > self._block.value else block
-                at += taken.num_rows
-                yield taken
+                part = block.slice(at, self._block.value) if block.num_rows > self._block.value else block
+                at += part.num_rows
+                yield part
 
     def state(self) -> State:
         return {"at": self.at}
@@ -127,32 +126,3 @@ class Reading(Stream):
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
         self._held.close()
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Split(Op):
-    """One of the datasets that a snapshot was split into when it was written: what a `reader_fn` gets to read."""
-
-    of: Spec
-    folder: Folder | None = field(repr=False)  #: None in the rehearsal when the graph is built
-    run: Metadata | None = field(repr=False)
-    number: int
-    use: SnapshotUse | None = field(repr=False)
-
-    @property
-    def spec(self) -> Spec:
-        return self.of
-
-    @property
-    def chunks(self) -> tuple[ChunkRecord, ...]:
-        return () if self.run is None else tuple(chunk for chunk in self.run.chunks if chunk.split == self.number)
-
-    @property
-    def cardinality(self) -> Count:
-        return sum(chunk.elements for chunk in self.chunks)
-
-    def open(self, opening: Opening) -> Stream:
-        assert self.folder is not None
-        assert self.run is not None
-        assert self.use is not None
-        return Reading(self.folder, self.run, self.chunks, self.use, opening.block)

@@ -6,28 +6,28 @@ from dataclasses import dataclass, field
 
 from spanwise.pipelines.input.element import Spec
 from spanwise.pipelines.input.op import Op, Opening, Stream, rebuild
-from spanwise.pipelines.input.snapshot.folder import Folder
+from spanwise.pipelines.input.snapshot.folder import SnapshotFolder
 from spanwise.pipelines.input.snapshot.op import Snapshot
-from spanwise.pipelines.input.snapshot.reading import Reading
+from spanwise.pipelines.input.snapshot.reading import ReadStream
 from spanwise.pipelines.input.snapshot.state import ChunkRecord, Metadata
 from spanwise.pipelines.input.snapshot.storage import files_at
 from spanwise.pipelines.input.snapshot.use import SnapshotUse
 
 
 def with_sources(op: Op) -> Op:
-    """The graph with a source in the place of each snapshot that is whole, so that its chunks can be shared out."""
+    """The graph with a source in place of each complete snapshot, so that its chunks can be split among workers."""
 
     def change(each: Op) -> Op:
         if not isinstance(each, Snapshot) or each.mode not in {"auto", "read"} or each.reader_fn is not None:
             return each
-        run = Folder(files_at(each.path), each.fingerprint).look().final
-        return each if run is None else Loaded(path=each.path, run=run, chunks=run.chunks, of=each.spec)
+        run = SnapshotFolder(files_at(each.path), each.fingerprint).look().final
+        return each if run is None else LoadedSnapshot(path=each.path, run=run, chunks=run.chunks, of=each.spec)
 
     return rebuild(op, change)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Loaded(Op):
+class LoadedSnapshot(Op):
     path: str
     run: Metadata = field(repr=False)
     chunks: tuple[ChunkRecord, ...] = field(repr=False)  #: some of the run's
@@ -46,4 +46,4 @@ class Loaded(Op):
         use = SnapshotUse(path=self.path, fingerprint=run.fingerprint, state="read", run_id=run.run_id)
         if opening.report is not None:
             opening.report(use)
-        return Reading(Folder(files_at(self.path), run.fingerprint), run, self.chunks, use, opening.block)
+        return ReadStream(SnapshotFolder(files_at(self.path), run.fingerprint), run, self.chunks, use, opening.block)

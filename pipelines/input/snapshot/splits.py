@@ -1,4 +1,4 @@
-"""Splits: how elements are handed to the datasets that a `writer_fn` makes of them, and written side by side."""
+"""Splits: how elements reach the datasets that a `writer_fn` returns, and are written side by side."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ from typing import Final
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import Spec
 from spanwise.pipelines.input.op import Count, Op, Opening, State, Stream
+from spanwise.pipelines.input.snapshot.attempt import WriteAttempt
 from spanwise.pipelines.input.snapshot.encoding import Encoding, Piece
+from spanwise.pipelines.input.snapshot.split_writer import SplitWriter
+from spanwise.pipelines.input.snapshot.state import Origin
 from spanwise.pipelines.input.snapshot.use import SnapshotUse
-from spanwise.pipelines.input.snapshot.writing import Ahead, Attempt, Origin, SplitWriter
+from spanwise.pipelines.input.snapshot.writing import LookaheadStream
 
 
-class Feed:
+class SplitFeed:
     """Hands each piece of the input to every split of a `writer_fn`."""
 
     def __init__(self, spec: Spec, cardinality: Count) -> None:
-        self.op = Fed(of=spec, count=cardinality, feed=self)
+        self.op = SplitInput(of=spec, count=cardinality, feed=self)
         self.has_begun = False
-        self._streams: list[FedStream] = []
+        self._streams: list[SplitInputStream] = []
 
-    def open(self) -> FedStream:
+    def open(self) -> SplitInputStream:
         if self.has_begun:
-            raise DatasetError("snapshot(writer_fn=): a split opens its input when elements are on their way already.")
-        self._streams.append(FedStream(self))
+            raise DatasetError("snapshot(writer_fn=): a split opened its input after the first element.")
+        self._streams.append(SplitInputStream(self))
         return self._streams[-1]
 
     def put(self, piece: Piece) -> None:
@@ -40,8 +43,8 @@ _END: Final = object()
 _WAIT_S: Final = 0.1
 
 
-class FedStream(Stream):
-    def __init__(self, feed: Feed) -> None:
+class SplitInputStream(Stream):
+    def __init__(self, feed: SplitFeed) -> None:
         self._feed = feed
         self._queue: queue.Queue[Piece] = queue.Queue(8)
         self._closed = threading.Event()
@@ -57,8 +60,8 @@ class FedStream(Stream):
     def __next__(self) -> Piece:
         if not self._feed.has_begun:
             raise DatasetError(
-                "snapshot(writer_fn=): the splits must be there before the first element is; "
-                "give a list of datasets, such as [ds.shard(2, 0), ds.shard(2, 1)]."
+                "snapshot(writer_fn=): the splits must exist before the first element; "
+                "return a list of datasets, such as [ds.shard(2, 0), ds.shard(2, 1)]."
             )
         piece = self._queue.get()
         if piece is _END:
@@ -70,19 +73,19 @@ class FedStream(Stream):
         return {}
 
     def restore(self, state: State) -> None:
-        raise NotImplementedError  # what is written in splits is not taken up again
+        raise NotImplementedError  # writing in splits is not resumed
 
     def close(self) -> None:
         self._closed.set()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Fed(Op):
+class SplitInput(Op):
     """The input of a snapshot op as its `writer_fn` sees it."""
 
     of: Spec
     count: Count
-    feed: Feed = field(repr=False)
+    feed: SplitFeed = field(repr=False)
 
     @property
     def spec(self) -> Spec:
@@ -96,21 +99,21 @@ class Fed(Op):
         return self.feed.open()
 
 
-class SplitWriting(Ahead):
-    """Gives the input on, and writes the splits that `writer_fn` makes of it side by side."""
+class SplitWriteStream(LookaheadStream):
+    """Passes the input on, and writes the splits that `writer_fn` makes of it side by side."""
 
     def __init__(
         self,
-        attempt: Attempt,
+        attempt: WriteAttempt,
         source: Stream,
-        feed: Feed,
+        feed: SplitFeed,
         splits: Sequence[tuple[Stream, Encoding]],
         encoding: Encoding,
         use: SnapshotUse,
         origin: Origin,
     ) -> None:
         super().__init__(encoding, use)
-        self._attempt: Attempt | None = attempt
+        self._attempt: WriteAttempt | None = attempt
         self._origin = origin
         self._source = source
         self._feed = feed
@@ -137,7 +140,7 @@ class SplitWriting(Ahead):
                 if writer.is_full:
                     writer.seal()
             writer.seal()
-        except Exception as error:  # noqa: BLE001  told to the consumer
+        except Exception as error:  # noqa: BLE001  raised to the consumer
             self._error = self._error or error
         finally:
             stream.close()
@@ -175,7 +178,7 @@ class SplitWriting(Ahead):
         if written != self._pulled:
             raise DatasetError(
                 f"snapshot(writer_fn=): its splits hold {written} elements, but there are {self._pulled}; "
-                f"each belongs into one split."
+                f"each element must be in exactly one split."
             )
 
     def _fail(self, error: Exception) -> None:
@@ -183,11 +186,11 @@ class SplitWriting(Ahead):
             self._stop_writing(OSError(f"the input raised {type(error).__name__}"))
 
     def _stop_writing(self, error: Exception) -> None:
-        """Goes on without writing if storage is at fault, and tells the consumer if the user's functions are."""
+        """Continues without writing if storage has failed, and raises if the user's functions have."""
         attempt, self._attempt = self._attempt, None
         assert attempt is not None
         self._end_threads()
-        attempt.give_up(f"{type(error).__name__}: {error}", keep=False)
+        attempt.abandon(f"{type(error).__name__}: {error}", keep=False)
         if not isinstance(error, OSError):
             raise error
 

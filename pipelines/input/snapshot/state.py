@@ -1,7 +1,7 @@
 """What a snapshot op does when its first element is asked for: write, pass through or read. Pure; touches no file.
 
-The rule is that of the tf.data Snapshot RFC, Standard Kernel Workflow, with one bound: a snapshot that seems to have
-been started in the future counts as expired, so that one bad clock does not keep others from writing for ever.
+The rule is that of the tf.data Snapshot RFC, Standard Kernel Workflow, with one addition: a snapshot that seems to have
+been started in the future counts as expired, so that one wrong clock does not keep others from writing for ever.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ Mode: TypeAlias = Literal["auto", "read", "write", "passthrough"]
 MODES: Final[tuple[str, ...]] = get_args(Mode)
 
 FORMAT: Final = 1
-"""Raised by every change that lets older programs misread what newer ones wrote."""
+"""Incremented by every change that makes older programs misread what newer ones write."""
 
 CLOCK_SKEW_S: Final = 300
+
+Origin: TypeAlias = dict[str, Any]
+"""What determines a sequence of elements beside the graph: seed, epoch, and the shape of the graph as it was run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,16 +39,16 @@ class ChunkRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Metadata:
-    """One attempt at writing a snapshot: `snapshot.metadata` while it goes on, `metadata.final` when it is whole."""
+    """One attempt at writing a snapshot: `snapshot.metadata` while it runs, `metadata.final` when it is complete."""
 
     run_id: str
     fingerprint: str
     started: float  #: seconds since 1970, on the writer's clock
     complete: bool = False
-    spec: str = ""  #: what an element is, for people
+    spec: str = ""  #: what an element is, for readers
     versions: Mapping[str, str] = field(default_factory=dict)  #: of what wrote it
-    origin: Mapping[str, Any] | None = None  #: what the order follows from; None if it is another one each time
-    writer: str = ""  #: the process that writes it, by `writer.this_writer`; empty if it is not one
+    origin: Mapping[str, Any] | None = None  #: what determines the order; None if it differs each time
+    writer: str = ""  #: the process that writes it, by `owner.this_writer`; empty if unknown
     splits: int = 1
     chunks: tuple[ChunkRecord, ...] = ()  #: empty until it is complete
     format: int = FORMAT
@@ -64,7 +67,7 @@ class Metadata:
     @classmethod
     def from_bytes(cls, content: bytes, where: str) -> Metadata:
         """Raises:
-        SnapshotDamaged: it is no metadata, or that of a newer program.
+        SnapshotDamaged: it is not metadata, or was written by a newer program.
         """  # noqa: D205
         try:
             document: dict[str, Any] = json.loads(content)
@@ -73,11 +76,11 @@ class Metadata:
             chunks = tuple(ChunkRecord(**chunk) for chunk in document.pop("chunks"))
             return cls(chunks=chunks, **document)
         except (ValueError, TypeError, KeyError) as error:
-            raise SnapshotDamaged(f"{where} is no metadata of a snapshot: {error!r}.") from error
+            raise SnapshotDamaged(f"{where} is not metadata of a snapshot: {error!r}.") from error
 
 
 @dataclass(frozen=True)
-class Failure:
+class SaveFailure:
     """What `metadata.error` says: a run that was to become the snapshot, and cannot."""
 
     run_id: str
@@ -87,24 +90,24 @@ class Failure:
         return json.dumps(asdict(self), indent=1).encode()
 
     @classmethod
-    def from_bytes(cls, content: bytes) -> Failure:
-        """A file that nobody can read says as much as that there was an error."""
+    def from_bytes(cls, content: bytes) -> SaveFailure:
+        """An unreadable file still says that there was an error."""
         try:
             return cls(**json.loads(content))
         except (ValueError, TypeError):
-            return cls("", "its error cannot be read")
+            return cls("", "the error could not be read")
 
 
 @dataclass(frozen=True)
 class Read:
-    """There is a whole snapshot: its elements come from there."""
+    """There is a complete snapshot: read it."""
 
     metadata: Metadata
 
 
 @dataclass(frozen=True)
 class Write:
-    """The elements come from the input and are written on the way."""
+    """Take the elements from the input, and write them on the way."""
 
     reason: str
     replaces: Metadata | None = None  #: the attempt that has expired
@@ -112,14 +115,14 @@ class Write:
 
 @dataclass(frozen=True)
 class PassThrough:
-    """The elements come from the input, and nothing is written."""
+    """Take the elements from the input, and write nothing."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Refuse:
-    """A snapshot was to be read, and there is none."""
+    """A snapshot was required, and there is none."""
 
     reason: str
 
@@ -127,14 +130,14 @@ class Refuse:
 Decision: TypeAlias = "Read | Write | PassThrough | Refuse"
 
 
-def decide(  # noqa: PLR0911  a rule a line, in the order of the RFC
+def decide(  # noqa: PLR0911  a rule per line, in the order of the RFC
     *,
     final: Metadata | None,
     pending: Metadata | None,
     now: float,
     expiry_s: float,
     mode: Mode = "auto",
-    failed: Failure | None = None,
+    failed: SaveFailure | None = None,
     abandoned: bool = False,
 ) -> Decision:
     """What to do, given what the snapshot's folder holds.
@@ -143,10 +146,10 @@ def decide(  # noqa: PLR0911  a rule a line, in the order of the RFC
         final: the content of `metadata.final`, None if there is no such file.
         pending: the content of `snapshot.metadata`, likewise.
         now: seconds since 1970.
-        expiry_s: how old an unfinished snapshot may be before it is written anew.
+        expiry_s: how old an unfinished snapshot may be before it is written again.
         mode: `auto` is the RFC's rule; the others name the outcome.
         failed: the content of `metadata.error`, likewise.
-        abandoned: whether the writer of the unfinished one is dead for sure; the RFC, which cannot know, waits.
+        abandoned: whether the writer of the unfinished one is certainly dead; the RFC, which cannot know, waits.
     """
     if mode == "passthrough":
         return PassThrough("mode='passthrough'")
@@ -158,7 +161,7 @@ def decide(  # noqa: PLR0911  a rule a line, in the order of the RFC
     if mode == "read" and failed is not None and pending is None:
         return Refuse(f"the save job failed to write it: {failed.error}")
     if mode == "read":
-        return Refuse("there is none" if pending is None else "it has not been written to its end")
+        return Refuse("there is none" if pending is None else "it is not complete")
     if pending is None:
         return Write("there is none")
     if abandoned:

@@ -1,6 +1,6 @@
-"""Where snapshots are kept: a local folder, or one behind an fsspec URL. Nothing else here touches storage.
+"""Where snapshots are stored: a local folder, or one behind an fsspec URL. Only this module touches storage.
 
-A file appears whole or not at all, is on the disk before the call returns, and never changes afterwards, except for
+A file appears complete or not at all, is on disk before the call returns, and never changes afterwards, except by
 `replace`. Names are relative to the root, with `/`.
 """
 
@@ -47,54 +47,54 @@ class Files(ABC):
 
     @abstractmethod
     def replace(self, name: str, parts: Parts) -> None:
-        """Writes a file; one of that name gives way to it."""
+        """Writes a file; replaces one of that name."""
 
     @abstractmethod
     def create(self, name: str, parts: Parts) -> bool:
-        """Writes a file; False, and nothing has changed, if there is one of that name."""
+        """Writes a file; False, without a change, if there is one of that name."""
 
     @abstractmethod
     def share(self, old: str, new: str) -> None:
-        """Gives a file a second name; removing one of them leaves the other."""
+        """Gives a file a second name; removing one leaves the other."""
 
     @abstractmethod
     def make_folder(self, name: str) -> None: ...
 
     @abstractmethod
     def remove(self, name: str) -> None:
-        """Removes a file, or a folder with all that is in it; nothing happens if there is none."""
+        """Removes a file, or a folder with its content, if there is one."""
 
     @abstractmethod
     def folders(self, name: str) -> list[str]:
-        """Names of the folders in a folder, sorted; none if it is not there."""
+        """Names of the folders in a folder, sorted; none if it does not exist."""
 
     @abstractmethod
     def sizes(self, name: str) -> dict[str, int]:
-        """Names and sizes of the files in a folder, sorted; none if it is not there."""
+        """Names and sizes of the files in a folder, sorted; none if it does not exist."""
 
     @abstractmethod
     def drafts(self, name: str) -> list[str]:
-        """Names of files in a folder whose writer died before they were whole."""
+        """Names of files in a folder whose writer died before they were complete."""
 
     @abstractmethod
     def changed(self, name: str) -> float | None:
-        """When something was last put into a folder, in seconds since 1970; None if nobody can tell."""
+        """When a folder was last changed, in seconds since 1970; None if unknown."""
 
     @abstractmethod
-    def only_one(self, name: str) -> AbstractContextManager[None]:
-        """Keeps others out of a folder that come by the same word, where the storage can do that."""
+    def lock(self, name: str) -> AbstractContextManager[None]:
+        """Excludes other callers from a folder, where the storage can do that."""
 
     @abstractmethod
-    def using(self, name: str) -> AbstractContextManager[None]:
-        """Marks a folder as used until the process ends or the context does, where the storage can do that."""
+    def mark_used(self, name: str) -> AbstractContextManager[None]:
+        """Marks a folder as used until the context or the process ends, where the storage can do that."""
 
     @abstractmethod
     def is_used(self, name: str) -> bool | None:
-        """Whether a folder is marked as used; None if nobody can tell."""
+        """Whether a folder is marked as used; None if unknown."""
 
 
 class LocalFiles(Files):
-    """A folder on a disk of this machine. Marks are locks of the kernel, so they end with their process."""
+    """A folder on a disk of this machine. Marks are kernel locks, so they end with their process."""
 
     remote = False
 
@@ -123,7 +123,7 @@ class LocalFiles(Files):
         draft = self._draft(name)
         try:
             durable.write(draft, parts)
-            (self._root / name).hardlink_to(draft)  # refused if the name is taken, and whole if it is not
+            (self._root / name).hardlink_to(draft)  # refused if the name is taken; complete otherwise
         except FileExistsError:
             return False
         finally:
@@ -146,9 +146,9 @@ class LocalFiles(Files):
     def remove(self, name: str) -> None:
         path = self._root / name
         if path.is_dir():
-            # A name that nobody looks for first, so that half of a folder is never taken for the whole.
+            # Renamed first, so that half of a folder is never mistaken for the whole.
             gone = path.with_name(f"{_DRAFT}{secrets.token_hex(4)}-{path.name}")
-            with contextlib.suppress(FileNotFoundError):  # another one removes it as well
+            with contextlib.suppress(FileNotFoundError):  # somebody else removes it too
                 path.rename(gone)
                 shutil.rmtree(gone, ignore_errors=True)
         else:
@@ -178,12 +178,12 @@ class LocalFiles(Files):
             return None
 
     @contextlib.contextmanager
-    def only_one(self, name: str) -> Iterator[None]:
+    def lock(self, name: str) -> Iterator[None]:
         with self._locked(name, fcntl.LOCK_EX):
             yield
 
     @contextlib.contextmanager
-    def using(self, name: str) -> Iterator[None]:
+    def mark_used(self, name: str) -> Iterator[None]:
         with self._locked(name, fcntl.LOCK_SH):
             yield
 
@@ -198,7 +198,7 @@ class LocalFiles(Files):
 
     @contextlib.contextmanager
     def _locked(self, name: str, how: int) -> Iterator[None]:
-        handle = os.open(self._root / name, os.O_RDONLY)  # a folder can be locked, so no file is needed for it
+        handle = os.open(self._root / name, os.O_RDONLY)  # the folder itself is locked, without a lock file
         try:
             fcntl.flock(handle, how)
             yield
@@ -209,8 +209,8 @@ class LocalFiles(Files):
 class RemoteFiles(Files):
     """A folder behind an fsspec URL, such as `s3://bucket/snapshots`.
 
-    An object store puts a file whole, and with a condition where it has them (S3, GCS, Azure). Where it has none, two
-    writers that end together may both take themselves for the winner: readers then follow the later one, and the
+    An object store puts a file whole, and conditionally where it supports this (S3, GCS, Azure). Where it does not, two
+    writers that end together may both consider themselves the winner: readers then follow the later one, and the
     files of both stay, so that nobody reads half of anything.
     """
 
@@ -220,7 +220,7 @@ class RemoteFiles(Files):
         import fsspec
 
         try:
-            # Listings are not kept: another machine's writer is what we look for.
+            # Without cached listings: we look for writers on other machines.
             self._fs, self._root = fsspec.core.url_to_fs(url, use_listings_cache=False)
         except (ValueError, ImportError) as error:
             raise DatasetError(f"snapshot(path={url!r}): {error}") from error
@@ -262,7 +262,7 @@ class RemoteFiles(Files):
         self._fs.copy(self._at(old), self._at(new))
 
     def make_folder(self, name: str) -> None:
-        """Object stores have none."""
+        """Object stores have no folders."""
 
     def remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -275,7 +275,7 @@ class RemoteFiles(Files):
         files = [entry for entry in self._entries(name) if entry["type"] == "file"]
         return dict(sorted((PurePosixPath(entry["name"]).name, int(entry["size"])) for entry in files))
 
-    def drafts(self, name: str) -> list[str]:  # noqa: ARG002  a file is put whole here
+    def drafts(self, name: str) -> list[str]:  # noqa: ARG002  files are put whole here
         return []
 
     def _entries(self, name: str) -> list[dict[str, Any]]:
@@ -293,10 +293,10 @@ class RemoteFiles(Files):
         known = [moment.timestamp() if hasattr(moment, "timestamp") else float(moment) for moment in times if moment]
         return max(known, default=None)
 
-    def only_one(self, name: str) -> AbstractContextManager[None]:  # noqa: ARG002  nobody can be kept out
+    def lock(self, name: str) -> AbstractContextManager[None]:  # noqa: ARG002  nobody can be excluded
         return contextlib.nullcontext()
 
-    def using(self, name: str) -> AbstractContextManager[None]:  # noqa: ARG002  as above
+    def mark_used(self, name: str) -> AbstractContextManager[None]:  # noqa: ARG002  as above
         return contextlib.nullcontext()
 
     def is_used(self, name: str) -> bool | None:  # noqa: ARG002  as above
@@ -304,19 +304,19 @@ class RemoteFiles(Files):
 
 
 def _is_taken(error: OSError) -> bool:
-    """Whether a conditional put was refused by its condition: stores answer 412, or 409 while another put goes on."""
-    words = f"{error} {error.__cause__}"
-    return any(word in words for word in ("PreconditionFailed", "ConditionalRequestConflict", "pre-conditions", "412"))
+    """Whether the condition of a put failed: stores answer 412, or 409 during another put."""
+    text = f"{error} {error.__cause__}"
+    return any(code in text for code in ("PreconditionFailed", "ConditionalRequestConflict", "pre-conditions", "412"))
 
 
 def from_anywhere(path: str | os.PathLike[str]) -> str:
-    """The path as a process with another working directory has to name it."""
+    """The path by which a process with another working directory reaches it."""
     text = os.fspath(path)
     return text if "://" in text else os.path.abspath(text)  # noqa: PTH100  with pathlib a URL would lose a slash
 
 
 def files_at(path: str | os.PathLike[str]) -> Files:
-    """The door to a folder or an fsspec URL."""
+    """The files below a folder or an fsspec URL."""
     text = os.fspath(path)
     if "://" in text and not text.startswith("file://"):
         return RemoteFiles(text.rstrip("/"))

@@ -1,4 +1,4 @@
-"""What one pass had of a snapshot: a record that its streams fill in, and that a run's report shows."""
+"""How one pass used a snapshot: a record that its streams fill in, and that the report of a run shows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class SnapshotUse:
     fingerprint: str = ""  #: empty until the first element is asked for
     state: Literal["undecided", "read", "write", "passthrough"] = "undecided"
     reason: str = ""  #: why it is not read
-    run_id: str = ""  #: that is read, or written
+    run_id: str = ""  #: that is read or written
     elements_read: int = 0  #: from the snapshot
-    bytes_read: int = 0  #: of its files, as they lie there
+    bytes_read: int = 0  #: of its files, as stored
     elements_written: int = 0
     bytes_written: int = 0
     elements_passed: int = 0  #: that came from the input
-    committed: bool = False  #: what was written is the snapshot now
-    damaged: list[str] = field(default_factory=list)  #: files that were not what had been written
-    failed: str = ""  #: why writing was given up
+    committed: bool = False  #: what was written has become the snapshot
+    damaged: list[str] = field(default_factory=list)  #: files that were not what was written
+    failed: str = ""  #: why writing was abandoned
 
     @property
     def hit(self) -> bool:

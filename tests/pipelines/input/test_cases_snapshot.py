@@ -26,8 +26,8 @@ from spanwise.orchestrator.errors import (
 )
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.graph.fingerprint import of_graph
-from spanwise.pipelines.input.snapshot import inventory, writing
-from spanwise.pipelines.input.snapshot.folder import Folder
+from spanwise.pipelines.input.snapshot import inventory, split_writer
+from spanwise.pipelines.input.snapshot.folder import SnapshotFolder
 from spanwise.pipelines.input.snapshot.state import Metadata, PassThrough, Read, Write, decide
 from spanwise.pipelines.input.snapshot.storage import LocalFiles, files_at
 
@@ -56,7 +56,7 @@ def test_every_case_is_a_test_or_a_difference():
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """Chunks of a few hundred elements, so that a snapshot has several."""
-    monkeypatch.setattr(writing, "CHUNK_BYTES", 4_096)
+    monkeypatch.setattr(split_writer, "CHUNK_BYTES", 4_096)
 
 
 def metadata(run_id="r1", age_s=0.0, **more):
@@ -77,7 +77,7 @@ def passed(dataset):
 def folder_of(path):
     """The only snapshot below a path."""
     (fingerprint,) = files_at(path).folders("")
-    return Folder(files_at(path), fingerprint)
+    return SnapshotFolder(files_at(path), fingerprint)
 
 
 def runs(path):
@@ -309,13 +309,13 @@ def test_SW_15_custom_shard_function(tmp_path):
 
 def test_SW_16_shard_function_of_a_wrong_type():
     """Refused when the graph is built, with an example."""
-    with pytest.raises(DatasetError, match=r"writer_fn=\): wants a list of datasets"):
+    with pytest.raises(DatasetError, match=r"writer_fn=\): must return a list of datasets"):
         inputs.range(10).snapshot("unused", writer_fn=lambda ds: "two")
 
 
 def test_SW_17_reader_function_that_does_not_return_a_dataset():
     """Refused when the graph is built, not when there is something to read."""
-    with pytest.raises(DatasetError, match=r"reader_fn=\): wants a dataset"):
+    with pytest.raises(DatasetError, match=r"reader_fn=\): must return a dataset"):
         inputs.range(10).snapshot("unused", reader_fn=lambda splits: 1)
 
 
@@ -505,7 +505,7 @@ def test_SR_05_crash_between_data_and_metadata_final(tmp_path, monkeypatch):
     """Data without the commit is an attempt like any other: others pass through until it expires."""
     dataset = inputs.range(1000).snapshot(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(Folder, "commit", crash)
+        patch.setattr(SnapshotFolder, "commit", crash)
         with pytest.raises(KeyboardInterrupt):
             list(dataset)
 
@@ -939,5 +939,5 @@ def test_CK_05_metadata_gone_at_restore(tmp_path):
     for name in ("snapshot.metadata", "metadata.final"):
         (tmp_path / folder_of(tmp_path).fingerprint / name).unlink()
 
-    with pytest.raises(SnapshotNotFound, match="not there any more"):
+    with pytest.raises(SnapshotNotFound, match="no longer exists"):
         dataset.iterator().restore(saved)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from spanwise.orchestrator.errors import DatasetError, SnapshotDamaged
 from spanwise.pipelines import input as inputs
-from spanwise.pipelines.input.snapshot import writing
-from spanwise.pipelines.input.snapshot.folder import Folder
+from spanwise.pipelines.input.snapshot import split_writer
+from spanwise.pipelines.input.snapshot.folder import SnapshotFolder
 from spanwise.pipelines.input.snapshot.storage import files_at
 
 ROWS = 3_000
@@ -22,7 +22,7 @@ ROWS = 3_000
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """Chunks of a few hundred elements, so that a snapshot has several."""
-    monkeypatch.setattr(writing, "CHUNK_BYTES", 4_096)
+    monkeypatch.setattr(split_writer, "CHUNK_BYTES", 4_096)
 
 
 def table():
@@ -74,7 +74,7 @@ def passed(dataset):
 
 def final_of(path):
     (fingerprint,) = files_at(path).folders("")
-    return Folder(files_at(path), fingerprint).look().final
+    return SnapshotFolder(files_at(path), fingerprint).look().final
 
 
 def chunks(path):
@@ -264,7 +264,7 @@ def test_a_pass_leaves_no_thread(tmp_path):
 
 
 def final(dataset):
-    return Folder(files_at(dataset.op.path), dataset.op.fingerprint).look().final
+    return SnapshotFolder(files_at(dataset.op.path), dataset.op.fingerprint).look().final
 
 
 def test_a_report_says_what_was_read_and_written(tmp_path):

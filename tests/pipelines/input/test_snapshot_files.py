@@ -9,8 +9,8 @@ import pytest
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines import input as inputs
-from spanwise.pipelines.input.snapshot import inventory, writing
-from spanwise.pipelines.input.snapshot.folder import Folder
+from spanwise.pipelines.input.snapshot import inventory, split_writer
+from spanwise.pipelines.input.snapshot.folder import SnapshotFolder
 from spanwise.pipelines.input.snapshot.storage import LocalFiles, RemoteFiles, files_at
 
 
@@ -108,7 +108,7 @@ def test_removing_twice_is_no_error(files):
 
 def test_a_pass_writes_and_another_one_reads(place, monkeypatch):
     """Over several chunks, in order; damage is found and mended; gc leaves it whole."""
-    monkeypatch.setattr(writing, "CHUNK_BYTES", 4_096)
+    monkeypatch.setattr(split_writer, "CHUNK_BYTES", 4_096)
     dataset = inputs.range(1000).snapshot(place)
 
     def passed():
@@ -117,7 +117,7 @@ def test_a_pass_writes_and_another_one_reads(place, monkeypatch):
 
     written, read = passed(), passed()
     files = files_at(place)
-    final = Folder(files, dataset.op.fingerprint).look().final
+    final = SnapshotFolder(files, dataset.op.fingerprint).look().final
     name = f"{final.fingerprint}/{final.run_id}/{final.chunks[1].file}"
     files.replace(name, [files.read(name)[:-1] + b"!"])
     mended = passed()
@@ -144,8 +144,8 @@ def test_marks_of_a_folder_end_with_their_context(tmp_path):
     files.make_folder("r1")
 
     with ExitStack() as marks:
-        marks.enter_context(files.using("r1"))
-        marks.enter_context(files.using("r1"))
+        marks.enter_context(files.mark_used("r1"))
+        marks.enter_context(files.mark_used("r1"))
         during = files.is_used("r1")
     assert (during, files.is_used("r1"), files.is_used("none")) == (True, False, False)
 

@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 
 from spanwise.orchestrator.errors import SnapshotDamaged
 from spanwise.pipelines.input.snapshot.format import (
-    Header,
+    ChunkHeader,
     blocks_of,
     checksum_of,
-    codec_for,
+    choose_codec,
     file_name,
     header_of,
     pack,
 )
 
 TABLE = pa.table({"fare": np.arange(1000.0), "zone": ["a", None] * 500})
-HEADER = Header(
+HEADER = ChunkHeader(
     fingerprint="f",
     kind="rows",
     split=0,
@@ -104,8 +104,8 @@ def test_the_codec_follows_from_the_data():
     counts = pa.record_batch({"x": np.arange(10_000) % 7})
     prices = pa.record_batch({"x": np.random.default_rng(1).integers(0, 1 << 50, 10_000)})
 
-    assert codec_for([noise], remote=False) == "none"
-    assert codec_for([counts], remote=False) == "lz4"
-    assert codec_for([counts], remote=True) == "zstd"
-    assert (codec_for([prices], remote=False), codec_for([prices], remote=True)) == ("none", "zstd")
-    assert codec_for([], remote=True) == "none"
+    assert choose_codec([noise], remote=False) == "none"
+    assert choose_codec([counts], remote=False) == "lz4"
+    assert choose_codec([counts], remote=True) == "zstd"
+    assert (choose_codec([prices], remote=False), choose_codec([prices], remote=True)) == ("none", "zstd")
+    assert choose_codec([], remote=True) == "none"

@@ -9,8 +9,8 @@ import pytest
 from spanwise.orchestrator.errors import SnapshotDamaged, SnapshotNotFound
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.element import BatchSpec, Table
-from spanwise.pipelines.input.snapshot import writing
-from spanwise.pipelines.input.snapshot.folder import Folder
+from spanwise.pipelines.input.snapshot import split_writer
+from spanwise.pipelines.input.snapshot.folder import SnapshotFolder
 from spanwise.pipelines.input.snapshot.inventory import snapshots
 from spanwise.pipelines.input.snapshot.source import with_sources
 from spanwise.pipelines.input.snapshot.storage import files_at
@@ -19,7 +19,7 @@ from spanwise.pipelines.input.snapshot.storage import files_at
 @pytest.fixture
 def rows(tmp_path, monkeypatch):
     """Twenty thousand rows in several chunks."""
-    monkeypatch.setattr(writing, "CHUNK_BYTES", 16 << 10)
+    monkeypatch.setattr(split_writer, "CHUNK_BYTES", 16 << 10)
     dataset = inputs.from_arrow(pa.table({"n": np.arange(20_000)})).options(block_rows=1_000).snapshot(tmp_path)
     with dataset.blocks() as blocks:
         list(blocks)
@@ -78,7 +78,7 @@ def test_what_is_not_there_or_not_whole(tmp_path):
     with inputs.range(10).snapshot(tmp_path).iterator() as elements:
         next(elements)
 
-        with pytest.raises(SnapshotNotFound, match="has not been written to its end"):
+        with pytest.raises(SnapshotNotFound, match="is not complete"):
             inputs.load(tmp_path)
 
 
@@ -116,7 +116,7 @@ def test_whole_snapshots_of_a_graph_become_sources(tmp_path):
     assert with_sources(made.op) is made.op
     list(made)
 
-    assert with_sources(made.map(str).op).inputs[0].name == "Loaded"
+    assert with_sources(made.map(str).op).inputs[0].name == "LoadedSnapshot"
     own = inputs.range(10).snapshot(tmp_path, reader_fn=lambda splits: splits.flat_map(lambda split: split))
     assert with_sources(own.op) is own.op
 
@@ -127,7 +127,7 @@ def test_word_of_a_failure_goes_with_the_next_attempt(tmp_path):
     with dataset.iterator() as elements:
         next(elements)
         (pending,) = snapshots(files_at(tmp_path))
-        Folder(files_at(tmp_path), pending.fingerprint).fail(pending.pending.run_id, "the disk is full")
+        SnapshotFolder(files_at(tmp_path), pending.fingerprint).fail(pending.pending.run_id, "the disk is full")
     with pytest.raises(SnapshotNotFound, match="the disk is full"):
         inputs.load(tmp_path)
 

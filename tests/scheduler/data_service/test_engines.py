@@ -19,7 +19,7 @@ from spanwise.orchestrator.errors import ServiceError, SettingsError
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServer
 from spanwise.pipelines.input.service.wire.config import DispatcherConfig, WorkerConfig
-from spanwise.pipelines.input.service.wire.connection import Connection, Unreachable
+from spanwise.pipelines.input.service.wire.connection import ServiceConnection, Unreachable
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.scheduler.cli import app
 from spanwise.scheduler.data_service.engines import Engine, spread, start
@@ -140,7 +140,7 @@ def command(cluster, target, *words, workers=2):
 
 def workers(target):
     """Their addresses by their ids; one that is started again has another id."""
-    there = Connection(target, SECURITY).call("status", {})[0]["workers"]
+    there = ServiceConnection(target, SECURITY).call("status", {})[0]["workers"]
     return {each["worker"]: each["address"] for each in there}
 
 
@@ -201,7 +201,7 @@ def one_each():
 
 def is_served(address):
     try:
-        Connection(address, SECURITY).fetch(b"{}", 2.0)
+        ServiceConnection(address, SECURITY).fetch(b"{}", 2.0)
     except Unreachable:
         return False
     except ServiceError:

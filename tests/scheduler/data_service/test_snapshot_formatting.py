@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spanwise.pipelines import input as inputs
-from spanwise.pipelines.input.snapshot.folder import Folder
+from spanwise.pipelines.input.snapshot.folder import SnapshotFolder
 from spanwise.pipelines.input.snapshot.state import Metadata
 from spanwise.pipelines.input.snapshot.storage import files_at
 from tests.scheduler.conftest import Command
@@ -56,7 +56,7 @@ def test_show_names_run_and_chunks(spanwise: Command, kept: Path) -> None:
 
 def test_a_save_that_failed_says_why(spanwise: Command, tmp_path: Path) -> None:
     """As long as nobody has begun it again."""
-    folder = Folder(files_at(tmp_path), "abc")
+    folder = SnapshotFolder(files_at(tmp_path), "abc")
     run = Metadata(run_id="r1", fingerprint="abc", started=0.0)
     assert folder.claim(run, folder.look())
     folder.fail("r1", "the disk is full")

@@ -14,7 +14,7 @@ from spanwise.pipelines.input.op import Element
 from spanwise.pipelines.input.service.client.course import RoundCourse
 from spanwise.pipelines.input.service.client.feed import WorkerFeed
 from spanwise.pipelines.input.service.client.job import JobSettings
-from spanwise.pipelines.input.service.client.reader import BUFFER_BYTES, Item, Reader
+from spanwise.pipelines.input.service.client.reader import BUFFER_BYTES, Item, JobReader
 from spanwise.pipelines.input.service.wire.requests import MAX_ROUNDS_AHEAD, JobView
 
 _POLL_S: Final = 0.5
@@ -23,7 +23,7 @@ _WARN_S: Final = 10.0
 _log = logging.getLogger("spanwise.service.consumer")
 
 
-class CoordinatedReader(Reader):
+class CoordinatedReader(JobReader):
     """A reader with one more thread, which tells the dispatcher which rounds it holds."""
 
     def __init__(self, job: JobSettings, epoch: str) -> None:

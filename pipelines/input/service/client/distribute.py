@@ -13,7 +13,7 @@ from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stre
 from spanwise.pipelines.input.service.client.coordinated import CoordinatedReader
 from spanwise.pipelines.input.service.client.feed import Compression
 from spanwise.pipelines.input.service.client.job import JobSettings
-from spanwise.pipelines.input.service.client.reader import LeaseReader, Reader, TaskReader
+from spanwise.pipelines.input.service.client.reader import JobReader, LeaseReader, TaskReader
 from spanwise.pipelines.input.service.policy import CrossTrainerCache, ShardingPolicy, policy_of
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph
@@ -81,7 +81,7 @@ class DistributeStream(Stream):
     def __init__(self, op: Distribute, epoch: str) -> None:
         self._op = op
         self._epoch = epoch
-        self._reader: Reader | None = None
+        self._reader: JobReader | None = None
         self._closed = False
 
     def __next__(self) -> Element:
@@ -91,7 +91,7 @@ class DistributeStream(Stream):
             self._reader = self._open_reader()
         return self._reader.next()
 
-    def _open_reader(self) -> Reader:
+    def _open_reader(self) -> JobReader:
         if self._op.num_consumers:
             return CoordinatedReader(self._op, self._epoch)
         return (LeaseReader if self._op.mode.is_leased else TaskReader)(self._op, self._epoch)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from spanwise.orchestrator.errors import SpanwiseError
-from spanwise.pipelines.input.service.wire.connection import Connection, error_of
+from spanwise.pipelines.input.service.wire.connection import ServiceConnection, error_of
 from spanwise.pipelines.input.service.wire.elements import detach
 from spanwise.pipelines.input.service.wire.memory import Borrower, NotShared, memory_host
 from spanwise.pipelines.input.service.wire.requests import Fetch
@@ -41,7 +41,7 @@ class Delivery:
 class WorkerFeed:
     """Fetches elements from one worker."""
 
-    def __init__(self, worker: Connection, compression: Compression | None) -> None:
+    def __init__(self, worker: ServiceConnection, compression: Compression | None) -> None:
         self._worker = worker
         self._host = memory_host()
         if compression == "auto":

@@ -20,7 +20,7 @@ from spanwise.pipelines.input.service.client.job import JobSettings
 from spanwise.pipelines.input.service.client.leases import HeldLeases
 from spanwise.pipelines.input.service.policy import ShardingPolicy
 from spanwise.pipelines.input.service.wire.connection import (
-    Connection,
+    ServiceConnection,
     UnknownTask,
     Unreachable,
     refusing_malformed,
@@ -57,7 +57,7 @@ Item: TypeAlias = Piece | SpanwiseError
 _log = logging.getLogger("spanwise.service.consumer")
 
 
-class Reader(ABC):
+class JobReader(ABC):
     """One consumer of one job: a thread that polls the dispatcher, and one for each worker that it reads from."""
 
     def __init__(self, job: JobSettings, epoch: str) -> None:
@@ -65,7 +65,7 @@ class Reader(ABC):
         self._epoch = epoch
         self._encoding = encoding_of(job.result)
         self._security = job.security or Security.from_environment()
-        self._dispatcher = Connection(job.service, self._security)
+        self._dispatcher = ServiceConnection(job.service, self._security)
         self._changed = threading.Condition()
         self._error: SpanwiseError | None = None  # that ends the pass
         self._finished = False
@@ -199,7 +199,7 @@ class Reader(ABC):
 
     def _read_guarded(self, source: str, address: str, over: threading.Event) -> None:
         try:
-            self._read(source, WorkerFeed(Connection(address, self._security), self._job.compression), over)
+            self._read(source, WorkerFeed(ServiceConnection(address, self._security), self._job.compression), over)
         except SpanwiseError as error:
             self._end(error)
 
@@ -243,7 +243,7 @@ class Reader(ABC):
             ticket = ticket.model_copy(update={"number": ticket.number + 1})
 
 
-class QueueReader(Reader):
+class QueueReader(JobReader):
     """A reader whose workers all fill one queue."""
 
     def __init__(self, job: JobSettings, epoch: str) -> None:

@@ -28,21 +28,21 @@ from spanwise.pipelines.input.service.dispatcher.status import status_of
 from spanwise.pipelines.input.service.saves.handler import SaveHandler
 from spanwise.pipelines.input.service.wire.config import DispatcherConfig
 from spanwise.pipelines.input.service.wire.connection import UnknownTask
-from spanwise.pipelines.input.service.wire.meter import Meter
+from spanwise.pipelines.input.service.wire.meter import ServerMeter
 from spanwise.pipelines.input.service.wire.requests import (
     Assignments,
     Done,
     GetDataset,
     GetStatus,
+    Heartbeat,
     RegisterDataset,
     Request,
     ServiceStatus,
     SplitRange,
     TakeSplits,
     TaskAssignment,
-    WorkerHeartbeat,
 )
-from spanwise.pipelines.input.service.wire.server import Action, Answer, Server, Serving
+from spanwise.pipelines.input.service.wire.server import Action, Answer, FlightServer, Serving
 
 _SWEEP_S: Final = 0.25
 
@@ -60,11 +60,11 @@ class DispatchServer(Serving):
         self._keeper = StateKeeper(folder)
         self._activity = Activity()
         self._activity.forget_gone(self._keeper.state, time.monotonic())
-        self._meter = Meter()
+        self._meter = ServerMeter()
         handlers: dict[type[Request[Any]], Callable[[Any, bytes], Answer]] = {
             RegisterDataset: self._register_dataset,
             GetDataset: self._get_dataset,
-            WorkerHeartbeat: self._heartbeat,
+            Heartbeat: self._heartbeat,
             TakeSplits: self._take_splits,
             GetStatus: self._get_status,
         }
@@ -72,7 +72,7 @@ class DispatchServer(Serving):
         actions |= JobHandler(self._keeper, self._activity, config).actions
         actions |= SaveHandler(self._keeper.change).actions
         try:
-            self._server = Server(
+            self._server = FlightServer(
                 config.host,
                 config.port,
                 config.security,
@@ -119,7 +119,7 @@ class DispatchServer(Serving):
 
     # Workers.
 
-    def _heartbeat(self, request: WorkerHeartbeat, _: bytes) -> Answer:
+    def _heartbeat(self, request: Heartbeat, _: bytes) -> Answer:
         worker = RegisterWorker(
             worker=request.worker, address=request.address, process=request.process, shard=self._shard(request.address)
         )

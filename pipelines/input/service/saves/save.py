@@ -14,12 +14,13 @@ from spanwise.orchestrator.errors import DatasetError, ServiceError
 from spanwise.orchestrator.fingerprint import versions
 from spanwise.pipelines.input.graph.fingerprint import FilesBy
 from spanwise.pipelines.input.service.sharding.splits import count_shards, plan_graph
-from spanwise.pipelines.input.service.wire.connection import Connection, Unreachable, refusing_malformed
+from spanwise.pipelines.input.service.wire.connection import ServiceConnection, Unreachable, refusing_malformed
 from spanwise.pipelines.input.service.wire.requests import PollSave, StartSave
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph, register
-from spanwise.pipelines.input.snapshot.folder import Folder, new_run_id
-from spanwise.pipelines.input.snapshot.op import Compression, Snapshot
+from spanwise.pipelines.input.snapshot.folder import SnapshotFolder, new_run_id
+from spanwise.pipelines.input.snapshot.op import Snapshot
+from spanwise.pipelines.input.snapshot.settings import Compression
 from spanwise.pipelines.input.snapshot.state import Metadata, PassThrough, Read, decide
 from spanwise.pipelines.input.snapshot.storage import files_at, from_anywhere
 
@@ -68,11 +69,11 @@ def save(
         files_by=files_by,
     ).op
     assert isinstance(snapshot, Snapshot)
-    connection = Connection(service, security or Security.from_environment())
+    connection = ServiceConnection(service, security or Security.from_environment())
     try:
         graph = ShippedGraph(dataset.op, dataset.settings)
         dataset_id = _retry(lambda: register(connection, graph, None))
-        folder = Folder(files_at(where), snapshot.fingerprint)
+        folder = SnapshotFolder(files_at(where), snapshot.fingerprint)
         run_id = _claim(snapshot, folder, exist_ok=exist_ok)
         if run_id is None:
             return False
@@ -98,7 +99,7 @@ def save(
         connection.close()
 
 
-def _claim(op: Snapshot, folder: Folder, *, exist_ok: bool) -> str | None:
+def _claim(op: Snapshot, folder: SnapshotFolder, *, exist_ok: bool) -> str | None:
     """The id of a run that has become the attempt in the snapshot's folder; None if an existing snapshot is accepted.
 
     Raises:
@@ -141,7 +142,7 @@ def _retry(ask: Callable[[], _Answer]) -> _Answer:
             time.sleep(_POLL_S)
 
 
-def _wait(connection: Connection, folder: Folder, run_id: str) -> None:
+def _wait(connection: ServiceConnection, folder: SnapshotFolder, run_id: str) -> None:
     """Waits until the snapshot's folder records how the save ended.
 
     Raises:
@@ -161,7 +162,7 @@ def _wait(connection: Connection, folder: Folder, run_id: str) -> None:
     )
 
 
-def _is_running(connection: Connection, run_id: str) -> bool:
+def _is_running(connection: ServiceConnection, run_id: str) -> bool:
     try:
         return connection.ask(PollSave(save=run_id))[0].going
     except Unreachable as error:

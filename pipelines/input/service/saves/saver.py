@@ -16,7 +16,7 @@ from spanwise.pipelines.input.iterator import DatasetIterator
 from spanwise.pipelines.input.op import Op, Options, mix_seed
 from spanwise.pipelines.input.rows import in_rows
 from spanwise.pipelines.input.service.sharding.splits import plan_graph, splits_of_shard
-from spanwise.pipelines.input.service.wire.connection import CallCanceled, Connection
+from spanwise.pipelines.input.service.wire.connection import CallCanceled, ServiceConnection
 from spanwise.pipelines.input.service.wire.requests import (
     AbandonSave,
     CommitSave,
@@ -31,11 +31,11 @@ from spanwise.pipelines.input.service.wire.requests import (
     WriteShard,
 )
 from spanwise.pipelines.input.snapshot.encoding import encoding_of
-from spanwise.pipelines.input.snapshot.folder import Folder
+from spanwise.pipelines.input.snapshot.folder import SnapshotFolder
+from spanwise.pipelines.input.snapshot.split_writer import SplitWriter
 from spanwise.pipelines.input.snapshot.state import ChunkRecord
 from spanwise.pipelines.input.snapshot.storage import files_at
 from spanwise.pipelines.input.snapshot.use import SnapshotUse
-from spanwise.pipelines.input.snapshot.writing import SplitWriter
 
 _RETRY_S: Final = 0.1
 _ERROR_LETTERS: Final = 9_000
@@ -47,7 +47,7 @@ class Saver:
     """Writes shards of one save until none are left; `graph` returns a registered dataset."""
 
     def __init__(
-        self, save: StartSave, worker: str, dispatcher: Connection, graph: Callable[[str], tuple[Op, Options]]
+        self, save: StartSave, worker: str, dispatcher: ServiceConnection, graph: Callable[[str], tuple[Op, Options]]
     ) -> None:
         self._save = save
         self._worker = worker
@@ -60,8 +60,8 @@ class Saver:
         self._stopped.set()
 
     @cached_property
-    def _folder(self) -> Folder:
-        return Folder(files_at(self._save.path), self._save.fingerprint)
+    def _folder(self) -> SnapshotFolder:
+        return SnapshotFolder(files_at(self._save.path), self._save.fingerprint)
 
     def _run(self) -> None:
         request = NextShard(save=self._save.save, worker=self._worker)
@@ -101,7 +101,7 @@ class Saver:
     # A shard.
 
     def _write(self, shard: int) -> None:
-        with self._folder.using(self._save.save):
+        with self._folder.mark_used(self._save.save):
             chunks = self._write_chunks(shard)
         request = KeepShard(save=self._save.save, worker=self._worker, shard=shard, chunks=tuple(chunks))
         answer, _ = self._dispatcher.ask_until_answered(request, self._stopped)

@@ -38,7 +38,7 @@ from spanwise.pipelines.input.ops.tensors import Elements, TensorSlices
 from spanwise.pipelines.input.ops.unbatch import Unbatch
 from spanwise.pipelines.input.ops.zip import Zip
 from spanwise.pipelines.input.snapshot.op import Snapshot
-from spanwise.pipelines.input.snapshot.source import Loaded
+from spanwise.pipelines.input.snapshot.source import LoadedSnapshot
 from spanwise.pipelines.input.stacking import cut, length
 
 _SPLITS: Final = 256
@@ -116,7 +116,7 @@ def splits_of(source: Op, *, single: bool = False) -> SourceSplits | None:  # no
             return _of_units(len(source.paths), lambda units: replace(source, paths=source.paths[units], rows=None), 1)
         case Csv():
             return _of_units(len(source.paths), lambda units: with_files(source, source.paths[units]), 1)
-        case Loaded(chunks=chunks):
+        case LoadedSnapshot(chunks=chunks):
             return _of_units(len(chunks), lambda units: replace(source, chunks=chunks[units]), 1)
     return None
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from spanwise.orchestrator import errors
 from spanwise.orchestrator.errors import ServiceError, SpanwiseError
 from spanwise.orchestrator.fingerprint import versions
-from spanwise.pipelines.input.service.wire.requests import Message, Request
+from spanwise.pipelines.input.service.wire.requests import Request, ServiceMessage
 from spanwise.pipelines.input.service.wire.security import Security
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _RETRY_S: Final = 0.1
 _LIBRARIES: Final = ("spanwise", "pyarrow", "numpy", "cloudpickle")
 _HEADER_BYTES: Final = 2 << 20
 
-_Answer = TypeVar("_Answer", bound=Message)
+_Answer = TypeVar("_Answer", bound=ServiceMessage)
 
 
 class Unreachable(ServiceError):
@@ -92,7 +92,7 @@ def with_scheme(address: str, security: Security) -> str:
     return f"{'grpc+tls' if security.authority is not None or security.is_tls else 'grpc'}://{place}"
 
 
-class Connection:
+class ServiceConnection:
     """A client of one server."""
 
     def __init__(self, address: str, security: Security) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from spanwise.pipelines.input.service.wire.memory import Loan
-from spanwise.pipelines.input.service.wire.requests import Message
+from spanwise.pipelines.input.service.wire.requests import ServiceMessage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 _KEY: Final = b"spanwise"
 
 
-class WireError(Message):
+class WireError(ServiceMessage):
     kind: str
     text: str
 
 
-class ReplyFacts(Message):
+class ReplyFacts(ServiceMessage):
     """What a reply says beside its elements."""
 
     ended: bool  #: whether nothing follows

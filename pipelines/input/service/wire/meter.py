@@ -8,7 +8,7 @@ from collections import Counter
 from spanwise.pipelines.input.service.wire.requests import WorkerLoad
 
 
-class Meter:
+class ServerMeter:
     """Counters that the threads of a server share."""
 
     def __init__(self) -> None:

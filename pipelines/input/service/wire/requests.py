@@ -20,20 +20,20 @@ MAX_ROUNDS_AHEAD = 1_024
 """How many rounds of a coordinated read a worker or a consumer holds ahead of the current round."""
 
 
-class Message(BaseModel):
+class ServiceMessage(BaseModel):
     """What one member of a service sends another."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-_Answer = TypeVar("_Answer", bound=Message)
+_Answer = TypeVar("_Answer", bound=ServiceMessage)
 
 
-class Request(Message, Generic[_Answer]):
+class Request(ServiceMessage, Generic[_Answer]):
     """A message that is answered by `Request[Answer]`'s argument."""
 
     kind: ClassVar[str]  #: its name on the wire and in metrics
-    answer: ClassVar[type[Message]]
+    answer: ClassVar[type[ServiceMessage]]
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -43,7 +43,7 @@ class Request(Message, Generic[_Answer]):
             cls.answer = arguments[0]
 
 
-class Done(Message):
+class Done(ServiceMessage):
     """The answer of a request that asks for nothing."""
 
 
@@ -74,7 +74,7 @@ class GetDataset(Request[Done]):
 # Workers.
 
 
-class WorkerLoad(Message):
+class WorkerLoad(ServiceMessage):
     """What a worker has done since it started, and what it holds."""
 
     busy_s: Annotated[float, Field(ge=0)] = 0.0  #: spent on producing elements, over all tasks, without waiting
@@ -84,7 +84,7 @@ class WorkerLoad(Message):
     lent_bytes: Number = 0  #: of shared memory
 
 
-class TaskAssignment(Message):
+class TaskAssignment(ServiceMessage):
     """A task that a worker is to run."""
 
     task: int
@@ -111,14 +111,14 @@ class StartSave(Request[Done]):
     seed: Number  #: for the dataset's ops without a seed
 
 
-class Assignments(Message):
+class Assignments(ServiceMessage):
     """All that a worker is to do."""
 
     tasks: tuple[TaskAssignment, ...]
     saves: tuple[StartSave, ...]
 
 
-class WorkerHeartbeat(Request[Assignments]):
+class Heartbeat(Request[Assignments]):
     """The first one registers the worker."""
 
     kind: ClassVar = "heartbeat"
@@ -132,7 +132,7 @@ class WorkerHeartbeat(Request[Assignments]):
     load: WorkerLoad = WorkerLoad()
 
 
-class SplitRange(Message):
+class SplitRange(ServiceMessage):
     """Splits `first` to `first + count - 1`; none if the source has none left in this repetition."""
 
     first: int
@@ -154,7 +154,7 @@ class TakeSplits(Request[SplitRange]):
 # Consumers.
 
 
-class Membership(Message):
+class Membership(ServiceMessage):
     """A consumer that has joined a job."""
 
     client: int
@@ -181,7 +181,7 @@ class JoinJob(Request[Membership]):
         return self
 
 
-class RoundReport(Message):
+class RoundReport(ServiceMessage):
     """How far a consumer of a coordinated read has come."""
 
     plans: Number  #: that it knows
@@ -189,14 +189,14 @@ class RoundReport(Message):
     agreed: Number  #: it may yield all rounds below
 
 
-class RoundPlan(Message):
+class RoundPlan(ServiceMessage):
     """From round `first` on these tasks serve in turn."""
 
     first: int
     tasks: tuple[int, ...]
 
 
-class JobView(Message):
+class JobView(ServiceMessage):
     """What a consumer can read from, and whether more is to come."""
 
     tasks: tuple[tuple[int, str], ...]  #: each with its worker's address
@@ -229,7 +229,7 @@ class LeaveJob(Request[Done]):
     client: Number
 
 
-class HeldSplits(Message):
+class HeldSplits(ServiceMessage):
     held: tuple[int, ...]
     finished: bool  #: whether the job has no splits left
 
@@ -253,7 +253,7 @@ class WorkerStatus(WorkerLoad):
     bytes_per_s: float
 
 
-class JobStatus(Message):
+class JobStatus(ServiceMessage):
     job: int
     name: str
     dataset: str
@@ -268,7 +268,7 @@ class JobStatus(Message):
     finished: bool
 
 
-class ServiceStatus(Message):
+class ServiceStatus(ServiceMessage):
     """What a dispatcher knows of its service."""
 
     target: str
@@ -285,7 +285,7 @@ class GetStatus(Request[ServiceStatus]):
     kind: ClassVar = "status"
 
 
-class Fetch(Message):
+class Fetch(ServiceMessage):
     """A ticket: elements of a task, or of a split that the client has leased."""
 
     task: Number | None = None
@@ -305,32 +305,32 @@ class Fetch(Message):
 # Saves.
 
 
-class WriteShard(Message):
+class WriteShard(ServiceMessage):
     do: Literal["write"] = "write"
     shard: int
 
 
-class CommitSave(Message):
+class CommitSave(ServiceMessage):
     """All shards are written: these files, in this order, are the snapshot."""
 
     do: Literal["commit"] = "commit"
     chunks: tuple[ChunkRecord, ...]
 
 
-class AbandonSave(Message):
+class AbandonSave(ServiceMessage):
     """The snapshot's folder is to record why the save failed."""
 
     do: Literal["giveup"] = "giveup"
     error: str
 
 
-class WaitForWriters(Message):
+class WaitForWriters(ServiceMessage):
     """Other workers write the remaining shards."""
 
     do: Literal["wait"] = "wait"
 
 
-class LeaveSave(Message):
+class LeaveSave(ServiceMessage):
     """The save is over."""
 
     do: Literal["end"] = "end"
@@ -339,7 +339,7 @@ class LeaveSave(Message):
 SaveStep: TypeAlias = WriteShard | CommitSave | AbandonSave | WaitForWriters | LeaveSave
 
 
-class NextStep(Message):
+class NextStep(ServiceMessage):
     step: Annotated[SaveStep, Field(discriminator="do")]
 
 
@@ -352,7 +352,7 @@ class NextShard(Request[NextStep]):
     worker: Name
 
 
-class Acceptance(Message):
+class Acceptance(ServiceMessage):
     kept: bool  #: whether the shard counts
 
 
@@ -384,7 +384,7 @@ class EndSave(Request[Done]):
     save: Name
 
 
-class SaveProgress(Message):
+class SaveProgress(ServiceMessage):
     going: bool
     written: int  #: shards
 

@@ -15,8 +15,8 @@ from pyarrow import flight
 
 from spanwise.orchestrator.errors import ServiceError, SpanwiseError
 from spanwise.pipelines.input.service.wire.connection import packed_answer, parse_request, to_flight_error
-from spanwise.pipelines.input.service.wire.meter import Meter
-from spanwise.pipelines.input.service.wire.requests import Message
+from spanwise.pipelines.input.service.wire.meter import ServerMeter
+from spanwise.pipelines.input.service.wire.requests import ServiceMessage
 from spanwise.pipelines.input.service.wire.security import Security
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MAX_WAITING: Final = 128
 
-Answer: TypeAlias = "tuple[Message | dict[str, Any], bytes]"
+Answer: TypeAlias = "tuple[ServiceMessage | dict[str, Any], bytes]"
 """What a request is answered with: a record, and bytes that come with it."""
 
 Action: TypeAlias = "tuple[type[BaseModel], Callable[[Any, bytes], Answer]]"
@@ -89,7 +89,7 @@ class WaitingPlaces:
                 self._places.release()
 
 
-class Server(flight.FlightServerBase):
+class FlightServer(flight.FlightServerBase):
     """Answers each kind of action with its function, and tickets with `get`."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Server(flight.FlightServerBase):
         *,
         actions: Mapping[str, Action],
         limit_bytes: int,
-        meter: Meter | None = None,
+        meter: ServerMeter | None = None,
         get: Callable[[bytes], flight.FlightDataStream] | None = None,
     ) -> None:
         security.check_bind(host)
@@ -108,7 +108,7 @@ class Server(flight.FlightServerBase):
         self._actions = actions
         self._limit_bytes = limit_bytes
         self._get = get or _refuse_ticket
-        self._meter = meter or Meter()
+        self._meter = meter or ServerMeter()
         try:
             super().__init__(
                 f"{scheme}://{host}:{port}", middleware={"guard": _TokenCheck(security)}, **security.server_arguments()

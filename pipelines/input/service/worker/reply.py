@@ -12,7 +12,7 @@ from spanwise.pipelines.input.rows import block_bytes
 from spanwise.pipelines.input.service.wire.connection import kind_of
 from spanwise.pipelines.input.service.wire.elements import ReplyFacts, WireError, attach
 from spanwise.pipelines.input.service.wire.memory import Lender, Loan, memory_host
-from spanwise.pipelines.input.service.wire.meter import Meter
+from spanwise.pipelines.input.service.wire.meter import ServerMeter
 from spanwise.pipelines.input.service.wire.requests import Fetch
 from spanwise.pipelines.input.service.worker.runs import BatchRun, count_elements, pack
 from spanwise.pipelines.input.snapshot.encoding import Piece, encoding_of
@@ -32,7 +32,7 @@ class WorkerReply:
 
 
 def stream_of(
-    reply: WorkerReply, spec: ElementSpec, request: Fetch, lender: Lender, meter: Meter, again_s: float = 0.0
+    reply: WorkerReply, spec: ElementSpec, request: Fetch, lender: Lender, meter: ServerMeter, again_s: float = 0.0
 ) -> flight.FlightDataStream:
     """The answer as Flight sends it; RecordBatches are not copied, or once if the client maps this host's memory.
 

@@ -20,8 +20,8 @@ from spanwise.pipelines.input.iterator import DatasetIterator
 from spanwise.pipelines.input.op import Op, Options, assign_seeds
 from spanwise.pipelines.input.rows import in_rows
 from spanwise.pipelines.input.service.sharding.dealing import SplitQueue
-from spanwise.pipelines.input.service.wire.connection import CallCanceled, Connection, UnknownTask
-from spanwise.pipelines.input.service.wire.meter import Meter
+from spanwise.pipelines.input.service.wire.connection import CallCanceled, ServiceConnection, UnknownTask
+from spanwise.pipelines.input.service.wire.meter import ServerMeter
 from spanwise.pipelines.input.service.wire.requests import Fetch, TakeSplits
 from spanwise.pipelines.input.service.worker.buffers import TaskBuffer
 from spanwise.pipelines.input.service.worker.reply import WorkerReply
@@ -37,7 +37,7 @@ _log = logging.getLogger("spanwise.service.worker")
 class WorkerTask:
     """A pass in a thread of its own, and what it has ready."""
 
-    def __init__(self, create_pass: Callable[[], TaskPass], buffer: TaskBuffer, meter: Meter) -> None:
+    def __init__(self, create_pass: Callable[[], TaskPass], buffer: TaskBuffer, meter: ServerMeter) -> None:
         self._create_pass = create_pass
         self._meter = meter
         self._buffer = buffer
@@ -191,7 +191,7 @@ class TaskPass:
 class TakenSplits(SplitQueue):
     """The splits that the dispatcher hands to a task; asks until it is answered."""
 
-    def __init__(self, task: int, dispatcher: Connection) -> None:
+    def __init__(self, task: int, dispatcher: ServiceConnection) -> None:
         self._task = task
         self._dispatcher = dispatcher
         self._lock = threading.Lock()

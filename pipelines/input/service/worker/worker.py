@@ -23,24 +23,24 @@ from spanwise.pipelines.input.service.sharding.splits import cut_to_split, plan_
 from spanwise.pipelines.input.service.sharding.static import cut_to_shard
 from spanwise.pipelines.input.service.wire.config import WorkerConfig
 from spanwise.pipelines.input.service.wire.connection import (
-    Connection,
+    ServiceConnection,
     UnknownTask,
     Unreachable,
     refusing_malformed,
     this_process,
 )
 from spanwise.pipelines.input.service.wire.memory import Lender
-from spanwise.pipelines.input.service.wire.meter import Meter
+from spanwise.pipelines.input.service.wire.meter import ServerMeter
 from spanwise.pipelines.input.service.wire.requests import (
     Assignments,
     Fetch,
     GetDataset,
+    Heartbeat,
     StartSave,
     TaskAssignment,
-    WorkerHeartbeat,
     WorkerLoad,
 )
-from spanwise.pipelines.input.service.wire.server import Server, Serving, WaitingPlaces
+from spanwise.pipelines.input.service.wire.server import FlightServer, Serving, WaitingPlaces
 from spanwise.pipelines.input.service.wire.shipped_graph import unpack_graph
 from spanwise.pipelines.input.service.worker.buffers import RoundLanes, SharedQueue, TaskBuffer, TrainerWindow
 from spanwise.pipelines.input.service.worker.reply import stream_of
@@ -74,9 +74,9 @@ class WorkerServer(Serving):
         self._waiting = WaitingPlaces()
         self._busy = threading.BoundedSemaphore(config.max_requests)
         self._lender = Lender(config.shared_bytes)
-        self._meter = Meter()
-        self._dispatcher = Connection(config.dispatcher_address, config.security)
-        self._server = Server(
+        self._meter = ServerMeter()
+        self._dispatcher = ServiceConnection(config.dispatcher_address, config.security)
+        self._server = FlightServer(
             config.host, config.port, config.security, actions={}, limit_bytes=0, get=self._get, meter=self._meter
         )
         self.address = config.worker_address or f"{config.host}:{self._server.port}"
@@ -129,7 +129,7 @@ class WorkerServer(Serving):
         with self._lock:
             drained = [number for number, task in self._tasks.items() if task.is_drained]
             running = [number for number in self._tasks if number not in drained]
-        request = WorkerHeartbeat(
+        request = Heartbeat(
             worker=self._id,
             address=self.address,
             process=this_process(),

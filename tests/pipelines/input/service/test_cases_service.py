@@ -18,7 +18,7 @@ from spanwise.orchestrator.errors import DatasetError, ServiceError, SettingsErr
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServer
 from spanwise.pipelines.input.service.wire.config import DispatcherConfig
-from spanwise.pipelines.input.service.wire.connection import Connection, this_process
+from spanwise.pipelines.input.service.wire.connection import ServiceConnection, this_process
 from spanwise.pipelines.input.service.wire.security import Security
 from tests.pipelines.input.service.servers import Service, eventually, free_ports, listed
 
@@ -385,7 +385,7 @@ def test_JB_09_unused_jobs_are_forgotten():
 
 
 def jobs(service):
-    return Connection(service.target, Security()).call("status", {})[0]["jobs"]
+    return ServiceConnection(service.target, Security()).call("status", {})[0]["jobs"]
 
 
 def test_JB_10_a_forgotten_name_can_be_used_again():
@@ -401,7 +401,7 @@ def test_JB_11_a_client_that_is_silent_is_dropped():
     """Its next request is refused; one that has a heart may read as slowly as it likes."""
     with Service(1, client_timeout_s=0.3) as service:
         inputs.register_dataset(service.target, inputs.range(3), dataset_id="d")
-        connection = Connection(service.target, Security())
+        connection = ServiceConnection(service.target, Security())
         silent, _ = connection.call("join", {"dataset": "d", "mode": OFF, "name": "", "epoch": "0"})
         look = {"client": silent["client"], "targets": "any", "process": this_process(), "tasks": []}
         with inputs.range(3).distribute(service.target, OFF, max_outstanding_requests=1).iterator() as elements:
@@ -515,7 +515,7 @@ def test_SP_05_repeats(three):
 def test_JR_01_what_was_answered_is_in_the_journal(tmp_path):
     """A copy of the folder, taken right behind an answer, has what the answer told."""
     with Service(0, fault_tolerant_mode=True, work_dir=str(tmp_path / "a")) as service:
-        connection = Connection(service.target, Security())
+        connection = ServiceConnection(service.target, Security())
         inputs.register_dataset(service.target, inputs.range(10), dataset_id="d")
         joined, _ = connection.call("join", {"dataset": "d", "mode": "exactly_once", "name": "j", "epoch": "0"})
         leased, _ = connection.call("lease", {"client": joined["client"], "done": [], "want": 4})
@@ -524,7 +524,7 @@ def test_JR_01_what_was_answered_is_in_the_journal(tmp_path):
         (copy / "journal").write_bytes((tmp_path / "a" / "journal").read_bytes())
 
     with DispatchServer(DispatcherConfig(fault_tolerant_mode=True, work_dir=str(copy))) as again:
-        connection = Connection(again.target, Security())
+        connection = ServiceConnection(again.target, Security())
         after, _ = connection.call("lease", {"client": joined["client"], "done": [], "want": 4})
 
     assert leased["held"] == after["held"] == [0, 1, 2, 3]

@@ -5,7 +5,7 @@ import pytest
 from spanwise.orchestrator.errors import ServiceError
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.service.dispatcher.load import RecentLoad, wanted_workers
-from spanwise.pipelines.input.service.wire.connection import Connection
+from spanwise.pipelines.input.service.wire.connection import ServiceConnection
 from spanwise.pipelines.input.service.wire.requests import WorkerLoad
 from spanwise.pipelines.input.service.wire.security import Security
 from tests.pipelines.input.service.servers import Service, eventually
@@ -60,7 +60,7 @@ def test_a_service_tells_what_it_does():
 def test_errors_are_counted():
     """Those of requests that were understood."""
     with Service(0) as service:
-        connection = Connection(service.target, Security())
+        connection = ServiceConnection(service.target, Security())
         for kind in ("get_dataset", "no such request"):
             with pytest.raises(ServiceError):
                 connection.call(kind, {"dataset": "unknown"})

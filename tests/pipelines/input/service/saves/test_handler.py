@@ -17,22 +17,22 @@ from spanwise.pipelines.input.service.policy import ShardingPolicy
 from spanwise.pipelines.input.service.saves.save import _wait
 from spanwise.pipelines.input.service.saves.state import TakeShard, next_step
 from spanwise.pipelines.input.service.sharding.splits import count_shards, plan_graph, splits_of_shard
-from spanwise.pipelines.input.service.wire.connection import Connection, this_process
+from spanwise.pipelines.input.service.wire.connection import ServiceConnection, this_process
 from spanwise.pipelines.input.service.wire.requests import (
     AbandonSave,
     CommitSave,
     FailSave,
+    Heartbeat,
     KeepShard,
     NextShard,
     PollSave,
     RegisterDataset,
     StartSave,
     WaitForWriters,
-    WorkerHeartbeat,
     WriteShard,
 )
 from spanwise.pipelines.input.service.wire.security import Security
-from spanwise.pipelines.input.snapshot.folder import Folder
+from spanwise.pipelines.input.snapshot.folder import SnapshotFolder
 from spanwise.pipelines.input.snapshot.inventory import collect, snapshots, verify
 from spanwise.pipelines.input.snapshot.state import ChunkRecord
 from spanwise.pipelines.input.snapshot.storage import files_at
@@ -163,9 +163,9 @@ def test_a_dispatcher_that_has_forgotten_the_save(tmp_path):
         inputs.save(inputs.range(10), tmp_path, service.target, wait=False)
         (listing,) = snapshots(files_at(tmp_path))
         service.restart_dispatcher()
-        connection = Connection(service.target, Security())
+        connection = ServiceConnection(service.target, Security())
         with pytest.raises(ServiceError, match="no longer knows the save"):
-            _wait(connection, Folder(files_at(tmp_path), listing.fingerprint), listing.pending.run_id)
+            _wait(connection, SnapshotFolder(files_at(tmp_path), listing.fingerprint), listing.pending.run_id)
         inputs.save(inputs.range(10), tmp_path, service.target, wait=False)
 
 
@@ -255,7 +255,7 @@ def test_a_shard_of_a_lost_worker_is_written_by_another(tmp_path):
     with Service(0) as service:
         inputs.save(inputs.range(100), tmp_path, service.target, wait=False)
         (listing,) = snapshots(files_at(tmp_path))
-        connection = Connection(service.target, Security())
+        connection = ServiceConnection(service.target, Security())
         lost = _arrive(connection, "127.0.0.1:1")
         about = {"save": listing.pending.run_id, "worker": lost}
         assert connection.ask(NextShard(**about))[0].step == WriteShard(shard=0)
@@ -273,7 +273,7 @@ def test_a_shard_of_a_lost_worker_is_written_by_another(tmp_path):
 def _arrive(connection, address):
     """A life of a worker that never does anything."""
     life = secrets.token_hex(4)
-    connection.ask(WorkerHeartbeat(worker=life, address=address, process=this_process(), wait_s=0))
+    connection.ask(Heartbeat(worker=life, address=address, process=this_process(), wait_s=0))
     return life
 
 
@@ -284,7 +284,7 @@ def test_a_dispatcher_that_is_started_again_goes_on(tmp_path):
         (listing,) = snapshots(files_at(tmp_path / "kept"))
         service.restart_dispatcher()
         service.add_worker()
-        connection = Connection(service.target, Security())
+        connection = ServiceConnection(service.target, Security())
         eventually(lambda: not connection.ask(PollSave(save=listing.pending.run_id))[0].going)
 
     assert list(inputs.load(tmp_path / "kept")) == list(range(100))

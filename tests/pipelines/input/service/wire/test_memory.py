@@ -16,7 +16,7 @@ from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.element import Table
 from spanwise.pipelines.input.service.wire import memory
 from spanwise.pipelines.input.service.wire.config import WorkerConfig
-from spanwise.pipelines.input.service.wire.connection import Connection
+from spanwise.pipelines.input.service.wire.connection import ServiceConnection
 from spanwise.pipelines.input.service.wire.memory import LEAST_BYTES, SEGMENTS, Borrower, Lender, NotShared
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.service.worker.worker import WorkerServer
@@ -142,7 +142,7 @@ def answer(service, **terms):
     """What a worker answers to the first ticket of a split."""
     dataset = inputs.register_dataset(service.target, inputs.from_arrow(TABLE))
     ticket = {"split": 0, "dataset": dataset, "client": 1, "number": 0, "limit_bytes": 64 * MIB}
-    worker = Connection(service.workers[0].address, Security())
+    worker = ServiceConnection(service.workers[0].address, Security())
     schema, blocks = worker.fetch(json.dumps({**ticket, **terms}).encode(), 20.0)
     return json.loads(schema.metadata[b"spanwise"]), blocks
 

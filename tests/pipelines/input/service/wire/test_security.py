@@ -17,7 +17,7 @@ from spanwise.orchestrator.errors import ServiceError, SettingsError
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServer
 from spanwise.pipelines.input.service.wire.config import DispatcherConfig, WorkerConfig
-from spanwise.pipelines.input.service.wire.connection import Connection, environment
+from spanwise.pipelines.input.service.wire.connection import ServiceConnection, environment
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.service.wire.shipped_graph import pack_graph, unpack_graph
 from spanwise.pipelines.input.service.worker.worker import WorkerServer
@@ -46,7 +46,7 @@ def test_without_the_token_nothing_is_answered_and_no_code_runs(guarded, shown, 
     with pytest.raises(ServiceError, match="without its token"):
         list(dataset.distribute(dispatcher.target, security=shown))
     with pytest.raises(ServiceError, match="without its token"):
-        Connection(worker.address, shown).fetch(b"{}", 5.0)
+        ServiceConnection(worker.address, shown).fetch(b"{}", 5.0)
     assert not trace.exists()
     assert list(dataset.distribute(dispatcher.target, security=TOKEN)) == [0, 1, 2]
 
@@ -131,7 +131,7 @@ def test_mutual_tls_lets_in_who_has_a_certificate(tmp_path):
         found = list(inputs.range(5).distribute(dispatcher.target, security=client))
         for stranger in (Security(token="t", authority=authority.path), authority.security("old", days=-1)):
             with pytest.raises(ServiceError):
-                Connection(dispatcher.target, stranger).call("status", {})
+                ServiceConnection(dispatcher.target, stranger).call("status", {})
 
     assert dispatcher.target.startswith("grpc+tls://")
     assert found == [0, 1, 2, 3, 4]
@@ -147,7 +147,7 @@ def test_one_certificate_serves_many_addresses_under_a_name(tmp_path):
     ):
         found = list(inputs.range(3).distribute(dispatcher.target, security=server))
         with pytest.raises(ServiceError, match="do not trust each other's certificates"):
-            Connection(dispatcher.target, Security(token="t", authority=authority.path)).call("status", {})
+            ServiceConnection(dispatcher.target, Security(token="t", authority=authority.path)).call("status", {})
 
     assert found == [0, 1, 2]
 
@@ -160,7 +160,7 @@ def test_settings_for_other_machines_hold_the_files_themselves(tmp_path):
         file.unlink()
 
     with DispatchServer(DispatcherConfig(security=carried)) as dispatcher:
-        answer, _ = Connection(dispatcher.target, carried).call("status", {})
+        answer, _ = ServiceConnection(dispatcher.target, carried).call("status", {})
 
     assert answer["workers"] == []
     assert "PRIVATE" not in repr(carried)
@@ -181,8 +181,8 @@ def test_an_expired_certificate_of_a_server_is_refused(tmp_path):
 def test_what_is_too_large_or_malformed_is_refused_and_the_rest_goes_on():
     """Garbage in every place where something arrives from outside."""
     with Service(1, max_message_bytes=10_000) as service:
-        worker = Connection(service.workers[0].address, Security())
-        dispatcher = Connection(service.target, Security())
+        worker = ServiceConnection(service.workers[0].address, Security())
+        dispatcher = ServiceConnection(service.target, Security())
         with pytest.raises(ServiceError, match="at most 10000 are allowed"):
             list(inputs.from_tensors(np.random.default_rng(0).bytes(20_000)).distribute(service.target))
         for header in ({}, {"client": "x"}, {"client": -1}, {"client": 1, "more": 2}):

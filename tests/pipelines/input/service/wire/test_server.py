@@ -5,7 +5,7 @@ import time
 
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.service.wire import server
-from spanwise.pipelines.input.service.wire.connection import Connection, this_process
+from spanwise.pipelines.input.service.wire.connection import ServiceConnection, this_process
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.service.wire.server import WaitingPlaces
 from tests.pipelines.input.service.servers import Service
@@ -29,7 +29,7 @@ def test_who_cannot_wait_at_the_dispatcher_is_answered_at_once(monkeypatch):
     monkeypatch.setattr("spanwise.pipelines.input.service.dispatcher.jobs.POLLS_PER_S", 0.5)
     with Service(0) as service:
         dataset = inputs.register_dataset(service.target, inputs.range(10))
-        connection = Connection(service.target, Security())
+        connection = ServiceConnection(service.target, Security())
         join = {"dataset": dataset, "mode": "off", "name": "", "epoch": "0"}
         client = connection.call("join", join)[0]["client"]
         look = {"client": client, "targets": "any", "process": this_process(), "tasks": []}

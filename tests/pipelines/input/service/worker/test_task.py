@@ -7,7 +7,7 @@ import pytest
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.op import Options
 from spanwise.pipelines.input.service.wire.connection import UnknownTask
-from spanwise.pipelines.input.service.wire.meter import Meter
+from spanwise.pipelines.input.service.wire.meter import ServerMeter
 from spanwise.pipelines.input.service.wire.requests import Fetch
 from spanwise.pipelines.input.service.worker.buffers import SharedQueue
 from spanwise.pipelines.input.service.worker.task import TaskPass, WorkerTask
@@ -15,7 +15,7 @@ from spanwise.pipelines.input.service.worker.task import TaskPass, WorkerTask
 
 @pytest.fixture
 def task():
-    task = WorkerTask(lambda: TaskPass(inputs.range(9).op, Options()), SharedQueue(1 << 20), Meter())
+    task = WorkerTask(lambda: TaskPass(inputs.range(9).op, Options()), SharedQueue(1 << 20), ServerMeter())
     yield task
     task.stop()
 
