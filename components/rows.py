@@ -12,7 +12,7 @@ from spanwise.orchestrator.artifact import Examples
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
 from spanwise.pipelines.input.files import conform, unify_schemas
-from spanwise.pipelines.input.ops.parquet import Parquet, RowGroup, open_parquet, read_footer
+from spanwise.pipelines.input.ops.parquet import Parquet, ParquetRowGroup, open_parquet, read_footer
 
 if TYPE_CHECKING:
     from spanwise.pipelines.input.dataset import Dataset
@@ -122,7 +122,7 @@ class ExamplesFile:
     artifact: Examples
     path: str
     schema: pa.Schema
-    groups: tuple[RowGroup, ...]
+    groups: tuple[ParquetRowGroup, ...]
 
     @property
     def place(self) -> str:

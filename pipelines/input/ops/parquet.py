@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RowGroup:
+class ParquetRowGroup:
     """A row group: where it is and how many rows it has."""
 
     path: str
@@ -31,7 +31,7 @@ class RowGroup:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Parquet(Op):
     paths: tuple[str, ...]
-    groups: tuple[RowGroup, ...] = field(repr=False)
+    groups: tuple[ParquetRowGroup, ...] = field(repr=False)
     schema: pa.Schema = field(repr=False)  #: of all files together
     columns: tuple[str, ...] | None = None  #: those that are read; None for all of them
     filter: pc.Expression | None = None  #: a condition on columns, which need not be among those
@@ -108,7 +108,7 @@ def parquet(
     )
 
 
-def read_footer(path: str) -> tuple[pa.Schema, list[RowGroup]]:
+def read_footer(path: str) -> tuple[pa.Schema, list[ParquetRowGroup]]:
     """The columns of a file, and its row groups that have rows.
 
     Raises:
@@ -116,7 +116,7 @@ def read_footer(path: str) -> tuple[pa.Schema, list[RowGroup]]:
     """
     with open_parquet(path) as file:
         sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-        return file.schema_arrow, [RowGroup(path, number, rows) for number, rows in enumerate(sizes) if rows]
+        return file.schema_arrow, [ParquetRowGroup(path, number, rows) for number, rows in enumerate(sizes) if rows]
 
 
 def open_parquet(path: str) -> pq.ParquetFile:
