@@ -26,11 +26,11 @@ def tables(differences: Differences, names: Mapping[str, str]) -> str:
     )
     return "\n\n".join(
         [
-            _table("Another answer, on purpose", ("Case, or kind of a form", "Reason"), of(differences.differs)),
-            _table("One field of the answer is another, on purpose", ("Form, field", "Reason"), fields),
-            _table("The reference refuses, and we answer", ("Its message has", "Reason"), of(differences.answered)),
-            _table("We refuse, and the reference answers", ("Our message has", "Reason"), of(differences.refused)),
-            _table("Not there yet", ("Form, or kind of a form", "What it waits for"), of(differences.not_yet)),
+            _table("Intentional differences", ("Case, or kind of a form", "Reason"), of(differences.differs)),
+            _table("Intentional differences in one field", ("Form, field", "Reason"), fields),
+            _table("TFX refuses, spanwise answers", ("Its message has", "Reason"), of(differences.answered)),
+            _table("spanwise refuses, TFX answers", ("Our message has", "Reason"), of(differences.refused)),
+            _table("Not implemented", ("Form, or kind of a form", "What it waits for"), of(differences.not_yet)),
         ]
     )
 

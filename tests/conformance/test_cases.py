@@ -247,5 +247,5 @@ def test_the_command_counts_and_fails(tmp_path):
     assert ran.stdout.splitlines() == [
         "ok a date: n",
         "FAILED b date: n -- span: expected 2, found 1",
-        "1 passed, 1 failed, 0 differ on purpose, 0 not yet",
+        "1 passed, 1 failed, 0 differ intentionally, 0 not yet",
     ]
