@@ -1,6 +1,6 @@
-"""Polars' threads: they do not survive a fork, and then whatever needs them waits for ever without a word.
+"""Polars' thread pool: it does not survive a fork, and then whatever needs it hangs silently.
 
-Importing Polars starts none of them, using it does. A process that was forked from one where Polars had been used (a
+Importing Polars starts no threads, using it does. A process that was forked from one where Polars had been used (a
 notebook, a pipeline file that looks at its data) must leave the work to a fresh process.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 
 PATIENCE_S = 2.0
-"""How long a thread pool that is there may take to add two numbers. Too short a wait only costs a fresh process."""
+"""How long a live thread pool may take to add two numbers. Too short a wait only costs a fresh process."""
 
 
-def survived() -> bool:
-    """Whether Polars can be used in this process; asks it, in a thread that may be left waiting."""
+def is_usable() -> bool:
+    """Whether Polars works in this process; tries it in a thread that may be left waiting."""
     import polars as pl
 
     done = threading.Event()

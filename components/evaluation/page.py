@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from spanwise.components.evaluation.measurement import Curves
 from spanwise.components.evaluation.metric import KNOWN
-from spanwise.components.report.page import Cell, Page, escaped
+from spanwise.components.report.page import Cell, ReportPage, escaped
 from spanwise.components.report.plot import Line, Series, histogram, lines
 
 Report: TypeAlias = Mapping[str, object]
@@ -23,7 +23,7 @@ _NAMES = ("model", "baseline")
 
 def page(report: Report, curves: Mapping[str, Curves]) -> str:
     """`report` is what `metrics.json` has."""
-    made = Page(f"Evaluation of {report['model']}")
+    made = ReportPage(f"Evaluation of {report['model']}")
     made.plot("<style>.good { color: var(--c2); }</style>")
     _verdict(made, report)
     _metrics(made, report)
@@ -39,7 +39,7 @@ def page(report: Report, curves: Mapping[str, Curves]) -> str:
     return made.html()
 
 
-def _verdict(made: Page, report: Report) -> None:
+def _verdict(made: ReportPage, report: Report) -> None:
     blessed, reasons = report["blessed"], _list(report["reasons"])
     says, tone = {True: ("Blessed", "--c2"), False: ("Not blessed", "--bad"), None: ("No verdict", "--faint")}[
         None if blessed is None else bool(blessed)
@@ -79,7 +79,7 @@ def _judged(report: Report) -> list[object]:
     return [t for t in _list(report["thresholds"]) if isinstance(t, Mapping) and t["passed"] is not None]
 
 
-def _metrics(made: Page, report: Report) -> None:
+def _metrics(made: ReportPage, report: Report) -> None:
     made.heading("Metrics")
     compared = report["baseline_overall"] is not None
     limits = _limits(report)
@@ -139,7 +139,7 @@ def _direction(name: str) -> int:
 # --- plots --------------------------------------------------------------------------------------------------------
 
 
-def _plots(made: Page, drawn: Sequence[tuple[str, Curves]]) -> None:
+def _plots(made: ReportPage, drawn: Sequence[tuple[str, Curves]]) -> None:
     made.heading("Curves")
     made.legend([role for role, _ in drawn])
     first = drawn[0][1]
@@ -177,7 +177,7 @@ def _calibration(drawn: Sequence[tuple[str, Curves]]) -> str:
     return lines(found, x_label="mean score", y_label="mean label", diagonal=True, limits=limits)
 
 
-def _decisions(made: Page, curves: Curves) -> None:
+def _decisions(made: ReportPage, curves: Curves) -> None:
     made.heading("Decisions by score")
     rows = [
         (f"above {at:g}", f"{share:.1%}", f"{precision:.3f}", f"{recall:.3f}", f"{_f1(precision, recall):.3f}")
@@ -190,7 +190,7 @@ def _f1(precision: float, recall: float) -> float:
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
-def _confusion(made: Page, report: Report) -> None:
+def _confusion(made: ReportPage, report: Report) -> None:
     """Rows by class and what the model said of them."""
     counts = _mapping(report["confusion"] or {}).get(str(report["model"]))
     names = [str(name) for name in _list(report["classes"] or [])]
@@ -210,7 +210,7 @@ def _confusion(made: Page, report: Report) -> None:
 # --- slices -------------------------------------------------------------------------------------------------------
 
 
-def _slices(made: Page, report: Report) -> None:
+def _slices(made: ReportPage, report: Report) -> None:
     slices = [s for s in _list(report["slices"]) if isinstance(s, Mapping)]
     if not slices:
         return

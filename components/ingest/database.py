@@ -1,4 +1,4 @@
-"""Databases: asking one by a driver of Arrow Database Connectivity (ADBC), without letting out what opens it.
+"""Databases: querying one through a driver of Arrow Database Connectivity (ADBC), without revealing its password.
 
 A connection is written as a URL without a password, or as `env:NAME`, the name of an environment variable that holds
 the URL. Only that text is ever recorded, logged or shown; the URL stays in the process that connects.
@@ -33,7 +33,7 @@ _EXAMPLE = "connection='env:WAREHOUSE_URL', with WAREHOUSE_URL=postgresql://user
 
 
 def check_connection(text: str, who: str) -> None:
-    """Refuses what can be no connection, and one that would have its password recorded.
+    """Refuses a text that is no connection, and one whose password would be recorded.
 
     Raises:
         ParameterError: the message does not show the connection, as it may hold a password.
@@ -47,14 +47,14 @@ def check_connection(text: str, who: str) -> None:
         )
     if any(found["secret"] for pattern in _PASSWORDS if (found := pattern.search(text))):
         raise ParameterError(
-            f"{who} has a password in it, which would be kept in the metadata of every run. Put the URL into an "
+            f"{who} has a password in it, which would be stored in the metadata of every run. Put the URL into an "
             f"environment variable and name that: {_EXAMPLE}"
         )
 
 
 @contextmanager
-def connected(connection: str, who: str) -> Iterator[Database]:
-    """A connection, closed afterwards.
+def connect(connection: str, who: str) -> Iterator[Database]:
+    """Opens a connection, which is closed afterwards.
 
     Raises:
         SettingsError: the environment variable is not set.
@@ -65,14 +65,14 @@ def connected(connection: str, who: str) -> Iterator[Database]:
     scheme = cast("re.Match[str]", _SCHEME.match(url))[1]
     driver = _driver(scheme, who)
     database = Database(who=f"{who} ({connection})", scheme=scheme, url=url, driver=driver)
-    with database.translated("cannot be reached"):
+    with database.translate_errors("cannot be reached"):
         # one transaction, so that a pool between us and a PostgreSQL keeps our settings with our query
         opened = driver.connect(_path(url) if scheme == "sqlite" else url, autocommit=not _is_postgresql(scheme))
     try:
         database.connection = opened
         if _is_postgresql(scheme):
             # what a timestamp without a zone means to the server: UTC, as everywhere here
-            with database.translated("refuses to speak of UTC"), opened.cursor() as cursor:
+            with database.translate_errors("refuses to speak of UTC"), opened.cursor() as cursor:
                 cursor.execute("SET TIME ZONE 'UTC'")
         yield database
     finally:
@@ -90,7 +90,7 @@ class Database:
         self._driver = driver
 
     @contextmanager
-    def asked(self, query: Query, span: int, calendar: Calendar) -> Iterator[pa.RecordBatchReader]:
+    def query(self, query: Query, span: int, calendar: Calendar) -> Iterator[pa.RecordBatchReader]:
         """The answer to a query, batch by batch; read it inside the `with`.
 
         PostgreSQL's driver streams an answer (by COPY) only to a query without parameters; with one it holds all of
@@ -99,15 +99,15 @@ class Database:
         Raises:
             UnreadableInput: the database refuses the query, or fails while it answers.
         """
-        with self.translated("refuses the query"), self.connection.cursor() as cursor:
+        with self.translate_errors("refuses the query"), self.connection.cursor() as cursor:
             if _is_postgresql(self.scheme):
-                text, settings = query.with_settings(span, calendar)
+                text, settings = query.bind_settings(span, calendar)
                 for name, value in settings.items():
                     cursor.execute("SELECT set_config($1, $2, true)", (name, value))
                     cursor.fetchall()
                 cursor.execute(text)
             else:
-                text, values = query.bound(span, calendar)
+                text, values = query.bind(span, calendar)
                 given = [_as_text(value) if self.scheme == "sqlite" else value for value in values]
                 cursor.execute(text, given or None)
             yield cursor.fetch_record_batch()
@@ -119,7 +119,7 @@ class Database:
             ParameterError: it gives more than one.
             UnreadableInput: as above.
         """
-        with self.asked(query, span, calendar) as answer:
+        with self.query(query, span, calendar) as answer:
             table = answer.read_all()
         if table.num_columns != 1 or table.num_rows > 1:
             raise ParameterError(
@@ -129,13 +129,13 @@ class Database:
         return table.column(0)[0].as_py() if table.num_rows else None
 
     @contextmanager
-    def translated(self, what: str) -> Iterator[None]:
+    def translate_errors(self, what: str) -> Iterator[None]:
         """The driver's errors as ours, without the password, which some messages quote."""
         try:
             yield
         except self._driver.Error as error:
             # not "from error": its own text would be in the node's log
-            raise UnreadableInput(f"{self.who}: the database {what}: {_scrubbed(str(error), self._url)}") from None
+            raise UnreadableInput(f"{self.who}: the database {what}: {_redact(str(error), self._url)}") from None
 
 
 def _url(connection: str, who: str) -> str:
@@ -163,7 +163,7 @@ def _driver(scheme: str, who: str) -> Any:
     except ImportError as error:
         if scheme in _DRIVERS:
             raise ParameterError(
-                f"{who}: {name} is asked through its ADBC driver, which is not installed: pip install 'spanwise[sql]'"
+                f"{who}: {name} needs its ADBC driver, which is not installed: pip install 'spanwise[sql]'"
             ) from error
         raise ParameterError(
             f"{who}: there is no driver for '{scheme}' databases here. Those of PostgreSQL and SQLite come with "
@@ -192,7 +192,7 @@ def _as_text(value: Value) -> Value:
     return str(value) if isinstance(value, date) else value
 
 
-def _scrubbed(said: str, url: str) -> str:
+def _redact(said: str, url: str) -> str:
     secrets = {url}
     for pattern in _PASSWORDS:
         secrets |= {found["secret"] for found in pattern.finditer(url)}

@@ -69,8 +69,8 @@ class ExampleGen(Component):
 
     def check(self) -> None:
         given: dict[str, object] = dict(self.parameters)
-        self._patterns = _parsed(self.name, given["pattern"], given["patterns"])
-        divided(tuple(self._patterns), given["ratios"])
+        self._patterns = _parse_patterns(self.name, given["pattern"], given["patterns"])
+        choose_splits(tuple(self._patterns), given["ratios"])
         if given["reader"] is not None and given["format"] is not None:
             raise ParameterError(
                 f"{self.name} takes a format or a reader of your own, one of the two, not format={given['format']!r} "
@@ -81,26 +81,26 @@ class ExampleGen(Component):
 
     def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:
         try:
-            block = choose(self._patterns, _listing, run.span)
+            block = choose(self._patterns, _list_files, run.span)
         except SpanNotFound as error:
-            raise SpanNotFound(f"{error}{_counted_from(self._patterns)}") from error
+            raise SpanNotFound(f"{error}{_relative_hint(self._patterns)}") from error
         label = block.calendar.label(block.span)
         if block.strays:
             log.warning(
-                "strays-passed-over",
+                "stray-files-skipped",
                 extra={"node": self.name, "span": label, "count": len(block.strays), "first": block.strays[0]},
             )
         past = history("examples")
         digest = fingerprint_of(block.files)
-        editions = [a for a in past.of_span(block.span) if a.properties.get("version") == block.version]
-        if editions and editions[-1].properties.get("fingerprint") != digest:
+        versions = [a for a in past.of_span(block.span) if a.properties.get("version") == block.version]
+        if versions and versions[-1].properties.get("fingerprint") != digest:
             log.warning(
                 "version-rewritten",
                 extra={
                     "node": self.name,
                     "span": label,
                     "version": block.version,
-                    "reason": f"its files are not those that {editions[-1].name} was made of; write a new version",
+                    "reason": f"its files differ from those of {versions[-1].name}; write a new version",
                 },
             )
         return {
@@ -108,15 +108,15 @@ class ExampleGen(Component):
             "span": block.span,
             "version": block.version,
             "fingerprint": digest,
-            **compared(past, block.span, block.version, digest),
+            **choose_comparison(past, block.span, block.version, digest),
         }
 
     def available(self, spans: Collection[int] | None = None) -> Mapping[int, int | None]:
-        """The newest version of each span that lies ready in every split; of these spans only, when they are named."""
+        """The newest version of each span that is complete in every split; only of the named spans, if any."""
         if spans is not None and len(spans) <= _FEW:
-            found = {s: v for span in spans for s, v in list_spans(self._patterns, _listing, span).spans.items()}
+            found = {s: v for span in spans for s, v in list_spans(self._patterns, _list_files, span).spans.items()}
         else:
-            every = list_spans(self._patterns, _listing).spans
+            every = list_spans(self._patterns, _list_files).spans
             found = {s: v for s, v in every.items() if spans is None or s in spans}
         ready = {
             s: [v for v, splits in versions.items() if len(splits) == len(self._patterns)]
@@ -126,9 +126,9 @@ class ExampleGen(Component):
 
     def mark(self, span: int) -> str:
         """Changes with the names, sizes and times of the files of a span, whichever version they are of."""
-        found = list_spans(self._patterns, _listing, span).spans.get(span, {})
+        found = list_spans(self._patterns, _list_files, span).spans.get(span, {})
         paths = sorted({path for splits in found.values() for files in splits.values() for path in files})
-        return json.dumps([[path, *_written(path)] for path in paths])
+        return json.dumps([[path, *_size_and_time(path)] for path in paths])
 
     def run(
         self,
@@ -154,7 +154,7 @@ class ExampleGen(Component):
         beam_options: Mapping[str, str | int | float | bool] | None = None,
     ) -> None:
         assert rejects is not None, "an output is always given"
-        splits = divided(tuple(self._patterns), ratios)
+        splits = choose_splits(tuple(self._patterns), ratios)
         plan = IngestPlan(
             files={split: tuple(paths) for split, paths in files.items()},
             destination=str(examples.path),
@@ -169,35 +169,37 @@ class ExampleGen(Component):
             runner=beam_runner,
             runner_options=dict(beam_options or {}),
         )
-        report = ingested(plan, compare)
-        describe(examples, report, span=span, version=version, fingerprint=fingerprint, calendar=self.calendar)
+        report = ingest_compared(plan, compare)
+        describe_examples(examples, report, span=span, version=version, fingerprint=fingerprint, calendar=self.calendar)
         if report.new_columns:
-            log.info("new columns since the previous span: %s", ", ".join(report.new_columns))
+            log.info("columns-added: %s", ", ".join(report.new_columns))
         if report.rejected:
             rejects.span, rejects.version, rejects.rows = span, version, report.rejected
             first = report.reject_examples[0]
-            log.warning("%d rows rejected; %s, line %d: %s", report.rejected, first.path, first.line, first.reason)
+            log.warning(
+                "rows-rejected: %d; the first: %s, line %d: %s", report.rejected, first.path, first.line, first.reason
+            )
 
 
-def _parsed(node: str, pattern: object, patterns: object) -> Mapping[str, SpanPattern]:
+def _parse_patterns(node: str, pattern: object, patterns: object) -> Mapping[str, SpanPattern]:
     if (pattern is None) == (patterns is None):
         raise ParameterError(
             f"{node} takes a pattern, or patterns by split, one of the two: "
             "pattern='data/{YYYY}-{MM}-{DD}/*.csv', or patterns={'train': 'train/{SPAN}/*', 'eval': 'eval/{SPAN}/*'}."
         )
     texts = patterns if isinstance(patterns, Mapping) else {_INPUT: pattern}
-    found = {str(split): SpanPattern.parse(_at_home(str(text))) for split, text in texts.items()}
+    found = {str(split): SpanPattern.parse(_expand_home(str(text))) for split, text in texts.items()}
     split_names(tuple(found))
     list_spans(found, lambda _: ())  # refuses patterns that do not count in the same way
     return found
 
 
-def _at_home(text: str) -> str:
+def _expand_home(text: str) -> str:
     return str(Path(text).expanduser()) if text.startswith("~") else text
 
 
-def _written(path: str) -> tuple[int, int]:
-    """How large a file is, and when it was written; one that is gone is neither."""
+def _size_and_time(path: str) -> tuple[int, int]:
+    """The size and modification time of a file; zeros if it is gone."""
     try:
         found = Path(path).stat()
     except OSError:
@@ -205,27 +207,27 @@ def _written(path: str) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def divided(inputs: tuple[str, ...], ratios: object) -> tuple[HashSplit, ...]:
-    """What the rows are divided into; nothing when the input's own splits stay."""
+def choose_splits(inputs: tuple[str, ...], ratios: object) -> tuple[HashSplit, ...]:
+    """The splits that rows are divided into; none if the input's own splits are used."""
     if isinstance(ratios, Mapping):
         return output_splits(inputs, [HashSplit(str(name), weight) for name, weight in ratios.items()])
     return output_splits(inputs) if inputs == (_INPUT,) else ()
 
 
-def _counted_from(patterns: Mapping[str, SpanPattern]) -> str:
+def _relative_hint(patterns: Mapping[str, SpanPattern]) -> str:
     """Where patterns begin that are relative, for the message that nothing matches them; empty when others match."""
     relative = [pattern.text for pattern in patterns.values() if not Path(pattern.text).is_absolute()]
-    if not relative or any(any(_listing(pattern.glob())) for pattern in patterns.values()):
+    if not relative or any(any(_list_files(pattern.glob())) for pattern in patterns.values()):
         return ""  # where there are other spans, the folder is right
-    return f" {relative[0]!r} is looked for from {Path.cwd()}."
+    return f" {relative[0]!r} is relative to {Path.cwd()}."
 
 
-def _listing(pattern: str) -> Sequence[str]:
+def _list_files(pattern: str) -> Sequence[str]:
     found = glob.iglob(pattern, recursive=True)  # noqa: PTH207  keeps the spelling of the pattern, `./` and all
     return [path for path in found if Path(path).is_file()]
 
 
-def compared(past: History, span: int, version: int | None, digest: str | None) -> dict[str, object]:
+def choose_comparison(past: History, span: int, version: int | None, digest: str | None) -> dict[str, object]:
     """The columns that the block's are compared with, and whether it must have all of them or agree on those it has.
 
     They are those of the span before. The oldest span is compared with the one after it, of which it may lack
@@ -251,7 +253,7 @@ def _columns(past: History, span: int) -> object:
     return artifact.properties.get("columns")
 
 
-def ingested(plan: IngestPlan, compare: Literal["all", "shared"]) -> IngestReport:
+def ingest_compared(plan: IngestPlan, compare: Literal["all", "shared"]) -> IngestReport:
     """Ingests, compared with the columns of another span: all of them, or those that both have."""
     from spanwise.components.ingest.ingestion import ingest
 
@@ -268,7 +270,7 @@ def ingested(plan: IngestPlan, compare: Literal["all", "shared"]) -> IngestRepor
     return ingest(replace(plan, previous=tuple(shared.items())))
 
 
-def describe(
+def describe_examples(
     examples: Examples, report: IngestReport, *, span: int, version: int | None, fingerprint: str, calendar: Calendar
 ) -> None:
     """Sets what every Examples says of itself."""

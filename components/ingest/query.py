@@ -1,4 +1,4 @@
-"""Queries: where the span stands in a SQL text, and the values that it is asked with. Pure; speaks to no database.
+"""Queries: where a SQL text refers to the span, and the values that are bound there. Pure; connects to no database.
 
     SELECT * FROM flights WHERE departed >= {SPAN_START} AND departed < {SPAN_END}
 
@@ -36,7 +36,7 @@ _TOKEN = re.compile(
 
 
 @dataclass(frozen=True)
-class Hole:
+class QueryPlaceholder:
     """The place of a value in a query."""
 
     name: str
@@ -47,19 +47,19 @@ class Query:
     """A SQL text with the places of its values."""
 
     text: str  #: as the user wrote it, without a semicolon at its end
-    parts: tuple[str | Hole, ...]
+    parts: tuple[str | QueryPlaceholder, ...]
 
     @classmethod
     def parse(cls, text: str, who: str) -> Query:
         """Reads a query. `who` opens the message of an error.
 
         Raises:
-            ParameterError: it is empty, has a placeholder that there is not, or one inside quotes.
+            ParameterError: it is empty, has an unknown placeholder, or one inside quotes.
         """
         if not text.strip():
             raise ParameterError(f"{who} is empty; write a SELECT, for example: {_EXAMPLE}")
         text = text.rstrip().rstrip(";") + "\n"  # it may be put into brackets, and end with a comment
-        parts: list[str | Hole] = []
+        parts: list[str | QueryPlaceholder] = []
         end = 0
         for token in _TOKEN.finditer(text):
             if token["comment"]:
@@ -69,47 +69,47 @@ class Query:
                 continue
             if token["hole"] not in (*_NAMES, *_TFX):
                 raise ParameterError(f"{who} has no placeholder {token['hole']}; there are {', '.join(_NAMES)}.")
-            parts += [text[end : token.start()], Hole(token["hole"])]
+            parts += [text[end : token.start()], QueryPlaceholder(token["hole"])]
             end = token.end()
         return cls(text, (*parts, text[end:]))
 
     @property
     def has_span(self) -> bool:
-        """Whether it asks for one span; without, everything is span 0."""
-        return any(isinstance(part, Hole) for part in self.parts)
+        """Whether it selects one span; without, all rows are span 0."""
+        return any(isinstance(part, QueryPlaceholder) for part in self.parts)
 
     @property
     def counts_days(self) -> bool:
         """Whether it has one of TFX's placeholders, which are of days."""
-        return any(isinstance(part, Hole) and part.name in _TFX for part in self.parts)
+        return any(isinstance(part, QueryPlaceholder) and part.name in _TFX for part in self.parts)
 
-    def bound(self, span: int, calendar: Calendar) -> tuple[str, tuple[Value, ...]]:
+    def bind(self, span: int, calendar: Calendar) -> tuple[str, tuple[Value, ...]]:
         """The text with `?` for each value, and the values in their order.
 
         Raises:
-            UsageError: the span is no date.
+            UsageError: the span is not a date.
         """
         values = _values(span, calendar) if self.has_span else {}
         text = "".join(part if isinstance(part, str) else "?" for part in self.parts)
-        return text, tuple(values[part.name] for part in self.parts if isinstance(part, Hole))
+        return text, tuple(values[part.name] for part in self.parts if isinstance(part, QueryPlaceholder))
 
-    def with_settings(self, span: int, calendar: Calendar) -> tuple[str, dict[str, str]]:
+    def bind_settings(self, span: int, calendar: Calendar) -> tuple[str, dict[str, str]]:
         """The text, in which each value is read from a setting of the transaction, and the settings. For PostgreSQL.
 
         Raises:
-            UsageError: the span is no date.
+            UsageError: the span is not a date.
         """
         values = _values(span, calendar) if self.has_span else {}
-        used = {part.name for part in self.parts if isinstance(part, Hole)}
+        used = {part.name for part in self.parts if isinstance(part, QueryPlaceholder)}
         read = {name: f"(current_setting('{_setting(name)}')::{_CASTS[type(values[name])]})" for name in used}
         text = "".join(part if isinstance(part, str) else read[part.name] for part in self.parts)
         return text, {_setting(name): str(values[name]) for name in used}
 
-    def filled(self, span: int, calendar: Calendar) -> str:
-        """The text with the values in it, for people to read and to try by hand.
+    def fill(self, span: int, calendar: Calendar) -> str:
+        """The text with the values in it, to read and to try by hand.
 
         Raises:
-            UsageError: the span is no date.
+            UsageError: the span is not a date.
         """
         values = _values(span, calendar) if self.has_span else {}
         return "".join(part if isinstance(part, str) else _literal(values[part.name]) for part in self.parts).rstrip()
@@ -146,8 +146,8 @@ def _refuse_quoted(quoted: str, who: str) -> None:
     inside = [name for name in (*_NAMES, *_TFX) if name in quoted]
     if inside:
         raise ParameterError(
-            f"{who}: {inside[0]} stands inside quotes, where it is nothing but text: {quoted}. Write it without them; "
-            "it is bound as a value of its own, which needs no quotes."
+            f"{who}: {inside[0]} is inside quotes, where it is only text: {quoted}. Remove the quotes; "
+            "it is bound as a value and needs none."
         )
 
 
@@ -168,7 +168,7 @@ def _begin(span: int, calendar: Calendar) -> Value:
         if calendar is Calendar.HOUR:
             return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(hours=span)
     except OverflowError:
-        raise UsageError(f"span {span:,} is no {calendar.value} in the years 1 to 9999. {calendar.hint}") from None
+        raise UsageError(f"span {span:,} is not a {calendar.value} in the years 1 to 9999. {calendar.hint}") from None
     return span
 
 

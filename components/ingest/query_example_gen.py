@@ -1,4 +1,4 @@
-"""QueryExampleGen: asks a database for one span, and publishes its rows as Examples, as ExampleGen does with files."""
+"""QueryExampleGen: publishes the rows that a database has for one span, as ExampleGen does with files."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from spanwise.components.ingest.database import check_connection, connected
-from spanwise.components.ingest.example_gen import ExampleGen, compared, describe, divided, ingested
+from spanwise.components.ingest.database import check_connection, connect
+from spanwise.components.ingest.example_gen import (
+    ExampleGen,
+    choose_comparison,
+    choose_splits,
+    describe_examples,
+    ingest_compared,
+)
 from spanwise.components.ingest.plan import IngestPlan
 from spanwise.components.ingest.query import Query, span_of
 from spanwise.orchestrator.artifact import Examples
@@ -60,29 +66,29 @@ class QueryExampleGen(Component):
         given = self.parameters
         self.calendar = Calendar(given["calendar"])  #: how spans are counted and shown
         self._query = Query.parse(str(given["query"]), f"{self.name}.query")
-        self._newest = self._inquiry("newest_query")
-        self._version = self._inquiry("version_query")
+        self._newest = self._parse_query("newest_query")
+        self._version = self._parse_query("version_query")
         self._check_placeholders()
         check_connection(str(given["connection"]), f"{self.name}.connection")
-        divided(_INPUT, given["ratios"])
+        choose_splits(_INPUT, given["ratios"])
         # nothing but a version tells whether the rows are still the same
         self.cache = self.cache and self._version is not None
 
     def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:
-        span, version = self._asked_for(run), None
+        span, version = self._requested_span(run), None
         if span is None or self._version is not None:
-            with connected(str(self.parameters["connection"]), self.name) as database:
+            with connect(str(self.parameters["connection"]), self.name) as database:
                 span = self._newest_span(database) if span is None else span
                 version = self._version_of(database, span)
-        self._query.bound(span, self.calendar)  # a span that is no date
-        return {"span": span, "version": version, **compared(history("examples"), span, version, None)}
+        self._query.bind(span, self.calendar)  # a span that is no date
+        return {"span": span, "version": version, **choose_comparison(history("examples"), span, version, None)}
 
     def available(self, spans: Collection[int] | None = None) -> Mapping[int, int | None]:
         """The version of each of these spans that the database has; without names, of the newest span it knows of.
 
         Where there is no `version_query`, a span counts as ready: only asking for its rows would tell.
         """
-        with connected(str(self.parameters["connection"]), self.name) as database:
+        with connect(str(self.parameters["connection"]), self.name) as database:
             if spans is None:
                 spans = [] if self._newest is None else [self._newest_span(database)]
             found: dict[int, int | None] = {}
@@ -116,17 +122,19 @@ class QueryExampleGen(Component):
         plan = IngestPlan(
             files={_INPUT[0]: (str(answer),)},
             destination=str(examples.path),
-            ratios={split.name: split.weight for split in divided(_INPUT, ratios)},
+            ratios={split.name: split.weight for split in choose_splits(_INPUT, ratios)},
             split_key=tuple(split_key),
             previous=tuple(previous.items()) if previous is not None else None,
             types=dict(types or {}),
             runner=beam_runner,
             runner_options=dict(beam_options or {}),
         )
-        report = ingested(plan, compare)
-        describe(examples, report, span=span, version=version, fingerprint=fingerprint, calendar=Calendar(calendar))
+        report = ingest_compared(plan, compare)
+        describe_examples(
+            examples, report, span=span, version=version, fingerprint=fingerprint, calendar=Calendar(calendar)
+        )
 
-    def _inquiry(self, name: str) -> Query | None:
+    def _parse_query(self, name: str) -> Query | None:
         text = self.parameters[name]
         return None if text is None else Query.parse(str(text), f"{self.name}.{name}")
 
@@ -145,7 +153,7 @@ class QueryExampleGen(Component):
                 f"'{self.calendar.value}'; write {{SPAN_START}} and {{SPAN_END}} instead."
             )
 
-    def _asked_for(self, run: Run) -> int | None:
+    def _requested_span(self, run: Run) -> int | None:
         """The span to ask for; None: the newest, which the database knows."""
         if not self._query.has_span:
             if run.span is not None:
@@ -187,14 +195,14 @@ class QueryExampleGen(Component):
         from spanwise.components.row_hash import hash_rows
 
         rows, mark, total, mixed = 0, "", 0, 0
-        with connected(connection, self.name) as database:
-            log.info("asking %s: %s", connection, self._query.filled(span, self.calendar))
-            with database.asked(self._query, span, self.calendar) as reader:
+        with connect(connection, self.name) as database:
+            log.info("query-started: %s: %s", connection, self._query.fill(span, self.calendar))
+            with database.query(self._query, span, self.calendar) as reader:
                 self._check_columns(reader.schema)
-                schema = pa.schema([(field.name, _storage(field.type)) for field in reader.schema])
+                schema = pa.schema([(field.name, _storage_type(field.type)) for field in reader.schema])
                 mark = schema.to_string(show_field_metadata=False, show_schema_metadata=False)
-                with pa.OSFile(str(answer), "wb") as sink, pa.ipc.new_file(sink, schema, options=_compressed()) as out:
-                    for batch in _evenly(reader, schema):
+                with pa.OSFile(str(answer), "wb") as sink, pa.ipc.new_file(sink, schema, options=_ipc_options()) as out:
+                    for batch in _rebatch(reader, schema):
                         out.write_batch(batch)
                         hashes = hash_rows(batch)
                         rows += batch.num_rows
@@ -202,8 +210,8 @@ class QueryExampleGen(Component):
                         mixed = (mixed + _sum(hashes * hashes)) % _WORD
         if not rows:
             raise SpanNotFound(
-                f"{self.name}: the query gives no rows for span {self.calendar.label(span)}. Nothing was ingested; "
-                f"what was asked: {self._query.filled(span, self.calendar)}"
+                f"{self.name}: the query returned no rows for span {self.calendar.label(span)}. Nothing was ingested; "
+                f"the query: {self._query.fill(span, self.calendar)}"
             )
         return digest("query answer", mark, rows, total, mixed)
 
@@ -215,20 +223,20 @@ class QueryExampleGen(Component):
             )
 
 
-def _compressed() -> pa.ipc.IpcWriteOptions:
+def _ipc_options() -> pa.ipc.IpcWriteOptions:
     import pyarrow as pa
 
     return pa.ipc.IpcWriteOptions(compression="lz4")
 
 
-def _storage(type_: pa.DataType) -> pa.DataType:
+def _storage_type(type_: pa.DataType) -> pa.DataType:
     """The type without what a database adds to it: JSON and exact numbers are text, a UUID is 16 bytes."""
     import pyarrow as pa
 
     return type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
 
 
-def _evenly(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _rebatch(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows in batches of one size: how the database hands them on must not show in the files."""
     import pyarrow as pa
 
@@ -240,16 +248,16 @@ def _evenly(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.Reco
         while count + rest.num_rows >= _BATCH_ROWS:
             waiting.append(rest.slice(0, _BATCH_ROWS - count))
             rest = rest.slice(_BATCH_ROWS - count)
-            yield _together(waiting, schema)
+            yield _concat(waiting, schema)
             waiting, count = [], 0
         if rest.num_rows:
             waiting.append(rest)
             count += rest.num_rows
     if waiting:
-        yield _together(waiting, schema)
+        yield _concat(waiting, schema)
 
 
-def _together(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+def _concat(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     import pyarrow as pa
 
     (whole,) = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()

@@ -60,7 +60,7 @@ class Cell:
     tone: str = ""  #: "", "text" (left, may wrap), "bad", "warn", "faint", or several with blanks between
 
 
-class Page:
+class ReportPage:
     """A page that is written from top to bottom; every method adds to its end."""
 
     def __init__(self, title: str) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from spanwise.components.statistics.schema import AnomalyCheck, DataSchema, Distance, FeatureSchema, Severity
-from spanwise.components.statistics.span_statistics import FeatureStatistics, SpanStatistics, SplitStatistics
+from spanwise.components.statistics.span_statistics import FeatureStatistics, SpanStatistics, SplitCounts
 from spanwise.orchestrator.errors import InputError, ParameterError
 
 FILE = "anomalies.json"
@@ -106,14 +106,14 @@ def _splits(statistics: SpanStatistics, schema: DataSchema) -> Iterator[Anomaly]
                 yield _anomaly(schema, AnomalyCheck.NEW_COLUMN, name, split.name, message)
 
 
-def _within_known(name: str, split: SplitStatistics, schema: DataSchema) -> bool:
+def _within_known(name: str, split: SplitCounts, schema: DataSchema) -> bool:
     """Whether all that a feature lies in is present with its type, so that its absence is an anomaly of its own."""
     parents = [p for p in schema.features if name.startswith((f"{p}.", f"{p}[]"))]
     return all(p in split.features and split.features[p].type == schema.features[p].type for p in parents)
 
 
 def _feature(
-    feature: FeatureStatistics, wanted: FeatureSchema, split: SplitStatistics, schema: DataSchema
+    feature: FeatureStatistics, wanted: FeatureSchema, split: SplitCounts, schema: DataSchema
 ) -> Iterator[Anomaly]:
     def anomaly(check: AnomalyCheck, message: str, **figures: float | str) -> Anomaly:
         return _anomaly(schema, check, feature.name, split.name, message, **figures)

@@ -242,7 +242,7 @@ class FeatureStatistics:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitStatistics:
+class SplitCounts:
     """What was counted over one split."""
 
     name: str
@@ -292,7 +292,7 @@ class SplitStatistics:
 class SpanStatistics:
     """What was counted over the splits of a span, or of several."""
 
-    splits: Mapping[str, SplitStatistics]
+    splits: Mapping[str, SplitCounts]
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
@@ -304,7 +304,7 @@ class SpanStatistics:
         files = sorted(Path(folder).glob("*.jsonl"))
         if not files:
             raise InputError(f"{folder} has no statistics; give the folder of an artifact that StatisticsGen made.")
-        splits = [SplitStatistics.read(file) for file in files]
+        splits = [SplitCounts.read(file) for file in files]
         return cls(splits={split.name: split for split in splits})
 
     def write(self, folder: Path) -> None:
@@ -317,14 +317,12 @@ class SpanStatistics:
         splits = {}
         for name in dict.fromkeys((*self.splits, *other.splits)):
             mine, theirs = self.splits.get(name), other.splits.get(name)
-            splits[name] = mine.merge(theirs) if mine and theirs else cast("SplitStatistics", mine or theirs)
+            splits[name] = mine.merge(theirs) if mine and theirs else cast("SplitCounts", mine or theirs)
         return replace(self, splits=splits)
 
-    def whole(self) -> SplitStatistics:
+    def whole(self) -> SplitCounts:
         """All splits as one."""
-        return functools.reduce(
-            SplitStatistics.merge, self.splits.values(), SplitStatistics(name="", rows=0, features={})
-        )
+        return functools.reduce(SplitCounts.merge, self.splits.values(), SplitCounts(name="", rows=0, features={}))
 
 
 def merge(statistics: Iterable[SpanStatistics]) -> SpanStatistics:

@@ -21,7 +21,7 @@ from spanwise.orchestrator.errors import UnreadableInput
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spanwise.components.statistics.span_statistics import FeatureStatistics, SpanStatistics, SplitStatistics
+    from spanwise.components.statistics.span_statistics import FeatureStatistics, SpanStatistics, SplitCounts
 
 log = logging.getLogger("spanwise.statistics_gen")
 
@@ -140,12 +140,10 @@ def count_row_group(part: RowGroup) -> Iterator[tuple[tuple[str, str], tuple[Fea
         raise UnreadableInput(f"{part.path}: row group {part.number} cannot be read ({error}).") from error
 
 
-def _split(
-    name: str, schema: pa.Schema, found: Mapping[tuple[str, str], Sequence[FeatureStatistics]]
-) -> SplitStatistics:
+def _split(name: str, schema: pa.Schema, found: Mapping[tuple[str, str], Sequence[FeatureStatistics]]) -> SplitCounts:
     import pyarrow as pa
 
-    from spanwise.components.statistics.span_statistics import SplitStatistics, count_column
+    from spanwise.components.statistics.span_statistics import SplitCounts, count_column
 
     features: dict[str, FeatureStatistics] = {}
     rows = 0
@@ -159,7 +157,7 @@ def _split(
                     f"the column '{feature.in_column}'. Rename one of them."
                 )
             features[feature.name] = feature
-    return SplitStatistics(name=name, rows=rows, features=features)
+    return SplitCounts(name=name, rows=rows, features=features)
 
 
 def _read_footers(folder: Path) -> tuple[pa.Schema, list[tuple[str, int]]]:

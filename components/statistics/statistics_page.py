@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from spanwise.components.report.page import Cell, Page, table
+from spanwise.components.report.page import Cell, ReportPage, table
 from spanwise.components.report.plot import Series, bars, histogram
 from spanwise.components.statistics.span_statistics import (
     FeatureStatistics,
     NumberStatistics,
     SpanStatistics,
-    SplitStatistics,
+    SplitCounts,
     edges_between,
 )
 
@@ -30,19 +30,19 @@ _FAR = 2  # a range so many times that of the middle 99 % is cut to the latter
 
 def page(statistics: SpanStatistics, *, title: str) -> str:
     """One span: its splits beside each other."""
-    document = Page(f"Statistics: {title}")
+    document = ReportPage(f"Statistics: {title}")
     _write(document, statistics.splits)
     return document.html()
 
 
 def compare(left: SpanStatistics, right: SpanStatistics, *, names: tuple[str, str] = ("left", "right")) -> str:
     """Two spans, each with all of its splits together, side by side."""
-    document = Page(f"Statistics: {names[0]} and {names[1]}")
+    document = ReportPage(f"Statistics: {names[0]} and {names[1]}")
     _write(document, {name: s.whole() for name, s in zip(names, (left, right), strict=True)})
     return document.html()
 
 
-def _write(document: Page, splits: Mapping[str, SplitStatistics]) -> None:
+def _write(document: ReportPage, splits: Mapping[str, SplitCounts]) -> None:
     names = list(dict.fromkeys(name for split in splits.values() for name in split.features))
     rows = ", ".join(f"{name} {split.rows:,} rows" for name, split in splits.items())
     document.paragraph(f"{rows}; {len(names):,} features. Heights are shares of the values that are present.")
@@ -51,7 +51,7 @@ def _write(document: Page, splits: Mapping[str, SplitStatistics]) -> None:
     write_features(document, splits, names)
 
 
-def write_features(document: Page, splits: Mapping[str, SplitStatistics], names: Sequence[str]) -> None:
+def write_features(document: ReportPage, splits: Mapping[str, SplitCounts], names: Sequence[str]) -> None:
     """Adds the features of these names, with a colour for each of the splits."""
     document.legend(list(splits))
     for number, name in enumerate(names):

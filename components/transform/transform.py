@@ -167,7 +167,7 @@ def _report(plan: TransformPlan) -> TransformReport:
     """Transforms the window: here, or in a fresh process if Polars did not survive the forks on the way here."""
     from spanwise.components import polars_pool
 
-    if polars_pool.survived():
+    if polars_pool.is_usable():
         from spanwise.components.transform.window_transform import transform_window
 
         return transform_window(plan)
@@ -186,7 +186,7 @@ def _report(plan: TransformPlan) -> TransformReport:
         if isinstance(found, SpanwiseError):
             raise found
         return cast("TransformReport", found)
-    raise NodeFailed("the process that transforms the window died (out of memory?); its last words are in the log.")
+    raise NodeFailed("the process that transforms the window died (out of memory?); its last output is in the log.")
 
 
 def main(asked: str, answered: str) -> None:

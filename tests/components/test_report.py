@@ -8,11 +8,11 @@ from xml.etree import ElementTree as ET
 import pyarrow as pa
 import pytest
 
-from spanwise.components.report import Cell, Line, Page, Series, bars, histogram, lines
+from spanwise.components.report import Cell, Line, ReportPage, Series, bars, histogram, lines
 from spanwise.components.statistics.anomalies import validate
 from spanwise.components.statistics.anomalies_page import page as anomalies_page
 from spanwise.components.statistics.schema import DataSchema, FeatureSchema
-from spanwise.components.statistics.span_statistics import SpanStatistics, SplitStatistics, count_column
+from spanwise.components.statistics.span_statistics import SpanStatistics, SplitCounts, count_column
 from spanwise.components.statistics.statistics_page import PLOTS, compare, page
 
 NASTY = "<script>alert('ü')</script> & \"名\""
@@ -23,7 +23,7 @@ def span(**columns):
     arrays = {name: pa.array(values) for name, values in columns.items()}
     found = {f.name: f for name, values in arrays.items() for f in count_column(name, values)}
     return SpanStatistics(
-        splits={"train": SplitStatistics(name="train", rows=len(next(iter(arrays.values()))), features=found)}
+        splits={"train": SplitCounts(name="train", rows=len(next(iter(arrays.values()))), features=found)}
     )
 
 
@@ -167,7 +167,7 @@ def test_a_histogram_reaches_the_top_where_the_greatest_share_is():
 
 def test_a_page_is_written_from_top_to_bottom():
     """Headings, paragraphs, tables and plots come in the order they were added."""
-    made = Page("Title")
+    made = ReportPage("Title")
     made.heading("First")
     made.paragraph("Then")
     made.table(("", "n"), [("row", Cell("5", "bad"))])

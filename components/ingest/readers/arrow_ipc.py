@@ -93,7 +93,7 @@ def _size(path: str) -> int:
     try:
         return Path(path).stat().st_size
     except OSError as error:
-        raise UnreadableInput(f"{path}: cannot be read ({error.strerror}).") from error
+        raise UnreadableInput(f"{path}: could not be read ({error.strerror}).") from error
 
 
 @contextmanager

@@ -240,7 +240,7 @@ def _open_file(path: str) -> Iterator[IO[bytes]]:
         with Path(path).open("rb") as file:
             yield file
     except OSError as error:
-        raise UnreadableInput(f"{path}: cannot be read ({error.strerror}).") from error
+        raise UnreadableInput(f"{path}: could not be read ({error.strerror}).") from error
     except UnreadableInput:
         raise
     except Exception as error:  # a decoder meets damaged bytes with whatever they lead it to

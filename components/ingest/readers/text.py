@@ -67,7 +67,7 @@ def open_text(path: str, dialect: Dialect) -> Iterator[TextSource]:
                 f"{path}: the {compression_of(path)} compression is damaged or cut short ({error}). "
                 "Copy the file again, and check it at its origin."
             ) from error
-        raise UnreadableInput(f"{path}: cannot be read ({error}).") from error
+        raise UnreadableInput(f"{path}: could not be read ({error}).") from error
 
 
 def read_blocks(

@@ -2,18 +2,28 @@
 
 The messages, field numbers in brackets: Example is features [1]; Features is a map, that is entries [1] of key [1]
 and value [2]; Feature is one of bytes_list [1], float_list [2], int64_list [3]; each list has value [1], the numbers
-packed. A record is read here in the one form that every library writes. One that is put down otherwise, as the wire
-format allows (fields in another order, unpacked, in several pieces, or unknown), is read on its own by `_slow`.
+packed. A record is read here in the one form that every library writes. One in another form that the wire format allows
+(fields in another order, unpacked, in several pieces, or unknown) is read on its own by `tf_example_message`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import pyarrow as pa
+
+from spanwise.components.ingest.readers.tf_example_message import (
+    BYTES,
+    FLOATS,
+    INTS,
+    MORE,
+    VARINT_BYTES,
+    NotAnExample,
+    parse_example,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,17 +33,12 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 _ONE, _TWO = 0x0A, 0x12  # field 1 or 2, of a length that follows
-_BYTES, _FLOATS, _INTS = 1, 2, 3  # the fields of Feature
-_KINDS = {_BYTES: pa.binary(), _FLOATS: pa.float32(), _INTS: pa.int64()}
+_KINDS = {BYTES: pa.binary(), FLOATS: pa.float32(), INTS: pa.int64()}
 _PAD = 16  # bytes after the last record, so that looking ahead needs no check
-_MORE = 0x80
-_VARINT_BYTES = 10
 #: The mask that keeps so many bytes of a word.
 _KEEP = np.array([(1 << 8 * count) - 1 for count in range(9)], dtype=np.uint64)
 #: Beyond this a value is copied on its own; gathering costs eight bytes of index for each byte.
 _LONG_BYTES = 96
-
-Value: TypeAlias = "tuple[int, list[bytes] | list[float] | list[int]]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +138,7 @@ class FeatureRun:
 
 
 def _entries(records: Records, odd: Flags) -> _Entries:
-    """Every entry of every map, found for all records side by side; marks the records that are put down otherwise."""
+    """Every entry of every map, found for all records side by side; marks the records in other forms."""
     data = records.data
     active = np.flatnonzero(records.starts < records.ends)
     at, end = records.starts[active], records.ends[active]
@@ -170,7 +175,7 @@ def _split(data: Bytes, row: Ints, start: Ints, end: Ints, odd: Flags) -> _Entri
     tag = data[value].astype(np.int64)
     kind = np.where(size > 0, tag >> 3, 0)
     list_size, begin, _ = _message(data, value, None)
-    right &= (size == 0) | ((tag & 7 == 2) & (kind >= _BYTES) & (kind <= _INTS) & (begin + list_size == end))  # noqa: PLR2004
+    right &= (size == 0) | ((tag & 7 == 2) & (kind >= BYTES) & (kind <= INTS) & (begin + list_size == end))  # noqa: PLR2004
     begin = np.where(size > 0, np.minimum(begin, end), end)
     odd[row[~right]] = True
     return _Entries(row=row, key=key, key_size=key_size, kind=kind, start=begin, end=end).select(right)
@@ -181,13 +186,13 @@ def _message(data: Bytes, at: Ints, tag: int | None) -> tuple[Ints, Ints, Flags]
     right = np.ones(len(at), dtype=bool) if tag is None else data[at] == tag
     first = data[at + 1].astype(np.int64)
     size, begin = first & 0x7F, at + 2
-    longer = np.flatnonzero(first & _MORE)
+    longer = np.flatnonzero(first & MORE)
     place = 1
     while longer.size:
         byte = data[np.minimum(begin[longer], len(data) - 1)].astype(np.int64)
         size[longer] |= (byte & 0x7F) << (7 * place)
         begin[longer] += 1
-        longer = longer[byte & _MORE != 0]
+        longer = longer[byte & MORE != 0]
         place += 1
         if place > 4:  # noqa: PLR2004 -- 2**35 bytes are more than any record has
             right[longer] = False
@@ -254,7 +259,7 @@ def _run(data: Bytes, entries: _Entries, kind: int, odd: Flags) -> FeatureRun:
     if kind == 0:
         none = np.zeros(len(entries.row), dtype=np.int64)
         return FeatureRun(kind=kind, rows=entries.row, counts=none, values=pa.array([], pa.null()))
-    counts, values = {_BYTES: _bytes, _FLOATS: _floats, _INTS: _whole}[kind](data, entries, odd)
+    counts, values = {BYTES: _bytes, FLOATS: _floats, INTS: _whole}[kind](data, entries, odd)
     return FeatureRun(kind=kind, rows=entries.row, counts=counts, values=values)
 
 
@@ -278,11 +283,11 @@ def _floats(data: Bytes, entries: _Entries, odd: Flags) -> tuple[Ints, pa.Array[
 
 def _whole(data: Bytes, entries: _Entries, odd: Flags) -> tuple[Ints, pa.Array[Any]]:
     start, size = _packed(data, entries, odd)
-    unfinished = (size > 0) & (data[start + size - 1] >= _MORE)  # it would run into the next list
+    unfinished = (size > 0) & (data[start + size - 1] >= MORE)  # it would run into the next list
     odd[entries.row[unfinished]] = True
     size = np.where(unfinished, 0, size)
     raw = data[_places(start, size)]
-    last = raw < _MORE
+    last = raw < MORE
     stops = np.cumsum(size)
     done = np.concatenate(([0], np.cumsum(last)))
     counts = done[stops] - done[stops - size]
@@ -291,7 +296,7 @@ def _whole(data: Bytes, entries: _Entries, odd: Flags) -> tuple[Ints, pa.Array[A
     lengths = ends - begins + 1
     values = raw[begins].astype(np.uint64) & np.uint64(0x7F)
     which = np.flatnonzero(lengths > 1)
-    for place in range(1, _VARINT_BYTES):
+    for place in range(1, VARINT_BYTES):
         values[which] |= (raw[begins[which] + place].astype(np.uint64) & np.uint64(0x7F)) << np.uint64(7 * place)
         which = which[lengths[which] > place + 1]
         if not which.size:
@@ -346,21 +351,17 @@ def _places(start: Ints, count: Ints, step: int = 1) -> Ints:
     return cast("Ints", np.repeat(start, count) + within * step)
 
 
-# --- one record at a time
-
-
-class _NoExample(Exception):
-    """The bytes are no tf.Example."""
+# --- records in other forms
 
 
 def _read_slowly(records: Records, odd: Flags, found: dict[str, list[FeatureRun]]) -> list[int]:
-    """Adds the records that were put down otherwise; returns those that are no tf.Example."""
+    """Adds the records in other forms to the runs; returns those that are no tf.Example."""
     bad = []
     slow: dict[tuple[str, int], list[tuple[int, list[Any]]]] = {}
     for row in np.flatnonzero(odd).tolist():
         try:
-            example = _slow(records.data[records.starts[row] : records.ends[row]].tobytes())
-        except (_NoExample, UnicodeDecodeError, IndexError):
+            example = parse_example(records.data[records.starts[row] : records.ends[row]].tobytes())
+        except (NotAnExample, UnicodeDecodeError, IndexError):
             bad.append(row)
             continue
         for name, (kind, values) in example.items():
@@ -375,96 +376,6 @@ def _read_slowly(records: Records, odd: Flags, found: dict[str, list[FeatureRun]
         )
         found.setdefault(name, []).append(run)
     return bad
-
-
-def _slow(data: bytes) -> dict[str, Value]:
-    example: dict[str, Value] = {}
-    for number, features_ in _fields(data):
-        for inner, entry in _fields(features_) if number == 1 and isinstance(features_, bytes) else ():
-            if inner == 1 and isinstance(entry, bytes):
-                name, value = b"", b""
-                for field, content in _fields(entry):
-                    if isinstance(content, bytes) and field in (1, 2):
-                        # the pieces of a message are merged, which is the same as reading them after one another
-                        name, value = (content, value) if field == 1 else (name, value + content)
-                example[name.decode()] = _slow_feature(value)
-    return example
-
-
-def _slow_feature(data: bytes) -> Value:
-    kind = 0
-    content = b""
-    for number, value in _fields(data):
-        if number in _KINDS and isinstance(value, bytes):
-            content = content + value if number == kind else value
-            kind = number
-    values: list[Any] = []
-    for number, value in _fields(content, floats=kind == _FLOATS):
-        if number == 1:
-            values += _slow_values(kind, value)
-    return kind, values
-
-
-def _slow_values(kind: int, value: bytes | float) -> list[Any]:
-    """The values that stand there; none if they are written as those of another kind, which counts as unknown."""
-    if kind == _BYTES:
-        return [value] if isinstance(value, bytes) else []
-    if kind == _FLOATS and isinstance(value, bytes):
-        if len(value) % 4:
-            raise _NoExample
-        return list(np.frombuffer(value, "<f4").tolist())
-    if kind == _FLOATS:
-        return [value] if isinstance(value, float) else []
-    if isinstance(value, bytes):
-        numbers, at = [], 0
-        while at < len(value):
-            number, at = _varint(value, at)
-            numbers.append(_signed(number))
-        return numbers
-    return [_signed(value)] if isinstance(value, int) else []
-
-
-def _fields(data: bytes, *, floats: bool = False) -> list[tuple[int, bytes | int | float]]:
-    """Number and content of each field of a message; of a fixed-size number only if it is a float."""
-    found: list[tuple[int, bytes | int | float]] = []
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        number, wire = tag >> 3, tag & 7
-        if number == 0:
-            raise _NoExample
-        if wire == 0:
-            value, at = _varint(data, at)
-            found.append((number, value))
-        elif wire == 2:  # noqa: PLR2004 -- a length follows
-            size, at = _varint(data, at)
-            found.append((number, data[at : at + size]))
-            at += size
-        elif wire in (1, 5):
-            size = 8 if wire == 1 else 4
-            if floats and wire == 5:  # noqa: PLR2004 -- four bytes
-                found.append((number, float(np.frombuffer(data[at : at + size].ljust(4, b"\0"), "<f4")[0])))
-            at += size
-        else:
-            raise _NoExample
-        if at > len(data):
-            raise _NoExample
-    return found
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for place in range(_VARINT_BYTES):
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << (7 * place)
-        if byte < _MORE:
-            return value & 0xFFFFFFFFFFFFFFFF, at
-    raise _NoExample
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
 
 
 # --- together

@@ -381,7 +381,7 @@ def _size(path: str) -> int:
     try:
         return Path(path).stat().st_size
     except OSError as error:
-        raise UnreadableInput(f"{path}: cannot be read ({error.strerror}).") from error
+        raise UnreadableInput(f"{path}: could not be read ({error.strerror}).") from error
 
 
 @contextmanager
@@ -395,7 +395,7 @@ def _open_file(path: str) -> Iterator[RecordSource]:
             zipped = head[:2] == b"\x1f\x8b" or (head[:1] == b"\x78" and int.from_bytes(head[:2], "big") % 31 == 0)
             yield CompressedRecords(file, path) if zipped and not plain else PlainRecords(file)
     except OSError as error:
-        raise UnreadableInput(f"{path}: cannot be read ({error.strerror}).") from error
+        raise UnreadableInput(f"{path}: could not be read ({error.strerror}).") from error
     except zlib.error as error:
         raise UnreadableInput(
             f"{path}: the compression is damaged ({error}). Copy the file again, and check it at its origin."

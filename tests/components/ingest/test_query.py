@@ -29,21 +29,21 @@ def test_values_fit_the_calendar(calendar, span, values):
     """Days are dates, hours are instants in UTC, numbers are numbers; the end is where the next span begins."""
     query = Query.parse("SELECT * FROM t WHERE a >= {SPAN_START} AND a < {SPAN_END} AND s = {SPAN}", "q")
 
-    assert query.bound(span, calendar) == ("SELECT * FROM t WHERE a >= ? AND a < ? AND s = ?\n", values)
+    assert query.bind(span, calendar) == ("SELECT * FROM t WHERE a >= ? AND a < ? AND s = ?\n", values)
 
 
 def test_a_placeholder_may_stand_twice():
     """Its value is given as often as it stands there."""
     query = Query.parse("SELECT {SPAN}, {SPAN_END}, {SPAN};", "q")
 
-    assert query.bound(7, Calendar.NUMBER) == ("SELECT ?, ?, ?\n", (7, 8, 7))
+    assert query.bind(7, Calendar.NUMBER) == ("SELECT ?, ?, ?\n", (7, 8, 7))
 
 
 def test_values_may_be_read_from_settings():
     """Where a parameter would keep an answer from streaming, the text reads typed settings, which are bound."""
     query = Query.parse("SELECT {SPAN}, {SPAN_START} -- both", "q")
 
-    assert query.with_settings(DAY, Calendar.DAY) == (
+    assert query.bind_settings(DAY, Calendar.DAY) == (
         "SELECT (current_setting('spanwise.span')::bigint), (current_setting('spanwise.span_start')::date) -- both\n",
         {"spanwise.span": str(DAY), "spanwise.span_start": "2013-01-05"},
     )
@@ -53,15 +53,15 @@ def test_the_placeholders_of_tfx_are_understood():
     """Seconds since 1970 in UTC, and the date as a text of digits."""
     query = Query.parse("SELECT @span_begin_timestamp, @span_end_timestamp, @span_yyyymmdd_utc", "q")
 
-    assert query.bound(2, Calendar.DAY)[1] == (172800, 259200, "19700103")
-    assert query.filled(2, Calendar.DAY) == "SELECT 172800, 259200, '19700103'"
+    assert query.bind(2, Calendar.DAY)[1] == (172800, 259200, "19700103")
+    assert query.fill(2, Calendar.DAY) == "SELECT 172800, 259200, '19700103'"
 
 
 def test_the_filled_text_is_for_people():
     """It can be pasted into a console."""
     query = Query.parse("SELECT * FROM t WHERE d >= {SPAN_START} AND s = {SPAN}", "q")
 
-    assert query.filled(DAY, Calendar.DAY) == f"SELECT * FROM t WHERE d >= '2013-01-05' AND s = {DAY}"
+    assert query.fill(DAY, Calendar.DAY) == f"SELECT * FROM t WHERE d >= '2013-01-05' AND s = {DAY}"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_other_braces_and_comments_are_left_alone(text):
     query = Query.parse(text, "q")
 
     assert not query.has_span
-    assert query.bound(0, Calendar.NUMBER) == (f"{text}\n", ())
+    assert query.bind(0, Calendar.NUMBER) == (f"{text}\n", ())
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_query_that_cannot_be_meant_is_refused(text, said):
 def test_a_span_that_is_no_date_is_refused():
     """A day beyond the year 9999 is told as such."""
     with pytest.raises(UsageError, match="is no day in the years 1 to 9999"):
-        Query.parse("SELECT {SPAN_START}", "q").bound(20130105, Calendar.DAY)
+        Query.parse("SELECT {SPAN_START}", "q").bind(20130105, Calendar.DAY)
 
 
 @pytest.mark.parametrize(

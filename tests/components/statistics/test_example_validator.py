@@ -19,7 +19,7 @@ from spanwise.components.statistics.anomalies import (
     write,
 )
 from spanwise.components.statistics.schema import AnomalyCheck, DataSchema, FeatureSchema, Severity
-from spanwise.components.statistics.span_statistics import SpanStatistics, SplitStatistics, count_column
+from spanwise.components.statistics.span_statistics import SpanStatistics, SplitCounts, count_column
 from spanwise.orchestrator import Component, Input, InputError, Output, ParameterError, Report, Schema, State, past
 from spanwise.orchestrator import Examples as ExamplesArtifact
 from spanwise.resolvers import Latest, Previous
@@ -31,7 +31,7 @@ def split(name="train", **columns):
     """Statistics of one split with these columns."""
     arrays = {column: pa.array(values) for column, values in columns.items()}
     found = {f.name: f for column, values in arrays.items() for f in count_column(column, values)}
-    return SplitStatistics(name=name, rows=max(map(len, arrays.values()), default=0), features=found)
+    return SplitCounts(name=name, rows=max(map(len, arrays.values()), default=0), features=found)
 
 
 def span(*splits, **columns):

@@ -10,7 +10,7 @@ from spanwise.components import Importer, SchemaGen, StatisticsGen
 from spanwise.components.statistics.anomalies import validate
 from spanwise.components.statistics.schema import DataSchema, Distance, FeatureSchema
 from spanwise.components.statistics.schema_gen import infer
-from spanwise.components.statistics.span_statistics import SpanStatistics, SplitStatistics, count_column
+from spanwise.components.statistics.span_statistics import SpanStatistics, SplitCounts, count_column
 from spanwise.orchestrator import Schema, State, past
 from spanwise.resolvers import Latest
 from tests.components.day import Day
@@ -21,7 +21,7 @@ def statistics(**columns):
     """Statistics of one split with these columns."""
     found = {f.name: f for name, values in columns.items() for f in count_column(name, pa.array(values))}
     return SpanStatistics(
-        splits={"train": SplitStatistics(name="train", rows=len(next(iter(columns.values()))), features=found)}
+        splits={"train": SplitCounts(name="train", rows=len(next(iter(columns.values()))), features=found)}
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from spanwise.components.statistics.span_statistics import (
     NumberStatistics,
     SpanStatistics,
-    SplitStatistics,
+    SplitCounts,
     count_column,
     format_value,
     merge,
@@ -37,9 +37,7 @@ def statistics(**columns):
     found = {name: count_column(name, values) for name, values in columns.items()}
     rows = len(next(iter(columns.values())))
     return SpanStatistics(
-        splits={
-            "train": SplitStatistics(name="train", rows=rows, features={f.name: f for c in found.values() for f in c})
-        }
+        splits={"train": SplitCounts(name="train", rows=rows, features={f.name: f for c in found.values() for f in c})}
     )
 
 

@@ -508,11 +508,20 @@ def test_bad_files_and_windows_are_told(windows):
 
 
 @pytest.mark.slow
+def one_phase(columns):
+    return {
+        "distance": scale_to_z_score(columns["distance"]),
+        "hour": bucketize(columns["hour"], 4),
+        "carrier": vocabulary(columns["carrier"], top_k=2),
+        "length": columns["carrier"].str.len_chars() / analyze(Longest(), columns["carrier"]),
+    }
+
+
 def test_several_processes_give_the_same_bytes(windows):
     """A Beam runner with worker processes gives the graph and examples of the embedded one, to the byte."""
     days = [windows.span(span) for span in (1, 2, 3)]
     options = {"direct_running_mode": "multi_processing", "direct_num_workers": 2}
-    alone, together = windows.plan(days), windows.plan(days, runner_options=options)
+    alone, together = windows.plan(days, one_phase), windows.plan(days, one_phase, runner_options=options)
 
     transform_window(alone)
     transform_window(together)

@@ -22,7 +22,7 @@ def ask(given: Mapping[str, Any]) -> dict[str, Any]:
         "span": prepared["span"],
         "version": prepared["version"],
         "fingerprint": prepared.get("fingerprint"),
-        "query": Query.parse(given["query"], "query").filled(prepared["span"], Calendar.DAY),
+        "query": Query.parse(given["query"], "query").fill(prepared["span"], Calendar.DAY),
     }
 
 
