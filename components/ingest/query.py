@@ -68,7 +68,9 @@ class Query:
                 _refuse_quoted(token["quoted"], who)
                 continue
             if token["hole"] not in (*_NAMES, *_TFX):
-                raise ParameterError(f"{who} has no placeholder {token['hole']}; there are {', '.join(_NAMES)}.")
+                raise ParameterError(
+                    f"{who} does not support the placeholder {token['hole']}; supported are {', '.join(_NAMES)}."
+                )
             parts += [text[end : token.start()], QueryPlaceholder(token["hole"])]
             end = token.end()
         return cls(text, (*parts, text[end:]))

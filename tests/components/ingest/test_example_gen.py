@@ -158,7 +158,7 @@ def test_strays_are_told_and_passed_over(field, caplog):
     execution = field.ingest()
 
     assert properties(execution)["span"] == 1
-    (warning,) = [r for r in caplog.records if r.message == "strays-passed-over"]
+    (warning,) = [r for r in caplog.records if r.message == "stray-files-skipped"]
     assert (warning.count, warning.first) == (1, str(field.data / "latest/v1/a.csv"))
 
 
@@ -328,7 +328,7 @@ def test_where_nothing_is_found_at_all_it_is_said_where_paths_begin(field, monke
     monkeypatch.chdir(field.data.parent)
     ended = field.bench.run(ExampleGen(pattern="data/{SPAN}/v{VERSION}/*.csv"), span=9).executions["ExampleGen"]
 
-    assert (f"is looked for from {field.data.parent}." in ended.error) is told
+    assert (f"is relative to {field.data.parent}." in ended.error) is told
 
 
 def test_beam_does_not_chatter(field):

@@ -86,10 +86,10 @@ def test_other_braces_and_comments_are_left_alone(text):
     ("text", "said"),
     [
         ("", "q is empty"),
-        ("SELECT {SPAN_STRAT}", r"q has no placeholder \{SPAN_STRAT\}; there are \{SPAN_START\}"),
-        ("SELECT @span_begin", "q has no placeholder @span_begin"),
-        ("SELECT * FROM t WHERE d = '{SPAN_START}'", r"\{SPAN_START\} stands inside quotes"),
-        ("SELECT 'x @span_yyyymmdd_utc'", "@span_yyyymmdd_utc stands inside quotes"),
+        ("SELECT {SPAN_STRAT}", r"q does not support the placeholder \{SPAN_STRAT\}; supported are \{SPAN_START\}"),
+        ("SELECT @span_begin", "q does not support the placeholder @span_begin"),
+        ("SELECT * FROM t WHERE d = '{SPAN_START}'", r"\{SPAN_START\} is inside quotes"),
+        ("SELECT 'x @span_yyyymmdd_utc'", "@span_yyyymmdd_utc is inside quotes"),
     ],
 )
 def test_a_query_that_cannot_be_meant_is_refused(text, said):
@@ -100,7 +100,7 @@ def test_a_query_that_cannot_be_meant_is_refused(text, said):
 
 def test_a_span_that_is_no_date_is_refused():
     """A day beyond the year 9999 is told as such."""
-    with pytest.raises(UsageError, match="is no day in the years 1 to 9999"):
+    with pytest.raises(UsageError, match="is not a day in the years 1 to 9999"):
         Query.parse("SELECT {SPAN_START}", "q").bind(20130105, Calendar.DAY)
 
 

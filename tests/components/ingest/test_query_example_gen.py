@@ -216,7 +216,7 @@ def test_no_rows_are_an_error(database, asks):
     """A day without rows is told with what was asked, and nothing is ingested."""
     failed = asks(DAY + 1)
 
-    assert "the query gives no rows for span 2013-01-06" in failed.error
+    assert "the query returned no rows for span 2013-01-06" in failed.error
     assert "at >= '2013-01-06' AND at < '2013-01-07'" in failed.error
     assert not failed.outputs
 
@@ -309,7 +309,7 @@ def test_a_connection_that_cannot_be_made_is_told(asks, monkeypatch, variable, s
         ({"connection": "postgresql://u:sekret@host/x"}, "has a password in it"),
         ({"connection": "postgresql://host/x?user=u&password=sekret"}, "has a password in it"),
         ({"connection": "rides.db"}, "is neither a URL"),
-        ({"query": "SELECT '{SPAN}'"}, "stands inside quotes"),
+        ({"query": "SELECT '{SPAN}'"}, "is inside quotes"),
         ({"newest_query": "SELECT {SPAN}"}, "newest_query finds the newest span, so it has no placeholder"),
         ({"query": "SELECT 1", "newest_query": "SELECT 1"}, "has no placeholder such as"),
         ({"query": "SELECT @span_begin_timestamp", "calendar": "hour"}, "placeholders of TFX, which are of days"),
