@@ -178,8 +178,8 @@ def _listed(kind: type[Artifact]) -> str:
     return ", ".join(properties_of(kind)) or "none"
 
 
-class Rows(Artifact):
-    """Rows of one span, as Parquet files in one folder `Split-<name>` per split: what such kinds have in common."""
+class SpanRows(Artifact):
+    """Rows of one span, as Parquet files in one folder `Split-<name>` per split; the base of kinds that hold rows."""
 
     span: int
     version: int | None  #: None when the input has no versions
@@ -195,7 +195,7 @@ class Rows(Artifact):
         return self.path / f"Split-{name}"
 
 
-class Examples(Rows):
+class Examples(SpanRows):
     """What models learn from."""
 
     fingerprint: str | None  #: of the input files, by name, size and content
@@ -277,7 +277,7 @@ class InfraBlessing(Artifact):
     reasons: list[str] | None  #: what went wrong
 
 
-class InferenceResult(Rows):
+class InferenceResult(SpanRows):
     """What a model says of the rows of one span."""
 
     model: str  #: artifact name of the model

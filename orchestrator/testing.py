@@ -29,7 +29,7 @@ from spanwise.orchestrator.run_request import Event, RunOutcome, RunRequest
 from spanwise.orchestrator.runner import run
 from spanwise.orchestrator.store import MemoryStore, Store
 
-__all__ = ["FakeClock", "Lake", "MemoryStore", "Ran", "Trial"]
+__all__ = ["FakeClock", "Lake", "MemoryStore", "Trial", "TrialRun"]
 
 _PATTERN = {
     Calendar.NUMBER: "{SPAN}/v{VERSION}/*.csv",
@@ -100,7 +100,7 @@ class Lake:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ran:
+class TrialRun:
     """What became of a run, and words to ask for it."""
 
     outcome: RunOutcome
@@ -141,7 +141,7 @@ class Trial:
         self.store = MemoryStore() if store is None else store
         self.clock = clock
 
-    def run(self, pipeline: Pipeline, request: RunRequest | None = None, *, span: int | None = None) -> Ran:
+    def run(self, pipeline: Pipeline, request: RunRequest | None = None, *, span: int | None = None) -> TrialRun:
         """Runs the pipeline, or the part that `request` selects, and waits for it; raises what the runner raises."""
         asked = request or RunRequest()
         events: list[Event] = []
@@ -155,4 +155,4 @@ class Trial:
                 observe=events.append,
                 clock=self.clock,
             )
-        return Ran(outcome=outcome, events=tuple(events))
+        return TrialRun(outcome=outcome, events=tuple(events))

@@ -1,4 +1,4 @@
-"""Which artifacts of past runs a run reads."""
+"""Resolvers: which artifacts of past runs a run reads."""
 
 from spanwise.resolvers.fixed import Fixed
 from spanwise.resolvers.latest import Latest, LatestBlessed

@@ -1,4 +1,4 @@
-"""Fixed choices: the spans or the artifact that the pipeline names, whatever has come since."""
+"""Fixed choices: the spans or the artifact that the pipeline names, whatever was published since."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spanwise.orchestrator import (
     Resolver,
     WindowIncomplete,
 )
-from spanwise.resolvers.rolling_window import calendar_of, written
+from spanwise.resolvers.rolling_window import calendar_of, format_parameter, parse_parameter
 
 
 class Fixed(Resolver):
@@ -35,14 +35,14 @@ class Fixed(Resolver):
     ) -> None:
         super().__init__(source, name=name, after=after, many=artifact is None)
         if (artifact is None) is (first is None or last is None):
-            raise ParameterError(f"{self.name} takes the spans first= and last=, or artifact=, and not both.")
+            raise ParameterError(f"{self.name} takes either first= and last=, or artifact=.")
         self.calendar = calendar_of(source)
-        self.first = self.calendar.parse(first) if isinstance(first, str) else first
-        self.last = self.calendar.parse(last) if isinstance(last, str) else last
+        self.first = parse_parameter(self.calendar, first)
+        self.last = parse_parameter(self.calendar, last)
         self.artifact = artifact
         self.parameters = {
-            "first": written(self.calendar, self.first),
-            "last": written(self.calendar, self.last),
+            "first": format_parameter(self.calendar, self.first),
+            "last": format_parameter(self.calendar, self.last),
             "artifact": artifact,
         }
 
@@ -50,7 +50,7 @@ class Fixed(Resolver):
         if self.artifact is not None:
             found = history.store.artifact(self.artifact)
             if not found.name.startswith(f"{history.address}/"):
-                raise ResolutionError(f"{self.name} names {self.artifact}, which is none of {self.source!r}.")
+                raise ResolutionError(f"{self.name} names {self.artifact}, which is not on {self.source!r}.")
             return (found,)
         assert self.first is not None
         assert self.last is not None
@@ -59,6 +59,6 @@ class Fixed(Resolver):
         if missing or not chosen:
             raise WindowIncomplete(
                 f"{self.name} wants the spans {self.calendar.label(self.first)} to {self.calendar.label(self.last)} of "
-                f"{self.source!r}; missing: {', '.join(missing) or 'all, since the range is empty'}."
+                f"{self.source!r}; missing: {', '.join(missing) or 'all, because the range is empty'}."
             )
         return [artifact for artifact in chosen.values() if artifact is not None]

@@ -1,6 +1,6 @@
-"""The latest: the newest artifact of a channel, or the newest that was blessed.
+"""Latest artifacts: the newest of a channel, or the newest blessed one.
 
-Neither ever means what this very run has made (law 8), so a baseline is not compared with itself.
+Neither ever means what this run itself has made (law 8), so that a baseline is not compared with itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from spanwise.orchestrator import Artifact, Channel, History, Node, Resolver
 class Latest(Resolver):
     """The newest artifact, or none: of a kind with spans, the newest version of the highest span.
 
-    To start a trainer from the newest model of an earlier run, choose from the past:
+    To start a trainer from the newest model of an earlier run:
     `Latest(past("Trainer", "model", Model))["model"]`.
     """
 
@@ -26,7 +26,7 @@ class Latest(Resolver):
 
 
 class LatestBlessed(Resolver):
-    """The newest artifact that was blessed, or none. A blessing never goes away; a later, older one does not win.
+    """The newest blessed artifact, or none. A blessing is permanent; blessing an older one later has no effect.
 
     Both rules are those of TFX's LatestBlessedModelStrategy.
     """

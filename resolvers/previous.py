@@ -1,4 +1,4 @@
-"""The previous: what was published for the span before this run's own."""
+"""Previous spans: what was published for the span before the one that this run makes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from spanwise.orchestrator import Artifact, Channel, History, PipelineError, Res
 
 
 class Previous(Resolver):
-    """The newest version of the highest span below the span that this run has made, or none.
+    """The newest version of the highest span below the one that this run has made, or none.
 
-    A run that backfills an old span is so compared with the span before that one, not with the newest there is:
+    So a backfill of an old span is compared with the span before it, not with the newest:
     `Previous(statistics["statistics"])["statistics"]`.
     """
 
@@ -18,7 +18,7 @@ class Previous(Resolver):
         super().__init__(source, name=name, many=False, optional=True)
         if source.producer is None:
             raise PipelineError(
-                f"{self.name} goes by the span that this run makes, and past channels make none; give it the node's "
+                f"{self.name} needs the span that this run makes, but past channels make none; pass the node's "
                 f"own channel: {source.node.lower()}[{source.key!r}]."
             )
 

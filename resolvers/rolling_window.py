@@ -1,6 +1,6 @@
-"""Rolling windows: which spans a run learns from (law 5).
+"""Rolling windows: which spans a run trains on (law 5).
 
-`RollingWindow` counts span numbers, so a gap shows. `LatestSpans` counts spans that exist, whatever lies between.
+`RollingWindow` counts span numbers, so a gap shows. `LatestSpans` counts existing spans, whatever the gaps.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from spanwise.orchestrator import (
 from spanwise.orchestrator.run import as_typed
 from spanwise.resolvers import spans
 
-_NAMED = 5  # more missing spans than this are summed up in a message
+_MOST_LABELS = 5  # in a message
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowSpan:
-    """What a window says of one span that it wants."""
+    """One span that a window wants, and what was published for it."""
 
     span: int
     label: str
-    chosen: Artifact | None  #: the newest version; None when nothing was published for the span
-    superseded: tuple[Artifact, ...] = ()  #: what was published for it before, oldest first
+    chosen: Artifact | None  #: the newest version; None when there is none
+    superseded: tuple[Artifact, ...] = ()  #: earlier versions, oldest first
 
 
 class RollingWindow(Resolver):
     """The newest version of each of the `size` spans that end at the newest span.
 
-    A backfilled old span does not move the window (RFC, Version Handling): it ends at the highest span there is, or
-    at the span `at`. Before `since` there is no history, so the first days of a pipeline have shorter windows.
-    Ids advance by `step`; up to `missing` spans may be absent, and then are left out.
+    A backfill of an old span does not move the window (RFC, Version Handling): it ends at the highest span, or at the
+    span `at`. It never reaches back before `since`, so the first days of a pipeline have shorter windows. Spans advance
+    by `step`; up to `missing` of them may be absent and are then left out.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class RollingWindow(Resolver):
         _refuse_below(self.name, "missing", missing, 0)
         self.calendar = calendar_of(source)
         self.size, self.step, self.missing = size, step, missing
-        self.since = _span(self.calendar, since)
-        self.at = _span(self.calendar, at)
+        self.since = parse_parameter(self.calendar, since)
+        self.at = parse_parameter(self.calendar, at)
         self.parameters = {
             "size": size,
-            "since": written(self.calendar, self.since),
+            "since": format_parameter(self.calendar, self.since),
             "step": step,
             "missing": missing,
-            "at": written(self.calendar, self.at),
+            "at": format_parameter(self.calendar, self.at),
         }
 
     def resolve(self, history: History) -> Sequence[Artifact]:
@@ -78,22 +78,22 @@ class RollingWindow(Resolver):
         return [s.chosen for s in found if s.chosen is not None]
 
     def refuse(self, history: History, found: Sequence[WindowSpan]) -> None:
-        """Refuses a window that lacks more than may be missing.
+        """Refuses a window with more gaps than `missing`.
 
         Raises:
-            WindowIncomplete: the message names what is missing and what mends it.
+            WindowIncomplete: the message names the gaps and the command that fills them.
         """
         absent = [s for s in found if s.chosen is None]
         if len(absent) > self.missing or len(absent) == len(found):
             raise WindowIncomplete(self._incomplete(history, found, absent))
 
     def explain(self, history: History, at: int | None = None) -> tuple[WindowSpan, ...]:
-        """Every span the window wants, oldest first, with what it would read and what that replaces.
+        """Every span that the window wants, oldest first, with what it reads and what that supersedes.
 
-        `at` has the window end there instead.
+        `at` overrides where the window ends.
 
         Raises:
-            WindowIncomplete: no span was published yet.
+            WindowIncomplete: no span has been published.
         """
         end = at if at is not None else self.at if self.at is not None else next(history.spans(), None)
         if end is None:
@@ -106,24 +106,24 @@ class RollingWindow(Resolver):
                 )
             )
         wanted = spans.window((end,), self.size, end=end, since=self.since, step=self.step).wanted
-        return tuple(explained(history, self.calendar, span) for span in wanted)
+        return tuple(describe_span(history, self.calendar, span) for span in wanted)
 
     def _incomplete(self, history: History, found: Sequence[WindowSpan], absent: Sequence[WindowSpan]) -> str:
-        names = ", ".join(s.label for s in absent[:_NAMED])
-        more = f" and {len(absent) - _NAMED} more" if len(absent) > _NAMED else ""
+        names = ", ".join(s.label for s in absent[:_MOST_LABELS])
+        more = f" and {len(absent) - _MOST_LABELS} more" if len(absent) > _MOST_LABELS else ""
         source = as_typed(history.run.source) or f"{history.run.pipeline}.py"
         first = next((s.label for s in found if s.chosen is not None), found[-1].label)
         allowed = f" ({self.missing} may be)" if self.missing else ""
         return (
-            f"{self.name} wants the {len(found)} spans {found[0].label} to {found[-1].label} of {self.source!r}, and "
+            f"{self.name} wants the {len(found)} spans {found[0].label} to {found[-1].label} of {self.source!r}, but "
             f"{len(absent)} {'is' if len(absent) == 1 else 'are'} missing{allowed}: {names}{more}.\n"
             f"Ingest each:  spanwise run {source} --span {absent[0].label} --to {self.source.node}\n"
-            f"If history begins at {first}, say so: since={first!r}; if gaps are to be expected: missing={len(absent)}."
+            f"If history begins at {first}, pass since={first!r}; if gaps are expected, pass missing={len(absent)}."
         )
 
 
 class LatestSpans(Resolver):
-    """The newest version of each of the `n` highest spans that exist, whatever the gaps between them."""
+    """The newest version of each of the `n` highest existing spans, whatever the gaps between them."""
 
     def __init__(self, source: Channel, *, n: int, name: str | None = None, after: Sequence[Node] = ()) -> None:
         super().__init__(source, name=name, after=after, many=True)
@@ -138,44 +138,45 @@ class LatestSpans(Resolver):
         return [s.chosen for s in found if s.chosen is not None]
 
     def refuse(self, history: History, found: Sequence[WindowSpan]) -> None:  # noqa: ARG002  as RollingWindow
-        """Refuses to read nothing.
+        """Refuses an empty choice.
 
         Raises:
-            WindowIncomplete: no span is there.
+            WindowIncomplete: no span exists.
         """
         if not found:
             raise WindowIncomplete(f"{self.name} found no span of {self.source!r}; run its pipeline first.")
 
     def explain(self, history: History, at: int | None = None) -> tuple[WindowSpan, ...]:
-        """The spans it reads, oldest first, with what each replaces; `at` has them end there."""
+        """The spans that it reads, oldest first, with what each supersedes; `at` is the last one considered."""
         below = None if at is None else at + 1
         found = list(itertools.islice(history.spans(below=below), self.n))
-        return tuple(explained(history, self.calendar, span) for span in reversed(found))
+        return tuple(describe_span(history, self.calendar, span) for span in reversed(found))
 
 
-def explained(history: History, calendar: Calendar, span: int) -> WindowSpan:
+def describe_span(history: History, calendar: Calendar, span: int) -> WindowSpan:
     """What was published for one span: the newest version, and what it supersedes."""
-    editions = sorted(history.of_span(span), key=version_key)
-    chosen = editions.pop() if editions else None
-    return WindowSpan(span=span, label=calendar.label(span), chosen=chosen, superseded=tuple(editions))
+    versions = sorted(history.of_span(span), key=version_key)
+    chosen = versions.pop() if versions else None
+    return WindowSpan(span=span, label=calendar.label(span), chosen=chosen, superseded=tuple(versions))
 
 
 def calendar_of(source: Channel) -> Calendar:
-    """How the spans of a channel are shown: as its producer says, or as numbers."""
+    """The calendar of a channel's producer; NUMBER where it has none."""
     calendar = getattr(source.producer, "calendar", Calendar.NUMBER)
     assert isinstance(calendar, Calendar)
     return calendar
 
 
-def written(calendar: Calendar, span: int | None) -> int | str | None:
-    """A span as its author would write it: a date, or a number where spans are numbers."""
+def format_parameter(calendar: Calendar, span: int | None) -> int | str | None:
+    """A span as a pipeline's author writes it: its label, or a number where spans are numbers."""
     return span if span is None or calendar is Calendar.NUMBER else calendar.label(span)
 
 
-def _span(calendar: Calendar, given: int | str | None) -> int | None:
-    return calendar.parse(given) if isinstance(given, str) else given
+def parse_parameter(calendar: Calendar, value: int | str | None) -> int | None:
+    """The span that a pipeline's author wrote as a number or as a label."""
+    return calendar.parse(value) if isinstance(value, str) else value
 
 
 def _refuse_below(node: str, name: str, value: int, least: int) -> None:
     if value < least:
-        raise ParameterError(f"{node}.{name} is {value}; it is {least} or more.")
+        raise ParameterError(f"{node}.{name} is {value}; it must be at least {least}.")

@@ -1,11 +1,11 @@
-"""Choosing among published artifacts by span, version and time. Pure; a resolver is a few of these in a row.
+"""Span operations: choose among published artifacts by span, version and time. Pure; a resolver combines a few of them.
 
     recent = latest_spans(published, 7, skip=1)
     wanted = at_least(exclude_spans(recent, holidays), 5)
 
 The rules are those of TFX's resolver operations unless a docstring says otherwise. Results ascend by span, then
-version, creation time and id. Nothing in gives nothing out; only `at_least`, `enough` and `window` refuse, with a
-ResolutionError, where TFX skips the rest of the pipeline without a word.
+version, creation time and id. Empty input gives empty output; only `at_least`, `enough` and `window` raise
+ResolutionError, where TFX silently skips the rest of the pipeline.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Protocol, TypeAlias, TypeVar
 from spanwise.orchestrator.errors import ParameterError, ResolutionError
 
 
-class Dated(Protocol):
-    """Anything that was published at a time."""
+class HasCreationTime(Protocol):
+    """Anything with a time of publication."""
 
     @property
     def id(self) -> int: ...
@@ -27,50 +27,50 @@ class Dated(Protocol):
     def created(self) -> datetime | None: ...
 
 
-class Versioned(Dated, Protocol):
-    """Anything that comes in editions."""
+class HasVersion(HasCreationTime, Protocol):
+    """Anything with versions."""
 
     @property
     def version(self) -> int | None: ...
 
 
-class Spanned(Versioned, Protocol):
-    """Anything that was made of one block of data: examples, their statistics, their transformed form."""
+class HasSpan(HasVersion, Protocol):
+    """Anything that belongs to one span: examples, their statistics, their transformed form."""
 
     @property
     def span(self) -> int: ...
 
 
-D = TypeVar("D", bound=Dated)
-V = TypeVar("V", bound=Versioned)
-S = TypeVar("S", bound=Spanned)
+D = TypeVar("D", bound=HasCreationTime)
+V = TypeVar("V", bound=HasVersion)
+S = TypeVar("S", bound=HasSpan)
 T = TypeVar("T")
 
 Order: TypeAlias = Callable[[S], tuple[float, ...]]
-"""What makes one edition of a span newer than another: the greater tuple."""
+"""Orders the versions of a span: the greater tuple is newer."""
 
 
-def by_version(artifact: Versioned) -> tuple[float, ...]:
+def by_version(artifact: HasVersion) -> tuple[float, ...]:
     """The higher version is newer; of equal versions the later published, then the higher id. No version is lowest."""
     known = artifact.version is not None
     return (known, artifact.version if artifact.version is not None else 0, *by_creation(artifact))
 
 
-def by_creation(artifact: Dated) -> tuple[float, ...]:
+def by_creation(artifact: HasCreationTime) -> tuple[float, ...]:
     """The later published is newer; of equal times the higher id. No time is earliest."""
     created = artifact.created
     return (created is not None, created.timestamp() if created is not None else 0.0, artifact.id)
 
 
 def all_spans(artifacts: Iterable[S], *, all_versions: bool = False, order: Order[S] = by_version) -> tuple[S, ...]:
-    """The newest edition of each span, or all editions of all of them (TFX: AllSpans)."""
+    """The newest version of each span, or all versions of all of them (TFX: AllSpans)."""
     if not all_versions:
         return newest_per_span(artifacts, order=order)
     return tuple(sorted(artifacts, key=lambda artifact: (artifact.span, order(artifact))))
 
 
 def newest_per_span(artifacts: Iterable[S], *, order: Order[S] = by_version) -> tuple[S, ...]:
-    """The newest edition of each span, so that nothing is read twice."""
+    """The newest version of each span, so that no row is read twice."""
     ascending = sorted(artifacts, key=lambda artifact: (artifact.span, order(artifact)))
     return tuple({artifact.span: artifact for artifact in ascending}.values())
 
@@ -89,10 +89,10 @@ def latest_spans(
     Args:
         artifacts: what was published.
         n: how many spans; None is all of them.
-        skip: leave out so many of the highest existing spans, for data that is still settling.
-        since: spans before this one do not count.
-        all_versions: keep every edition of a span, not the newest alone.
-        order: which edition of a span is the newest.
+        skip: how many of the highest existing spans to leave out, for data that is still settling.
+        since: ignore spans before this one.
+        all_versions: keep every version of a span, not only the newest.
+        order: which version of a span is the newest.
     """
     _not_negative("skip", skip)
     if n is not None:
@@ -127,10 +127,10 @@ def consecutive_spans(
     exclude: Collection[int] = (),
     all_versions: bool = False,
 ) -> tuple[S, ...]:
-    """The spans from `first` (the lowest) on, up to the first gap (TFX: ConsecutiveSpans).
+    """The spans from `first` (by default the lowest) up to the first gap (TFX: ConsecutiveSpans).
 
-    An excluded span at the start moves the start up; a later one ends the run like a gap, it is not stepped over.
-    `skip` counts numbers, not existing spans: nothing above the highest span minus `skip` is taken.
+    An excluded span at the start moves the start up; a later one ends the sequence like a gap.
+    `skip` counts numbers, not existing spans: nothing above the highest span minus `skip` is chosen.
     """
     _not_negative("skip", skip)
     artifacts = list(artifacts)
@@ -149,39 +149,39 @@ def consecutive_spans(
 
 
 def exclude_spans(artifacts: Iterable[S], spans: Collection[int]) -> tuple[S, ...]:
-    """All but those spans, in the order they came (TFX: ExcludeSpans)."""
+    """All but those spans, in their given order (TFX: ExcludeSpans)."""
     excluded = set(spans)
     return tuple(artifact for artifact in artifacts if artifact.span not in excluded)
 
 
 def at_least(artifacts: Sequence[S], n: int) -> Sequence[S]:
-    """The same artifacts, if they are of `n` different spans or more (TFX: SkipIfLessThanNSpans).
+    """The same artifacts, if they have at least `n` different spans (TFX: SkipIfLessThanNSpans).
 
     Raises:
-        ResolutionError: fewer; the message names the spans that are there.
+        ResolutionError: they have fewer; the message names them.
     """
     spans = sorted({artifact.span for artifact in artifacts})
     if len(spans) < n:
         there = ", ".join(map(str, spans)) or "none"
-        raise ResolutionError(f"{n} spans are needed and {len(spans)} are there: {there}.")
+        raise ResolutionError(f"{n} spans are needed, but {len(spans)} exist: {there}.")
     return artifacts
 
 
 def enough(found: Sequence[T], n: int = 1) -> Sequence[T]:
-    """The same things, if there are `n` of them or more (TFX: SkipIfEmpty, min_count).
+    """The same items, if there are at least `n` (TFX: SkipIfEmpty, min_count).
 
     Raises:
-        ResolutionError: fewer.
+        ResolutionError: there are fewer.
     """
     if len(found) < n:
-        raise ResolutionError(f"{n} are needed and {len(found)} are there.")
+        raise ResolutionError(f"{n} are needed, but {len(found)} exist.")
     return found
 
 
 def latest_version(artifacts: Iterable[V], n: int = 1) -> tuple[V, ...]:
-    """The `n` newest by span and version (TFX: LatestVersion); by version alone when they are of a kind without spans.
+    """The `n` newest by span and version (TFX: LatestVersion); by version alone for kinds without spans.
 
-    Two of one span may be among them: it is `latest_spans` that gives one of each.
+    Two of one span may be among them; `latest_spans` returns one of each.
     """
     _positive("n", n)
     artifacts = list(artifacts)
@@ -192,7 +192,7 @@ def latest_version(artifacts: Iterable[V], n: int = 1) -> tuple[V, ...]:
 
 
 def latest_created(artifacts: Iterable[D], n: int = 1) -> tuple[D, ...]:
-    """The `n` that were published last, the last of them at the end (TFX: LatestCreateTime)."""
+    """The `n` that were published last, ascending (TFX: LatestCreateTime)."""
     _positive("n", n)
     return tuple(sorted(artifacts, key=by_creation)[-n:])
 
@@ -212,9 +212,9 @@ def paired_spans(
 ) -> tuple[dict[str, S], ...]:
     """One artifact of each channel for every span that all channels have (TFX: PairedSpans).
 
-    Each channel brings its newest version of a span, and the versions must be equal: a channel that is ahead has no
-    partner until the others follow. `all_versions` pairs older versions too; `match_version=False` pairs by span alone.
-    A single channel has nothing to be paired with.
+    The newest version of a span in each channel must be equal: a channel that is ahead has no partner until the others
+    follow. `all_versions` pairs older versions too; `match_version=False` pairs by span alone. A single channel has no
+    pairs.
     """
     if all_versions and not match_version:
         raise ParameterError(
@@ -233,14 +233,14 @@ def paired_spans(
 def unnest(channels: Mapping[str, Sequence[T]], key: str) -> tuple[dict[str, tuple[T, ...]], ...]:
     """One set of inputs for each artifact of `key`, the other channels repeated (TFX: Unnest)."""
     if key not in channels:
-        raise ParameterError(f"there is no channel {key!r}; there are: {', '.join(channels) or 'none'}.")
+        raise ParameterError(f"there is no channel {key!r}; known ones: {', '.join(channels) or 'none'}.")
     rest = {name: tuple(found) for name, found in channels.items()}
     return tuple({**rest, key: (artifact,)} for artifact in channels[key])
 
 
 @dataclass(frozen=True)
-class Window:
-    """The spans a rolling window asks for, and what there is of them."""
+class SpanWindow:
+    """The spans that a rolling window wants, and which of them exist."""
 
     wanted: tuple[int, ...]  #: ascending
     present: tuple[int, ...]
@@ -249,14 +249,14 @@ class Window:
 
 def window(
     available: Iterable[int], size: int, *, end: int | None = None, since: int | None = None, step: int = 1
-) -> Window:
+) -> SpanWindow:
     """The `size` spans that end at the newest one, or at `end`; each is `step` after the one before.
 
-    Counts numbers, so that a gap shows as missing instead of letting an older span slip in. Before `since` there
-    is no history: those spans are not wanted.
+    This is the only definition of the rolling window. It counts numbers, so that a gap shows as missing instead of
+    being filled by an older span. Spans before `since` are not wanted.
 
     Raises:
-        ResolutionError: no span is there and no `end` is given, or `since` is after the end.
+        ResolutionError: no span exists and no `end` is given, or `since` is after the end.
     """
     _positive("size", size)
     _positive("step", step)
@@ -271,7 +271,7 @@ def window(
     if first > end:
         raise ResolutionError(f"a window that ends at span {end} is empty, because history begins at span {since}.")
     wanted = tuple(range(first, end + 1, step))
-    return Window(
+    return SpanWindow(
         wanted=wanted,
         present=tuple(span for span in wanted if span in there),
         missing=tuple(span for span in wanted if span not in there),
@@ -280,9 +280,9 @@ def window(
 
 def _positive(name: str, value: int) -> None:
     if value < 1:
-        raise ParameterError(f"{name} is {value}; it is 1 or more.")
+        raise ParameterError(f"{name} is {value}; it must be at least 1.")
 
 
 def _not_negative(name: str, value: int) -> None:
     if value < 0:
-        raise ParameterError(f"{name} is {value}; it is 0 or more.")
+        raise ParameterError(f"{name} is {value}; it must be at least 0.")

@@ -33,7 +33,7 @@ from ml_metadata.metadata_store import metadata_store
 from ml_metadata.proto import metadata_store_pb2
 
 from spanwise.orchestrator.errors import StoreCorrupt, StoreError, StoreTooNew, StoreUnavailable
-from spanwise.orchestrator.mlmd.location import Location, Server, SqliteFile
+from spanwise.orchestrator.mlmd.location import DatabaseServer, Location, SqliteFile
 
 Proto: TypeAlias = Any
 """A message of ml_metadata, which has no types."""
@@ -53,7 +53,7 @@ class NameTaken(Exception):
     """A name that was to be inserted is there already; nothing of the write took place."""
 
 
-class Connection:
+class StoreConnection:
     """One open store, of the process that opened it.
 
     `deadline_s` is how long to wait for a database that others have locked.
@@ -67,7 +67,7 @@ class Connection:
         self._lock_file: int | None = None
         self._broken = False
         _hush()
-        if isinstance(where, Server):
+        if isinstance(where, DatabaseServer):
             self._store = self._connect(migrate=migrate)
             return
         try:
@@ -141,7 +141,7 @@ class Connection:
         self, method: str, arguments: tuple[object, ...], options: dict[str, object], *, writes: bool
     ) -> Proto:
         """Asks, on a server that broke off once more when it was only to read."""
-        repeatable = isinstance(self._where, Server) and not writes
+        repeatable = isinstance(self._where, DatabaseServer) and not writes
         while True:
             self._make_ready()
             try:
@@ -150,7 +150,7 @@ class Connection:
                 raise
             except _BROKEN as error:
                 self._broken = True
-                if isinstance(self._where, Server) and writes:
+                if isinstance(self._where, DatabaseServer) and writes:
                     raise Lost(_detail(error)) from error
                 if not repeatable:
                     raise translated(error, self._where) from error
@@ -190,7 +190,7 @@ class Connection:
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
         """Holds the writers' lock; a server has its own."""
-        if isinstance(self._where, Server):
+        if isinstance(self._where, DatabaseServer):
             yield
             return
         self._check_owner()
@@ -220,7 +220,7 @@ class Connection:
         return StoreError(f"The metadata {self._where} was closed; open it again: open_store(…)")
 
     def _locked(self) -> StoreUnavailable:
-        if isinstance(self._where, Server):
+        if isinstance(self._where, DatabaseServer):
             return StoreUnavailable(
                 f"The metadata {self._where} was locked by others for {self._deadline_s:g} s. "
                 "See what they do: SHOW PROCESSLIST (MySQL), TABLE pg_stat_activity (PostgreSQL)"
@@ -248,7 +248,7 @@ def translated(error: Exception, where: Location) -> StoreError:
         return StoreError(
             f"The metadata {where} refused what was asked of it: {detail}. See what is wrong with it: spanwise doctor"
         )
-    if isinstance(where, Server):
+    if isinstance(where, DatabaseServer):
         return StoreUnavailable(
             f"The metadata {where} did not do what was asked: {detail}. "
             f"Check that the server runs, and the user, password and database: nc -z {where.host} {where.port}"

@@ -32,7 +32,7 @@ class SqliteFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Server:
+class DatabaseServer:
     """A database on a server."""
 
     kind: Literal["mysql", "postgresql"]
@@ -47,7 +47,7 @@ class Server:
         return f"{self.kind}://{user}{self.host}:{self.port}/{self.database}"
 
 
-Location: TypeAlias = SqliteFile | Server
+Location: TypeAlias = SqliteFile | DatabaseServer
 
 
 def location(url: str) -> Location:
@@ -83,12 +83,12 @@ def _file(path: str) -> SqliteFile:
     return SqliteFile(Path(path).expanduser().absolute())
 
 
-def _server(kind: Literal["mysql", "postgresql"], parts: SplitResult, port: int | None) -> Server:
+def _server(kind: Literal["mysql", "postgresql"], parts: SplitResult, port: int | None) -> DatabaseServer:
     database = unquote(parts.path.removeprefix("/"))
     if not parts.hostname or not database:
         missing = "database" if parts.hostname else "host"
         raise SettingsError(f"The metadata's {kind} url names no {missing}. {_FORMS}")
-    return Server(
+    return DatabaseServer(
         kind=kind,
         host=parts.hostname,
         port=port or _PORTS[kind],

@@ -22,7 +22,7 @@ from ml_metadata.proto import metadata_store_pb2
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.errors import NotRecorded, StoreError, StoreUnavailable
 from spanwise.orchestrator.mlmd import layout, span_index
-from spanwise.orchestrator.mlmd.connection import Connection, Lost, NameTaken, Proto
+from spanwise.orchestrator.mlmd.connection import Lost, NameTaken, Proto, StoreConnection
 from spanwise.orchestrator.mlmd.location import Location
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, Link, last, no_such_run
@@ -48,7 +48,7 @@ class MlmdStore:
         migrate: bool = False,
     ) -> None:
         self._clock = clock
-        self._connection = Connection(where, deadline_s=deadline_s, migrate=migrate)
+        self._connection = StoreConnection(where, deadline_s=deadline_s, migrate=migrate)
         self._types: dict[tuple[str, str], int] = {}
         self._lasting: dict[tuple[str, str], int] = {}  # ids of the contexts of pipelines and nodes
         self._lasts: dict[str, int] = {}  # the last number that was seen at a place; nothing is ever removed

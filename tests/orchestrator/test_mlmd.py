@@ -19,7 +19,7 @@ from ml_metadata.proto import metadata_store_pb2
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.errors import SettingsError, StoreCorrupt, StoreError, StoreTooNew, StoreUnavailable
 from spanwise.orchestrator.mlmd import open_store
-from spanwise.orchestrator.mlmd.location import Server, SqliteFile, location
+from spanwise.orchestrator.mlmd.location import DatabaseServer, SqliteFile, location
 from spanwise.orchestrator.mlmd.text import restored, stored
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import Address, Claim, last
@@ -562,12 +562,12 @@ def test_a_server_that_is_not_there_is_unavailable():
         ("m.db", SqliteFile(Path.cwd() / "m.db")),
         ("sqlite:////data/a%20b.db", SqliteFile(Path("/data/a b.db"))),
         ("sqlite:///m.db", SqliteFile(Path.cwd() / "m.db")),
-        ("mysql://u:p@h/db", Server(kind="mysql", host="h", port=3306, database="db", user="u", password="p")),
+        ("mysql://u:p@h/db", DatabaseServer(kind="mysql", host="h", port=3306, database="db", user="u", password="p")),
         (
             "postgresql://u:p%40%2Fss@h:99/db",
-            Server(kind="postgresql", host="h", port=99, database="db", user="u", password="p@/ss"),
+            DatabaseServer(kind="postgresql", host="h", port=99, database="db", user="u", password="p@/ss"),
         ),
-        ("postgresql://h/db", Server(kind="postgresql", host="h", port=5432, database="db")),
+        ("postgresql://h/db", DatabaseServer(kind="postgresql", host="h", port=5432, database="db")),
     ],
 )
 def test_a_url_says_where_the_metadata_is(url, where):

@@ -139,5 +139,5 @@ def test_explain_shows_what_is_superseded_and_missing(published):
 @pytest.mark.parametrize("wrong", [{"size": 0}, {"size": 1, "step": 0}, {"size": 1, "missing": -1}])
 def test_senseless_numbers_are_refused(published, wrong):
     """A size or step below 1, or a negative allowance, is refused when the pipeline is built."""
-    with pytest.raises(ParameterError, match="or more"):
+    with pytest.raises(ParameterError, match="must be at least"):
         RollingWindow(published.examples, **wrong)

@@ -133,14 +133,14 @@ def test_excluded_spans_are_left_out():
 def test_too_few_spans_are_refused():
     """Versions of one span count once, and the message names the spans that are there."""
     assert at_least(GAPPED, 5) is GAPPED
-    with pytest.raises(ResolutionError, match="6 spans are needed and 5 are there: 1, 2, 3, 7, 8"):
+    with pytest.raises(ResolutionError, match="6 spans are needed, but 5 exist: 1, 2, 3, 7, 8"):
         at_least(GAPPED, 6)
 
 
 def test_too_few_things_are_refused():
     """Nothing is not enough, unless nothing is needed."""
     assert enough([], 0) == []
-    with pytest.raises(ResolutionError, match="1 are needed and 0 are there"):
+    with pytest.raises(ResolutionError, match="1 are needed, but 0 exist"):
         enough([])
 
 
@@ -194,7 +194,7 @@ def test_one_channel_has_no_pairs():
 def test_unnesting_repeats_the_other_channels():
     """There is one set of inputs for each artifact of the chosen channel."""
     assert unnest({"x": [1, 2], "y": [3, 4]}, "x") == ({"x": (1,), "y": (3, 4)}, {"x": (2,), "y": (3, 4)})
-    with pytest.raises(ParameterError, match="no channel 'z'; there are: x"):
+    with pytest.raises(ParameterError, match="no channel 'z'; known ones: x"):
         unnest({"x": [1]}, "z")
 
 

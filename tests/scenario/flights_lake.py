@@ -18,7 +18,7 @@ from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.run_request import Event, RunRequest
 from spanwise.orchestrator.runner import run
 from spanwise.orchestrator.store import Address
-from spanwise.orchestrator.testing import Lake, Ran
+from spanwise.orchestrator.testing import Lake, TrialRun
 from spanwise.pipelines import flights, nycflights
 
 WINDOW = 3
@@ -135,7 +135,7 @@ class Flights:
         last: Sequence[str] = (),
         base: int | None = None,
         observe: Callable[[Event], None] = _ignore,
-    ) -> Ran:
+    ) -> TrialRun:
         """A run for a day of January, or of the part of the pipeline from `first` to `last`."""
         request = RunRequest(
             selection=self.pipeline.select(first=first, last=last),
@@ -147,7 +147,7 @@ class Flights:
         )
         return self._ran(self.pipeline, self._executor, request, observe)
 
-    def run_other(self, pipeline: Pipeline, executor: Executor, of_day: int, trigger: Trigger) -> Ran:
+    def run_other(self, pipeline: Pipeline, executor: Executor, of_day: int, trigger: Trigger) -> TrialRun:
         """A run of another pipeline of the same name, with the same records."""
         scratch = trigger is Trigger.BACKFILL
         request = RunRequest(trigger=trigger, from_scratch=scratch, span=span(of_day), calendar="day")
@@ -155,9 +155,9 @@ class Flights:
 
     def _ran(
         self, pipeline: Pipeline, executor: Executor, request: RunRequest, observe: Callable[[Event], None] = _ignore
-    ) -> Ran:
+    ) -> TrialRun:
         outcome = run(pipeline, executor=executor, store=self.store, root=self.root, request=request, observe=observe)
-        return Ran(outcome=outcome, events=())
+        return TrialRun(outcome=outcome, events=())
 
     def published(self, node: str, key: str) -> Mapping[int, tuple[str, ...]]:
         """The names of all that a node has published, by day."""

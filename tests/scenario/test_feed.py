@@ -10,7 +10,7 @@ from spanwise.components import ExampleGen, Trainer
 from spanwise.components.training.trainer_task import TrainerTask
 from spanwise.orchestrator import Pipeline, Trigger
 from spanwise.orchestrator.run_request import RunRequest
-from spanwise.orchestrator.testing import Lake, Ran, Trial
+from spanwise.orchestrator.testing import Lake, Trial, TrialRun
 from spanwise.pipelines.input.dataset import Dataset
 from spanwise.resolvers import RollingWindow
 
@@ -70,10 +70,10 @@ class World:
         rows = [{"span": span, "version": version, "row": span * 1000 + version * 100 + row} for row in range(20)]
         self.lake.arrive(span=span, version=version, rows=rows)
 
-    def run(self, span: int, trigger: Trigger = Trigger.SCHEDULE) -> Ran:
+    def run(self, span: int, trigger: Trigger = Trigger.SCHEDULE) -> TrialRun:
         return self.trial.run(days(self.lake.pattern), RunRequest(span=span, trigger=trigger))
 
-    def train(self, *trainers: str, **arguments) -> Ran:
+    def train(self, *trainers: str, **arguments) -> TrialRun:
         """Only the Trainers, on the window that was chosen last."""
         pipeline = days(self.lake.pattern, *trainers, **arguments)
         return self.trial.run(pipeline, RunRequest(selection=pipeline.select(first=trainers)))
@@ -112,12 +112,12 @@ def partial(world, backfill):
     return world.train("Trainer", depth=6)
 
 
-def counts(ran: Ran, trainer: str = "Trainer") -> dict[str, int]:
+def counts(ran: TrialRun, trainer: str = "Trainer") -> dict[str, int]:
     told = ran.artifact(trainer, "model").properties["snapshots"]
     return {name: told[name] for name in ("hits", "misses", "written")}
 
 
-def right(ran: Ran, trainer: str = "Trainer") -> bool:
+def right(ran: TrialRun, trainer: str = "Trainer") -> bool:
     """Whether the model has seen what was prepared of each row of its window."""
     said = json.loads((ran.artifact(trainer, "model").path / "model.json").read_text())
     return bool(said["rows"]) and said["shares"] == [row / 10 for row in said["rows"]]

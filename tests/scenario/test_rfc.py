@@ -17,7 +17,7 @@ import pytest
 
 from spanwise.orchestrator import Examples, Held, Model, Pipeline, State, Trigger, past
 from spanwise.orchestrator.executor import Executor
-from spanwise.orchestrator.testing import Ran
+from spanwise.orchestrator.testing import TrialRun
 from tests.scenario.flights_lake import (
     WINDOW,
     Flights,
@@ -42,7 +42,7 @@ LEARNING = ("RollingWindow", "Transform", "Trainer", "LatestBlessed", "Evaluator
 class Backfill:
     """A run, and what there was before and after it."""
 
-    ran: Ran
+    ran: TrialRun
     before: dict[str, object]
     after: dict[str, object]
 
