@@ -44,6 +44,11 @@ class Marked:
                 return read
         raise AssertionError(f"It ended without {line!r}: {read}")
 
+    def read_lines(self, count):
+        """Waits for so many more lines."""
+        for _ in range(count):
+            assert self.process.stdout.readline(), "It ended too early"
+
     def alive(self):
         """Every process that carries the mark, zombies left out."""
         pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]

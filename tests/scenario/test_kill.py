@@ -16,23 +16,28 @@ from tests.scenario.processes import Marked, kill
 
 KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "12"))  # the full form: 50
 TWICE = 0.3
-SOON_S = 10.0  # on a machine that does other things too; alone it takes about one
+DEADLINE_S = 120.0  # of waits for an end; on a quiet machine they take about a second
+STEPS = 12  # of a run after its start: six nodes start and complete
 PLACES = [("Make", "first"), ("Make", "second"), *[(f"Copy{i}", "report") for i in range(4)], ("Last", "report")]
 
 
 def killed(root, dice, busy_s):
-    """Starts a run and kills it at a random moment, in a random way; what was killed, and when.
+    """Starts a run and kills it at a random moment, in a random way; returns what was killed, and when.
 
-    It is busy for `busy_s` from its first record to its last.
+    The moment lies after a random step of the run, and before its next one, as far as `busy_s`, the time a whole run
+    takes from its first record to its last, says when that comes.
     """
     run = Marked("tests.scenario.controller", root)
     try:
         if dice.random() < 0.85:  # most of them after the imports, where the run does something
+            step, wait_s = dice.randrange(STEPS), dice.uniform(0.0, busy_s / STEPS)
             run.read_until("run-started")
-            moment = dice.uniform(0.0, busy_s)
+            run.read_lines(step)
+            moment = f"step {step} and {wait_s:.3f} s"
         else:
-            moment = dice.uniform(0.0, 1.0)
-        time.sleep(moment)
+            wait_s = dice.uniform(0.0, 1.0)
+            moment = f"{wait_s:.3f} s"
+        time.sleep(wait_s)
         server, keeper = run.server, run.keeper
         whom = dice.choice(["controller", "server", "keeper", "all"])
         victims = {"controller": [run.pid], "server": [server], "keeper": [keeper], "all": [run.pid, server, keeper]}[
@@ -41,22 +46,21 @@ def killed(root, dice, busy_s):
         dice.shuffle(victims)
         for pid in filter(None, victims):
             kill(pid, signal.SIGKILL)
-        run.process.wait(timeout=SOON_S)
-        assert run.gone_within(SOON_S) == [], f"after killing {whom}"
-        return f"{whom} after {moment:.3f} s"
+        run.process.wait(timeout=DEADLINE_S)
+        assert run.gone_within(DEADLINE_S) == [], f"after killing {whom}"
+        return f"{whom} after {moment}"
     finally:
         run.end()
 
 
 def succeed(root):
-    """Runs to the end, and says how long it took, and how long of that it was busy."""
-    start = time.monotonic()
+    """Runs to the end, and returns how long it was busy."""
     run = Marked("tests.scenario.controller", root)
     try:
         run.read_until("run-started")
         begun = time.monotonic()
         run.read_until("end complete")
-        return time.monotonic() - start, time.monotonic() - begun
+        return time.monotonic() - begun
     finally:
         run.end()
 
@@ -94,17 +98,14 @@ def folders(root):
 def test_a_run_killed_at_any_moment_leaves_nothing_half_done(tmp_path):
     """Killed anywhere, in any of its processes: nothing runs on, nothing is half visible, and the next run succeeds."""
     dice = random.Random(os.environ.get("SPANWISE_TEST_SEED", "spanwise"))
-    _, busy_s = succeed(tmp_path)
-    seen, newest, slowest_s, hits = {}, 0, 0.0, 0
+    busy_s = succeed(tmp_path)
+    seen, newest, hits = {}, 0, 0
 
-    for kills in range(3 * KILLS):
-        if kills >= KILLS and hits > KILLS / 2:
-            break  # on a busy machine more of them miss the run: then there are more of them
+    for _ in range(KILLS):
         what = killed(tmp_path, dice, busy_s)
         if dice.random() < TWICE:  # the second is killed while it puts right what the first has left
             what += f", then {killed(tmp_path, dice, busy_s)}"
-        took_s, busy_s = succeed(tmp_path)
-        slowest_s = max(slowest_s, took_s)
+        busy_s = succeed(tmp_path)
         store = open_store(str(tmp_path / "metadata.db"))
         check(tmp_path, store, what, after=newest)
         hits += any(run.number > newest and run.state is not State.COMPLETE for run in store.runs("branching"))
@@ -116,7 +117,6 @@ def test_a_run_killed_at_any_moment_leaves_nothing_half_done(tmp_path):
         assert current(store, "branching").released, what
         store.close()
 
-    assert slowest_s < SOON_S
     assert hits > KILLS / 2, "most kills came before the run began or after it had ended, so they tried nothing"
     store = open_store(str(tmp_path / "metadata.db"))
     assert all(whole(artifact) for artifact in visible(store).values())

