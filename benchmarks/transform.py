@@ -32,7 +32,7 @@ from spanwise.components.transform.preprocessing import (
     scale_to_z_score,
     vocabulary,
 )
-from spanwise.components.transform.standalone import standalone
+from spanwise.components.transform.standalone import extract_source
 from spanwise.components.transform.window_plan import TransformPlan
 from spanwise.components.transform.window_transform import transform_window
 from spanwise.orchestrator.artifact import Examples
@@ -171,7 +171,7 @@ def _span(folder: Path, number: int, *tables: pa.Table) -> Examples:
 def _plan(window: Sequence[Examples], place: Path, earlier: Sequence[str] = ()) -> TransformPlan:
     return TransformPlan(
         examples=tuple(window),
-        source=standalone(preprocess),
+        source=extract_source(preprocess),
         function=preprocess.__name__,
         analyze=("train",),
         transform=("train",),

@@ -1,10 +1,11 @@
-"""Fingerprints: what makes two values, functions, components, files or executions the same. Every recipe is here.
+"""Fingerprints: what makes two values, functions, components, files or executions the same.
 
 A fingerprint is a tagged BLAKE2b digest. Values count by content; code counts by its bytecode and by everything that
 bytecode names, as far as that is the user's; libraries count by distribution and version, so nothing is imported to be
-fingerprinted. Renaming things locally, comments, docstrings, annotations and line numbers do not count.
+fingerprinted. Renaming things locally, comments, docstrings, annotations and line numbers do not count. The recipe
+for each kind of value is in `value_digest`, for code in `code_digest`, and how they become one digest in `digest`.
 
-What no recipe can see: names made at run time (`getattr(module, text)`, `eval`), files and services that a function
+What no recipe can see: names computed at run time (`getattr(module, text)`, `eval`), files and services that a function
 reads by itself, and the environment. A global that a function changes as it runs counts with the content it has now.
 """
 
@@ -81,11 +82,11 @@ def _signature(run: types.FunctionType) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Tree:
-    """What was found at a path."""
+    """The content of a file or folder."""
 
     digest: str  #: of the files' names and bytes; the folder's own name and place do not count
     files: int  #: how many regular files
-    size_bytes: int  #: theirs together
+    size_bytes: int  #: their total size
 
 
 def of_tree(path: str | os.PathLike[str], *, sync: bool = False) -> Tree:
@@ -93,7 +94,7 @@ def of_tree(path: str | os.PathLike[str], *, sync: bool = False) -> Tree:
 
     Times, owners and permissions do not count. A symbolic link inside a folder counts by its text if it stays within
     the folder; one that leaves it is refused, since what it shows can change after the digest was taken.
-    `sync` has each file and folder written through to the disk on the way, the inner ones first.
+    `sync` writes each file and folder through to the disk on the way, the inner ones first.
 
     Raises:
         Unfingerprintable: nothing is there, it cannot be read, or it holds a socket, a device or a link to outside.
@@ -117,9 +118,9 @@ def of_tree(path: str | os.PathLike[str], *, sync: bool = False) -> Tree:
         else:
             total = hash_parts("file", [contents(str(root))])
     except FileNotFoundError as error:
-        raise Unfingerprintable(f"{root} was to be fingerprinted, but there is nothing at {error.filename}.") from error
+        raise Unfingerprintable(f"{root} could not be fingerprinted: there is nothing at {error.filename}.") from error
     except OSError as error:
-        raise Unfingerprintable(f"{root} was to be fingerprinted, but cannot be read: {error}.") from error
+        raise Unfingerprintable(f"{root} could not be fingerprinted: {error}.") from error
     return Tree(digest=total.hex(), files=counts[0], size_bytes=counts[1])
 
 

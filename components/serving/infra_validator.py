@@ -49,7 +49,7 @@ class InfraValidator(Component):
     preload: ClassVar = ("numpy", "pyarrow.parquet", "spanwise.components.rows")
 
     def check(self) -> None:
-        _importable(self.name, self.parameters["predict_fn"])
+        _check_importable(self.name, self.parameters["predict_fn"])
         for name in ("rows", "wait_s"):
             value = self.parameters[name]
             if isinstance(value, int | float) and value <= 0:
@@ -74,17 +74,19 @@ class InfraValidator(Component):
         served = attempt.scratch / "serving" / "1"
         shutil.copytree(model.path, served, symlinks=True)
         (served / ".spanwise.json").write_text(json.dumps({"model": model.name}) + "\n")
-        sample = _sample(examples, split, rows)
+        sample = _read_sample(examples, split, rows)
         pq.write_table(sample, attempt.scratch / "rows.parquet")
         began = time.monotonic()
-        found, trouble = _served(predict_fn, served, attempt.scratch, wait_s, python or sys.executable)
+        arrays_there, problem = _predict_in_fresh_process(
+            predict_fn, served, attempt.scratch, wait_s, python or sys.executable
+        )
         took_s = time.monotonic() - began
-        reasons = [trouble] if trouble else list(_odd(found, len(sample)))
+        reasons = [problem] if problem else list(_find_invalid(arrays_there, len(sample)))
         if not reasons:
             from spanwise.components.serving.probe import arrays
 
             here = {name: _array(a) for name, a in arrays(predict_fn(served, sample)).items()}
-            reasons = list(_differences(found, here, tolerance))
+            reasons = list(_find_differences(arrays_there, here, tolerance))
         blessing.model = model.name
         blessing.blessed = int(not reasons)
         blessing.reasons = reasons
@@ -93,13 +95,13 @@ class InfraValidator(Component):
         (blessing.path / "infra.json").write_text(text + "\n", encoding="utf-8")
         (blessing.path / ("INFRA_NOT_BLESSED" if reasons else "INFRA_BLESSED")).touch()
         if reasons:
-            log.warning("%s does not serve: %s", model.name, "; ".join(reasons))
+            log.warning("infra-validation-failed", extra={"model": model.name, "reasons": reasons})
         else:
-            log.info("%s predicted %d rows in a fresh process in %.1f s", model.name, len(sample), took_s)
+            log.info("infra-validation-passed", extra={"model": model.name, "rows": len(sample), "took_s": took_s})
 
 
-def _importable(node: str, predict_fn: object) -> None:
-    """Refuses what a process that serves could not import."""
+def _check_importable(node: str, predict_fn: object) -> None:
+    """Refuses a function that a serving process could not import."""
     function = inspect.unwrap(predict_fn) if callable(predict_fn) else predict_fn
     if not inspect.isfunction(function) or "<" in function.__qualname__:
         raise ParameterError(
@@ -108,7 +110,7 @@ def _importable(node: str, predict_fn: object) -> None:
         )
 
 
-def _sample(examples: list[Examples], split: str, count: int) -> pa.Table:
+def _read_sample(examples: list[Examples], split: str, count: int) -> pa.Table:
     """The first rows of the newest span that has any."""
     import pyarrow as pa
 
@@ -122,33 +124,33 @@ def _sample(examples: list[Examples], split: str, count: int) -> pa.Table:
     raise UnreadableInput(f"the split {split!r} has no rows, so there is nothing to try the model on.")
 
 
-def _served(
+def _predict_in_fresh_process(
     predict_fn: Callable[..., object], model: Path, scratch: Path, wait_s: float, python: str
 ) -> tuple[dict[str, NDArray[np.generic]], str]:
-    """What a fresh process predicts; or why it does not."""
+    """The predictions of a fresh process, or why there are none."""
     import numpy as np
 
     function = inspect.unwrap(predict_fn)
-    made, told = scratch / "predictions.npz", scratch / "told.txt"
-    asked = {
+    predictions, output = scratch / "predictions.npz", scratch / "output.txt"
+    request = {
         "module": function.__module__,
         "file": inspect.getfile(function),
         "function": function.__qualname__,
         "model": str(model),
         "rows": str(scratch / "rows.parquet"),
-        "predictions": str(made),
+        "predictions": str(predictions),
         "paths": user_code.search_paths(),
         "user_code": user_code.__file__,
     }
-    (scratch / "asked.json").write_text(json.dumps(asked))
+    (scratch / "request.json").write_text(json.dumps(request))
     (scratch / "home").mkdir()
-    with (scratch / "asked.json").open() as questions, told.open("w") as output:
+    with (scratch / "request.json").open() as stdin, output.open("w") as stdout:
         try:
-            ended = subprocess.run(
-                [python, "-P", str(_PROBE)],  # -P: the folder of the probe is no place to import from
-                stdin=questions,
-                stdout=output,
-                stderr=output,
+            process = subprocess.run(
+                [python, "-P", str(_PROBE)],  # -P: nothing is imported from the folder of the probe
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stdout,
                 cwd=scratch / "home",
                 env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
                 timeout=wait_s,
@@ -157,13 +159,13 @@ def _served(
         except subprocess.TimeoutExpired:
             return {}, f"it did not answer within {wait_s:g} s (wait_s)"
         except OSError as error:
-            return {}, f"{python} cannot be started ({error.strerror})"
-    if ended.returncode:
-        lines = told.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        log.warning("the process that served it said:\n%s", "\n".join(lines[-_TAIL_LINES:]))
-        how = f"was killed by signal {-ended.returncode}" if ended.returncode < 0 else "failed"
-        return {}, f"a fresh process {how}: {lines[-1] if lines else 'it said nothing'}"
-    with np.load(made, allow_pickle=True) as file:
+            return {}, f"{python} could not be started ({error.strerror})"
+    if process.returncode:
+        lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        log.warning("serving-probe-failed\n%s", "\n".join(lines[-_TAIL_LINES:]), extra={"status": process.returncode})
+        how = f"was killed by signal {-process.returncode}" if process.returncode < 0 else "failed"
+        return {}, f"a fresh process {how}: {lines[-1] if lines else 'it printed nothing'}"
+    with np.load(predictions, allow_pickle=True) as file:
         return {name: _array(file[name]) for name in file.files}, ""
 
 
@@ -173,12 +175,12 @@ def _array(values: object) -> NDArray[np.generic]:
     return np.asarray(values)
 
 
-def _odd(found: Mapping[str, NDArray[np.generic]], rows: int) -> list[str]:
-    """What is wrong with predictions by themselves."""
+def _find_invalid(served: Mapping[str, NDArray[np.generic]], rows: int) -> list[str]:
+    """Why predictions are invalid, whatever the right ones are."""
     import numpy as np
 
     reasons = []
-    for name, values in found.items():
+    for name, values in served.items():
         if not values.shape or values.shape[0] != rows:
             reasons.append(f"{name} has {values.shape[0] if values.shape else 1} values for {rows} rows")
         elif np.issubdtype(values.dtype, np.number) and not np.isfinite(values).all():
@@ -186,16 +188,16 @@ def _odd(found: Mapping[str, NDArray[np.generic]], rows: int) -> list[str]:
     return reasons
 
 
-def _differences(
-    found: Mapping[str, NDArray[np.generic]], here: Mapping[str, NDArray[np.generic]], tolerance: float
+def _find_differences(
+    served: Mapping[str, NDArray[np.generic]], here: Mapping[str, NDArray[np.generic]], tolerance: float
 ) -> list[str]:
-    """Where the fresh process says something else than this one."""
+    """Where the predictions of the fresh process differ from those of this one."""
     import numpy as np
 
-    if list(found) != list(here):
-        return [f"a fresh process predicts {', '.join(found)}, and this one {', '.join(here)}"]
+    if list(served) != list(here):
+        return [f"a fresh process predicts {', '.join(served)}, and this one {', '.join(here)}"]
     reasons = []
-    for name, values in found.items():
+    for name, values in served.items():
         mine = here[name]
         numbers = np.issubdtype(values.dtype, np.number) and np.issubdtype(mine.dtype, np.number)
         if values.shape != mine.shape:

@@ -1,7 +1,7 @@
-"""Serving probe: a program that loads a model and predicts, as a process that serves it would; started on its own.
+"""Serving probe: a program that loads a model and predicts, as a serving process would.
 
-It has Python, NumPy, pyarrow and what `predict_fn` imports, and nothing of ours unless `predict_fn` asks for it. On
-its standard input it gets one JSON object, and it leaves the predictions in an `.npz` file.
+It uses Python, NumPy, pyarrow and what `predict_fn` imports, and nothing of ours unless `predict_fn` imports it. It
+reads one JSON object from its standard input, and writes the predictions to an `.npz` file.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from types import ModuleType
 
 def main() -> None:
     """Predicts once, or ends with a traceback."""
-    asked: Mapping[str, object] = json.load(sys.stdin)
+    request: Mapping[str, object] = json.load(sys.stdin)
     # behind what this interpreter has itself: it may be another one than ours, with libraries of its own
-    paths = asked["paths"]
+    paths = request["paths"]
     assert isinstance(paths, list)
     sys.path.extend(path for path in paths if path not in sys.path)
     import numpy as np
     import pyarrow.parquet as pq
 
-    found: object = _user_code(str(asked["user_code"])).load_module(asked["module"], asked["file"])
-    for name in str(asked["function"]).split("."):
-        found = getattr(found, name)
-    assert callable(found)
-    table = pq.read_table(str(asked["rows"]))
-    made = found(Path(str(asked["model"])), table)
-    with Path(str(asked["predictions"])).open("wb") as file:
-        np.savez(file, **arrays(made))  # type: ignore[arg-type]  # numpy's stub takes its own options for all of them
+    function: object = _user_code(str(request["user_code"])).load_module(request["module"], request["file"])
+    for name in str(request["function"]).split("."):
+        function = getattr(function, name)
+    assert callable(function)
+    table = pq.read_table(str(request["rows"]))
+    predictions = function(Path(str(request["model"])), table)
+    with Path(str(request["predictions"])).open("wb") as file:
+        np.savez(file, **arrays(predictions))  # type: ignore[arg-type]  # numpy's stub takes its own options for all of them
 
 
-def arrays(made: object) -> dict[str, object]:
+def arrays(predictions: object) -> dict[str, object]:
     """Predictions as arrays by name; a plain array has the name "prediction"."""
     import numpy as np
 
-    if hasattr(made, "schema"):  # a table or batch of pyarrow
-        return {name: np.asarray(made.column(name)) for name in made.schema.names}  # type: ignore[attr-defined]
-    if isinstance(made, Mapping):
-        return {str(name): np.asarray(values) for name, values in made.items()}
-    return {"prediction": np.asarray(made)}
+    if hasattr(predictions, "schema"):  # a table or batch of pyarrow
+        return {name: np.asarray(predictions.column(name)) for name in predictions.schema.names}  # type: ignore[attr-defined]
+    if isinstance(predictions, Mapping):
+        return {str(name): np.asarray(values) for name, values in predictions.items()}
+    return {"prediction": np.asarray(predictions)}
 
 
 def _user_code(file: str) -> ModuleType:
-    """The module that loads the files of users; it needs nothing but Python."""
+    """The module that loads users' files, from its file: it imports the standard library only."""
     spec = importlib.util.spec_from_file_location("spanwise_user_code", file)
     assert spec is not None and spec.loader is not None  # noqa: PT018  it is a Python file
     module = importlib.util.module_from_spec(spec)

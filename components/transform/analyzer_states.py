@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from spanwise.components.transform import worker
 from spanwise.components.transform.analyzers import Analyzer, Plain
 from spanwise.components.transform.preprocessing import AnalyzerCall
-from spanwise.components.transform.standalone import standalone
+from spanwise.components.transform.standalone import extract_source
 from spanwise.components.transform.window_plan import TransformWindow, count_row_groups
 from spanwise.components.transform.worker import AnalysisTask, FilePiece, PieceAnalyzer, PieceStates, Place
 from spanwise.orchestrator import fingerprint
@@ -153,7 +153,7 @@ _FOLDERS = ("statistics/accumulators", "transform/analyzers")
 def _analyzer_code(analyzer: type[Analyzer[object]]) -> str:
     """A user's analyzer by its source and what that uses; ours are in `code_versions`."""
     ours = owner_of(analyzer.__module__) is Owner.SPANWISE
-    return analyzer.__qualname__ if ours else standalone(analyzer)
+    return analyzer.__qualname__ if ours else extract_source(analyzer)
 
 
 def _read_states(

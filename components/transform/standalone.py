@@ -1,7 +1,7 @@
-"""Standalone: a user's function as the source of a module of its own, with everything of the user's that it uses.
+"""Standalone source: a user's function as a module of its own, with everything of the user's that it uses.
 
-Functions and classes come with their own source, constants as they are written, libraries as imports. What has no
-source that could stand alone (an open file, a table, a fitted model) is refused with what to do instead.
+Functions and classes are copied with their source, constants as literals, libraries as imports. What cannot be written
+as source (an open file, a table, a fitted model) is refused with what to do instead.
 """
 
 from __future__ import annotations
@@ -34,22 +34,20 @@ from spanwise.orchestrator.user_code import (
     uses,
 )
 
-_HEAD = (
-    '"""{title}: written when it was used for the first time, from the functions of its author. Not to be edited."""'
-)
+_HEAD = '"""{title}: generated from the functions of its author. Do not edit."""'
 
 
-def standalone(function: Callable[..., object]) -> str:
+def extract_source(function: Callable[..., object]) -> str:
     """The source of a module that defines the function, or class, under its own name.
 
     Raises:
-        PreprocessingError: something it uses cannot be written down; the message says what, and what to do.
+        PreprocessingError: something it uses cannot be written as source; the message says what, and what to do.
     """
     if not isinstance(function, types.FunctionType | type):
         raise PreprocessingError(f"{function!r} is not a function that has a source; write it with def.")
     if function.__name__ == "<lambda>":
-        raise PreprocessingError(f"{_where(function)}: a lambda has no source of its own; write it with def.")
-    module = _Module()
+        raise PreprocessingError(f"{_location(function)}: a lambda has no source of its own; write it with def.")
+    module = StandaloneModule()
     module.add(function.__name__, function, f"{function.__name__}")
     parts = [
         _HEAD.format(title=function.__name__),
@@ -61,7 +59,7 @@ def standalone(function: Callable[..., object]) -> str:
 
 
 def digest(source: str) -> str:
-    """What the source is known by."""
+    """The digest by which a source is known."""
     return hashlib.blake2b(source.encode(), digest_size=16, person=b"spanwise-source").hexdigest()
 
 
@@ -85,17 +83,17 @@ def load(source: str) -> types.ModuleType:
 
 
 @dataclass
-class _Module:
-    """What has been gathered so far."""
+class StandaloneModule:
+    """The imports and definitions collected so far."""
 
     imports: set[str] = field(default_factory=set)
     definitions: list[str] = field(default_factory=list)
     _bound: dict[str, object] = field(default_factory=dict)
 
     def add(self, name: str, value: object, way: str) -> None:
-        """Makes `name` mean `value` in the module; `way` is how an error names the way to it."""
+        """Binds `name` to `value` in the module; `way` is the path to it that an error shows."""
         if name in self._bound:
-            if self._bound[name] is not value and not _same(self._bound[name], value):
+            if self._bound[name] is not value and not _are_equal(self._bound[name], value):
                 raise PreprocessingError(
                     f"{way}: two different things are called {name!r} in the modules it comes from; rename one."
                 )
@@ -108,7 +106,7 @@ class _Module:
         elif isinstance(value, types.FunctionType | type):
             self._add_source(name, value, way)
         else:
-            self.definitions.append(f"{name} = {self._written(value, way)}")
+            self.definitions.append(f"{name} = {self._literal(value, way)}")
 
     def _add_module(self, name: str, module: types.ModuleType, way: str) -> None:
         if not _is_installed(module.__name__):
@@ -131,7 +129,7 @@ class _Module:
         self.imports.add(f"from {origin} import {own}" + (f" as {name}" if name != own else ""))
 
     def _add_source(self, name: str, value: types.FunctionType | type, way: str) -> None:
-        source, own = _source(value, name, way)
+        source, own = _read_source(value, name, way)
         scope = _scope(value)
         found = list(_uses(source))
         for used in sorted({use.name for use in found if isinstance(use, NameUse)}):
@@ -139,7 +137,7 @@ class _Module:
                 if used != own or scope[used] is not value:
                     self.add(used, scope[used], f"{way} -> {used}")
             elif used not in vars(builtins) and used != own:
-                raise PreprocessingError(f"{way} uses {used!r}, which is not defined in {_where(value)}.")
+                raise PreprocessingError(f"{way} uses {used!r}, which is not defined in {_location(value)}.")
         for use in found:
             if isinstance(use, Import) and (use.level or not _is_installed(use.module)):
                 module = "." * use.level + use.module
@@ -151,15 +149,15 @@ class _Module:
         if own != name:
             self._bound.setdefault(own, value)
 
-    def _written(self, value: object, way: str) -> str:  # noqa: C901, PLR0911  one case per type
-        """A constant as Python writes it."""
+    def _literal(self, value: object, way: str) -> str:  # noqa: C901, PLR0911  one case per type
+        """The source of a constant."""
         kind = type(value)
         if value is None or kind in (bool, int, str, bytes):
             return repr(value)
         if isinstance(value, float) and kind is float:
             return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
         if kind in (list, tuple, set, frozenset) and isinstance(value, list | tuple | set | frozenset):
-            parts = [self._written(each, way) for each in value]
+            parts = [self._literal(each, way) for each in value]
             if isinstance(value, list):
                 return f"[{', '.join(parts)}]"
             if isinstance(value, tuple):
@@ -167,7 +165,7 @@ class _Module:
             braces = f"{{{', '.join(sorted(parts))}}}" if parts else "set()"
             return braces if kind is set else f"frozenset({braces if parts else ''})"
         if kind is dict and isinstance(value, dict):
-            pairs = [f"{self._written(k, way)}: {self._written(v, way)}" for k, v in value.items()]
+            pairs = [f"{self._literal(k, way)}: {self._literal(v, way)}" for k, v in value.items()]
             return f"{{{', '.join(pairs)}}}"
         if kind in (date, datetime, time, timedelta, timezone):
             self.imports.add("import datetime as _datetime")  # names of ours must not take those of the user
@@ -182,12 +180,12 @@ class _Module:
             self.imports.add("import polars as _polars")
             return f"_polars.{value!r}"
         raise PreprocessingError(
-            f"{way} is a {kind.__qualname__}, which cannot be written down as source. Make it inside the function from "
-            "constants, or keep the constants it is made of (numbers, text, lists, dicts) under that name."
+            f"{way} is a {kind.__qualname__}, which cannot be written as source. Create it inside the function from "
+            "constants, or bind the constants that it consists of (numbers, text, lists, dicts) to that name."
         )
 
 
-def _same(mine: object, other: object) -> bool:
+def _are_equal(mine: object, other: object) -> bool:
     return type(mine) is type(other) and isinstance(mine, int | float | str | bytes | tuple) and mine == other
 
 
@@ -198,7 +196,7 @@ def _is_data_type(value: object) -> bool:
     return "\n" not in repr(value) and "..." not in repr(value)
 
 
-def _where(value: object) -> str:
+def _location(value: object) -> str:
     code = getattr(value, "__code__", None)
     if isinstance(code, types.CodeType):
         return f"{code.co_filename}, line {code.co_firstlineno}"
@@ -222,12 +220,12 @@ def _is_library(value: object) -> bool:
 
 
 def _is_installed(module: str) -> bool:
-    """Whether a module is there wherever the graph will be loaded: ours, the standard library's or an installed one."""
+    """Whether a module can be imported wherever the graph is loaded: of ours, of Python or installed."""
     return owner_of_module(module) is not Owner.USER
 
 
 def _scope(value: types.FunctionType | type) -> Mapping[str, object]:
-    """What the names in its source mean: those around a nested function, then those of its module."""
+    """The values of the names in its source: those around a nested function, then those of its module."""
     if isinstance(value, type):
         found: dict[str, object] = dict(vars(sys.modules.get(value.__module__, builtins)))
         for method in _methods(value):
@@ -247,15 +245,15 @@ def _scope(value: types.FunctionType | type) -> Mapping[str, object]:
 
 def _methods(value: type) -> list[types.FunctionType]:
     found = [m for m in vars(value).values() if isinstance(m, types.FunctionType)]
-    return [method for method in found if method.__module__ == value.__module__ and _is_written(method)]
+    return [method for method in found if method.__module__ == value.__module__ and _has_source(method)]
 
 
-def _is_written(method: types.FunctionType) -> bool:
-    """Whether somebody wrote it, and not a decorator such as `dataclass`, which compiles its methods from a string."""
+def _has_source(method: types.FunctionType) -> bool:
+    """Whether it has a source; a decorator such as `dataclass` compiles methods from a string."""
     return method.__code__.co_filename != "<string>"
 
 
-def _text_of(value: types.FunctionType | type) -> str:
+def _read_text(value: types.FunctionType | type) -> str:
     if isinstance(value, type) and value.__module__ not in sys.modules:
         for method in _methods(value):
             code = method.__code__
@@ -268,10 +266,10 @@ def _text_of(value: types.FunctionType | type) -> str:
     return inspect.getsource(value)
 
 
-def _source(value: types.FunctionType | type, name: str, way: str) -> tuple[str, str]:
+def _read_source(value: types.FunctionType | type, name: str, way: str) -> tuple[str, str]:
     """Its source without indentation, and the name that it defines."""
     try:
-        source = textwrap.dedent(_text_of(value)).rstrip()
+        source = textwrap.dedent(_read_text(value)).rstrip()
         tree = ast.parse(source)
     except (OSError, TypeError, SyntaxError) as error:
         raise PreprocessingError(
@@ -291,7 +289,7 @@ def _source(value: types.FunctionType | type, name: str, way: str) -> tuple[str,
 
 
 def _uses(source: str) -> Iterator[NameUse | Import]:
-    """What the source takes from outside of itself. Annotations are not run, so what they name need not be there."""
+    """What the source uses from outside of itself. Annotations do not run, so their names need not be defined."""
     flags = __future__.annotations.compiler_flag
     module = compile(source, "<source>", "exec", flags, dont_inherit=True, optimize=0)
     for code in code_within(module):

@@ -154,10 +154,10 @@ def _names(given: object) -> tuple[str, ...] | None:
 def _source(node: str, function: object) -> tuple[str, str]:
     """The name of the preprocessing function, and the source of a module that defines it."""
     from spanwise.components.transform.analyzers import PreprocessingError
-    from spanwise.components.transform.standalone import standalone
+    from spanwise.components.transform.standalone import extract_source
 
     try:
-        source = standalone(cast("Callable[..., object]", function))
+        source = extract_source(cast("Callable[..., object]", function))
     except PreprocessingError as error:
         raise ParameterError(f"{node}: the graph is to keep preprocessing_fn as source. {error}") from error
     return cast("Callable[..., object]", function).__name__, source

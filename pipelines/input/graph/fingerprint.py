@@ -14,7 +14,6 @@ from typing import Any, Final, Literal, TypeAlias
 
 from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.errors import DatasetError, Unfingerprintable
-from spanwise.orchestrator.user_code import Owner, owner_of
 from spanwise.pipelines.input.element import ElementSpec, each_leaf
 from spanwise.pipelines.input.op import Op, Opening, Stream
 
@@ -72,9 +71,9 @@ def _below(op: Op) -> tuple[Op, ...]:
 def _of_step(op: Op, inputs: list[str], files_by: FilesBy) -> str:
     if isinstance(op, WithFingerprint):
         return fingerprint.digest("named step", op.fingerprint, *inputs)
-    if _is_ours(op) and type(op).__name__ in _TRANSPARENT:
+    if _is_built_in(op) and type(op).__name__ in _TRANSPARENT:
         return inputs[0]
-    kind = type(op).__qualname__ if _is_ours(op) else fingerprint.of_class(type(op))
+    kind = type(op).__qualname__ if _is_built_in(op) else fingerprint.of_class(type(op))
     parts: list[str] = []
     paths = getattr(op, "paths", None)
     for each in sorted(fields(op), key=lambda one: one.name):
@@ -85,8 +84,9 @@ def _of_step(op: Op, inputs: list[str], files_by: FilesBy) -> str:
     return fingerprint.digest("step", kind, *parts, *inputs)
 
 
-def _is_ours(op: Op) -> bool:
-    return owner_of(type(op).__module__) is Owner.SPANWISE
+def _is_built_in(op: Op) -> bool:
+    """Whether an op counts by its kind and by the version of spanwise; an op of a component counts by its code."""
+    return type(op).__module__.startswith("spanwise.pipelines.input.")
 
 
 def _is_input(value: object, op: Op) -> bool:

@@ -99,7 +99,7 @@ def test_another_interpreter_may_be_named(tmp_path):
     none = only(tried(tmp_path / "b", python="/no/python")["InfraValidator"], "blessing").properties
 
     assert mine["blessed"] == 1
-    assert none["reasons"] == ["/no/python cannot be started (No such file or directory)"]
+    assert none["reasons"] == ["/no/python could not be started (No such file or directory)"]
 
 
 def test_it_is_tried_again_in_every_run(tmp_path):

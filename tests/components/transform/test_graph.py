@@ -26,7 +26,7 @@ from spanwise.components.transform.preprocessing import (
     trace_function,
     vocabulary,
 )
-from spanwise.components.transform.standalone import load, standalone
+from spanwise.components.transform.standalone import extract_source, load
 
 NAN = float("nan")
 
@@ -59,7 +59,7 @@ def preprocess(columns):
 
 def learned(function, rows):
     """The graph that a function makes of some rows."""
-    source = standalone(function)
+    source = extract_source(function)
     own = getattr(load(source), function.__name__)
     known = {}
     while not (trace := trace_function(own, PreprocessingTrace(columns=Columns(rows.schema), known=known))).complete:

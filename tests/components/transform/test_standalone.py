@@ -14,7 +14,7 @@ import pytest
 from spanwise.components.transform.analyzers import Analyzer, PreprocessingError
 from spanwise.components.transform.preprocessing import Columns, analyze
 from spanwise.components.transform.preprocessing import scale_to_z_score as z
-from spanwise.components.transform.standalone import load, standalone
+from spanwise.components.transform.standalone import extract_source, load
 
 LIMIT = 15
 DAY = dt.date(2013, 1, 2)
@@ -72,7 +72,7 @@ class Longest(Base):
 
 def run(function, *arguments):
     """What the function gives when it is loaded from its source alone."""
-    return getattr(load(standalone(function)), function.__name__)(*arguments)
+    return getattr(load(extract_source(function)), function.__name__)(*arguments)
 
 
 def test_constants_come_with_their_values():
@@ -121,7 +121,7 @@ def test_annotations_need_not_be_there():
         found: list[pl.Series] = []
         return {**columns, "n": len(found)}
 
-    source = standalone(used)
+    source = extract_source(used)
 
     assert "import" not in source.replace("from __future__ import annotations", "")
     assert load(source).used({}) == {"n": 0}
@@ -133,7 +133,7 @@ def test_the_source_is_the_same_each_time():
     def used():
         return {1, 2, "b", "a"}, NOTHING, LIMIT, even(2)
 
-    assert standalone(used) == standalone(used)
+    assert extract_source(used) == extract_source(used)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_the_source_is_the_same_each_time():
     [
         (lambda: lambda columns: columns, "a lambda has no source of its own; write it with def"),
         (lambda: partial(even), "is not a function that has a source; write it with def"),
-        (lambda: _uses_object, "-> OPEN is a object, which cannot be written down.*Make it inside the function"),
+        (lambda: _uses_object, "-> OPEN is a object, which cannot be written as source.*Create it inside the function"),
         (lambda: _uses_cube, "'cube' is a lambda inside of a larger line"),
         (lambda: _uses_unknown, "uses 'nowhere', which is not defined"),
         (lambda: _uses_own_module, "flow.* of yours, which is not installed .*import what you use of it by name"),
@@ -151,7 +151,7 @@ def test_the_source_is_the_same_each_time():
 def test_what_cannot_stand_alone_is_refused_with_a_way_out(make, said):
     """Live objects, lambdas in passing and modules of the user's are refused; the message says what to do."""
     with pytest.raises(PreprocessingError, match=said):
-        standalone(make())
+        extract_source(make())
 
 
 def _uses_object(columns):

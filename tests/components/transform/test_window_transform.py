@@ -32,7 +32,7 @@ from spanwise.components.transform.preprocessing import (
     total,
     vocabulary,
 )
-from spanwise.components.transform.standalone import standalone
+from spanwise.components.transform.standalone import extract_source
 from spanwise.components.transform.window_plan import TransformPlan
 from spanwise.components.transform.window_transform import transform_window
 from spanwise.orchestrator.errors import ColumnsChanged, NodeFailed, ParameterError, UnreadableInput
@@ -94,7 +94,7 @@ class Windows:
         place = self.place / f"run{self.made}"
         return TransformPlan(
             examples=tuple(examples),
-            source=standalone(function),
+            source=extract_source(function),
             function=function.__name__,
             analyze=("train",),
             transform=tuple(settings.pop("transform", ("train", "eval"))),

@@ -1,7 +1,7 @@
 """Fingerprints of graphs: equal where the elements are, whatever else differs."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +10,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
+from spanwise.orchestrator import code_digest
 from spanwise.orchestrator.errors import DatasetError, Unfingerprintable
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.graph.fingerprint import of_graph
@@ -186,3 +187,15 @@ def test_a_named_step_may_hold_what_nobody_can_fingerprint():
         print_of(held)
     assert print_of(held.with_snapshot_fingerprint("reads /dev/null"))
     file.close()
+
+
+def test_an_op_of_a_component_counts_by_the_code_of_the_component(monkeypatch):
+    """Its name alone would not show that the component has changed."""
+    kind = type("TaskRows", (Range,), {"__module__": "spanwise.components.training.elastic.worker_input"})
+    op = kind(**{each.name: getattr(inputs.range(3).op, each.name) for each in fields(Range)})
+    found = []
+    for version in ("1", "2"):
+        monkeypatch.setattr(code_digest, "distribution_of", lambda *_, v=version: code_digest.Distribution("ours", v))
+        found.append(of_graph(op))
+
+    assert found[0] != found[1]
