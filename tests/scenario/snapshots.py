@@ -1,6 +1,10 @@
 """A dataset with a snapshot, and passes over it in processes that can be killed."""
 
+import itertools
 import multiprocessing
+import os
+import sys
+import threading
 import time
 from dataclasses import replace
 
@@ -13,7 +17,10 @@ from spanwise.pipelines.input.snapshot import split_writer
 
 ROWS = 60_000
 BLOCK_ROWS = 2_000
-PAUSE_S = 0.01  # for each block in the processes, so that there are moments in which they can be killed
+PAUSE_S = 0.01  # for each block in processes that run side by side, so that they meet
+NEVER = -1
+SOON_S = 120.0
+CHANGES = {"os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir"}
 EXPIRY_S = 1
 pause_s = 0.0
 FORKS = multiprocessing.get_context("forkserver")
@@ -82,3 +89,34 @@ def start(path, *, nows):
         assert said.recv() == "ready"
     begin.set()
     return started
+
+
+def write_until(path, *, now, change):
+    """A pass in a process of its own, killed before the `change`-th change that it makes below a path.
+
+    How many changes it has made if it was not killed; None if it was.
+    """
+    ours, theirs = FORKS.Pipe(duplex=False)
+    process = FORKS.Process(target=_write_until, args=(path, now, change, theirs))
+    process.start()
+    theirs.close()
+    assert ours.poll(SOON_S), "the writer hangs"
+    changes = ours.recv()
+    process.kill()
+    process.join()
+    return changes
+
+
+def _write_until(path, now, change, said):
+    numbers = itertools.count()
+
+    def before(event, arguments):
+        is_change = event in CHANGES or (event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR))
+        if is_change and str(arguments[0]).startswith(str(path)) and next(numbers) == change:
+            said.send(None)
+            threading.Event().wait()  # to be killed
+
+    sys.addaudithook(before)
+    right, _ = passed(path, now=now)
+    assert right
+    said.send(next(numbers))

@@ -22,7 +22,7 @@ from tests.scenario.served import Consumer, Servers, numbers
 
 ROUNDS = int(os.environ.get("SPANWISE_TEST_CHAOS", "1"))  # the full form: 200
 ELEMENTS = 1_000
-SOON_S = 90.0
+SOON_S = 180.0
 LEASES = ("at_least_once", "exactly_once")
 CLIENT_TIMEOUT_S = 4 if ROUNDS == 1 else 6  # under leases, where somebody waits for what a killed consumer held
 
@@ -43,7 +43,7 @@ class Round:
         eventually(lambda: any(consumer.given() for consumer in self.consumers), SOON_S)
         victims = ["dispatcher", "left", "right"] + (["consumer"] * 3 if self.leases else [])
         for _ in range(self.dice.randint(1, 2)):
-            time.sleep(self.dice.uniform(0.0, 0.4))
+            self.await_elements(self.dice.randrange(ELEMENTS // 2))
             victim = self.dice.choice(victims)
             if victim == "consumer":
                 self.strike()
@@ -59,6 +59,17 @@ class Round:
     @property
     def leases(self):
         return self.mode in LEASES
+
+    def await_elements(self, more):
+        """Waits until the consumers have got some more elements, or have ended."""
+        before = sum(len(consumer.given()) for consumer in self.consumers)
+        eventually(
+            lambda: (
+                sum(len(consumer.given()) for consumer in self.consumers) >= before + more
+                or all(consumer.process.exitcode is not None for consumer in self.consumers)
+            ),
+            SOON_S,
+        )
 
     def begin(self):
         """Starts a consumer, and waits until it has joined, so that it is known which client it is."""

@@ -65,9 +65,9 @@ def listed(count, **config):
     return service
 
 
-def eventually(condition, within_s=20.0):
+def eventually(condition, within_s=120.0):
     """Waits until it holds."""
     end = time.monotonic() + within_s
     while not condition():
-        assert time.monotonic() < end, "it did not come about"
+        assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.01)

@@ -5,7 +5,6 @@ import json
 import random
 import re
 import threading
-import time
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -16,15 +15,17 @@ import pytest
 
 from spanwise.orchestrator.errors import DatasetError, ServiceError, SettingsError, SpanwiseError
 from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.service.client.reader import JobReader
 from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServer
 from spanwise.pipelines.input.service.wire.config import DispatcherConfig
-from spanwise.pipelines.input.service.wire.connection import ServiceConnection, this_process
+from spanwise.pipelines.input.service.wire.connection import ServiceConnection, Unreachable, this_process
 from spanwise.pipelines.input.service.wire.security import Security
 from tests.pipelines.input.service.servers import Service, eventually, free_ports, listed
 
 HERE = Path(__file__).parent
 AREAS = ("sharding", "jobs", "splits", "journal", "coordinated", "sharing")
 OFF, DYNAMIC = "off", "dynamic"
+SOON_S = 120.0
 
 
 def test_every_case_is_a_test_or_a_difference():
@@ -133,16 +134,27 @@ def test_SV_10_more_workers_removed_than_requests_outstanding():
             assert len(list(itertools.islice(elements, 1000))) == 1000
 
 
-def test_SV_11_servers_that_start_after_the_client():
+def test_SV_11_servers_that_start_after_the_client(monkeypatch):
     """The consumer tries until somebody answers."""
     (port,) = free_ports(1)
     found = []
     dataset = inputs.range(10).distribute(f"grpc://127.0.0.1:{port}", OFF)
+    has_failed = threading.Event()
+    join = JobReader._join
+
+    def try_to_join(self):
+        try:
+            join(self)
+        except Unreachable:
+            has_failed.set()
+            raise
+
+    monkeypatch.setattr(JobReader, "_join", try_to_join)
     reading = threading.Thread(target=lambda: found.extend(dataset))
     reading.start()
-    time.sleep(0.2)
+    assert has_failed.wait(SOON_S)
     with Service(1, port=port):
-        reading.join(30)
+        reading.join(SOON_S)
 
     assert found == list(range(10))
 
@@ -338,7 +350,7 @@ def test_JB_05_a_shared_job_with_repeat(one):
         for thread in reading:
             thread.start()
         for thread in reading:
-            thread.join(30)
+            thread.join(SOON_S)
 
     assert Counter(found) == dict.fromkeys(range(100), 3)
 
@@ -369,19 +381,32 @@ def test_JB_08_arguments_are_checked(arguments):
         inputs.range(3).distribute(**{"service": "here:1", "processing_mode": OFF, **arguments})
 
 
-def test_JB_09_unused_jobs_are_forgotten():
+def test_JB_09_unused_jobs_are_forgotten(monkeypatch):
     """Not those that are dealt out by splits, unless the dispatcher is told so."""
     with Service(1, job_gc_timeout_s=0.02) as service:
         for mode in (OFF, DYNAMIC):
             with inputs.range(10).repeat().distribute(service.target, mode, mode).iterator() as elements:
                 next(elements)
         eventually(lambda: len(jobs(service)) == 1)
-        time.sleep(0.6)
+        sweeps = count_calls(monkeypatch, service.dispatcher, "_collect_idle")
+        eventually(lambda: sweeps.total() >= 2)
         assert [job["mode"] for job in jobs(service)] == [DYNAMIC]
     with Service(1, job_gc_timeout_s=0.02, gc_dynamic_sharding_jobs=True) as service:
         with inputs.range(10).repeat().distribute(service.target, DYNAMIC, "j").iterator() as elements:
             next(elements)
         eventually(lambda: jobs(service) == [])
+
+
+def count_calls(monkeypatch, owner, name):
+    calls, method = Counter(), getattr(owner, name)
+
+    def count(*arguments):
+        result = method(*arguments)
+        calls[name] += 1
+        return result
+
+    monkeypatch.setattr(owner, name, count)
+    return calls
 
 
 def jobs(service):
@@ -399,16 +424,16 @@ def test_JB_10_a_forgotten_name_can_be_used_again():
 
 def test_JB_11_a_client_that_is_silent_is_dropped():
     """Its next request is refused; one that has a heart may read as slowly as it likes."""
-    with Service(1, client_timeout_s=0.3) as service:
+    with Service(1, client_timeout_s=2) as service:
         inputs.register_dataset(service.target, inputs.range(3), dataset_id="d")
         connection = ServiceConnection(service.target, Security())
         silent, _ = connection.call("join", {"dataset": "d", "mode": OFF, "name": "", "epoch": "0"})
         look = {"client": silent["client"], "targets": "any", "process": this_process(), "tasks": []}
         with inputs.range(3).distribute(service.target, OFF, max_outstanding_requests=1).iterator() as elements:
             next(elements)
-            time.sleep(1.0)
+            eventually(lambda: len(jobs(service)) == 1)  # that of the silent one is forgotten
             assert next(elements) == 1
-        with pytest.raises(ServiceError, match=r"was silent for more than 0.3 s"):
+        with pytest.raises(ServiceError, match=r"was silent for more than 2 s"):
             connection.call("look", {**look, "waited_s": 0, "given": 0, "wait_s": 0})
 
 

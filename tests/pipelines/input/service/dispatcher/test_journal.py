@@ -1,7 +1,6 @@
-"""The journal: what was answered is there after a crash, whole, and quickly."""
+"""The journal: what was answered is there after a crash, whole."""
 
 import resource
-import time
 
 import pytest
 
@@ -124,19 +123,16 @@ def test_a_long_journal_is_made_shorter(tmp_path):
     assert as_records(again.state) == as_records(journal.state)
 
 
-def test_a_hundred_thousand_splits_are_replayed_in_two_seconds(tmp_path):
-    """A restart does not make consumers wait."""
+def test_a_hundred_thousand_splits_are_replayed(tmp_path):
+    """A restart leads to the same state, however long the journal is; `benchmarks.service` limits its time."""
     journal = begun(tmp_path, splits=100_000)
     journal.write([dealt(number) for number in range(100_000)])
     journal.close()
 
-    start = time.process_time()
     again = Journal(tmp_path)
-    spent = time.process_time() - start
     again.close()
 
     assert again.state.jobs[1].sources[0].below == 1
-    assert spent < 2.0
 
 
 def test_a_full_disk_leaves_whole_records_only(tmp_path):
