@@ -18,9 +18,9 @@ from spanwise.pipelines.input.element import Spec
 from spanwise.pipelines.input.graph.fingerprint import of_graph
 from spanwise.pipelines.input.op import Count, Element, Op, Opening, SingleInputStream, Stream
 from spanwise.pipelines.input.ops.parquet import Parquet
-from spanwise.pipelines.input.snapshot.load import load
 from spanwise.pipelines.input.snapshot.source import LoadedSnapshot
 from spanwise.pipelines.input.snapshot.use import SnapshotUse
+from spanwise.pipelines.input.snapshot_loader import load
 
 EXPIRY_S = 3600.0
 """After this time a training takes over an unfinished snapshot of a training that was killed on another machine."""

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from spanwise.pipelines.input.iterator import DatasetIterator
     from spanwise.pipelines.input.op import AUTOTUNE, Options
     from spanwise.pipelines.input.ops.shard import SHARD_HINT
-    from spanwise.pipelines.input.service.client.registration import from_dataset_id, register_dataset
+    from spanwise.pipelines.input.registration import from_dataset_id, register_dataset
     from spanwise.pipelines.input.service.saves.save import save
-    from spanwise.pipelines.input.snapshot.load import load
+    from spanwise.pipelines.input.snapshot_loader import load
     from spanwise.pipelines.input.sources import (
         col,
         from_arrow,
@@ -64,15 +64,15 @@ _HOMES = {
     "from_arrow": "sources",
     "from_arrow_files": "sources",
     "from_csv": "sources",
-    "from_dataset_id": "service.client.registration",
+    "from_dataset_id": "registration",
     "from_elements": "sources",
     "from_generator": "sources",
     "from_parquet": "sources",
     "from_tensor_slices": "sources",
     "from_tensors": "sources",
-    "load": "snapshot.load",
+    "load": "snapshot_loader",
     "range": "sources",
-    "register_dataset": "service.client.registration",
+    "register_dataset": "registration",
     "sample_from_datasets": "sources",
     "save": "service.saves.save",
     "spec_of": "element",

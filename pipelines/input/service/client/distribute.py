@@ -60,7 +60,7 @@ def distribute(
         service=service,
         mode=policy_of(processing_mode),
         job_name=job_name,
-        graph=None if is_registered else ShippedGraph(dataset.op, dataset.settings),
+        graph=None if is_registered else ShippedGraph.of(dataset),
         dataset_id=dataset_id,
         result=dataset.spec,
         endless=dataset.cardinality == math.inf,

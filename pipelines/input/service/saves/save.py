@@ -8,10 +8,11 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from spanwise.orchestrator.errors import DatasetError, ServiceError
 from spanwise.orchestrator.fingerprint import versions
+from spanwise.pipelines.input.flow import Flow
 from spanwise.pipelines.input.graph.fingerprint import FilesBy
 from spanwise.pipelines.input.service.sharding.splits import count_shards, plan_graph
 from spanwise.pipelines.input.service.wire.connection import ServiceConnection, Unreachable, refusing_malformed
@@ -19,13 +20,10 @@ from spanwise.pipelines.input.service.wire.requests import PollSave, StartSave
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph, register
 from spanwise.pipelines.input.snapshot.folder import SnapshotFolder, new_run_id
-from spanwise.pipelines.input.snapshot.op import Snapshot
+from spanwise.pipelines.input.snapshot.op import Snapshot, add_snapshot
 from spanwise.pipelines.input.snapshot.settings import Compression
 from spanwise.pipelines.input.snapshot.state import Metadata, PassThrough, Read, decide
 from spanwise.pipelines.input.snapshot.storage import files_at, from_anywhere
-
-if TYPE_CHECKING:
-    from spanwise.pipelines.input.dataset import Dataset
 
 _POLL_S: Final = 0.1
 _RETRY_FOR_S: Final = 60.0
@@ -36,7 +34,7 @@ _log = logging.getLogger("spanwise.service.saves")
 
 
 def save(
-    dataset: Dataset,
+    dataset: Flow,
     path: str | os.PathLike[str],
     service: str,
     *,
@@ -62,16 +60,20 @@ def save(
             "save: saving an infinite dataset is not allowed. Apply repeat() where the snapshot is read."
         )
     where = from_anywhere(path)
-    snapshot = dataset.snapshot(
-        where,
-        compression,
-        pending_snapshot_expiry_seconds=pending_snapshot_expiry_seconds,
+    snapshot = add_snapshot(
+        dataset,
+        path=where,
+        compression=compression or "none",
+        reader_fn=None,
+        writer_fn=None,
+        expiry_s=pending_snapshot_expiry_seconds,
+        mode="auto",
         files_by=files_by,
     ).op
     assert isinstance(snapshot, Snapshot)
     connection = ServiceConnection(service, security or Security.from_environment())
     try:
-        graph = ShippedGraph(dataset.op, dataset.settings)
+        graph = ShippedGraph.of(dataset)
         dataset_id = _retry(lambda: register(connection, graph, None))
         folder = SnapshotFolder(files_at(where), snapshot.fingerprint)
         run_id = _claim(snapshot, folder, exist_ok=exist_ok)

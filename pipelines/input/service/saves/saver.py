@@ -11,9 +11,8 @@ from functools import cached_property
 from typing import Final
 
 from spanwise.orchestrator.errors import ServiceError, SpanwiseError
-from spanwise.pipelines.input.dataset import Dataset
 from spanwise.pipelines.input.iterator import DatasetIterator
-from spanwise.pipelines.input.op import Op, Options, mix_seed
+from spanwise.pipelines.input.op import Op, mix_seed
 from spanwise.pipelines.input.rows import in_rows
 from spanwise.pipelines.input.service.sharding.splits import plan_graph, splits_of_shard
 from spanwise.pipelines.input.service.wire.connection import CallCanceled, ServiceConnection
@@ -30,6 +29,7 @@ from spanwise.pipelines.input.service.wire.requests import (
     WaitForWriters,
     WriteShard,
 )
+from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph
 from spanwise.pipelines.input.snapshot.encoding import encoding_of
 from spanwise.pipelines.input.snapshot.folder import SnapshotFolder
 from spanwise.pipelines.input.snapshot.split_writer import SplitWriter
@@ -47,7 +47,7 @@ class Saver:
     """Writes shards of one save until none are left; `graph` returns a registered dataset."""
 
     def __init__(
-        self, save: StartSave, worker: str, dispatcher: ServiceConnection, graph: Callable[[str], tuple[Op, Options]]
+        self, save: StartSave, worker: str, dispatcher: ServiceConnection, graph: Callable[[str], ShippedGraph]
     ) -> None:
         self._save = save
         self._worker = worker
@@ -136,12 +136,13 @@ class Saver:
     def _passes(self, shard: int) -> Iterator[tuple[DatasetIterator, Op]]:
         """A pass over each split of a shard."""
         save = self._save
-        op, options = self._graph(save.dataset)
-        for number, part in splits_of_shard(plan_graph(op, options), save.shards, shard):
+        graph = self._graph(save.dataset)
+        options = graph.options
+        for number, part in splits_of_shard(plan_graph(graph.op, options), save.shards, shard):
             seed = mix_seed(save.seed if options.seed is None else options.seed, number)
             alone = options.autotune and save.shards == 1
             settings = replace(options, seed=seed, optimize=False, autotune=alone, deterministic=True)
-            yield DatasetIterator(part, settings, 0, blocks=in_rows(part), dataset=Dataset), part
+            yield DatasetIterator(part, settings, 0, blocks=in_rows(part), dataset=graph.flow), part
 
     def _remove(self, files: Iterable[str]) -> None:
         for file in files:

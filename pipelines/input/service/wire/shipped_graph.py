@@ -7,10 +7,12 @@ import math
 import pickle
 import threading
 from dataclasses import dataclass
+from typing import Self
 
 from spanwise.orchestrator.errors import DatasetError, ParameterError, Unfingerprintable
 from spanwise.orchestrator.fingerprint import digest
 from spanwise.orchestrator.user_code import ship
+from spanwise.pipelines.input.flow import Flow
 from spanwise.pipelines.input.graph.fingerprint import of_graph
 from spanwise.pipelines.input.op import Op, Options, list_ops
 from spanwise.pipelines.input.service.sharding.splits import plan_graph, split_graph
@@ -32,22 +34,27 @@ class ShippedGraph:
 
     op: Op
     options: Options
+    flow: type[Flow]  #: the class in which users' functions get nested datasets
+
+    @classmethod
+    def of(cls, flow: Flow) -> Self:
+        return cls(flow.op, flow.settings, type(flow))
 
 
-def pack_graph(op: Op, options: Options) -> bytes:
+def pack_graph(graph: ShippedGraph) -> bytes:
     """Pickles a dataset: functions of packages and installed modules by name, others with their code.
 
     Raises:
         DatasetError: something in it cannot be pickled.
     """
     try:
-        content = ship((op, options), by_value=True).content
+        content = ship((graph.op, graph.options, graph.flow), by_value=True).content
     except ParameterError as error:
         raise DatasetError(f"distribute: the dataset cannot be sent to workers: {error}") from error
     return json.dumps(environment()).encode() + b"\n" + content
 
 
-def unpack_graph(content: bytes, who: str) -> tuple[Op, Options]:
+def unpack_graph(content: bytes, who: str) -> ShippedGraph:
     """The dataset that was pickled. Runs code of the sender, so it must come from a dispatcher that knows the token.
 
     Raises:
@@ -57,13 +64,12 @@ def unpack_graph(content: bytes, who: str) -> tuple[Op, Options]:
     versions, _, pickled = content.partition(b"\n")
     check_environment(json.loads(versions), who)
     try:
-        op, options = pickle.loads(pickled)  # noqa: S301  from a dispatcher that knows the token
+        return ShippedGraph(*pickle.loads(pickled))  # noqa: S301  from a dispatcher that knows the token
     except Exception as error:
         raise DatasetError(
             f"{who} could not be unpickled here: {type(error).__name__}: {error}. The modules of its functions must be "
             f"installed on the workers too."
         ) from error
-    return op, options
 
 
 def id_of(op: Op, options: Options, content: bytes) -> str:
@@ -78,7 +84,7 @@ def id_of(op: Op, options: Options, content: bytes) -> str:
 def register(connection: ServiceConnection, graph: ShippedGraph, dataset_id: str | None) -> str:
     """Registers a dataset with a dispatcher; returns its id."""
     with _inspecting, refusing_malformed("request"):
-        content = pack_graph(graph.op, graph.options)
+        content = pack_graph(graph)
         splits = split_graph(plan_graph(graph.op, graph.options))
         request = RegisterDataset(
             dataset=dataset_id or id_of(graph.op, graph.options, content),

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Final
 
 from spanwise.orchestrator.errors import FunctionFailed, ServiceError, SpanwiseError
-from spanwise.pipelines.input.dataset import Dataset
 from spanwise.pipelines.input.element import UNKNOWN, Spec
+from spanwise.pipelines.input.flow import Flow
 from spanwise.pipelines.input.graph.rewrite import optimize
 from spanwise.pipelines.input.iterator import DatasetIterator
 from spanwise.pipelines.input.op import Op, Options, assign_seeds
@@ -173,6 +173,7 @@ class TaskPass:
 
     op: Op
     options: Options
+    flow: type[Flow]  #: the class in which users' functions get nested datasets
     queue: TakenSplits | None = None
     in_runs: bool = True  #: whether batches may travel as runs
 
@@ -181,7 +182,7 @@ class TaskPass:
         graph = optimize(assign_seeds(self.op, seed), self.options).op
         options = replace(self.options, seed=seed, optimize=False)
         graph = with_batch_runs(graph) if self.in_runs else graph
-        return DatasetIterator(graph, options, 0, blocks=in_rows(self.op), dataset=Dataset)
+        return DatasetIterator(graph, options, 0, blocks=in_rows(self.op), dataset=self.flow)
 
     def stop(self) -> None:
         if self.queue is not None:

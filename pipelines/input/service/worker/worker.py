@@ -15,7 +15,7 @@ from typing import Any, Final
 from pyarrow import flight
 
 from spanwise.orchestrator.errors import ServiceError
-from spanwise.pipelines.input.op import Op, Options, assign_seeds, mix_seed
+from spanwise.pipelines.input.op import assign_seeds, mix_seed
 from spanwise.pipelines.input.service.policy import ShardingPolicy
 from spanwise.pipelines.input.service.saves.saver import Saver
 from spanwise.pipelines.input.service.sharding.dealing import read_from_queue
@@ -41,7 +41,7 @@ from spanwise.pipelines.input.service.wire.requests import (
     WorkerLoad,
 )
 from spanwise.pipelines.input.service.wire.server import FlightServer, Serving, WaitingPlaces
-from spanwise.pipelines.input.service.wire.shipped_graph import unpack_graph
+from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph, unpack_graph
 from spanwise.pipelines.input.service.worker.buffers import RoundLanes, SharedQueue, TaskBuffer, TrainerWindow
 from spanwise.pipelines.input.service.worker.reply import stream_of
 from spanwise.pipelines.input.service.worker.task import WAIT_S, TakenSplits, TaskPass, WorkerTask
@@ -68,7 +68,7 @@ class WorkerServer(Serving):
         self._lock = threading.Lock()
         self._tasks: dict[int, WorkerTask] = {}
         self._splits: dict[tuple[str, int, int], WorkerTask] = {}  # by dataset, split and client
-        self._graphs: dict[str, tuple[Op, Options]] = {}
+        self._graphs: dict[str, ShippedGraph] = {}
         self._savers: dict[str, Saver] = {}
         self._finished: set[int] = set()  # tasks that the dispatcher knows to have finished
         self._waiting = WaitingPlaces()
@@ -192,7 +192,7 @@ class WorkerServer(Serving):
             return TrainerWindow(self.config.cross_trainer_cache_bytes, self.config.buffer_bytes)
         return SharedQueue(self.config.buffer_bytes)
 
-    def _graph(self, dataset: str) -> tuple[Op, Options]:
+    def _graph(self, dataset: str) -> ShippedGraph:
         """A registered dataset; asks until the dispatcher answers.
 
         Raises:
@@ -204,23 +204,26 @@ class WorkerServer(Serving):
         return self._graphs[dataset]
 
     def _pass_of(self, task: TaskAssignment) -> TaskPass:
-        op, options = self._graph(task.dataset)
+        shipped = self._graph(task.dataset)
+        op, options, flow = shipped.op, shipped.options, shipped.flow
         in_runs = not task.consumers  # each of which gets single elements
         if task.mode is ShardingPolicy.OFF:
-            return TaskPass(op, options, in_runs=in_runs)
+            return TaskPass(op, options, flow, in_runs=in_runs)
         options = replace(options, seed=task.seed if options.seed is None else options.seed)
         if task.mode.is_static:
-            return TaskPass(cut_to_shard(op, task.mode, task.shards, task.index), options, in_runs=in_runs)
+            return TaskPass(cut_to_shard(op, task.mode, task.shards, task.index), options, flow, in_runs=in_runs)
         queue = TakenSplits(task.task, self._dispatcher)
         graph = read_from_queue(plan_graph(assign_seeds(op, options.seed or 0), options), queue)
-        return TaskPass(graph, replace(options, optimize=False), queue, in_runs=in_runs)
+        return TaskPass(graph, replace(options, optimize=False), flow, queue, in_runs=in_runs)
 
     def _pass_of_split(self, request: Fetch) -> TaskPass:
         assert request.split is not None
-        op, options = self._graph(request.dataset)
+        shipped = self._graph(request.dataset)
+        options = shipped.options
         seed = mix_seed(request.seed if options.seed is None else options.seed, request.split)
-        graph = cut_to_split(plan_graph(op, options), request.split)
-        return TaskPass(graph, replace(options, seed=seed, optimize=False, autotune=False, deterministic=True))
+        graph = cut_to_split(plan_graph(shipped.op, options), request.split)
+        options = replace(options, seed=seed, optimize=False, autotune=False, deterministic=True)
+        return TaskPass(graph, options, shipped.flow)
 
     # Consumers.
 

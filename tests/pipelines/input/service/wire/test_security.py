@@ -19,7 +19,7 @@ from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServe
 from spanwise.pipelines.input.service.wire.config import DispatcherConfig, WorkerConfig
 from spanwise.pipelines.input.service.wire.connection import ServiceConnection, environment
 from spanwise.pipelines.input.service.wire.security import Security
-from spanwise.pipelines.input.service.wire.shipped_graph import pack_graph, unpack_graph
+from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph, pack_graph, unpack_graph
 from spanwise.pipelines.input.service.worker.worker import WorkerServer
 from tests.pipelines.input.service.servers import Service
 
@@ -217,9 +217,9 @@ def test_a_client_that_stops_reading_costs_one_answer():
 
 def test_another_environment_is_refused_before_anything_is_unpickled():
     """The message says what differs."""
-    content = pack_graph(inputs.range(3).op, inputs.range(3).settings)
+    content = pack_graph(ShippedGraph.of(inputs.range(3)))
     other = json.dumps({**environment(), "python": "3.8", "numpy": "1.0"}).encode()
 
     with pytest.raises(ServiceError, match=r"python 3.8 there, .*; numpy 1.0 there"):
         unpack_graph(other + b"\n" + b"this is no pickle", "dataset 'x'")
-    assert unpack_graph(content, "dataset 'x'")[0].name == "Range"
+    assert unpack_graph(content, "dataset 'x'").op.name == "Range"

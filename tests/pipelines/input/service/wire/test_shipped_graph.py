@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from spanwise.pipelines import input as inputs
-from spanwise.pipelines.input.service.wire.shipped_graph import pack_graph
+from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph, pack_graph
 
 PIPELINE = """
 LIMIT = 3
@@ -23,7 +23,8 @@ import sys
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.service.wire.shipped_graph import unpack_graph
 
-print(list(inputs.Dataset(*unpack_graph(sys.stdin.buffer.read(), "it"))), "loose" in sys.modules)
+graph = unpack_graph(sys.stdin.buffer.read(), "it")
+print(list(inputs.Dataset(graph.op, graph.options)), "loose" in sys.modules)
 """
 
 
@@ -37,7 +38,7 @@ def test_functions_of_a_pipeline_file_travel_with_their_code(tmp_path, monkeypat
     spec.loader.exec_module(module)
     dataset = inputs.range(3).map(module.function)
 
-    content = pack_graph(dataset.op, dataset.settings)
+    content = pack_graph(ShippedGraph.of(dataset))
 
     found = subprocess.run([sys.executable, "-c", WORKER], input=content, capture_output=True, check=True)
     assert found.stdout == b"[3, 4, 5] False\n"

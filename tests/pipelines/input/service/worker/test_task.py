@@ -15,7 +15,9 @@ from spanwise.pipelines.input.service.worker.task import TaskPass, WorkerTask
 
 @pytest.fixture
 def task():
-    task = WorkerTask(lambda: TaskPass(inputs.range(9).op, Options()), SharedQueue(1 << 20), ServerMeter())
+    task = WorkerTask(
+        lambda: TaskPass(inputs.range(9).op, Options(), inputs.Dataset), SharedQueue(1 << 20), ServerMeter()
+    )
     yield task
     task.stop()
 

@@ -24,7 +24,7 @@ def register_dataset(
     """
     connection = ServiceConnection(service, security or Security.from_environment())
     try:
-        return register(connection, ShippedGraph(dataset.op, dataset.settings), dataset_id)
+        return register(connection, ShippedGraph.of(dataset), dataset_id)
     finally:
         connection.close()
 
@@ -54,9 +54,9 @@ def from_dataset_id(
             _, content = connection.ask(GetDataset(dataset=dataset_id))
     finally:
         connection.close()
-    op, options = unpack_graph(content, f"dataset {dataset_id!r}")
+    graph = unpack_graph(content, f"dataset {dataset_id!r}")
     return distribute(
-        Dataset(op, options),
+        Dataset(graph.op, graph.options),
         is_registered=True,
         service=service,
         processing_mode=processing_mode,
