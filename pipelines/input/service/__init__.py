@@ -1,4 +1,4 @@
-"""Datasets that are made elsewhere: a dispatcher deals out work, workers run graphs, consumers read what these give.
+"""The data service: a dispatcher assigns work, workers run datasets, and consumers read the elements.
 
 Importing this imports nothing heavy; a name is loaded when it is first used.
 """

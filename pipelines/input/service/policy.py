@@ -1,4 +1,4 @@
-"""Processing modes: how the elements of a dataset are shared out, and what is promised about visits."""
+"""Processing modes: how workers share the elements of a dataset, and how often each is visited."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from spanwise.orchestrator.errors import DatasetError
 
 
 class ShardingPolicy(StrEnum):
-    """How a job's elements are divided; a member, its value, or one of the two old names says which."""
+    """How a job's elements are divided among workers."""
 
-    OFF = "off"  #: every worker gives the whole dataset
-    DYNAMIC = "dynamic"  #: workers are dealt splits: exactly once, at most once if workers are restarted
-    FILE = "file"  #: every worker has its files
-    DATA = "data"  #: every worker makes all elements, and gives its own
-    FILE_OR_DATA = "file_or_data"  #: FILE if there are files to read, or else DATA
-    HINT = "hint"  #: `shard(SHARD_HINT, …)` in the graph stands for the number of workers and the worker's index
+    OFF = "off"  #: every worker produces the whole dataset
+    DYNAMIC = "dynamic"  #: workers get splits: exactly once; at most once if workers are restarted
+    FILE = "file"  #: every worker reads its share of the files
+    DATA = "data"  #: every worker produces all elements, and sends its share
+    FILE_OR_DATA = "file_or_data"  #: FILE if the dataset reads files, otherwise DATA
+    HINT = "hint"  #: `shard(SHARD_HINT, …)` in the graph becomes `shard(workers, index)`
     AT_LEAST_ONCE = "at_least_once"  #: splits are leased, and leased again when their consumer or worker is gone
-    EXACTLY_ONCE = "exactly_once"  #: as above, and no consumer is given an element twice
+    EXACTLY_ONCE = "exactly_once"  #: the same, and no consumer gets an element twice
 
     @property
     def is_static(self) -> bool:
@@ -27,20 +27,20 @@ class ShardingPolicy(StrEnum):
 
     @property
     def is_leased(self) -> bool:
-        """Whether consumers hold splits, and say when they have done with them."""
+        """Whether consumers lease splits and acknowledge them."""
         return self in {ShardingPolicy.AT_LEAST_ONCE, ShardingPolicy.EXACTLY_ONCE}
 
 
 @dataclass(frozen=True)
 class CrossTrainerCache:
-    """Trainers that read a job by one name share what its workers make, each at its own place in a window."""
+    """Lets trainers that read the same job share what its workers produce, each at its own place in a window."""
 
-    trainer_id: str  #: consumers with the same one share a place, and read nothing twice
+    trainer_id: str  #: consumers with the same id share a place, and get each element once
 
     def __post_init__(self) -> None:
         if not isinstance(self.trainer_id, str) or not self.trainer_id:
             raise DatasetError(
-                f"CrossTrainerCache(trainer_id={self.trainer_id!r}): wants a text that is not empty, another one for "
+                f"CrossTrainerCache(trainer_id={self.trainer_id!r}): wants a non-empty string, a different one for "
                 f"each trainer."
             )
 
@@ -49,7 +49,7 @@ _OLD_NAMES = {"parallel_epochs": ShardingPolicy.OFF, "distributed_epoch": Shardi
 
 
 def policy_of(mode: ShardingPolicy | str) -> ShardingPolicy:
-    """The policy of that name.
+    """The policy with this name.
 
     Raises:
         DatasetError: there is none.
