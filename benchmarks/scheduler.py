@@ -28,9 +28,9 @@ from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.run import Trigger
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import alert
-from spanwise.scheduler.daemon.loop import Cron
+from spanwise.scheduler.daemon.loop import SchedulerLoop
 from spanwise.scheduler.daemon.pipeline_scheduler import Tools
-from spanwise.scheduler.daemon.scheduled_run import Job
+from spanwise.scheduler.daemon.scheduled_run import ScheduledJob
 from spanwise.scheduler.ledger.pauses import pause_schedule
 from spanwise.scheduler.ledger.ticks import attempt_claim, list_ticks, newest_tick
 from spanwise.scheduler.project import settings
@@ -221,7 +221,7 @@ def a_day() -> None:
         store = open_store(str(known.root / "metadata.db"))
         made = 0
 
-        def start(job: Job) -> subprocess.Popen[bytes]:
+        def start(job: ScheduledJob) -> subprocess.Popen[bytes]:
             nonlocal made
             made += 1
             wanted = Run(pipeline=job.pipeline, trigger=Trigger.SCHEDULE, cause=job.tick, span=job.span, started=now)
@@ -231,7 +231,7 @@ def a_day() -> None:
 
         clock = Clock(now=lambda: now, monotonic=lambda: now.timestamp())  # noqa: PLW0108  it moves
         tools = Tools(root=known.root, config=None, site=alert.local_site(), start=start)
-        cron = Cron([str(file)], known, clock=clock, tools=tools)
+        cron = SchedulerLoop([str(file)], known, clock=clock, tools=tools)
         cron.turn()
         while any(each.asking or each.answer for each in cron.files):
             time.sleep(0.05)

@@ -102,8 +102,8 @@ def failure_alert(
         commands=_facts(
             **_folder(site),
             **{"See what happened": site.command("show", run.name) if run else ""},
-            **{"Go on from there": resume},
-            **{"What else is missing": site.command("schedule", "missed", pipeline)},
+            **{"Resume it": resume},
+            **{"Missed ticks": site.command("schedule", "missed", pipeline)},
         ),
         at=at,
     )
@@ -136,8 +136,8 @@ def overrun_alert(
         ),
         commands=_facts(
             **_folder(site),
-            **{"What is missing, and how to recover it": site.command("schedule", "missed", pipeline)},
-            **{"How long runs take": site.command("schedule", "status", pipeline)},
+            **{"What needs backfilling": site.command("schedule", "missed", pipeline)},
+            **{"See how long runs take": site.command("schedule", "status", pipeline)},
         ),
         at=at,
     )
@@ -162,8 +162,8 @@ def missed_alert(
         facts=_facts(**{"tick" if count == 1 else "ticks": named}, host=site.host),
         commands=_facts(
             **_folder(site),
-            **{"See whether a scheduler lives": site.command("schedule", "status", pipeline) if overdue else ""},
-            **{"What is missing, and how to recover it": site.command("schedule", "missed", pipeline)},
+            **{"See which schedulers run": site.command("schedule", "status", pipeline) if overdue else ""},
+            **{"What needs backfilling": site.command("schedule", "missed", pipeline)},
         ),
         at=at,
     )
@@ -178,8 +178,7 @@ def stall_alert(
         kind="stall",
         pipeline=run.pipeline,
         cause=f"stall {run.pipeline}",
-        subject=f"{run.pipeline} stands still: {run.name} has shown nothing for "
-        f"{format_duration(quiet.total_seconds())}",
+        subject=f"{run.pipeline} stalled: {run.name} has made no progress for {format_duration(quiet.total_seconds())}",
         facts=_facts(
             tick=tick,
             span=span,
@@ -216,8 +215,8 @@ def freshness_alert(pipeline: str, *, at: datetime, site: Site, pushed: datetime
         ),
         commands={
             **_folder(site),
-            "What the newest run says": site.command("show", pipeline_of(pipeline)),
-            "What is missing, and how to recover it": site.command("schedule", "missed", pipeline),
+            "See the newest run": site.command("show", pipeline_of(pipeline)),
+            "What needs backfilling": site.command("schedule", "missed", pipeline),
         },
         at=at,
     )
@@ -231,7 +230,7 @@ def forecast_alert(pipeline: str, *, at: datetime, site: Site, words: str, facts
         cause=f"forecast {pipeline}",
         subject=f"{pipeline} will overrun: {words}",
         facts={**facts, "host": site.host},
-        commands={**_folder(site), "How long runs and nodes take": site.command("schedule", "status", pipeline)},
+        commands={**_folder(site), "See how long runs and nodes take": site.command("schedule", "status", pipeline)},
         at=at,
     )
 
@@ -250,7 +249,7 @@ def trouble_alert(
         subject=f"scheduler: {what}{f' ({pipeline})' if pipeline else ''}",
         text=_first_lines(error),
         facts={"host": site.host},
-        commands={**_folder(site), **(todo or {}), "See how all stand": site.command("schedule", "status")},
+        commands={**_folder(site), **(todo or {}), "See all schedules": site.command("schedule", "status")},
         at=at,
     )
 
@@ -285,8 +284,8 @@ def trial_alert(*, at: datetime, site: Site) -> Alert:
         kind="test",
         pipeline="",
         cause="test",
-        subject=f"test: alerts of spanwise on {site.host} reach you",
-        text="Nothing is wrong. Somebody has asked for this message.",
+        subject=f"test: alerts from spanwise on {site.host} reach you",
+        text="Nothing is wrong. This message was sent on request.",
         facts={"sent": format_time(at, at.tzinfo), "host": site.host, "folder": str(site.folder)},
         at=at,
     )
@@ -309,7 +308,7 @@ def format_body(alert: Alert, *, count: int = 1, since: datetime | None = None, 
     facts = _facts(
         **{"what was wrong": complaint},
         **alert.facts,
-        **{"alerts" if alert.kind == "recovery" else "times, of which this is the last": times},
+        **{"alerts" if alert.kind == "recovery" else "times, this is the latest": times},
         at=format_time(alert.at, alert.at.tzinfo),
     )
     parts = [

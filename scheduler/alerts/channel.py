@@ -43,13 +43,13 @@ _KNOWN = {
     "name resolution": "no such host",
     "certificate verify failed": "its certificate is not trusted",
     "unreachable": "the network is unreachable",
-    "auth extension not supported": "it takes no log-in over this connection",
+    "auth extension not supported": "it accepts no log-in over this connection",
 }
 _STYLES = {"recovery": "success", "failure": "failure", "scheduler": "failure", "missed": "failure", "test": "info"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Channel:
+class AlertChannel:
     """One address that alerts go to."""
 
     name: str  #: may be shown and kept: which setting it is, and the scheme
@@ -58,38 +58,38 @@ class Channel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Route:
+class AlertRoute:
     """Where the alerts of a pipeline go."""
 
-    channels: tuple[Channel, ...]
+    channels: tuple[AlertChannel, ...]
     on: tuple[str, ...] | None  #: the kinds that are told; None is all
     group_s: float
 
-    def to(self, alert: Alert) -> tuple[Channel, ...]:
+    def to(self, alert: Alert) -> tuple[AlertChannel, ...]:
         """The channels of an alert."""
         return self.channels if self.on is None or alert.kind in (*self.on, "test") else ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Routes:
+class AlertRoutes:
     """Where the alerts of all pipelines go."""
 
-    otherwise: Route
-    pipelines: Mapping[str, Route]
+    otherwise: AlertRoute
+    pipelines: Mapping[str, AlertRoute]
 
-    def of(self, pipeline: str) -> Route:
+    def of(self, pipeline: str) -> AlertRoute:
         """What holds for a pipeline; an empty name is the scheduler itself."""
         return self.pipelines.get(pipeline_of(pipeline), self.otherwise)
 
     @property
-    def channels(self) -> tuple[Channel, ...]:
+    def channels(self) -> tuple[AlertChannel, ...]:
         """Every channel, once."""
         routes = (self.otherwise, *self.pipelines.values())
         return tuple({channel.url: channel for route in reversed(routes) for channel in route.channels}.values())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Message:
+class ChannelMessage:
     """What a channel is given."""
 
     title: str
@@ -100,24 +100,24 @@ class Message:
 # From settings
 
 
-def routes(alerts: AlertSettings, variables: Mapping[str, str] = os.environ) -> Routes:
+def read_routes(alerts: AlertSettings, variables: Mapping[str, str] = os.environ) -> AlertRoutes:
     """The channels that the settings name, with what `${NAME}` stands for.
 
     Raises:
         SettingsError: a variable is not there.
     """
-    return Routes(
+    return AlertRoutes(
         otherwise=_route(alerts, "alerts", variables),
         pipelines={n: _route(of, f"alerts.pipelines.{n}", variables) for n, of in alerts.pipelines.items()},
     )
 
 
-def _route(alerts: AlertSettings, table: str, variables: Mapping[str, str]) -> Route:
+def _route(alerts: AlertSettings, table: str, variables: Mapping[str, str]) -> AlertRoute:
     found = (_channel(url, f"{table}.urls[{n}]", alerts.from_name, variables) for n, url in enumerate(alerts.urls))
-    return Route(channels=tuple(found), on=alerts.on, group_s=alerts.group_s)
+    return AlertRoute(channels=tuple(found), on=alerts.on, group_s=alerts.group_s)
 
 
-def _channel(written: str, where: str, from_name: str, variables: Mapping[str, str]) -> Channel:
+def _channel(written: str, where: str, from_name: str, variables: Mapping[str, str]) -> AlertChannel:
     for name in _VARIABLE.findall(written):
         if not variables.get(name):
             raise SettingsError(
@@ -126,16 +126,16 @@ def _channel(written: str, where: str, from_name: str, variables: Mapping[str, s
             )
     url = _VARIABLE.sub(lambda found: variables[found[1]], written)
     scheme = re.match(r"[a-z][a-z0-9+.-]{1,15}(?=://)", url.lower())
-    return Channel(name=f"{where} ({scheme[0]})" if scheme else where, url=url, from_name=from_name)
+    return AlertChannel(name=f"{where} ({scheme[0]})" if scheme else where, url=url, from_name=from_name)
 
 
-def check(wanted: Routes) -> None:
+def check_channels(wanted: AlertRoutes) -> None:
     """Asks Apprise whether it can use every channel. Nothing is sent.
 
     Raises:
         SettingsError: it cannot; the message names the setting, and does not show the URL.
     """
-    with Sender() as sender:
+    with ChannelSender() as sender:
         refused = [(channel, fault) for channel in wanted.channels if (fault := sender.refuses(channel))]
     if refused:
         raise SettingsError("\n".join(f"{channel.name}: {fault}" for channel, fault in refused))
@@ -144,7 +144,7 @@ def check(wanted: Routes) -> None:
 # The child, from outside
 
 
-class Sender:
+class ChannelSender:
     """A child process that has Apprise, started when it is first needed."""
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
@@ -157,18 +157,18 @@ class Sender:
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def send(self, channel: Channel, message: Message) -> str:
+    def send(self, channel: AlertChannel, message: ChannelMessage) -> str:
         """Sends, and says what was wrong; empty when the channel has taken it."""
         facts = {"title": message.title, "body": message.body, "kind": message.kind}
         return self._asked({"url": channel.url, "from_name": channel.from_name, **facts})
 
-    def refuses(self, channel: Channel) -> str:
+    def refuses(self, channel: AlertChannel) -> str:
         """Why Apprise cannot use a channel; empty when it can."""
         return self._asked({"url": channel.url, "from_name": channel.from_name})
 
     def _asked(self, request: Mapping[str, str]) -> str:
         try:
-            child = self._child = self._child or _started()
+            child = self._child = self._child or _start_sender()
             assert child.stdin is not None
             assert child.stdout is not None
             child.stdin.write(json.dumps(request).encode() + b"\n")
@@ -183,8 +183,8 @@ class Sender:
             self._end()
         except (OSError, ValueError) as error:
             self._end()
-            return f"the process that sends could not be used: {type(error).__name__}"
-        return f"the process that sends ended with {child.returncode}"
+            return f"the sending process failed: {type(error).__name__}"
+        return f"the sending process ended with {child.returncode}"
 
     def _end(self) -> None:
         child, self._child = self._child, None
@@ -195,7 +195,7 @@ class Sender:
             child.communicate()  # closes its pipes and collects it
 
 
-def _started() -> subprocess.Popen[bytes]:
+def _start_sender() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "spanwise.scheduler.alerts.channel", str(os.getpid())],
         stdin=subprocess.PIPE,
@@ -224,12 +224,12 @@ def _answer(url: str, from_name: str, title: str = "", body: str = "", kind: str
         from apprise import Apprise, AppriseAsset
 
         desk = Apprise(asset=AppriseAsset(app_id=from_name, async_mode=False))
-        return _refused(desk, url) or (_sent(desk, title, body, kind) if body else "")
+        return _add_service(desk, url) or (_notify(desk, title, body, kind) if body else "")
     except Exception as error:  # noqa: BLE001  whatever a service's code does; its words may quote the URL
         return f"{type(error).__name__} in the code for this service"
 
 
-def _refused(desk: Apprise, url: str) -> str:
+def _add_service(desk: Apprise, url: str) -> str:
     """Adds a service, or says why it cannot be."""
     from apprise.manager_plugins import NotificationManager
 
@@ -241,15 +241,15 @@ def _refused(desk: Apprise, url: str) -> str:
     return ""
 
 
-def _sent(desk: Apprise, title: str, body: str, kind: str) -> str:
+def _notify(desk: Apprise, title: str, body: str, kind: str) -> str:
     style = _STYLES.get(kind, "warning")
-    with _heard() as said:
+    with _capture_log() as said:
         taken = desk.notify(title=title, body=body, notify_type=style, body_format="text")
     return "" if taken else _reason("\n".join(said))
 
 
 @contextlib.contextmanager
-def _heard() -> Iterator[list[str]]:
+def _capture_log() -> Iterator[list[str]]:
     """What Apprise logs meanwhile, to look for known words in it."""
     said: list[str] = []
 
@@ -269,7 +269,7 @@ def _heard() -> Iterator[list[str]]:
 def _reason(said: str) -> str:
     if number := _NUMBER.search(said):
         return f"answered {number[1]}{_PHRASES.get(number[1], '') if 'error=' in number[0] else ''}"
-    return next((words for mark, words in _KNOWN.items() if mark in said.lower()), "did not take the message")
+    return next((words for mark, words in _KNOWN.items() if mark in said.lower()), "did not accept the message")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ def send_alerts(
 
     `options` are --root and --config as they were typed.
     """
-    routes = channel.routes(settings.alerts)
+    routes = channel.read_routes(settings.alerts)
     site = words.local_site(options)
     settings.root.mkdir(parents=True, exist_ok=True)
     for one in found:
@@ -38,7 +38,7 @@ def alerts(found: ScheduleStatus, now: datetime, site: Site) -> Iterator[Alert]:
             at=now,
             site=site,
             ticks=[late.first.name],
-            why="a scheduler took it, and is gone" if late.abandoned else "no scheduler has taken it",
+            why="the scheduler that took it has died" if late.abandoned else "no scheduler has taken it",
             more=late.count - 1,
             overdue=True,
         )

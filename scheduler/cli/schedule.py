@@ -74,20 +74,20 @@ def start(
     Example: spanwise schedule start flights.py
     """
     from spanwise.scheduler.daemon import decision_log
-    from spanwise.scheduler.daemon.loop import Cron
+    from spanwise.scheduler.daemon.loop import SchedulerLoop
 
-    decision_log.keep(as_json=json)
+    decision_log.configure(as_json=json)
     settings, options = settings_of(root, config), elsewhere(root, config)
     if listen is None:
-        Cron(files, settings, let_finish=let_finish, options=options).run()
+        SchedulerLoop(files, settings, let_finish=let_finish, options=options).run()
         return
     from spanwise.scheduler.daemon import health
-    from spanwise.scheduler.daemon.metrics import Metrics
+    from spanwise.scheduler.daemon.metrics import SchedulerMetrics
 
-    where = health.address(listen)
-    metrics = Metrics(settings.root)
-    cron = Cron(files, settings, let_finish=let_finish, options=options, metrics=metrics)
-    with health.listening(where, metrics):
+    where = health.parse_address(listen)
+    metrics = SchedulerMetrics(settings.root)
+    cron = SchedulerLoop(files, settings, let_finish=let_finish, options=options, metrics=metrics)
+    with health.serve_metrics(where, metrics):
         cron.run()
 
 
@@ -102,16 +102,16 @@ def tick(files: Files, root: Root = None, config: Config = None, json: Json = Fa
     import logging
 
     from spanwise.scheduler.daemon import decision_log
-    from spanwise.scheduler.daemon.loop import Cron
+    from spanwise.scheduler.daemon.loop import SchedulerLoop
     from spanwise.scheduler.ledger.schedule_status import find_schedule
     from spanwise.scheduler.ledger.status_formatting import format_ended_tick, tick_document
     from spanwise.scheduler.ledger.ticks import read_tick
     from spanwise.scheduler.project import root as home
 
-    decision_log.keep(level=logging.WARNING)
+    decision_log.configure(level=logging.WARNING)
     settings = settings_of(root, config)
     ended: list[TickRecord] = []
-    Cron(files, settings, once=True, options=elsewhere(root, config), note=ended.append).run()
+    SchedulerLoop(files, settings, once=True, options=elsewhere(root, config), note=ended.append).run()
     with home.read(settings) as store:
         found = [(read_tick(store, e.key, e.tick.name) or e, find_schedule(store, e.key)) for e in ended]
         if json:
@@ -345,7 +345,7 @@ def check(pipelines: Pipelines = None, root: Root = None, config: Config = None,
     from spanwise.scheduler.ledger.schedule_status import expand_keys, read_status
     from spanwise.scheduler.ledger.status_formatting import format_check, status_document
 
-    decision_log.keep(level=logging.ERROR)  # what is wrong is said on stdout
+    decision_log.configure(level=logging.ERROR)  # what is wrong is said on stdout
 
     settings = settings_of(root, config)
 

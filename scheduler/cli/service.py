@@ -179,12 +179,12 @@ def _metrics(
         yield
         return
     from spanwise.scheduler.daemon import health
-    from spanwise.scheduler.daemon.metrics import Board
+    from spanwise.scheduler.daemon.metrics import MetricsPage
     from spanwise.scheduler.data_service import service_metrics
 
     option = "--metrics-port"
-    board = Board(lambda: service_metrics.families(member, status()))
-    with health.listening(health.address(typed, option), board, option=option) as where:
+    board = MetricsPage(lambda: service_metrics.families(member, status()))
+    with health.serve_metrics(health.parse_address(typed, option), board, option=option) as where:
         typer.echo(f"metrics at http://{where}/metrics")
         yield
 

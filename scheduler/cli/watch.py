@@ -39,21 +39,21 @@ def watch(
     Example: spanwise watch flights.py --settle 300
     """
     from spanwise.scheduler.daemon import decision_log
-    from spanwise.scheduler.daemon.loop import Cron, Watching
+    from spanwise.scheduler.daemon.loop import DataWatch, SchedulerLoop
     from spanwise.scheduler.ledger.schedule_status import find_schedule
     from spanwise.scheduler.ledger.status_formatting import format_ended_tick
     from spanwise.scheduler.project import root as home
 
-    decision_log.keep(as_json=json)
+    decision_log.configure(as_json=json)
     settings, options = settings_of(root, config), elsewhere(root, config)
-    how = Watching(settle_s=settle, poll_s=poll)
+    how = DataWatch(settle_s=settle, poll_s=poll)
     ended: list[TickRecord] = []
 
     def note(record: TickRecord) -> None:
         if once:
             ended.append(record)
 
-    Cron(files, settings, once=once, let_finish=let_finish, watch=how, options=options, note=note).run()
+    SchedulerLoop(files, settings, once=once, let_finish=let_finish, watch=how, options=options, note=note).run()
     if not once:
         return
     with home.read(settings) as store:

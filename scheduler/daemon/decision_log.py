@@ -11,17 +11,17 @@ _ALWAYS = frozenset([*vars(logging.makeLogRecord({})), "message", "asctime", "ta
 """What every log record has; all else of it are facts."""
 
 
-def keep(*, as_json: bool = False, level: int = logging.INFO) -> None:
+def configure(*, as_json: bool = False, level: int = logging.INFO) -> None:
     """Has what our modules log go to stderr, from this level on."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Json() if as_json else Text())
+    handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     ours = logging.getLogger("spanwise")
     ours.handlers[:] = [handler]
     ours.setLevel(level)
     ours.propagate = False
 
 
-class Text(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """`2026-03-01T03:00:00Z INFO tick-taken pipeline=flights tick=2026-03-01T03:00`."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -30,7 +30,7 @@ class Text(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-class Json(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, event, and the facts."""
 
     def format(self, record: logging.LogRecord) -> str:

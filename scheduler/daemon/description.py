@@ -59,7 +59,7 @@ class ScheduleDescription:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class FileQuestion:
     """What a child is asked about a file."""
 
     reference: str
@@ -89,7 +89,7 @@ class DescriptionRequest:
         self._limit_s = limit_s
         self._out = tempfile.TemporaryFile()  # noqa: SIM115  closed when it has answered; a pipe could fill up
         self._err = tempfile.TemporaryFile()  # noqa: SIM115
-        question = to_plain(Question(reference=reference, config=config, ticks=tuple(ticks), root=root))
+        question = to_plain(FileQuestion(reference=reference, config=config, ticks=tuple(ticks), root=root))
         self._child = child_process.start(
             "spanwise.scheduler.daemon.description", question, stdout=self._out, stderr=self._err
         )
@@ -166,7 +166,7 @@ def _ended(status: int) -> str:
 
 def main() -> None:
     """Answers the question on stdin."""
-    question = from_plain(Question, child_process.read_document())
+    question = from_plain(FileQuestion, child_process.read_document())
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer:
         os.dup2(2, 1)
         json.dump(_answer(question), answer)
@@ -174,7 +174,7 @@ def main() -> None:
     os._exit(0)  # whatever threads the file has started
 
 
-def _answer(question: Question) -> Document:
+def _answer(question: FileQuestion) -> Document:
     try:
         known = settings.read(config=question.config, root=question.root)
         if question.root is not None:

@@ -1,6 +1,6 @@
-"""Health: a small HTTP server that shows metrics, and whether the loop of whom they are about still turns.
+"""Health: a small HTTP server for metrics, and for whether the loop that they describe still runs.
 
-It changes nothing and asks for no password, so it listens on this machine alone unless an address is named.
+It changes nothing and asks for no password, so it listens on this machine alone unless an address is given.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spanwise.orchestrator.errors import UsageError
 log = logging.getLogger("spanwise.scheduler")
 
 LATE_S = 120.0
-"""A loop that has not turned for so long is taken to be stuck; one that waits for a locked database is not."""
+"""A loop that has not run for this long counts as stuck; one that waits for a locked database does not."""
 
 _PATIENCE_S = 10.0  # with who asks and then says nothing
 _HIGHEST_PORT = 65535
@@ -31,7 +31,7 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True)
-class Address:
+class ListenAddress:
     """Where to listen."""
 
     host: str
@@ -48,7 +48,7 @@ class Address:
         return self.host == "localhost"
 
 
-class Shown(Protocol):
+class MetricsSource(Protocol):
     """What the pages are about."""
 
     @property
@@ -59,7 +59,7 @@ class Shown(Protocol):
         """Its metrics as text, in the form that the reader accepts, and the name of that form."""
 
 
-def address(typed: str, option: str = "--listen") -> Address:
+def parse_address(typed: str, option: str = "--listen") -> ListenAddress:
     """The address that was typed: `9188` on this machine alone, `192.0.2.7:9188`, `[::1]:9188`, or a name.
 
     Raises:
@@ -74,21 +74,23 @@ def address(typed: str, option: str = "--listen") -> Address:
             f"{option} {typed}: no address. For this machine alone write {option} {port}; for all that reach it, "
             f"{option} 0.0.0.0:{port}."
         )
-    return Address(host or "127.0.0.1", int(port))
+    return ListenAddress(host or "127.0.0.1", int(port))
 
 
 @contextlib.contextmanager
-def listening(where: Address, metrics: Shown, *, late_s: float = LATE_S, option: str = "--listen") -> Iterator[Address]:
-    """Answers on that address, in threads of its own; gives the address with the port that was taken.
+def serve_metrics(
+    where: ListenAddress, metrics: MetricsSource, *, late_s: float = LATE_S, option: str = "--listen"
+) -> Iterator[ListenAddress]:
+    """Answers on that address, in threads of its own; yields the address with the port that was taken.
 
     Raises:
         UsageError: it cannot listen there.
     """
     server = _server(where, metrics, late_s, option)
-    found = Address(where.host, server.server_address[1])
+    found = ListenAddress(where.host, server.server_address[1])
     log.info("metrics-served", extra={"url": f"http://{found}/metrics"})
     if not where.loopback:
-        log.warning("metrics-for-all", extra={"reason": f"whoever reaches {found} can read them"})
+        log.warning("metrics-exposed", extra={"reason": f"whoever reaches {found} can read them"})
     thread = threading.Thread(target=server.serve_forever, args=[_END_S], name="health", daemon=True)
     thread.start()
     try:
@@ -99,29 +101,29 @@ def listening(where: Address, metrics: Shown, *, late_s: float = LATE_S, option:
         server.server_close()
 
 
-def _server(where: Address, metrics: Shown, late_s: float, option: str) -> ThreadingHTTPServer:
-    class Page(_Page):
+def _server(where: ListenAddress, metrics: MetricsSource, late_s: float, option: str) -> ThreadingHTTPServer:
+    class BoundHealthPage(HealthPage):
         shown = metrics
         late = late_s
 
-    class Server(ThreadingHTTPServer):
+    class HealthServer(ThreadingHTTPServer):
         daemon_threads = True
 
         def handle_error(self, _request: object, client_address: object) -> None:
-            log.warning("not-answered", extra={"by": client_address}, exc_info=True)  # noqa: LOG014  it is called while one is handled
+            log.warning("request-failed", extra={"by": client_address}, exc_info=True)  # noqa: LOG014  it is called while one is handled
 
     try:
         family, *_, at = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)[0]
-        Server.address_family = family
-        return Server(at[:2], Page)  # type: ignore[arg-type]  # host and port come first, in either family
+        HealthServer.address_family = family
+        return HealthServer(at[:2], BoundHealthPage)  # type: ignore[arg-type]  # host and port come first, in either family
     except OSError as error:
         raise UsageError(f"{option} {where}: {error.strerror}. Name another, for example {option} 9189.") from error
 
 
-class _Page(BaseHTTPRequestHandler):
+class HealthPage(BaseHTTPRequestHandler):
     """Two pages."""
 
-    shown: Shown
+    shown: MetricsSource
     late: float
     timeout = _PATIENCE_S
     server_version = "spanwise"
@@ -134,9 +136,9 @@ class _Page(BaseHTTPRequestHandler):
             case "/healthz":
                 quiet_s = time.monotonic() - self.shown.turned_s
                 status = HTTPStatus.OK if quiet_s <= self.late else HTTPStatus.SERVICE_UNAVAILABLE
-                self._answer(status, f"the loop has turned {quiet_s:.1f} s ago\n".encode(), _TEXT)
+                self._answer(status, f"the loop last ran {quiet_s:.1f} s ago\n".encode(), _TEXT)
             case _:
-                self._answer(HTTPStatus.NOT_FOUND, b"There are two pages: /metrics and /healthz\n", _TEXT)
+                self._answer(HTTPStatus.NOT_FOUND, b"The pages are /metrics and /healthz\n", _TEXT)
 
     do_HEAD = do_GET  # noqa: N815
 
@@ -149,4 +151,4 @@ class _Page(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
-        log.debug("asked", extra={"by": self.client_address[0], "line": format % arguments})
+        log.debug("request-served", extra={"by": self.client_address[0], "line": format % arguments})

@@ -49,7 +49,7 @@ from spanwise.scheduler.schedule.ticks import latest
 from spanwise.scheduler.schedule.timetable import Timetable
 
 if TYPE_CHECKING:
-    from spanwise.scheduler.daemon.metrics import Metrics
+    from spanwise.scheduler.daemon.metrics import SchedulerMetrics
 
 log = logging.getLogger("spanwise.scheduler")
 
@@ -87,7 +87,7 @@ _SHORTEST_S = 0.2  # between two turns while something fails
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watching:
+class DataWatch:
     """How it is seen that data has come."""
 
     settle_s: float  #: so long, it must not have changed
@@ -95,7 +95,7 @@ class Watching:
 
 
 @dataclass
-class File:
+class PipelineFile:
     """A pipeline file that is looked after."""
 
     reference: str
@@ -119,7 +119,7 @@ class File:
         return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-class Cron:
+class SchedulerLoop:
     """A scheduler: several pipeline files, looked after until it is stopped, or once."""
 
     def __init__(
@@ -129,10 +129,10 @@ class Cron:
         *,
         once: bool = False,
         let_finish: bool = False,
-        watch: Watching | None = None,
+        watch: DataWatch | None = None,
         options: Sequence[str] = (),
         note: Callable[[TickRecord], object] = lambda _entry: None,
-        metrics: Metrics | None = None,
+        metrics: SchedulerMetrics | None = None,
         clock: Clock | None = None,
         tools: Tools | None = None,
     ) -> None:
@@ -147,7 +147,7 @@ class Cron:
             SettingsError: a channel for alerts names a variable that is not there.
         """
         self.watched: dict[str, PipelineScheduler] = {}
-        self.files = [File(_absolute(reference)) for reference in references]
+        self.files = [PipelineFile(_absolute(reference)) for reference in references]
         self._settings = known
         self._let_finish = let_finish
         self._clock = clock or Clock()
@@ -164,7 +164,7 @@ class Cron:
             self._tools = replace(self._tools, settle_s=watch.settle_s)
         self._alerts = known.alerts
         self._watch = HeartbeatWatch(self._clock.ttl_s)
-        self._routes = channel.routes(known.alerts)
+        self._routes = channel.read_routes(known.alerts)
         self._me: SchedulerRecord | None = None
         self._peers: frozenset[int] = frozenset()
         self._beat_s = self._files_s = self._deliver_s = self._look_s = 0.0  # monotonic: not before
@@ -188,7 +188,9 @@ class Cron:
         with self._signals_taken():
             try:
                 if self._once is None:
-                    channel.check(self._routes)  # now that somebody looks; a one-shot has no second to spare for it
+                    channel.check_channels(
+                        self._routes
+                    )  # now that somebody looks; a one-shot has no second to spare for it
                 while not self.turn():
                     self._wait()
             finally:
@@ -224,7 +226,7 @@ class Cron:
                     if self._clock.monotonic() >= self._beat_s:
                         break  # a thousand at once take a while: the heart has to beat, and then it goes on
                 self._kill(store)
-        except _Hopeless:
+        except NothingToSchedule:
             raise
         except Exception as error:  # whatever it is, the loop goes on
             self._failures += 1
@@ -305,10 +307,10 @@ class Cron:
                 except OSError as error:  # no process, no space
                     self._not_loaded(file, error, now, monotonic)
 
-    def _wanted(self, file: File) -> bool:
+    def _wanted(self, file: PipelineFile) -> bool:
         return any(name in self.watched and self.watched[name].arrivals.wants_look for name in file.pipelines)
 
-    def _hear(self, file: File, now: datetime, monotonic: float) -> None:
+    def _hear(self, file: PipelineFile, now: datetime, monotonic: float) -> None:
         assert file.asking is not None, "it was asked"
         try:
             answer = file.asking.answer()
@@ -324,7 +326,7 @@ class Cron:
                 file.trouble = ""
                 self._good_again(f"could not load {file.path.name}", "it loads", now)
 
-    def _not_loaded(self, file: File, error: Exception, now: datetime, monotonic: float) -> None:
+    def _not_loaded(self, file: PipelineFile, error: Exception, now: datetime, monotonic: float) -> None:
         """Tells it once; the pipelines go on by the last timetable, and their runs will tell too."""
         file.again_s = monotonic + LONGEST_WAIT_S  # what it imports may be mended
         log.error("file-not-loaded", extra={"file": file.reference, "reason": str(error)})
@@ -334,7 +336,7 @@ class Cron:
         if not file.pipelines:
             file.answer = []  # what the metadata know of it
 
-    def _take_up(self, files: Sequence[File], store: Store, now: datetime) -> None:
+    def _take_up(self, files: Sequence[PipelineFile], store: Store, now: datetime) -> None:
         """Notes what the files say, and looks after it from now on."""
         for file in files:
             found = file.answer or _last_known(store, file, data=self._watching is not None)
@@ -351,7 +353,7 @@ class Cron:
                 log.info("schedule-gone", extra={"pipeline": gone, "file": file.reference})
             file.pipelines, file.answer = named, None
         if files and not self.watched and all(file.trouble for file in self.files):
-            raise _Hopeless(files[0].trouble)
+            raise NothingToSchedule(files[0].trouble)
 
     def _watch_over(self, described: ScheduleDescription, store: Store, now: datetime) -> None:
         known = put_schedule(
@@ -425,8 +427,8 @@ class Cron:
         now = self._clock.now()
         try:
             fresh = settings.read(config=self._settings.file, root=self._settings.root).alerts
-            routes = channel.routes(fresh)
-            channel.check(routes)
+            routes = channel.read_routes(fresh)
+            channel.check_channels(routes)
         except SpanwiseError as error:
             log.error("alerts-not-taken", extra={"reason": str(error)})  # noqa: TRY400  the reason says it all
             self._trouble(TROUBLE_ALERTS, error, now)
@@ -522,7 +524,7 @@ class Cron:
             self._deliver_now()
 
     def _deliver_now(self) -> None:
-        if not outbox.waiting(self._settings.root):
+        if not outbox.list_waiting(self._settings.root):
             return
 
         def deliver() -> None:
@@ -535,11 +537,11 @@ class Cron:
         self._delivery.start()
 
 
-class _Hopeless(LoadError):
+class NothingToSchedule(LoadError):
     """There is nothing to look after."""
 
 
-def _last_known(store: Store, file: File, *, data: bool) -> list[ScheduleDescription]:
+def _last_known(store: Store, file: PipelineFile, *, data: bool) -> list[ScheduleDescription]:
     """The schedules of a file as they were when it could be loaded, perhaps by another scheduler."""
     found = []
     for pipeline in list_schedules(store) if file.trouble else []:

@@ -42,7 +42,7 @@ _TURNS_S = (0.001, 0.005, 0.025, 0.1, 0.25, 1.0, 5.0, 30.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Known:
+class KnownTimes:
     """What the metadata knew of a pipeline when they were last looked at."""
 
     succeeded: datetime | None
@@ -50,7 +50,7 @@ class _Known:
 
 
 @dataclass(frozen=True)
-class Family:
+class MetricFamily:
     """Measurements of one kind, by the values of their labels."""
 
     name: str
@@ -67,15 +67,15 @@ class Family:
         return family
 
 
-class Board:
+class MetricsPage:
     """What another server has to tell: all of it is measured when somebody asks."""
 
-    def __init__(self, measure: Callable[[], Iterator[Family]]) -> None:
+    def __init__(self, measure: Callable[[], Iterator[MetricFamily]]) -> None:
         self._measure = measure
-        self._registry = own = _Registry()
+        self._registry = own = MetricsRegistry()
         PlatformCollector(registry=own)
         ProcessCollector(registry=own)
-        own.register(_Now(lambda: (family.metric() for family in measure())))
+        own.register(MetricsCollector(lambda: (family.metric() for family in measure())))
 
     @property
     def turned_s(self) -> float:
@@ -90,7 +90,7 @@ class Board:
         return encode(self._registry), kind
 
 
-class Metrics:
+class SchedulerMetrics:
     """What one scheduler has to tell."""
 
     def __init__(self, root: Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
@@ -98,13 +98,13 @@ class Metrics:
         self._root = root
         self._clock = clock
         self._watched: Mapping[str, PipelineScheduler] = {}
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, KnownTimes] = {}
         self._look_s: dict[str, float] = {}  # by pipeline: monotonic, when to look again
         self._lags_s: dict[str, float] = {}
-        self._registry = own = _Registry()
+        self._registry = own = MetricsRegistry()
         PlatformCollector(registry=own)
         ProcessCollector(registry=own)
-        own.register(_Now(self._now))
+        own.register(MetricsCollector(self._now))
         self._ticks = Counter(
             "spanwise_ticks",
             "Ticks that have ended here, by what became of them.",
@@ -188,7 +188,7 @@ class Metrics:
 
     def _read(self, store: Store, one: PipelineScheduler) -> None:
         newest = itertools.islice(store.runs(pipeline_of(one.key)), _LOOKED_AT)
-        self._known[one.key] = _Known(
+        self._known[one.key] = KnownTimes(
             succeeded=next((run.ended for run in newest if run.state is State.COMPLETE), None),
             pushed=last_push(store, one.record),
         )
@@ -243,11 +243,11 @@ class Metrics:
             {name: self._lags_s[name] for name in names if name in self._lags_s},
         )
         waiting = GaugeMetricFamily("spanwise_alerts_waiting", "Alerts in the outbox, on their way or to be grouped.")
-        waiting.add_metric([], len(outbox.waiting(self._root)))
+        waiting.add_metric([], len(outbox.list_waiting(self._root)))
         yield waiting
 
 
-class _Registry(CollectorRegistry):
+class MetricsRegistry(CollectorRegistry):
     """Leaves out when each series began: that makes a page half as long again, and rates are told without it."""
 
     def collect(self) -> Iterator[Metric]:
@@ -256,7 +256,7 @@ class _Registry(CollectorRegistry):
             yield family
 
 
-class _Now(Collector):
+class MetricsCollector(Collector):
     """Measurements that are made when they are asked for."""
 
     def __init__(self, measure: Callable[[], Iterator[Metric]]) -> None:

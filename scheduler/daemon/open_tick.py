@@ -14,7 +14,7 @@ from typing import TypeAlias
 from spanwise.orchestrator.component import Retry
 from spanwise.orchestrator.run import Run
 from spanwise.scheduler.daemon import scheduled_run
-from spanwise.scheduler.daemon.scheduled_run import Job
+from spanwise.scheduler.daemon.scheduled_run import ScheduledJob
 from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.overrun import SkipTick, decide_overrun
@@ -28,7 +28,7 @@ class OpenTick:
 
     record: TickRecord
     child: subprocess.Popen[bytes] | None = None
-    job: Job | None = None  #: of the last child
+    job: ScheduledJob | None = None  #: of the last child
     closer: subprocess.Popen[bytes] | None = None  #: ends the child, which would not end
     code: int | None = None  #: exit code of the last child, until it was decided what follows
     unbegun: int = 0  #: attempts that ended before their run began

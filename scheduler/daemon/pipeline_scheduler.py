@@ -56,7 +56,7 @@ from spanwise.scheduler.daemon.open_tick import (
     WaitForPipeline,
     WatchProgress,
 )
-from spanwise.scheduler.daemon.scheduled_run import Job
+from spanwise.scheduler.daemon.scheduled_run import ScheduledJob
 from spanwise.scheduler.daemon.span_lookup import SpanLookup
 from spanwise.scheduler.daemon.tick_alerts import EndedTickFacts, alerts_of
 from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch, read_scheduler
@@ -107,7 +107,7 @@ class Tools:
     config: Path | None
     site: Site
     settle_s: float = 0.0  #: how long arrived data must not have changed before a run is started for it
-    start: Callable[[Job], subprocess.Popen[bytes]] = scheduled_run.start
+    start: Callable[[ScheduledJob], subprocess.Popen[bytes]] = scheduled_run.start
     note: Callable[[TickRecord], object] = lambda _record: None  #: gets each tick that was ended here
     measure: Callable[[Store, TickRecord], object] = lambda _store, _record: None  #: the same, for metrics
     alarm: Callable[[Forecast], str] = _alarm  #: why an alert about a forecast is sent; empty: none is
@@ -373,10 +373,10 @@ class PipelineScheduler:
         tick = self.open[record.tick.name] = OpenTick(record, end_others=end_others)
         self._perform(tick, self._observe_pipeline(tick, store, now), store, now, monotonic)
 
-    def _job(self, tick: OpenTick) -> Job:
+    def _job(self, tick: OpenTick) -> ScheduledJob:
         timetable, wanted = self.description.timetable, tick.record.tick
         wait = timetable.wait_for_input
-        return Job(
+        return ScheduledJob(
             source=self.description.source,
             pipeline=self.key,
             tick=wanted.name,
@@ -647,7 +647,7 @@ class PipelineScheduler:
         why = self._tools.alarm(forecast)
         if not why:
             self._tools.send(alert.recovery_alert(self.key, at=now, site=site, cause=cause, words="runs end in time"))
-        elif "overrun-ahead" not in self._alerted and not outbox.complained(self._tools.root, cause):
+        elif "overrun-ahead" not in self._alerted and not outbox.was_alerted(self._tools.root, cause):
             log.warning("overrun-forecast", extra={"pipeline": self.key, "reason": why})
             facts = format_forecast(forecast)
             self._tools.send(alert.forecast_alert(self.key, at=now, site=site, words=why, facts=facts))

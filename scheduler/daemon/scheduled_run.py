@@ -52,7 +52,7 @@ _LONGEST_SAYING = 4000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class ScheduledJob:
     """What a child is to do. Moments are ISO 8601."""
 
     source: str  #: `/path/file.py:name`
@@ -77,7 +77,7 @@ def log_of(home: Path, pipeline: str, tick: str, attempt: int) -> Path:
     return home / pipeline_of(pipeline) / ".schedule" / f"{name}.log"
 
 
-def start(job: Job) -> subprocess.Popen[bytes]:
+def start(job: ScheduledJob) -> subprocess.Popen[bytes]:
     """Starts a child for the job, in a session of its own.
 
     Raises:
@@ -106,14 +106,14 @@ def last_error(log: Path) -> str:
 
 def main() -> int:
     """Does the job on stdin."""
-    job = Job(**child_process.read_document())  # type: ignore[arg-type]  # as `start` has written it
+    job = ScheduledJob(**child_process.read_document())  # type: ignore[arg-type]  # as `start` has written it
     known = settings.read(config=None if job.config is None else Path(job.config), root=Path(job.root))
     try:
-        return _closed(job, known) if job.close is not None else _run(job, known)
+        return _close_run(job, known) if job.close is not None else _run(job, known)
     except AlreadyClaimed:
         sys.stdout.write("Another process has made this attempt, or the tick has ended; nothing was done.\n")
         return TAKEN
-    except _Ingested:
+    except AlreadyIngested:
         sys.stdout.write("Another run has ingested this meanwhile; nothing was done.\n")
         return INGESTED
     except SpanwiseError as error:
@@ -125,7 +125,7 @@ def main() -> int:
         return 1
 
 
-def _run(job: Job, known: Settings) -> int:
+def _run(job: ScheduledJob, known: Settings) -> int:
     loaded = load.load(job.source, settings=known.params)
     if job.end_others:
         with root.opened(known) as store:
@@ -137,7 +137,7 @@ def _run(job: Job, known: Settings) -> int:
         if part_of(job.pipeline) == DATA and job.span is not None:
             _refuse_ingested(store, loaded.pipeline, job.span)
         return replace(
-            _asked(store, job, loaded.pipeline),
+            _create_request(store, job, loaded.pipeline),
             trigger=Trigger.SCHEDULE,
             cause=format_cause(job.pipeline, job.tick),
             claims=(attempt_claim(job.pipeline, job.tick, job.attempt),),
@@ -148,7 +148,7 @@ def _run(job: Job, known: Settings) -> int:
     return launch.exit_code(outcome)
 
 
-class _Ingested(Exception):
+class AlreadyIngested(Exception):
     """What a run was to be for is no longer new."""
 
 
@@ -157,10 +157,10 @@ def _refuse_ingested(store: Store, pipeline: Pipeline, span: int) -> None:
 
     sources = inventory(pipeline, store, [span])
     if all(span in source.ready for source in sources) and not arrived(sources):
-        raise _Ingested
+        raise AlreadyIngested
 
 
-def _asked(store: Store, job: Job, pipeline: Pipeline) -> RunRequest:
+def _create_request(store: Store, job: ScheduledJob, pipeline: Pipeline) -> RunRequest:
     if job.base is not None:
         before = store.run(pipeline.name, job.base)
         with contextlib.suppress(UsageError):  # the pipeline has lost nodes of that run: all of it is run again
@@ -168,7 +168,7 @@ def _asked(store: Store, job: Job, pipeline: Pipeline) -> RunRequest:
     return RunRequest(selection=select_part(pipeline, job.part), span=job.span, from_scratch=job.from_scratch)
 
 
-def make_way(store: Store, job: Job, known: Settings) -> None:
+def make_way(store: Store, job: ScheduledJob, known: Settings) -> None:
     """Ends whatever run holds the pipeline, and returns once none of its processes is left; of another part, waits.
 
     Raises:
@@ -221,7 +221,7 @@ def run_of(store: Store, holder: Holder) -> Run | None:
     return None
 
 
-def wait_for(loaded: Loaded, span: int, job: Job, known: Settings) -> None:
+def wait_for(loaded: Loaded, span: int, job: ScheduledJob, known: Settings) -> None:
     """Waits until every ingesting node has its span.
 
     Raises:
@@ -231,7 +231,7 @@ def wait_for(loaded: Loaded, span: int, job: Job, known: Settings) -> None:
     assert job.wait_until is not None
     until = datetime.fromisoformat(job.wait_until)
     told = False
-    while absent := [node.name for node in loaded.pipeline if not _arrived(node, span)]:
+    while absent := [node.name for node in loaded.pipeline if not _has_arrived(node, span)]:
         label = loaded.calendar.label(span)
         if datetime.now(UTC) >= until:
             raise SpanNotFound(
@@ -249,18 +249,18 @@ def wait_for(loaded: Loaded, span: int, job: Job, known: Settings) -> None:
         time.sleep(max(0.0, min(job.poll_s, (until - datetime.now(UTC)).total_seconds())))
 
 
-class Ingesting(Protocol):
+class SpanSource(Protocol):
     """A node that knows which spans lie ready."""
 
     def available(self, spans: Collection[int] | None = None) -> Mapping[int, int | None]: ...
 
 
-def _arrived(node: object, span: int) -> bool:
+def _has_arrived(node: object, span: int) -> bool:
     """Whether a node that ingests has this span; one that does not ingest waits for nothing."""
-    return not hasattr(node, "available") or span in cast("Ingesting", node).available([span])
+    return not hasattr(node, "available") or span in cast("SpanSource", node).available([span])
 
 
-def _closed(job: Job, known: Settings) -> int:
+def _close_run(job: ScheduledJob, known: Settings) -> int:
     assert job.close is not None
     with root.opened(known) as store:
         ended = stop.stop(store, store.run(pipeline_of(job.pipeline), job.close), known.root, grace_s=known.grace_s)

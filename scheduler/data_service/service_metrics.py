@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
-from spanwise.scheduler.daemon.metrics import Family
+from spanwise.scheduler.daemon.metrics import MetricFamily
 
 Status: TypeAlias = Mapping[str, Any]
 _Values: TypeAlias = dict[tuple[str, ...], float]
@@ -29,16 +29,16 @@ _OF_JOBS: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def families(member: Literal["dispatcher", "worker"], status: Status) -> Iterator[Family]:
+def families(member: Literal["dispatcher", "worker"], status: Status) -> Iterator[MetricFamily]:
     """What a dispatcher or a worker tells."""
     yield from _of_dispatcher(status) if member == "dispatcher" else _of_worker(status)
     for key, says in (("requests", "Requests to a"), ("errors", "Requests that failed at a")):
         by_kind: _Values = {(kind,): count for kind, count in status[key].items()}
         name = f"spanwise_service_{member}_{key}"
-        yield Family(name, f"{says} {member}, by what was asked for.", "counter", ("request",), by_kind)
+        yield MetricFamily(name, f"{says} {member}, by what was asked for.", "counter", ("request",), by_kind)
 
 
-def _of_dispatcher(status: Status) -> Iterator[Family]:
+def _of_dispatcher(status: Status) -> Iterator[MetricFamily]:
     workers, jobs = status["workers"], status["jobs"]
     for name, says, value in (
         ("workers", "Workers that are there.", len(workers)),
@@ -47,19 +47,19 @@ def _of_dispatcher(status: Status) -> Iterator[Family]:
         ("datasets", "Datasets that are registered.", status["datasets"]),
     ):
         now: _Values = {(): value}
-        yield Family(f"spanwise_service_{name}", says, "gauge", (), now)
+        yield MetricFamily(f"spanwise_service_{name}", says, "gauge", (), now)
     dealt: _Values = {(): status["splits_dealt"]}
-    yield Family("spanwise_service_splits_dealt", "Splits that were dealt or leased.", "counter", (), dealt)
+    yield MetricFamily("spanwise_service_splits_dealt", "Splits that were dealt or leased.", "counter", (), dealt)
     for key, name, says in _OF_JOBS:
         by_job: _Values = {(str(job["job"]), job["name"], job["mode"]): job[key] for job in jobs if not job["finished"]}
-        yield Family(f"spanwise_service_{name}", says, "gauge", ("job", "name", "mode"), by_job)
+        yield MetricFamily(f"spanwise_service_{name}", says, "gauge", ("job", "name", "mode"), by_job)
     for key, name, kind, says in _OF_WORKERS:
         by_worker: _Values = {(each["address"],): each[key] for each in workers}
-        yield Family(f"spanwise_service_worker_{name}", says, kind, ("worker",), by_worker)
+        yield MetricFamily(f"spanwise_service_worker_{name}", says, kind, ("worker",), by_worker)
 
 
-def _of_worker(status: Status) -> Iterator[Family]:
+def _of_worker(status: Status) -> Iterator[MetricFamily]:
     for key, name, kind, says in _OF_WORKERS:
         if key in status:  # shares are told by the dispatcher; here they are rates of a counter
             of_this: _Values = {(status["address"],): status[key]}
-            yield Family(f"spanwise_service_worker_{name}", says, kind, ("worker",), of_this)
+            yield MetricFamily(f"spanwise_service_worker_{name}", says, kind, ("worker",), of_this)

@@ -140,22 +140,22 @@ def _metadata(settings: Settings, *, migrate: bool) -> Iterator[HealthCheck]:
 
 def _alerts(settings: Settings, *, alert: bool) -> Iterator[HealthCheck]:
     try:
-        routes = channel.routes(settings.alerts)
+        routes = channel.read_routes(settings.alerts)
         if not routes.channels:
             yield HealthCheck("alerts", "ok", "not configured: [alerts] in spanwise.toml has no urls")
             return
-        channel.check(routes)
+        channel.check_channels(routes)
     except SpanwiseError as error:
         yield HealthCheck("alerts", "fail", "not usable", str(error))
         return
     yield HealthCheck("alerts", "ok", f"sent to {', '.join(c.name for c in routes.channels)}")
-    if left := [letter for letter in outbox.waiting(settings.root) if letter.todo]:
+    if left := [letter for letter in outbox.list_waiting(settings.root) if letter.todo]:
         tried = [f"{name}: {a.error}" for letter in left for name, a in letter.todo.items() if a.error]
         since = f"{len(left)} not sent yet, the oldest since {format_time(left[0].since)}"
         yield HealthCheck("outbox", "warn", "; ".join(dict.fromkeys([since, *tried])), "spanwise doctor --alert")
     if alert:
         trial = alerting.trial_alert(at=datetime.now(UTC), site=alerting.local_site())
-        for name, fault in outbox.tell(routes.channels, trial).items():
+        for name, fault in outbox.send_now(routes.channels, trial).items():
             yield HealthCheck(
                 f"message to {name}", "fail" if fault else "ok", fault or "accepted: check that it has arrived"
             )

@@ -69,7 +69,7 @@ def find_due(timetable: Timetable, since: datetime, now: datetime, *, paused: st
         come.append(tick)
         if len(come) > listed:
             return _after_a_gap(timetable, come, now, paused)
-    run, missed = _chosen(timetable, come, now, paused)
+    run, missed = _choose(timetable, come, now, paused)
     return DueTicks(run=run, missed=missed, next=following, set_back=max(since - now, _ZERO))
 
 
@@ -83,14 +83,14 @@ def must_wait(found: DueTicks, timetable: Timetable, began: datetime) -> bool:
 
 def _after_a_gap(timetable: Timetable, first: list[Tick], now: datetime, paused: str) -> DueTicks:
     """What is due after more ticks than are listed: the newest are found going back from now."""
-    before, *newest = _newest(timetable, now, len(first))
-    run, missed = _chosen(timetable, newest, now, paused)
+    before, *newest = _newest_ticks(timetable, now, len(first))
+    run, missed = _choose(timetable, newest, now, paused)
     apart = (first[-1].at - first[0].at) / (len(first) - 1)
-    older = OlderTicks(first=first[0].at, last=before.at, about=_rounded(1 + (before.at - first[0].at) / apart))
+    older = OlderTicks(first=first[0].at, last=before.at, about=_round(1 + (before.at - first[0].at) / apart))
     return DueTicks(run=run, missed=missed, older=older, next=next(ticks(timetable, newest[-1].at), None))
 
 
-def _newest(timetable: Timetable, now: datetime, count: int) -> list[Tick]:
+def _newest_ticks(timetable: Timetable, now: datetime, count: int) -> list[Tick]:
     """The last `count` ticks that have come, the oldest first; there are as many."""
     newest: list[Tick] = []
     moment = now
@@ -103,14 +103,14 @@ def _newest(timetable: Timetable, now: datetime, count: int) -> list[Tick]:
     return newest[::-1]
 
 
-def _rounded(count: float) -> int:
+def _round(count: float) -> int:
     """A count to two digits."""
     whole = round(count)
     scale = int(10 ** max(len(str(whole)) - 2, 0))
     return round(whole / scale) * scale
 
 
-def _chosen(
+def _choose(
     timetable: Timetable, come: list[Tick], now: datetime, paused: str
 ) -> tuple[tuple[Tick, ...], tuple[MissedTick, ...]]:
     """Which of the ticks that have come run, and why the others do not."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from spanwise.orchestrator.lease import Clock
 from spanwise.scheduler.daemon import decision_log, loop
-from spanwise.scheduler.daemon.loop import Cron
+from spanwise.scheduler.daemon.loop import SchedulerLoop
 from spanwise.scheduler.project import settings
 
 
@@ -41,11 +41,11 @@ def boottime():
 
 def main():
     file, root, jump_s = sys.argv[1:]
-    decision_log.keep()
+    decision_log.configure()
     loop.TURN_S = 0.05  # in a whole second many a tick would come
     loop.JUMP_S = float(jump_s)  # how quickly the clock passes is no news, and that it is set may be
     clock = Compressed(Path(os.environ["SPANWISE_COMPRESSED"]))
-    Cron([file], settings.read(root=Path(root)), clock=Clock(now=clock.now)).run()
+    SchedulerLoop([file], settings.read(root=Path(root)), clock=Clock(now=clock.now)).run()
 
 
 if __name__ == "__main__":

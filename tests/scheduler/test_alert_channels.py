@@ -23,7 +23,7 @@ from spanwise.scheduler.alerts import alert as words
 from spanwise.scheduler.alerts import channel as channels
 from spanwise.scheduler.alerts import outbox
 from spanwise.scheduler.alerts.alert import Alert, Site
-from spanwise.scheduler.alerts.channel import Channel, Message, Sender, check, routes
+from spanwise.scheduler.alerts.channel import AlertChannel, ChannelMessage, ChannelSender, check_channels, read_routes
 from spanwise.scheduler.project.settings import AlertSettings
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -33,7 +33,7 @@ SITE = Site(host="train-1", folder=Path("/srv/rides"))
 FAILURE = words.failure_alert(
     "flights", at=NOON, site=SITE, error="Trainer failed: <labels> & *NaN*", span="2013-01-05"
 )
-MESSAGE = Message(title="a title", body="a body", kind="failure")
+MESSAGE = ChannelMessage(title="a title", body="a body", kind="failure")
 
 
 class Receiver:
@@ -132,25 +132,25 @@ def _free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def one_sender() -> Iterator[Sender]:
-    with Sender() as sender:
+def one_sender() -> Iterator[ChannelSender]:
+    with ChannelSender() as sender:
         yield sender
 
 
 @pytest.fixture
-def sender(one_sender: Sender, monkeypatch: pytest.MonkeyPatch) -> Sender:
+def sender(one_sender: ChannelSender, monkeypatch: pytest.MonkeyPatch) -> ChannelSender:
     """One child for the tests that need no other, for deliveries too: to load Apprise takes a second."""
-    monkeypatch.setattr(outbox, "Sender", lambda: contextlib.nullcontext(one_sender))
-    monkeypatch.setattr(channels, "Sender", lambda: contextlib.nullcontext(one_sender))
+    monkeypatch.setattr(outbox, "ChannelSender", lambda: contextlib.nullcontext(one_sender))
+    monkeypatch.setattr(channels, "ChannelSender", lambda: contextlib.nullcontext(one_sender))
     return one_sender
 
 
-def channel(url: str) -> Channel:
-    return routes(AlertSettings(urls=(url,))).channels[0]
+def channel(url: str) -> AlertChannel:
+    return read_routes(AlertSettings(urls=(url,))).channels[0]
 
 
-def deliver(root: Path, urls: str | tuple[str, ...], minutes: float = 0, **variables: str) -> outbox.Report:
-    wanted = routes(AlertSettings(urls=(urls,) if isinstance(urls, str) else urls), variables)
+def deliver(root: Path, urls: str | tuple[str, ...], minutes: float = 0, **variables: str) -> outbox.DeliveryReport:
+    wanted = read_routes(AlertSettings(urls=(urls,) if isinstance(urls, str) else urls), variables)
     return outbox.deliver(root, wanted, NOON + timedelta(minutes=minutes))
 
 
@@ -173,7 +173,7 @@ def test_a_mail_arrives_as_it_was_written(tmp_path: Path, post: Callable[..., tu
     assert text.replace("\r\n", "\n").strip() == f"{FAILURE.subject}\n{words.format_body(FAILURE)}"
 
 
-def test_a_mail_server_without_passwords_will_do(sender: Sender, post: Callable[..., tuple[Mails, int]]) -> None:
+def test_a_mail_server_without_passwords_will_do(sender: ChannelSender, post: Callable[..., tuple[Mails, int]]) -> None:
     """As the one that listens on many a host for its own mail."""
     mails, port = post()
 
@@ -184,7 +184,7 @@ def test_a_mail_server_without_passwords_will_do(sender: Sender, post: Callable[
 
 
 @pytest.mark.filterwarnings("ignore:Requiring AUTH")
-def test_a_wrong_password_is_told_without_it(sender: Sender, post: Callable[..., tuple[Mails, int]]) -> None:
+def test_a_wrong_password_is_told_without_it(sender: ChannelSender, post: Callable[..., tuple[Mails, int]]) -> None:
     """By the number of the server's answer."""
     mails, port = post(password="another")
 
@@ -206,7 +206,7 @@ def test_a_webhook_gets_title_text_and_kind(tmp_path: Path, receiver: Receiver) 
     assert (got["title"], got["message"], got["type"]) == (FAILURE.subject, words.format_body(FAILURE), "failure")
 
 
-def test_a_refusal_is_told_by_its_number(sender: Sender, receiver: Receiver) -> None:
+def test_a_refusal_is_told_by_its_number(sender: ChannelSender, receiver: Receiver) -> None:
     """With the words that HTTP has for it."""
     receiver.status = 403
 
@@ -234,7 +234,7 @@ def test_an_alert_survives_a_network_that_is_down(tmp_path: Path) -> None:
 def test_a_server_that_never_answers_is_left(receiver: Receiver) -> None:
     """After the limit its child is ended, whatever it waits for, and the next message gets another."""
     receiver.answer.clear()
-    with Sender(limit_s=30) as sender:
+    with ChannelSender(limit_s=30) as sender:
         assert sender.refuses(channel(receiver.url())) == ""  # by now the child is there, and has Apprise
         child = sender._child
         sender._limit_s = 0.5
@@ -254,9 +254,9 @@ from datetime import datetime
 from pathlib import Path
 from spanwise.scheduler.alerts import channel as channels
 from spanwise.scheduler.alerts import outbox
-from spanwise.scheduler.alerts.channel import routes
+from spanwise.scheduler.alerts.channel import read_routes
 from spanwise.scheduler.project.settings import AlertSettings
-print(outbox.deliver(Path(sys.argv[1]), routes(AlertSettings(urls=(sys.argv[2],))), datetime.fromisoformat(sys.argv[3])).sent)
+print(outbox.deliver(Path(sys.argv[1]), read_routes(AlertSettings(urls=(sys.argv[2],))), datetime.fromisoformat(sys.argv[3])).sent)
 """
 
 
@@ -284,7 +284,7 @@ def test_a_deliverer_that_is_killed_loses_nothing(tmp_path: Path, receiver: Rece
 
     assert (at_once.busy, at_once.sent, later.sent) == (False, 0, 1)
     assert receiver.titles == [FAILURE.subject] * 2
-    assert not outbox.waiting(tmp_path)
+    assert not outbox.list_waiting(tmp_path)
 
 
 @pytest.mark.slow
@@ -316,12 +316,12 @@ def test_no_secret_is_told_to_anybody(
         f"mailto://{SECRET}",
         f"{SECRET}://x",
     )
-    wanted = routes(AlertSettings(urls=urls), {"SECRET": SECRET})
+    wanted = read_routes(AlertSettings(urls=urls), {"SECRET": SECRET})
     outbox.put(tmp_path, FAILURE)
 
     report = outbox.deliver(tmp_path, wanted, NOON)
     with pytest.raises(SettingsError) as refused:
-        check(wanted)
+        check_channels(wanted)
 
     assert len(report.failed) == len(urls)
     assert report.failed["alerts.urls[0] (json)"] == "answered 500 Internal Server Error"
@@ -334,7 +334,7 @@ def test_no_secret_is_told_to_anybody(
         *capfd.readouterr(),
     ]
     told += [file.read_text() for file in tmp_path.rglob("*") if file.is_file()]
-    assert "alert-not-sent" in caplog.messages
+    assert "alert-failed" in caplog.messages
     assert [text for text in told if SECRET in text.replace(f"({SECRET})", "")] == []
 
 
@@ -345,7 +345,7 @@ def test_a_channel_that_cannot_be_used_is_found_before_it_is_needed() -> None:
     other = AlertSettings(urls=("mailto://",))
 
     with pytest.raises(SettingsError) as refused:
-        check(routes(AlertSettings(urls=urls, pipelines={"taxi": other})))
+        check_channels(read_routes(AlertSettings(urls=urls, pipelines={"taxi": other})))
 
     assert str(refused.value) == (
         "alerts.pipelines.taxi.urls[0] (mailto): is no URL for E-Mail as Apprise wants it. "
@@ -358,7 +358,7 @@ def test_a_channel_that_cannot_be_used_is_found_before_it_is_needed() -> None:
 def test_a_variable_that_is_not_set_is_named() -> None:
     """With the setting that wants it, and what to type."""
     with pytest.raises(SettingsError, match=r"alerts\.urls\[1\] wants the variable TOKEN, which is not set") as refused:
-        routes(AlertSettings(urls=("json://x", "slack://${TOKEN}")), {"TOKEN": ""})
+        read_routes(AlertSettings(urls=("json://x", "slack://${TOKEN}")), {"TOKEN": ""})
 
     assert "export TOKEN=…" in str(refused.value)
 
@@ -368,10 +368,10 @@ def test_an_alert_can_be_sent_past_the_outbox(receiver: Receiver) -> None:
     """To try the channels, and when an alert could not be kept."""
     found = (channel(receiver.url()), channel(f"json://127.0.0.1:{_free_port()}/"))
 
-    said = outbox.tell(found[:1], words.trial_alert(at=NOON, site=SITE))
+    said = outbox.send_now(found[:1], words.trial_alert(at=NOON, site=SITE))
 
     assert said == {"alerts.urls[0] (json)": ""}
-    assert receiver.titles == ["test: alerts of spanwise on train-1 reach you"]
+    assert receiver.titles == ["test: alerts from spanwise on train-1 reach you"]
 
 
 @pytest.mark.slow

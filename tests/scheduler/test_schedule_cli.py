@@ -76,7 +76,7 @@ def test_a_one_shot_whose_run_fails_ends_with_1(file, project, shell):
     code, out, err = shell("schedule", "tick", file)
 
     assert code == 1
-    assert re.search(r"WARNING alert kind=failure pipeline=flow subject=", err)
+    assert re.search(r"WARNING alert-raised kind=failure pipeline=flow subject=", err)
     assert re.search(r"flow \S+, span \S+: failed, flow/1: Second failed", out)
 
 
@@ -134,7 +134,7 @@ def test_a_reload_keeps_the_channels_there_were_when_the_new_ones_cannot_be_used
         (project / "spanwise.toml").write_text('[alerts]\nurls = ["slak://secret/"]\n')
         loop.send_signal(signal.SIGHUP)
         refused = until("alerts-not-taken")
-        told = until("alert")
+        told = until("alert-raised")
         (project / "spanwise.toml").write_text('[alerts]\nurls = ["json://127.0.0.1:9/"]\n')
         loop.send_signal(signal.SIGHUP)
         taken = until("alerts-taken")

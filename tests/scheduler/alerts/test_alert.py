@@ -68,9 +68,9 @@ def test_a_failure_is_told_from_the_top() -> None:
         "  cd '/srv/my rides'\n"
         "See what happened:\n"
         "  spanwise show flights/42 --root /srv/spanwise\n"
-        "Go on from there:\n"
+        "Resume it:\n"
         "  spanwise run flights.py --from Trainer --base-run 42\n"
-        "What else is missing:\n"
+        "Missed ticks:\n"
         "  spanwise schedule missed flights --root /srv/spanwise"
     )
 
@@ -131,7 +131,7 @@ def test_repeats_are_counted() -> None:
     text = alert.format_body(failure(), count=3, since=NIGHT - timedelta(hours=1))
 
     assert alert.format_title(failure(), 3) == "flights failed on span 2013-01-05 (3 times)"
-    assert "times, of which this is the last: 3 since 2026-03-01 02:20:00 UTC" in text
+    assert "times, this is the latest: 3 since 2026-03-01 02:20:00 UTC" in text
 
 
 def test_a_recovery_says_what_was_wrong() -> None:

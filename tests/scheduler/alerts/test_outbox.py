@@ -13,15 +13,15 @@ import pytest
 
 from spanwise.scheduler.alerts import outbox
 from spanwise.scheduler.alerts.alert import Alert
-from spanwise.scheduler.alerts.channel import Channel, Message, Route, Routes, Sender
-from spanwise.scheduler.alerts.outbox import Cause, Letter, arrange, deliver, put
+from spanwise.scheduler.alerts.channel import AlertChannel, AlertRoute, AlertRoutes, ChannelMessage, ChannelSender
+from spanwise.scheduler.alerts.outbox import Letter, OpenCause, deliver, plan_letters, put
 from spanwise.scheduler.project.settings import AlertKind
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 PROJECT = Path(__file__).parents[3]
-CHANNEL = Channel(name="alerts.urls[0] (json)", url="json://127.0.0.1:1/x", from_name="spanwise")
-ROUTE = Route(channels=(CHANNEL,), on=None, group_s=3600)
-NOBODY = Routes(otherwise=Route(channels=(), on=None, group_s=3600), pipelines={})
+CHANNEL = AlertChannel(name="alerts.urls[0] (json)", url="json://127.0.0.1:1/x", from_name="spanwise")
+ROUTE = AlertRoute(channels=(CHANNEL,), on=None, group_s=3600)
+NOBODY = AlertRoutes(otherwise=AlertRoute(channels=(), on=None, group_s=3600), pipelines={})
 
 
 def alert(minute: float = 0, kind: AlertKind = "failure", cause: str = "failure flights") -> Alert:
@@ -32,10 +32,10 @@ def alert(minute: float = 0, kind: AlertKind = "failure", cause: str = "failure 
 class Desk:
     """Keeps letters and a cause as the outbox does, and delivers at once what may go."""
 
-    def __init__(self, route: Route = ROUTE) -> None:
+    def __init__(self, route: AlertRoute = ROUTE) -> None:
         self.route, self.works = route, True
         self.letters: list[Letter] = []
-        self.cause: Cause | None = None
+        self.cause: OpenCause | None = None
 
     def put(self, minute: float, kind: AlertKind = "failure") -> None:
         letter = Letter(id=f"{len(self.letters)}{minute:08.3f}", alert=alert(minute, kind), since=alert(minute).at)
@@ -43,7 +43,7 @@ class Desk:
 
     def deliver(self, minute: float) -> list[tuple[str, int]]:
         """What is told at that minute: the subjects and counts."""
-        arranged = arrange(self.letters, self.cause, self.route, NOON + timedelta(minutes=minute))
+        arranged = plan_letters(self.letters, self.cause, self.route, NOON + timedelta(minutes=minute))
         going = [letter for letter in arranged.letters if letter.released]
         self.letters = [letter for letter in arranged.letters if not self.works or not letter.released]
         self.cause = arranged.cause
@@ -91,7 +91,7 @@ def test_a_recovery_is_told_once_and_only_of_what_was_told() -> None:
 
 def test_what_nobody_wants_to_hear_has_no_recovery() -> None:
     """`on` without failures: their end is not told either."""
-    desk = Desk(Route(channels=(CHANNEL,), on=("recovery",), group_s=3600))
+    desk = Desk(AlertRoute(channels=(CHANNEL,), on=("recovery",), group_s=3600))
     desk.put(0)
     desk.put(1, "recovery")
 
@@ -145,33 +145,33 @@ def test_an_interrupted_delivery_is_taken_up(seed: int, tmp_path: Path, monkeypa
             monkeypatch.setattr(outbox, "_write", mortal(write))
             monkeypatch.setattr(outbox, "_finish", mortal(finish))
             try:
-                deliver(tmp_path, Routes(otherwise=ROUTE, pipelines={}), NOON + timedelta(minutes=step * 100))
+                deliver(tmp_path, AlertRoutes(otherwise=ROUTE, pipelines={}), NOON + timedelta(minutes=step * 100))
             except Killed:
                 pass
             finally:
                 monkeypatch.setattr(outbox, "_write", write)
                 monkeypatch.setattr(outbox, "_finish", finish)
-        deliver(tmp_path, Routes(otherwise=ROUTE, pipelines={}), NOON + timedelta(minutes=step * 100 + 90))
+        deliver(tmp_path, AlertRoutes(otherwise=ROUTE, pipelines={}), NOON + timedelta(minutes=step * 100 + 90))
     subjects = list(dict.fromkeys(subject for subject, _ in told))
     assert subjects == ["failure at 0", "failure at 100", "recovery at 200", "failure at 300"]
-    assert not outbox.waiting(tmp_path)
+    assert not outbox.list_waiting(tmp_path)
 
 
 def _sends(monkeypatch: pytest.MonkeyPatch, told: list[tuple[str, str]], faults: dict[str, str] | None = None) -> None:
     """Stands in for the network: the channels themselves are tried in test_alert_channels.py."""
 
-    def send(_: object, channel: Channel, message: Message) -> str:
+    def send(_: object, channel: AlertChannel, message: ChannelMessage) -> str:
         if fault := (faults or {}).get(channel.name, ""):
             return fault
         told.append((message.title, channel.name))
         return ""
 
-    monkeypatch.setattr(Sender, "send", send)
+    monkeypatch.setattr(ChannelSender, "send", send)
 
 
-def two(on: tuple[str, ...] | None = None) -> Routes:
-    other = Channel(name="alerts.urls[1] (json)", url="json://127.0.0.1:2/x", from_name="spanwise")
-    return Routes(otherwise=Route(channels=(CHANNEL, other), on=on, group_s=0), pipelines={})
+def two(on: tuple[str, ...] | None = None) -> AlertRoutes:
+    other = AlertChannel(name="alerts.urls[1] (json)", url="json://127.0.0.1:2/x", from_name="spanwise")
+    return AlertRoutes(otherwise=AlertRoute(channels=(CHANNEL, other), on=on, group_s=0), pipelines={})
 
 
 def test_each_channel_gets_a_letter_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,10 +202,10 @@ def test_nothing_is_tried_before_its_time(tmp_path: Path, monkeypatch: pytest.Mo
     told: list[tuple[str, str]] = []
     _sends(monkeypatch, told, faults := {CHANNEL.name: "no answer in time"})
     put(tmp_path, alert())
-    first = deliver(tmp_path, Routes(otherwise=ROUTE, pipelines={}), NOON)
+    first = deliver(tmp_path, AlertRoutes(otherwise=ROUTE, pipelines={}), NOON)
     faults.clear()
 
-    early = deliver(tmp_path, Routes(otherwise=ROUTE, pipelines={}), NOON + timedelta(seconds=1))
+    early = deliver(tmp_path, AlertRoutes(otherwise=ROUTE, pipelines={}), NOON + timedelta(seconds=1))
 
     assert (early.sent, early.waiting, early.next) == (0, 1, first.next)
     assert told == []
@@ -216,12 +216,12 @@ def test_the_order_of_a_cause_is_kept(tmp_path: Path, monkeypatch: pytest.Monkey
     told: list[tuple[str, str]] = []
     _sends(monkeypatch, told, faults := {CHANNEL.name: "no answer in time"})
     put(tmp_path, alert(0))
-    deliver(tmp_path, Routes(otherwise=ROUTE, pipelines={}), NOON)
+    deliver(tmp_path, AlertRoutes(otherwise=ROUTE, pipelines={}), NOON)
     put(tmp_path, alert(0.1, "recovery"))
     faults.clear()
 
-    between = deliver(tmp_path, Routes(otherwise=ROUTE, pipelines={}), NOON + timedelta(seconds=10))
-    deliver(tmp_path, Routes(otherwise=ROUTE, pipelines={}), NOON + timedelta(seconds=40))
+    between = deliver(tmp_path, AlertRoutes(otherwise=ROUTE, pipelines={}), NOON + timedelta(seconds=10))
+    deliver(tmp_path, AlertRoutes(otherwise=ROUTE, pipelines={}), NOON + timedelta(seconds=40))
 
     assert between.sent == 0
     assert [title for title, _ in told] == ["failure at 0", "recovery at 0.1"]
@@ -231,8 +231,8 @@ def test_a_pipeline_may_have_channels_of_its_own(tmp_path: Path, monkeypatch: py
     """Its alerts go there, and those of the others do not."""
     told: list[tuple[str, str]] = []
     _sends(monkeypatch, told)
-    own = Channel(name="alerts.pipelines.taxi.urls[0] (json)", url="json://127.0.0.1:3", from_name="spanwise")
-    routes = Routes(otherwise=ROUTE, pipelines={"taxi": Route(channels=(own,), on=None, group_s=60)})
+    own = AlertChannel(name="alerts.pipelines.taxi.urls[0] (json)", url="json://127.0.0.1:3", from_name="spanwise")
+    routes = AlertRoutes(otherwise=ROUTE, pipelines={"taxi": AlertRoute(channels=(own,), on=None, group_s=60)})
     put(tmp_path, alert())
     put(tmp_path, Alert(kind="stall", pipeline="taxi", cause="stall taxi", subject="taxi stands", at=NOON))
 
@@ -248,13 +248,13 @@ def test_without_a_channel_alerts_are_kept_to_be_read(tmp_path: Path) -> None:
 
     report = deliver(tmp_path, NOBODY, NOON)
 
-    assert report == outbox.Report()
+    assert report == outbox.DeliveryReport()
     assert len(list((tmp_path / "alerts" / "sent").iterdir())) == 5
 
 
 def test_what_was_sent_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest stay."""
-    monkeypatch.setattr(outbox, "KEPT", 3)
+    monkeypatch.setattr(outbox, "SENT_LETTERS", 3)
     for minute in range(9):
         put(tmp_path, alert(minute))
 
@@ -270,15 +270,15 @@ def test_a_letter_that_nobody_takes_is_given_up_after_a_week(
     """And the log says so."""
     _sends(monkeypatch, [], {CHANNEL.name: "answered 404 Not Found"})
     put(tmp_path, alert())
-    routes = Routes(otherwise=ROUTE, pipelines={})
+    routes = AlertRoutes(otherwise=ROUTE, pipelines={})
 
     deliver(tmp_path, routes, NOON)
     deliver(tmp_path, routes, NOON + timedelta(days=6))
-    assert outbox.waiting(tmp_path)
+    assert outbox.list_waiting(tmp_path)
     deliver(tmp_path, routes, NOON + timedelta(days=8))
 
-    assert not outbox.waiting(tmp_path)
-    assert "alert-given-up" in caplog.messages
+    assert not outbox.list_waiting(tmp_path)
+    assert "alert-abandoned" in caplog.messages
 
 
 def test_a_corrected_channel_gets_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,12 +286,12 @@ def test_a_corrected_channel_gets_what_waits(tmp_path: Path, monkeypatch: pytest
     told: list[tuple[str, str]] = []
     _sends(monkeypatch, told, {CHANNEL.name: "answered 404 Not Found"})
     put(tmp_path, alert())
-    deliver(tmp_path, Routes(otherwise=ROUTE, pipelines={}), NOON)
-    other = Channel(name="alerts.urls[0] (slack)", url="slack://x", from_name="spanwise")
+    deliver(tmp_path, AlertRoutes(otherwise=ROUTE, pipelines={}), NOON)
+    other = AlertChannel(name="alerts.urls[0] (slack)", url="slack://x", from_name="spanwise")
 
     deliver(
         tmp_path,
-        Routes(otherwise=Route(channels=(other,), on=None, group_s=0), pipelines={}),
+        AlertRoutes(otherwise=AlertRoute(channels=(other,), on=None, group_s=0), pipelines={}),
         NOON + timedelta(hours=1),
     )
 
@@ -307,12 +307,12 @@ def test_a_damaged_letter_holds_up_nobody(tmp_path: Path, caplog: pytest.LogCapt
     deliver(tmp_path, NOBODY, NOON)
 
     assert sorted(f.name for f in (tmp_path / "alerts" / "outbox").iterdir()) == ["0.unreadable", "1.unreadable"]
-    assert caplog.messages.count("alert-not-readable") == 2
+    assert caplog.messages.count("letter-unreadable") == 2
 
 
 def test_one_delivers_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second one, in this process or in another, sees that somebody does it already."""
-    reports: list[outbox.Report] = []
+    reports: list[outbox.DeliveryReport] = []
 
     def send(*_: object) -> str:
         thread = threading.Thread(target=lambda: reports.append(deliver(tmp_path, routes, NOON)))
@@ -320,12 +320,12 @@ def test_one_delivers_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         thread.join()
         return ""
 
-    routes = Routes(otherwise=ROUTE, pipelines={})
-    monkeypatch.setattr(Sender, "send", send)
+    routes = AlertRoutes(otherwise=ROUTE, pipelines={})
+    monkeypatch.setattr(ChannelSender, "send", send)
     put(tmp_path, alert())
 
     assert deliver(tmp_path, routes, NOON).sent == 1
-    assert reports == [outbox.Report(busy=True)]
+    assert reports == [outbox.DeliveryReport(busy=True)]
 
 
 def test_a_good_run_without_a_complaint_writes_nothing(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_a_good_run_without_a_complaint_writes_nothing(tmp_path: Path) -> None:
 
 def test_nothing_to_deliver_starts_and_makes_nothing(tmp_path: Path) -> None:
     """The loop may ask as often as it likes."""
-    assert deliver(tmp_path, two(), NOON) == outbox.Report()
+    assert deliver(tmp_path, two(), NOON) == outbox.DeliveryReport()
     assert list(tmp_path.iterdir()) == []
 
 

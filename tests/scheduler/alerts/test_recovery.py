@@ -32,7 +32,7 @@ def send_alert(root: Path) -> None:
 
 
 def announced(root: Path) -> list[str]:
-    return [letter.alert.subject for letter in outbox.waiting(root) if letter.alert.kind == "recovery"]
+    return [letter.alert.subject for letter in outbox.list_waiting(root) if letter.alert.kind == "recovery"]
 
 
 def test_a_recovery_is_announced_once_every_tick_is_recovered(tmp_path: Path) -> None:

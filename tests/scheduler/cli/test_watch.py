@@ -109,7 +109,7 @@ def test_a_failed_run_is_not_started_again_until_its_input_changes(world: World)
 
     code, _, err = world(*ONCE)
     assert code == 1
-    assert "WARNING alert kind=failure" in err
+    assert "WARNING alert-raised kind=failure" in err
     assert world(*ONCE)[:2] == (0, "Nothing has come.\n")
     assert "spanwise backfill days.py --span 2024-05-04" in world("schedule", "missed", "days")[1]
 

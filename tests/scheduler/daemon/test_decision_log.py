@@ -2,7 +2,7 @@ import json
 import logging
 import sys
 
-from spanwise.scheduler.daemon.decision_log import Json, Text
+from spanwise.scheduler.daemon.decision_log import JsonFormatter, TextFormatter
 
 
 def record(**facts: object) -> logging.LogRecord:
@@ -15,7 +15,7 @@ def record(**facts: object) -> logging.LogRecord:
 
 def test_people_read_a_line() -> None:
     """The event, then its facts; those with blanks in quotes, those that say nothing left out."""
-    line = Text().format(record(pipeline="flights", reason="no scheduler ran", span=None, note=""))
+    line = TextFormatter().format(record(pipeline="flights", reason="no scheduler ran", span=None, note=""))
 
     assert line == '2026-03-01T03:00:00Z INFO tick-missed pipeline=flights reason="no scheduler ran"'
 
@@ -28,7 +28,7 @@ def test_programs_read_an_object() -> None:
     except ValueError:
         broken.exc_info = sys.exc_info()
 
-    line = json.loads(Json().format(broken))
+    line = json.loads(JsonFormatter().format(broken))
 
     assert line["traceback"].endswith("ValueError: invalid literal for int() with base 10: 'no number'")
     assert {name: line[name] for name in ("time", "level", "event", "span")} == {

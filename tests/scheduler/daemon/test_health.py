@@ -14,19 +14,19 @@ from prometheus_client.parser import text_string_to_metric_families as families
 
 from spanwise.orchestrator.errors import UsageError
 from spanwise.scheduler.daemon import health
-from spanwise.scheduler.daemon.health import Address, address
-from spanwise.scheduler.daemon.metrics import Metrics
+from spanwise.scheduler.daemon.health import ListenAddress, parse_address
+from spanwise.scheduler.daemon.metrics import SchedulerMetrics
 
 
 @pytest.fixture
-def metrics(tmp_path: Path) -> Metrics:
-    return Metrics(tmp_path)
+def metrics(tmp_path: Path) -> SchedulerMetrics:
+    return SchedulerMetrics(tmp_path)
 
 
 @contextmanager
-def asking(metrics: Metrics, host: str = "127.0.0.1") -> Iterator[str]:
+def asking(metrics: SchedulerMetrics, host: str = "127.0.0.1") -> Iterator[str]:
     """The URL of a server."""
-    with health.listening(Address(host, 0), metrics) as where:
+    with health.serve_metrics(ListenAddress(host, 0), metrics) as where:
         yield f"http://{where}"
 
 
@@ -39,7 +39,7 @@ def get(url: str, **headers: str) -> tuple[int, str, str]:
         return error.code, error.headers["Content-Type"], error.read().decode()
 
 
-def test_metrics_are_read_as_prometheus_reads_them(metrics: Metrics) -> None:
+def test_metrics_are_read_as_prometheus_reads_them(metrics: SchedulerMetrics) -> None:
     """The page parses, and holds what was counted, with the process's own numbers."""
     metrics.turned(0.2)
     with asking(metrics) as url:
@@ -53,7 +53,7 @@ def test_metrics_are_read_as_prometheus_reads_them(metrics: Metrics) -> None:
     assert "process_resident_memory_bytes" in found
 
 
-def test_openmetrics_is_served_to_who_accepts_it(metrics: Metrics) -> None:
+def test_openmetrics_is_served_to_who_accepts_it(metrics: SchedulerMetrics) -> None:
     """As a current Prometheus asks for it."""
     with asking(metrics) as url:
         _, kind, text = get(f"{url}/metrics", Accept="application/openmetrics-text; version=1.0.0")
@@ -62,16 +62,16 @@ def test_openmetrics_is_served_to_who_accepts_it(metrics: Metrics) -> None:
     assert "spanwise_ticks" in {family.name for family in openmetrics(text)}
 
 
-def test_a_loop_that_turns_is_healthy(metrics: Metrics) -> None:
+def test_a_loop_that_turns_is_healthy(metrics: SchedulerMetrics) -> None:
     """200, and how long ago it turned."""
     metrics.turned(0.0)
     with asking(metrics) as url:
         status, _, text = get(f"{url}/healthz")
 
-    assert (status, text) == (200, "the loop has turned 0.0 s ago\n")
+    assert (status, text) == (200, "the loop last ran 0.0 s ago\n")
 
 
-def test_a_loop_that_is_stuck_is_not_healthy(metrics: Metrics) -> None:
+def test_a_loop_that_is_stuck_is_not_healthy(metrics: SchedulerMetrics) -> None:
     """503 once it has not turned for two minutes; healthy again when it turns."""
     metrics.turned_s -= health.LATE_S + 1
     with asking(metrics) as url:
@@ -82,7 +82,7 @@ def test_a_loop_that_is_stuck_is_not_healthy(metrics: Metrics) -> None:
     assert (stuck, again) == (503, 200)
 
 
-def test_other_pages_and_verbs_are_refused(metrics: Metrics) -> None:
+def test_other_pages_and_verbs_are_refused(metrics: SchedulerMetrics) -> None:
     """What is not there says what is; nothing can be changed."""
     with asking(metrics) as url:
         status, _, text = get(url)
@@ -92,13 +92,13 @@ def test_other_pages_and_verbs_are_refused(metrics: Metrics) -> None:
         line.close()
         head = urllib.request.urlopen(urllib.request.Request(f"{url}/metrics", method="HEAD"), timeout=10)
 
-    assert (status, text) == (404, "There are two pages: /metrics and /healthz\n")
+    assert (status, text) == (404, "The pages are /metrics and /healthz\n")
     assert refused == 501
     assert (head.status, head.read()) == (200, b"")
 
 
 def test_a_page_that_fails_takes_the_server_not_down(
-    metrics: Metrics, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    metrics: SchedulerMetrics, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The failure is logged, and the next page comes."""
 
@@ -112,10 +112,10 @@ def test_a_page_that_fails_takes_the_server_not_down(
         status, _, _ = get(f"{url}/healthz")
 
     assert status == 200
-    assert [record.getMessage() for record in caplog.records] == ["not-answered"]
+    assert [record.getMessage() for record in caplog.records] == ["request-failed"]
 
 
-def test_who_says_nothing_keeps_nobody_waiting(metrics: Metrics) -> None:
+def test_who_says_nothing_keeps_nobody_waiting(metrics: SchedulerMetrics) -> None:
     """A connection on which nothing is asked does not stop others from asking."""
     with asking(metrics) as url:
         host, port = url.removeprefix("http://").split(":")
@@ -125,7 +125,7 @@ def test_who_says_nothing_keeps_nobody_waiting(metrics: Metrics) -> None:
     assert status == 200
 
 
-def test_it_ends_with_its_block(metrics: Metrics) -> None:
+def test_it_ends_with_its_block(metrics: SchedulerMetrics) -> None:
     """Afterwards nobody listens."""
     with asking(metrics) as url:
         pass
@@ -137,15 +137,15 @@ def test_it_ends_with_its_block(metrics: Metrics) -> None:
 @pytest.mark.parametrize(
     ("typed", "meant", "shown"),
     [
-        ("9188", Address("127.0.0.1", 9188), "127.0.0.1:9188"),
-        ("0.0.0.0:9188", Address("0.0.0.0", 9188), "0.0.0.0:9188"),
-        ("localhost:0", Address("localhost", 0), "localhost:0"),
-        ("[::1]:9188", Address("::1", 9188), "[::1]:9188"),
+        ("9188", ListenAddress("127.0.0.1", 9188), "127.0.0.1:9188"),
+        ("0.0.0.0:9188", ListenAddress("0.0.0.0", 9188), "0.0.0.0:9188"),
+        ("localhost:0", ListenAddress("localhost", 0), "localhost:0"),
+        ("[::1]:9188", ListenAddress("::1", 9188), "[::1]:9188"),
     ],
 )
-def test_an_address_is_read(typed: str, meant: Address, shown: str) -> None:
+def test_an_address_is_read(typed: str, meant: ListenAddress, shown: str) -> None:
     """A port alone is on this machine; every other place is named."""
-    assert address(typed) == meant
+    assert parse_address(typed) == meant
     assert str(meant) == shown
 
 
@@ -162,7 +162,7 @@ def test_an_address_is_read(typed: str, meant: Address, shown: str) -> None:
 def test_what_is_no_address_is_refused(typed: str, words: str) -> None:
     """Above all an empty host, which elsewhere means every network of the machine."""
     with pytest.raises(UsageError, match=words):
-        address(typed)
+        parse_address(typed)
 
 
 @pytest.mark.parametrize(
@@ -172,29 +172,29 @@ def test_what_is_no_address_is_refused(typed: str, words: str) -> None:
 )  # fmt: skip
 def test_only_loopback_is_this_machine_alone(host: str, alone: bool) -> None:
     """An address that others can reach is none of it."""
-    assert Address(host, 1).loopback is alone
+    assert ListenAddress(host, 1).loopback is alone
 
 
-def test_a_port_alone_is_not_reachable_from_elsewhere(metrics: Metrics) -> None:
+def test_a_port_alone_is_not_reachable_from_elsewhere(metrics: SchedulerMetrics) -> None:
     """The server of a bare port is not there on the machine's other addresses."""
-    with health.listening(address("0"), metrics) as where, pytest.raises(OSError, match="refused"):
+    with health.serve_metrics(parse_address("0"), metrics) as where, pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.2", where.port), timeout=5)
 
 
-def test_listening_for_all_is_warned_of(metrics: Metrics, caplog: pytest.LogCaptureFixture) -> None:
+def test_listening_for_all_is_warned_of(metrics: SchedulerMetrics, caplog: pytest.LogCaptureFixture) -> None:
     """There is no password, so whoever reaches it reads it; it is done when it is asked for."""
-    with health.listening(Address("0.0.0.0", 0), metrics) as where:
+    with health.serve_metrics(ListenAddress("0.0.0.0", 0), metrics) as where:
         status, _, _ = get(f"http://127.0.0.2:{where.port}/healthz")
 
     assert status == 200
-    assert "metrics-for-all" in [record.getMessage() for record in caplog.records]
+    assert "metrics-exposed" in [record.getMessage() for record in caplog.records]
 
 
-def test_a_port_that_is_taken_is_told(metrics: Metrics) -> None:
+def test_a_port_that_is_taken_is_told(metrics: SchedulerMetrics) -> None:
     """Two schedulers on a machine need two ports."""
     with (
-        health.listening(Address("127.0.0.1", 0), metrics) as where,
+        health.serve_metrics(ListenAddress("127.0.0.1", 0), metrics) as where,
         pytest.raises(UsageError, match=f"--listen {where}: Address already in use. Name another"),
-        health.listening(where, metrics),
+        health.serve_metrics(where, metrics),
     ):
         pass

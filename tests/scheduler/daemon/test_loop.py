@@ -12,7 +12,7 @@ from spanwise.orchestrator.errors import LoadError
 from spanwise.orchestrator.lease import Clock
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.scheduler.alerts import alert
-from spanwise.scheduler.daemon.loop import Cron
+from spanwise.scheduler.daemon.loop import SchedulerLoop
 from spanwise.scheduler.daemon.pipeline_scheduler import Tools
 from spanwise.scheduler.ledger.heartbeat import register
 from spanwise.scheduler.ledger.schedules import read_schedule
@@ -68,7 +68,7 @@ class Loop:
         clock = Clock(now=lambda: self.now, monotonic=lambda: self.monotonic)
         tools = Told(root=known.root, config=None, site=alert.local_site(), start=self.start)
         tools.told.append(self.told)
-        self.cron = Cron(files, known, clock=clock, tools=tools, **options)
+        self.cron = SchedulerLoop(files, known, clock=clock, tools=tools, **options)
         self.crons.append(self.cron)
         return self.cron
 

@@ -19,7 +19,7 @@ from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.alerts import alert, outbox
 from spanwise.scheduler.alerts.alert import Site
 from spanwise.scheduler.daemon.description import ScheduleDescription
-from spanwise.scheduler.daemon.metrics import LOOK_S, Metrics, span_end
+from spanwise.scheduler.daemon.metrics import LOOK_S, SchedulerMetrics, span_end
 from spanwise.scheduler.daemon.open_tick import OpenTick
 from spanwise.scheduler.daemon.pipeline_scheduler import PipelineScheduler, Tools
 from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch
@@ -58,9 +58,9 @@ def watched(tmp_path: Path) -> PipelineScheduler:
 
 
 @pytest.fixture
-def metrics(tmp_path: Path, watched: PipelineScheduler) -> Metrics:
+def metrics(tmp_path: Path, watched: PipelineScheduler) -> SchedulerMetrics:
     """Of a scheduler that looks after one pipeline."""
-    found = Metrics(tmp_path, clock=lambda: NOON + timedelta(hours=1))
+    found = SchedulerMetrics(tmp_path, clock=lambda: NOON + timedelta(hours=1))
     found.watch({"flights": watched})
     return found
 
@@ -75,7 +75,7 @@ def read(page: bytes) -> Mapping[str, float]:
     }
 
 
-def samples(metrics: Metrics) -> Mapping[str, float]:
+def samples(metrics: SchedulerMetrics) -> Mapping[str, float]:
     return read(metrics.page("")[0])
 
 
@@ -102,7 +102,7 @@ def pushing(store: MemoryStore) -> Run:
     return ended(store, run)
 
 
-def test_ticks_are_counted_by_outcome(metrics: Metrics, store: MemoryStore) -> None:
+def test_ticks_are_counted_by_outcome(metrics: SchedulerMetrics, store: MemoryStore) -> None:
     """One counter for each pipeline and outcome."""
     for outcome in (TickOutcome.SKIPPED, TickOutcome.SKIPPED, TickOutcome.MISSED):
         metrics.tick_ended(store, tick(outcome))
@@ -113,7 +113,7 @@ def test_ticks_are_counted_by_outcome(metrics: Metrics, store: MemoryStore) -> N
     assert found["spanwise_ticks_total{outcome=missed,pipeline=flights}"] == 1
 
 
-def test_counters_begin_at_zero(metrics: Metrics, store: MemoryStore, watched: PipelineScheduler) -> None:
+def test_counters_begin_at_zero(metrics: SchedulerMetrics, store: MemoryStore, watched: PipelineScheduler) -> None:
     """The first failure is a step from 0 to 1, which a rate sees; a counter that appears with 1 is none."""
     metrics.look(store, watched, 0.0)
 
@@ -124,7 +124,7 @@ def test_counters_begin_at_zero(metrics: Metrics, store: MemoryStore, watched: P
     assert found["spanwise_loop_errors_total{pipeline=}"] == 0
 
 
-def test_durations_are_of_runs_and_nodes(metrics: Metrics, store: MemoryStore) -> None:
+def test_durations_are_of_runs_and_nodes(metrics: SchedulerMetrics, store: MemoryStore) -> None:
     """By the stamps in the metadata, in seconds, by how they ended."""
     run = pushing(store)
     metrics.tick_ended(store, tick(TickOutcome.RAN, run))
@@ -137,14 +137,14 @@ def test_durations_are_of_runs_and_nodes(metrics: Metrics, store: MemoryStore) -
     assert found["spanwise_node_duration_seconds_count{node=Trainer,pipeline=flights,state=complete}"] == 1
 
 
-def test_the_lag_is_from_the_end_of_the_span_to_the_push(metrics: Metrics, store: MemoryStore) -> None:
+def test_the_lag_is_from_the_end_of_the_span_to_the_push(metrics: SchedulerMetrics, store: MemoryStore) -> None:
     """The day 2013-01-05 ends in New York at 05:00 UTC on the 6th; the model was pushed at noon on the 8th."""
     metrics.tick_ended(store, tick(TickOutcome.RAN, pushing(store)))
 
     assert samples(metrics)["spanwise_push_lag_seconds{pipeline=flights}"] == (2 * 24 + 7) * 3600
 
 
-def test_a_run_that_pushes_nothing_has_no_lag(metrics: Metrics, store: MemoryStore) -> None:
+def test_a_run_that_pushes_nothing_has_no_lag(metrics: SchedulerMetrics, store: MemoryStore) -> None:
     """Nothing is told that was not measured."""
     run = begun(store, span=DAY)
     published(store, run, "Pusher", outputs={"pushed_model": PushedModel("/root/kept", properties={"pushed": 0})})
@@ -154,7 +154,7 @@ def test_a_run_that_pushes_nothing_has_no_lag(metrics: Metrics, store: MemorySto
 
 
 def test_what_the_metadata_know_is_read_now_and_then(
-    metrics: Metrics, store: MemoryStore, watched: PipelineScheduler
+    metrics: SchedulerMetrics, store: MemoryStore, watched: PipelineScheduler
 ) -> None:
     """The last success and push, of whomever; at once after a tick of ours, else once a minute."""
     metrics.look(store, watched, 0.0)
@@ -173,7 +173,7 @@ def test_what_the_metadata_know_is_read_now_and_then(
     assert after["spanwise_model_age_limit_seconds{pipeline=flights}"] == 2 * 86400
 
 
-def test_what_goes_on_is_read_when_asked(metrics: Metrics, watched: PipelineScheduler) -> None:
+def test_what_goes_on_is_read_when_asked(metrics: SchedulerMetrics, watched: PipelineScheduler) -> None:
     """Running runs, open ticks and the next tick are those of the moment."""
     watched.due_at, entry = NOON, tick(TickOutcome.RAN)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
@@ -188,7 +188,7 @@ def test_what_goes_on_is_read_when_asked(metrics: Metrics, watched: PipelineSche
     assert after["spanwise_running_runs{pipeline=flights}"] == 0
 
 
-def test_alerts_in_the_outbox_are_counted(metrics: Metrics, tmp_path: Path) -> None:
+def test_alerts_in_the_outbox_are_counted(metrics: SchedulerMetrics, tmp_path: Path) -> None:
     """Those that nobody has got yet."""
     before = samples(metrics)["spanwise_alerts_waiting{}"]
     site = Site(host="here", folder=tmp_path)
@@ -197,7 +197,7 @@ def test_alerts_in_the_outbox_are_counted(metrics: Metrics, tmp_path: Path) -> N
     assert (before, samples(metrics)["spanwise_alerts_waiting{}"]) == (0, 1)
 
 
-def test_failures_of_the_loop_are_counted(metrics: Metrics) -> None:
+def test_failures_of_the_loop_are_counted(metrics: SchedulerMetrics) -> None:
     """Those of one pipeline, and those of all."""
     metrics.failed("flights")
     metrics.failed()
@@ -209,14 +209,16 @@ def test_failures_of_the_loop_are_counted(metrics: Metrics) -> None:
     assert found["spanwise_loop_errors_total{pipeline=}"] == 2
 
 
-def test_two_schedulers_in_a_process_do_not_mix(metrics: Metrics, tmp_path: Path) -> None:
+def test_two_schedulers_in_a_process_do_not_mix(metrics: SchedulerMetrics, tmp_path: Path) -> None:
     """Each has a registry of its own."""
     metrics.turned(1.0)
 
-    assert samples(Metrics(tmp_path))["spanwise_loop_duration_seconds_count{}"] == 0
+    assert samples(SchedulerMetrics(tmp_path))["spanwise_loop_duration_seconds_count{}"] == 0
 
 
-def test_names_follow_the_conventions(metrics: Metrics, store: MemoryStore, watched: PipelineScheduler) -> None:
+def test_names_follow_the_conventions(
+    metrics: SchedulerMetrics, store: MemoryStore, watched: PipelineScheduler
+) -> None:
     """Base units and suffixes as Prometheus wants them, a help text each."""
     metrics.look(store, watched, 0.0)
     metrics.tick_ended(store, tick(TickOutcome.RAN, pushing(store)))
@@ -232,7 +234,7 @@ def test_names_follow_the_conventions(metrics: Metrics, store: MemoryStore, watc
         assert not re.search(r"_(ms|minutes|hours|days|kb|mb)\b", family.name)
 
 
-def test_the_page_about_metrics_names_all_of_them(metrics: Metrics) -> None:
+def test_the_page_about_metrics_names_all_of_them(metrics: SchedulerMetrics) -> None:
     """What is documented is there, and what is there is documented."""
     page = (PROJECT / "docs" / "how-to" / "monitor.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"^\| `(spanwise_\w+)`", page, re.MULTILINE))

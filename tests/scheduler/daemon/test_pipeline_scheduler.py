@@ -42,7 +42,7 @@ SITE = alert.local_site()
 class Child:
     """A process that makes a run; the test says how far it has come."""
 
-    job: scheduled_run.Job
+    job: scheduled_run.ScheduledJob
     world: "World"
     returncode: int | None = None
     terminated: bool = False
@@ -148,7 +148,7 @@ class World:
 
     @property
     def told(self):
-        return [(letter.alert.kind, letter.alert.subject) for letter in outbox.waiting(self.root)]
+        return [(letter.alert.kind, letter.alert.subject) for letter in outbox.list_waiting(self.root)]
 
 
 @pytest.fixture

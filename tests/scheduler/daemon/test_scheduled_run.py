@@ -10,7 +10,7 @@ from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.run import Trigger
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.daemon import scheduled_run
-from spanwise.scheduler.daemon.scheduled_run import Job
+from spanwise.scheduler.daemon.scheduled_run import ScheduledJob
 from spanwise.scheduler.ledger.ticks import claim_tick, end_tick, read_overrun, read_tick
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.ticks import Tick
@@ -59,7 +59,7 @@ class Place:
         self.root = folder / "root"
         self.root.mkdir()
         (folder / "steps.py").write_text(FILE)
-        self.job = Job(
+        self.job = ScheduledJob(
             source=f"{folder / 'steps.py'}:daily", pipeline="steps", tick=TICK.name, span=5, attempt=1,
             root=str(self.root),
         )  # fmt: skip

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from spanwise.pipelines import input as inputs
 from spanwise.scheduler.cli import app
 from spanwise.scheduler.daemon import health
-from spanwise.scheduler.daemon.health import Address
-from spanwise.scheduler.daemon.metrics import Board
+from spanwise.scheduler.daemon.health import ListenAddress
+from spanwise.scheduler.daemon.metrics import MetricsPage
 from spanwise.scheduler.data_service import service_metrics
 from tests.pipelines.input.service.servers import Service, eventually
 
@@ -33,7 +33,9 @@ def read(url):
 
 @contextmanager
 def shown(member, status):
-    with health.listening(Address("127.0.0.1", 0), Board(lambda: service_metrics.families(member, status()))) as where:
+    with health.serve_metrics(
+        ListenAddress("127.0.0.1", 0), MetricsPage(lambda: service_metrics.families(member, status()))
+    ) as where:
         yield f"http://{where}"
 
 

@@ -114,7 +114,7 @@ def test_a_channel_is_tried_when_it_is_asked_for(tmp_path: Path) -> None:
         known = replace(settings(tmp_path), alerts=AlertSettings(urls=(f"json://127.0.0.1:{free.getsockname()[1]}/",)))
         site = alert.Site(host="train-1", folder=tmp_path)
         outbox.put(known.root, alert.failure_alert("flights", at=NOON, site=site, error="as asked for"))
-        outbox.deliver(known.root, channel.routes(known.alerts), NOON)
+        outbox.deliver(known.root, channel.read_routes(known.alerts), NOON)
 
         checks = {check.name: check for check in doctor.run_checks(known, alert=True)}
 

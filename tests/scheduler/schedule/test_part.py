@@ -14,8 +14,8 @@ from spanwise.orchestrator.lease import Clock
 from spanwise.orchestrator.run import Run
 from spanwise.scheduler.alerts import alert
 from spanwise.scheduler.daemon import scheduled_run
-from spanwise.scheduler.daemon.loop import Cron
-from spanwise.scheduler.daemon.metrics import Metrics
+from spanwise.scheduler.daemon.loop import SchedulerLoop
+from spanwise.scheduler.daemon.metrics import SchedulerMetrics
 from spanwise.scheduler.daemon.pipeline_scheduler import Tools
 from spanwise.scheduler.ledger.pauses import pause_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_schedules, put_schedule
@@ -47,15 +47,15 @@ class Clocked:
 
     def __init__(self, world: World) -> None:
         self.now, self.monotonic = MORNING - timedelta(hours=1), 1000.0
-        self.jobs: list[scheduled_run.Job] = []
+        self.jobs: list[scheduled_run.ScheduledJob] = []
         known = settings.read(root=world.folder / ".spanwise")
         clock = Clock(now=lambda: self.now, monotonic=lambda: self.monotonic)
         tools = Tools(root=known.root, config=None, site=alert.local_site(), start=self._start)
-        self.metrics = Metrics(known.root)
+        self.metrics = SchedulerMetrics(known.root)
         files = [str(world.folder / "days.py")]
-        self.cron = Cron(files, known, clock=clock, tools=tools, metrics=self.metrics)
+        self.cron = SchedulerLoop(files, known, clock=clock, tools=tools, metrics=self.metrics)
 
-    def _start(self, job: scheduled_run.Job) -> subprocess.Popen[bytes]:
+    def _start(self, job: scheduled_run.ScheduledJob) -> subprocess.Popen[bytes]:
         self.jobs.append(job)
         return scheduled_run.start(job)
 
