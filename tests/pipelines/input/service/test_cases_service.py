@@ -521,10 +521,14 @@ def test_SP_03_each_worker_counts_for_itself(three):
 
 
 def test_SP_04_zip_of_unequal_branches(three):
-    """As many pairs as the shorter one has elements."""
+    """As many pairs as the shorter one has elements, with different elements of the longer one as partners."""
     dataset = inputs.zip(inputs.range(200), inputs.range(1000)).distribute(three.target, DYNAMIC)
 
-    assert sorted(left for left, _ in dataset) == list(range(200))
+    left, right = zip(*dataset, strict=True)
+
+    assert sorted(left) == list(range(200))
+    assert len(set(right)) == 200
+    assert set(right) <= set(range(1000))
 
 
 def test_SP_05_repeats(three):
