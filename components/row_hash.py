@@ -59,7 +59,7 @@ def _value_hashes(array: pa.Array[Any]) -> Hashes:
         # each text once: most columns repeat a few
         coded = cast("pa.DictionaryArray[Any, Any]", pc.dictionary_encode(array))
         found = _texts(coded.dictionary)
-        codes = _filled(coded.indices)
+        codes = _fill_nulls(coded.indices)
         hashes = found[codes] if len(found) else np.zeros(len(array), dtype=np.uint64)
     elif (fixed := _fixed_width(array)) is not None:
         hashes = fixed
@@ -80,16 +80,16 @@ def _fixed_width(array: pa.Array[Any]) -> Hashes | None:
     types, kind = pa.types, array.type
     hashes: Hashes | None = None
     if types.is_boolean(kind) or types.is_integer(kind):
-        hashes = _whole(_filled(pc.cast(array, pa.uint64() if kind == pa.uint64() else pa.int64())))
+        hashes = _whole(_fill_nulls(pc.cast(array, pa.uint64() if kind == pa.uint64() else pa.int64())))
     elif types.is_floating(kind):
-        hashes = _floats(_filled(pc.cast(array, pa.float64())))
+        hashes = _floats(_fill_nulls(pc.cast(array, pa.float64())))
     elif types.is_date(kind):
-        days = _filled(pc.cast(pc.cast(array, pa.date32()), pa.int32()))
+        days = _fill_nulls(pc.cast(pc.cast(array, pa.date32()), pa.int32()))
         hashes = _instants(days.astype(np.int64) * 86400, 10**9)
     elif types.is_timestamp(kind):
-        hashes = _instants(_filled(pc.cast(array, pa.int64())), _NANOS[kind.unit])
+        hashes = _instants(_fill_nulls(pc.cast(array, pa.int64())), _NANOS[kind.unit])
     elif types.is_time(kind):
-        hashes = _mix(_filled(pc.cast(pc.cast(array, pa.time64("ns")), pa.int64())).view(np.uint64) + _TIME)
+        hashes = _mix(_fill_nulls(pc.cast(pc.cast(array, pa.time64("ns")), pa.int64())).view(np.uint64) + _TIME)
     return hashes
 
 
@@ -109,7 +109,7 @@ def _mix(x: Hashes) -> Hashes:
     return x
 
 
-def _filled(array: pa.Array[Any]) -> NDArray[np.int64]:
+def _fill_nulls(array: pa.Array[Any]) -> NDArray[np.int64]:
     filled = array.fill_null(0) if array.null_count else array
     values: NDArray[np.int64] = filled.to_numpy(zero_copy_only=False)
     return values

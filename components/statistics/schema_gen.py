@@ -121,7 +121,7 @@ def _range(feature: FeatureStatistics) -> tuple[float | None, float | None]:
     low, high = (max(low, 0) if least >= 0 else low), (min(high, 0) if most <= 0 else high)
     if isinstance(least, int):
         return low, high
-    return _rounded(low, math.floor), _rounded(high, math.ceil)
+    return _round_outwards(low, math.floor), _round_outwards(high, math.ceil)
 
 
 def _is_identifier(feature: FeatureStatistics) -> bool:
@@ -129,7 +129,7 @@ def _is_identifier(feature: FeatureStatistics) -> bool:
     return integer and feature.present >= IDENTIFIERS and (feature.unique or 0) > 0.9 * feature.present
 
 
-def _rounded(bound: float, towards: Callable[[float], int]) -> float | None:
+def _round_outwards(bound: float, towards: Callable[[float], int]) -> float | None:
     """Outwards to two digits, which are read more easily; None where there is no such double."""
     if not bound or not math.isfinite(bound):
         return 0.0 if not bound else None

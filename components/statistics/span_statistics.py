@@ -200,10 +200,10 @@ class FeatureStatistics:
             nan=self.nan + other.nan,
             infinite=self.infinite + other.infinite,
             zeros=self.zeros + other.zeros,
-            numbers=_merged(self.numbers, other.numbers),
-            lengths=_merged(self.lengths, other.lengths),
-            distinct=_merged(self.distinct, other.distinct),
-            frequent=_merged(self.frequent, other.frequent),
+            numbers=_merge_optional(self.numbers, other.numbers),
+            lengths=_merge_optional(self.lengths, other.lengths),
+            distinct=_merge_optional(self.distinct, other.distinct),
+            frequent=_merge_optional(self.frequent, other.frequent),
         )
 
     def add_absent(self, places: int) -> Self:
@@ -464,7 +464,7 @@ def _format_time(value: float, name: str, type_: str) -> str:
 M = TypeVar("M", NumberStatistics, Distinct, Frequent)
 
 
-def _merged(one: M | None, other: M | None) -> M | None:
+def _merge_optional(one: M | None, other: M | None) -> M | None:
     if one is None or other is None:
         return other if one is None else one
     return one.merge(other)

@@ -116,7 +116,7 @@ class Preprocessor:
                 f"{folder}/preprocessing.py is not the file that graph.json was written with: it was edited or "
                 "damaged. Restore it, or run Transform again."
             )
-        values = {each["name"]: plain.untagged(each["value"]) for each in stored["values"]}
+        values = {each["name"]: plain.from_json(each["value"]) for each in stored["values"]}
         return cls.of(source, stored["function"], types, values, stored["unreadable"])
 
     def save(self, path: str | Path) -> None:
@@ -133,7 +133,7 @@ class Preprocessor:
             "inputs": {name: str(type_) for name, type_ in self.inputs.items()},
             "unreadable": dict(self.unreadable),
             "outputs": {name: str(type_) for name, type_ in self.outputs.items()},
-            "values": [{"name": name, "value": plain.tagged(value)} for name, value in self.values.items()],
+            "values": [{"name": name, "value": plain.to_json(value)} for name, value in self.values.items()],
         }
         text = json.dumps(stored, ensure_ascii=False, allow_nan=False, indent=1)
         (folder / "graph.json").write_text(text + "\n", encoding="utf-8")

@@ -127,14 +127,14 @@ def arrow_type(schema: object, named: dict[str, Any], where: str) -> pa.DataType
     if isinstance(schema, list):
         return _union_type(schema, named, where)
     if isinstance(schema, dict):
-        return _described_type(schema, named, where)
+        return _complex_type(schema, named, where)
     name = cast("str", schema)
     if name not in _PRIMITIVES and named.get(name) is None:
         raise UnreadableInput(f"{where} is of type {name}, which contains itself; a table has no such column.")
     return _PRIMITIVES.get(name) or cast("pa.DataType", named[name])
 
 
-def _described_type(schema: dict[str, Any], named: dict[str, Any], where: str) -> pa.DataType:
+def _complex_type(schema: dict[str, Any], named: dict[str, Any], where: str) -> pa.DataType:
     kind, logical = schema["type"], schema.get("logicalType")
     if not isinstance(kind, str):
         return arrow_type(kind, named, where)

@@ -352,13 +352,13 @@ class CompressedRecords:
         found = [self._rest[self._at : self._at + size]]
         self._at += len(found[0])
         have = len(found[0])
-        while have < size and (more := self._inflated()):
+        while have < size and (more := self._inflate_more()):
             found.append(more[: size - have])
             self._rest, self._at = more, len(found[-1])
             have += len(found[-1])
         return b"".join(found)
 
-    def _inflated(self) -> bytes:
+    def _inflate_more(self) -> bytes:
         """Some more bytes; none at the end."""
         while True:
             raw = self._inflate.unconsumed_tail or self._inflate.unused_data or self._file.read(_CHUNK_BYTES)

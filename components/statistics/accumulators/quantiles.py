@@ -55,7 +55,7 @@ class Quantiles:
             ranks = start + (np.arange(groups) << level) + (1 << level) // 2
             levels[level] = found.values[np.searchsorted(ends, ranks, side="right")].astype(np.float64)
             start += groups << level
-        return cls(count=count, levels=_trimmed(levels))
+        return cls(count=count, levels=_trim(levels))
 
     def merge(self, other: Self) -> Self:
         turns = self.turns ^ other.turns
@@ -75,11 +75,11 @@ class Quantiles:
                 carried, items = items[turns >> level & 1 : even : 2], items[even:]
                 turns ^= 1 << level
             levels.append(items)
-        return type(self)(count=self.count + other.count, levels=_trimmed(levels), turns=turns)
+        return type(self)(count=self.count + other.count, levels=_trim(levels), turns=turns)
 
     def quantiles(self, shares: Sequence[float]) -> NDArray[np.float64]:
         """The least value seen of which at least each share of all values is no greater; NaN when there is nothing."""
-        values, weights = self._weighted()
+        values, weights = self._weights()
         if not values.size:
             return np.full(len(shares), math.nan)
         ends = np.cumsum(weights)
@@ -92,7 +92,7 @@ class Quantiles:
 
     def share_up_to(self, points: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
         """For each point the share of values that are no greater."""
-        values, weights = self._weighted()
+        values, weights = self._weights()
         ends = np.concatenate([[0], np.cumsum(weights)])
         return ends[np.searchsorted(values, points, side="right")] / max(self.count, 1)
 
@@ -100,7 +100,7 @@ class Quantiles:
         """The greatest possible error of a rank, as a share of all values."""
         return 0.0 if self.count < CAPACITY else (1 + math.log2(self.count / CAPACITY)) / CAPACITY
 
-    def _weighted(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def _weights(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         if not self.levels:
             return _NOTHING, np.empty(0, np.int64)
         values = np.concatenate(self.levels)
@@ -126,7 +126,7 @@ class Quantiles:
         return cls(count=whole(state, "count"), levels=levels, turns=whole(state, "turns"))
 
 
-def _trimmed(levels: list[NDArray[np.float64]]) -> tuple[NDArray[np.float64], ...]:
+def _trim(levels: list[NDArray[np.float64]]) -> tuple[NDArray[np.float64], ...]:
     while levels and not levels[-1].size:
         levels.pop()
     return tuple(levels)

@@ -44,9 +44,9 @@ def count_values(array: pa.Array[Any]) -> ValueCounts:
         return _integers(values)
     finite = np.isfinite(values)
     if finite.all():
-        return _sorted(values)
+        return _count_sorted(values)
     nan = int(np.isnan(values).sum())
-    kept = _sorted(values[finite])
+    kept = _count_sorted(values[finite])
     return ValueCounts(values=kept.values, counts=kept.counts, nan=nan, infinite=int(values.size - finite.sum()) - nan)
 
 
@@ -73,13 +73,13 @@ def _integers(values: NumberArray) -> ValueCounts:
         return ValueCounts(values=values, counts=np.empty(0, np.int64))
     least, most = int(values.min()), int(values.max())
     if most - least > _DENSE * values.size:
-        return _sorted(values)
+        return _count_sorted(values)
     counts = np.bincount((values - values.dtype.type(least)).astype(np.int64))
     (found,) = np.nonzero(counts)
     return ValueCounts(values=np.add(found, least, dtype=values.dtype, casting="unsafe"), counts=counts[found])
 
 
-def _sorted(values: NumberArray) -> ValueCounts:
+def _count_sorted(values: NumberArray) -> ValueCounts:
     ordered = np.sort(values)
     first = np.empty(ordered.size, np.bool_)
     first[:1] = True

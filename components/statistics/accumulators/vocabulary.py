@@ -13,7 +13,7 @@ from spanwise.components.statistics.accumulators.frequent import Occurrence
 from spanwise.components.statistics.accumulators.value_counts import count_texts, to_list
 
 
-def _nothing() -> pa.Table:
+def _empty_table() -> pa.Table:
     return pa.table({"value": pa.array([], pa.string()), "count": pa.array([], pa.int64())})
 
 
@@ -21,15 +21,15 @@ def _nothing() -> pa.Table:
 class Vocabulary:
     """All texts with their counts, in order of their UTF-8 bytes. It grows with the number of different texts."""
 
-    table: pa.Table = field(default_factory=_nothing)  #: value, count; each value once
+    table: pa.Table = field(default_factory=_empty_table)  #: value, count; each value once
 
     @classmethod
     def accumulate(cls, values: pa.Array[Any]) -> Self:
         found, counts = count_texts(values.cast(pa.string()))
-        return cls(_grouped(pa.table({"value": found, "count": counts})))
+        return cls(_group(pa.table({"value": found, "count": counts})))
 
     def merge(self, other: Self) -> Self:
-        return type(self)(_grouped(pa.concat_tables([self.table, other.table])))
+        return type(self)(_group(pa.concat_tables([self.table, other.table])))
 
     def top(self, most: int | None = None, *, at_least: int = 1) -> tuple[Occurrence, ...]:
         """The values that occur `at_least` so often, the most frequent first, equals by their bytes."""
@@ -53,6 +53,6 @@ class Vocabulary:
             return cls(stream.read_all())
 
 
-def _grouped(table: pa.Table) -> pa.Table:
+def _group(table: pa.Table) -> pa.Table:
     found = table.group_by("value").aggregate([("count", "sum")]).sort_by("value")
     return pa.table({"value": found["value"].combine_chunks(), "count": found["count_sum"].combine_chunks()})

@@ -43,41 +43,41 @@ def dumps(value: Plain, *, indent: int | None = None) -> str:
     Raises:
         TypeError: it is, or holds, something that is not plain; the message says what.
     """
-    return json.dumps(tagged(value), ensure_ascii=False, allow_nan=False, indent=indent)
+    return json.dumps(to_json(value), ensure_ascii=False, allow_nan=False, indent=indent)
 
 
 def loads(text: str) -> Plain:
-    """The value that `dumps` was given."""
-    return untagged(json.loads(text))
+    """The reverse of `dumps`."""
+    return from_json(json.loads(text))
 
 
-def tagged(value: Plain) -> object:
+def to_json(value: Plain) -> object:
     """The value in JSON's own types: what JSON lacks is an object with one key that starts with '$'."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else {"$float": repr(value)}
     if isinstance(value, list | tuple):
-        return [tagged(each) for each in value]
+        return [to_json(each) for each in value]
     if isinstance(value, dict):
         if not all(isinstance(key, str) and not key.startswith("$") for key in value):
             raise TypeError(f"the keys of a plain dict are texts that do not start with '$', not {list(value)!r}")
-        return {key: tagged(value[key]) for key in sorted(value)}
+        return {key: to_json(value[key]) for key in sorted(value)}
     if type(value) not in _WRITE:
         raise TypeError(f"{type(value).__qualname__} is not plain: use numbers, text, bytes, dates, lists and dicts")
     tag, write = _WRITE[type(value)]
     return {f"${tag}": write(value)}
 
 
-def untagged(value: object) -> Plain:
-    """What `tagged` was given."""
+def from_json(value: object) -> Plain:
+    """The reverse of `to_json`."""
     if isinstance(value, list):
-        return [untagged(each) for each in value]
+        return [from_json(each) for each in value]
     if isinstance(value, dict):
         if len(value) == 1:
             ((key, text),) = value.items()
             if key.startswith("$"):
                 return _READ[key[1:]](text)
-        return {key: untagged(each) for key, each in value.items()}
+        return {key: from_json(each) for key, each in value.items()}
     assert value is None or isinstance(value, bool | int | float | str)
     return value
