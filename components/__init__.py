@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spanwise.components.command import Command
-    from spanwise.components.evaluation.evaluator import Evaluator, Finding, Threshold, judge
+    from spanwise.components.evaluation.evaluator import Evaluator
     from spanwise.components.evaluation.metric import Metric
+    from spanwise.components.evaluation.threshold import Finding, Threshold, judge
     from spanwise.components.importer import Importer
     from spanwise.components.ingest.example_gen import ExampleGen
     from spanwise.components.ingest.query_example_gen import QueryExampleGen
@@ -80,7 +81,8 @@ _HOMES = {
     "spanwise.components.serving.bulk_inferrer": ("BulkInferrer",),
     "spanwise.components.command": ("Command",),
     "spanwise.components.training.elastic.job": ("ElasticJob", "ElasticOutcome"),
-    "spanwise.components.evaluation.evaluator": ("Evaluator", "Finding", "Threshold", "judge"),
+    "spanwise.components.evaluation.evaluator": ("Evaluator",),
+    "spanwise.components.evaluation.threshold": ("Finding", "Threshold", "judge"),
     "spanwise.components.ingest.example_gen": ("ExampleGen",),
     "spanwise.components.statistics.example_validator": ("ExampleValidator",),
     "spanwise.components.statistics.gate": ("AnomalyGate",),

@@ -1,9 +1,9 @@
-"""Bootstrap: how far a figure would be off on other rows like these, from replicates that weigh every row anew.
+"""The bootstrap: how far a figure would vary on other rows like these, from replicates with random row weights.
 
-The weights of a row follow from its number and that of the replicate, and from nothing else: they are the same in
-every process, whatever the batches, and the same for two models, so that the difference of the two has an interval of
-its own. In a Poisson bootstrap each row counts 0, 1, 2 … times, once on average (Hanley & MacGibbon 2006; it needs no
-total, so it merges). In a jackknife each replicate leaves out one of as many groups of rows.
+The weights of a row depend only on its id and the number of the replicate: they are the same in every process, for all
+batch sizes and for two models, so that the difference of the two models has an interval of its own. In a Poisson
+bootstrap each row counts 0, 1, 2 … times, once on average (Hanley & MacGibbon 2006; it needs no total, so it merges).
+In a jackknife each replicate leaves out one of as many groups of rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float64]
 Ids: TypeAlias = NDArray[np.uint64]
-Method: TypeAlias = Literal["bootstrap", "jackknife"]
+ResampleMethod: TypeAlias = Literal["bootstrap", "jackknife"]
 
 CONFIDENCE = 0.95
 
@@ -28,12 +28,12 @@ _LANES = 4  # weights drawn from one hash, 16 bits each
 
 
 def row_ids(place: str, first: int, count: int) -> Ids:
-    """The numbers of `count` rows of a place (a file's row group), from its row `first` on."""
+    """The ids of `count` rows of a place (a file's row group), from its row `first` on."""
     seed = np.uint64(int.from_bytes(hashlib.blake2b(place.encode(), digest_size=8).digest(), "little"))
     return _mix(seed + np.arange(first, first + count, dtype=np.uint64) * _GOLDEN)
 
 
-def weights(ids: Ids, method: Method, replicates: int, first: int, last: int) -> Floats:
+def weights(ids: Ids, method: ResampleMethod, replicates: int, first: int, last: int) -> Floats:
     """How often each row counts in the replicates from `first` up to `last`, shape `(last - first, rows)`."""
     if method == "jackknife":
         group = _mix(ids) % np.uint64(replicates)
@@ -47,10 +47,10 @@ def weights(ids: Ids, method: Method, replicates: int, first: int, last: int) ->
     return drawn
 
 
-def interval(values: Floats, method: Method) -> tuple[Floats, Floats]:
+def interval(values: Floats, method: ResampleMethod) -> tuple[Floats, Floats]:
     """The ends of the 95 % intervals of figures, of which the first of the last axis is the value itself.
 
-    They stand a Student quantile of standard errors on both sides. NaN where the value, or more than a tenth of its
+    The ends are a Student quantile of standard errors away. NaN where the value, or more than a tenth of its
     replicates, is undefined: too few rows, or rows of one class.
     """
     value, drawn = values[..., 0], values[..., 1:]

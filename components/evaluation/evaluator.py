@@ -6,18 +6,19 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from spanwise.components.evaluation.metric import KNOWN, USUAL, Metric, suits
+from spanwise.components.evaluation.threshold import Finding, Threshold, judge
 from spanwise.orchestrator.artifact import Blessing, Evaluation, Examples, Model
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Attempt, Component, Input, Output
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
 
 if TYPE_CHECKING:
-    from spanwise.components.evaluation.bootstrap import Method
-    from spanwise.components.evaluation.measurement import Measured
+    from spanwise.components.evaluation.bootstrap import ResampleMethod
+    from spanwise.components.evaluation.measurement import Measurement
 
 log = logging.getLogger("spanwise.evaluator")
 
@@ -25,101 +26,6 @@ PAGE = "report.html"
 
 EXACT_ROWS = 1_000_000
 """Up to so many rows of the split every figure is exact; that takes about 215 MB."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Threshold:
-    """What a metric must satisfy for the model to be blessed; every bound is inclusive.
-
-    `max_drop` and its like compare with the baseline on the same examples; a negative one asks for improvement:
-    `max_drop=-0.01` is "better by at least 0.01". Without a baseline (the first run of a pipeline) they are not
-    applied. A metric that is NaN satisfies nothing.
-    """
-
-    at_least: float | None = None
-    at_most: float | None = None
-    max_drop: float | None = None  #: below the baseline's, in the metric's own unit
-    max_rise: float | None = None  #: above it, for metrics of which less is better
-    max_drop_ratio: float | None = None  #: below it, as a share of the baseline's: 0.05 is five per cent
-    max_rise_ratio: float | None = None
-    by: str | tuple[str, ...] | None = None  #: in `slice_thresholds`: of slices by these columns only
-
-    def __post_init__(self) -> None:
-        bounds = [b for name, b in vars(self).items() if name != "by" and b is not None]
-        if not bounds or any(math.isnan(b) for b in bounds):
-            raise ParameterError(f"{self} bounds nothing; give it a number, for example Threshold(at_least=0.6).")
-        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
-            raise ParameterError(f"{self} lets nothing pass: at_least is above at_most.")
-
-    @property
-    def compares(self) -> bool:
-        """Whether it needs a baseline."""
-        return any(b is not None for b in (self.max_drop, self.max_rise, self.max_drop_ratio, self.max_rise_ratio))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """What one bound of one threshold said."""
-
-    metric: str
-    bound: str  #: its name in Threshold
-    limit: float  #: what it was set to
-    value: float
-    baseline: float | None  #: the baseline's value; None for bounds that compare with nothing
-    passed: bool | None  #: None: not applied, because there is no baseline, or in a slice where it is undefined
-    slice: Mapping[str, object] | None = None  #: the values of its columns; None: of all rows
-
-    @property
-    def reason(self) -> str:
-        """For people: what was found and what was wanted."""
-        metric = self.metric if self.slice is None else f"{self.metric} of {slice_name(self.slice)}"
-        if math.isnan(self.value):
-            return f"{metric} is undefined on these examples; {self.bound}={self.limit:g} was wanted"
-        if self.baseline is None:
-            return f"{metric} is {self.value:.6g}; {self.bound}={self.limit:g} was wanted"
-        return (
-            f"{metric} is {self.value:.6g} and the baseline's is {self.baseline:.6g}; "
-            f"{self.bound}={self.limit:g} was wanted"
-        )
-
-
-def slice_name(values: Mapping[str, object]) -> str:
-    """A slice as people write it: origin=JFK, carrier=UA."""
-    return ", ".join(f"{name}={'null' if value is None else value}" for name, value in values.items())
-
-
-def judge(
-    thresholds: Mapping[str, Threshold], metrics: Mapping[str, float], baseline: Mapping[str, float] | None
-) -> tuple[Finding, ...]:
-    """Holds metrics against thresholds. Pure; the model is blessed when no finding has `passed` False."""
-    return tuple(
-        finding
-        for name, threshold in thresholds.items()
-        for finding in _findings(name, threshold, metrics[name], None if baseline is None else baseline[name])
-    )
-
-
-def _findings(metric: str, threshold: Threshold, value: float, baseline: float | None) -> Iterator[Finding]:
-    t = threshold
-    if t.at_least is not None:
-        yield _finding(metric, "at_least", t.at_least, value, None, passed=value >= t.at_least)
-    if t.at_most is not None:
-        yield _finding(metric, "at_most", t.at_most, value, None, passed=value <= t.at_most)
-    change, whole = (math.nan, math.nan) if baseline is None else (value - baseline, abs(baseline))
-    for bound, limit, passed in (
-        ("max_drop", t.max_drop, -change <= (t.max_drop or 0)),
-        ("max_rise", t.max_rise, change <= (t.max_rise or 0)),
-        ("max_drop_ratio", t.max_drop_ratio, -change <= (t.max_drop_ratio or 0) * whole),
-        ("max_rise_ratio", t.max_rise_ratio, change <= (t.max_rise_ratio or 0) * whole),
-    ):
-        if limit is not None:
-            yield _finding(metric, bound, limit, value, baseline, passed=None if baseline is None else passed)
-
-
-def _finding(
-    metric: str, bound: str, limit: float, value: float, baseline: float | None, *, passed: bool | None
-) -> Finding:
-    return Finding(metric=metric, bound=bound, limit=limit, value=value, baseline=baseline, passed=passed)
 
 
 class Evaluator(Component):
@@ -150,7 +56,7 @@ class Evaluator(Component):
         "pyarrow",
         "pyarrow.compute",
         "pyarrow.parquet",
-        "spanwise.components.evaluation.measurement",
+        "spanwise.components.evaluation.window_pass",
         "spanwise.components.evaluation.page",
     )
     libraries: ClassVar = ("numpy", "pyarrow")
@@ -199,8 +105,9 @@ class Evaluator(Component):
         beam_options: dict[str, str | int | float | bool] | None = None,
     ) -> None:
         from spanwise.components import rows
-        from spanwise.components.evaluation.measurement import Question, measured
+        from spanwise.components.evaluation.measurement import EvaluationSpec
         from spanwise.components.evaluation.page import page
+        from spanwise.components.evaluation.window_pass import measure_window
 
         ordered = sorted(examples, key=lambda e: e.span)
         slicings = tuple(dict.fromkeys(map(_slicing, slices)))
@@ -209,14 +116,16 @@ class Evaluator(Component):
             schema, [name for s in slicings for name in s] + ([label] if isinstance(label, str) else [])
         )
         rival = None if baseline is None or baseline.name == model.name else baseline
-        names, own = _wanted(metrics, {**(thresholds or {}), **(slice_thresholds or {})}, classes=bool(classes))
-        question = Question(
+        names, custom = _select_metrics(
+            metrics, {**(thresholds or {}), **(slice_thresholds or {})}, classes=bool(classes)
+        )
+        spec = EvaluationSpec(
             schema=schema,
             label=label,
             predict_fn=predict_fn,
             models={m.name: m.path for m in (model, rival) if m is not None},
             names=names,
-            own=own,
+            custom=custom,
             slicings=slicings,
             classes=tuple(classes),
             replicates=replicates,
@@ -224,17 +133,17 @@ class Evaluator(Component):
             small_rows=small_slice_rows,
             batch_rows=batch_size,
         )
-        found = measured(
-            question,
+        measurement = measure_window(
+            spec,
             rows.list_parts(ordered, split),
             exact_rows=exact_rows,
             runner=beam_runner,
             options=beam_options or {},
             scratch=attempt.scratch,
         )
-        _tell(found, ordered, split)
-        judged, refusals = _judged(
-            found,
+        _log_gaps(measurement, ordered, split)
+        judged, refusals = _judge_measurement(
+            measurement,
             intervals,
             model=model.name,
             baseline=None if baseline is None else baseline.name,
@@ -255,11 +164,11 @@ class Evaluator(Component):
             "interval_method": intervals,
             **judged,
         }
-        curves = {name: asdict(each) for name, each in found.curves.items()}
+        curves = {name: asdict(each) for name, each in measurement.curves.items()}
         for name, content in (("metrics.json", report), ("curves.json", curves)):
             text = json.dumps(content, indent=2 if content is report else None, ensure_ascii=False)
             (evaluation.path / name).write_text(text + "\n", encoding="utf-8")
-        (evaluation.path / PAGE).write_text(page(report, found.curves), encoding="utf-8")
+        (evaluation.path / PAGE).write_text(page(report, measurement.curves), encoding="utf-8")
         _describe(evaluation, report)
         if refusals is not None:
             assert blessing is not None, "an output is always given"
@@ -316,7 +225,7 @@ def _slicing(spec: str | Sequence[str]) -> tuple[str, ...]:
     return (spec,) if isinstance(spec, str) else tuple(spec)
 
 
-def _wanted(
+def _select_metrics(
     metrics: Sequence[str | Metric] | None, thresholds: Mapping[str, Threshold], *, classes: bool
 ) -> tuple[tuple[str, ...], tuple[Metric, ...]]:
     """The metrics to compute: by name, with those that have a threshold, and the user's own."""
@@ -329,34 +238,34 @@ def _wanted(
 # --- the report ---------------------------------------------------------------------------------------------------
 
 
-def _tell(found: Measured, examples: Sequence[Examples], split: str) -> None:
+def _log_gaps(measurement: Measurement, examples: Sequence[Examples], split: str) -> None:
     """Says what was not measured.
 
     Raises:
         UnreadableInput: there is nothing to measure.
     """
-    if not found.rows:
+    if not measurement.rows:
         raise UnreadableInput(
             f"the split {split!r} of spans {', '.join(str(e.span) for e in examples)} has no rows"
-            f"{f' with a label ({found.unlabelled} without)' if found.unlabelled else ''}, "
+            f"{f' with a label ({measurement.unlabelled} without)' if measurement.unlabelled else ''}, "
             "so there is nothing to evaluate."
         )
-    if found.unlabelled:
-        log.warning("%d rows have no label and are left out", found.unlabelled)
-    for model, count in found.unscored.items():
+    if measurement.unlabelled:
+        log.warning("%d rows have no label and are left out", measurement.unlabelled)
+    for model, count in measurement.unscored.items():
         if count:
-            log.warning("%s gave no finite score for %d of %d rows", model, count, found.rows)
-    for slices in found.slices:
+            log.warning("%s gave no finite score for %d of %d rows", model, count, measurement.rows)
+    for slices in measurement.slices:
         if slices.occurring > len(slices.sizes):
             by, count = ", ".join(slices.by), len(slices.sizes)
             log.warning("%d slices by %s; the %d largest are reported", slices.occurring, by, count)
-    for slicing in found.left_out:
-        log.warning("too many slices by %s to be measured among %d rows", ", ".join(slicing), found.rows)
+    for slicing in measurement.left_out:
+        log.warning("too many slices by %s to be measured among %d rows", ", ".join(slicing), measurement.rows)
 
 
-def _judged(
-    found: Measured,
-    method: Method,
+def _judge_measurement(
+    measurement: Measurement,
+    method: ResampleMethod,
     *,
     model: str,
     baseline: str | None,
@@ -367,35 +276,37 @@ def _judged(
     """The figures and the verdict, as `metrics.json` has them; and why the model is refused, None: not judged."""
     from spanwise.components.evaluation.results import figures, plain
 
-    overall = figures(found.overall, 0, model=model, baseline=baseline, method=method)
+    overall = figures(measurement.overall, 0, model=model, baseline=baseline, method=method)
     findings = list(judge(thresholds, overall.metrics, overall.baseline_metrics))
     slices: list[dict[str, object]] = []
-    for group in found.slices:
+    for group in measurement.slices:
         mine = {m: t for m, t in slice_thresholds.items() if t.by is None or _slicing(t.by) == group.by}
         for place, (values, size) in enumerate(zip(group.groups, group.sizes, strict=True)):
             small = size < small_rows
             each = figures(group.figures, place, model=model, baseline=baseline, method=method, intervals=not small)
             slices.append({"slice": plain(values), "small": small, **each.plain()})
             if not small:
-                findings += _of_slice(judge(mine, each.metrics, each.baseline_metrics), values, found.unscored[model])
+                findings += _of_slice(
+                    judge(mine, each.metrics, each.baseline_metrics), values, measurement.unscored[model]
+                )
     refusals = [f.reason for f in findings if f.passed is False] if findings else None
     described = overall.plain()
     report = {
-        "rows": found.rows,
-        "rows_without_label": found.unlabelled,
-        "rows_without_score": dict(found.unscored),
-        "exact": found.exact,
-        "auc_error": dict(found.auc_error) or None,
+        "rows": measurement.rows,
+        "rows_without_label": measurement.unlabelled,
+        "rows_without_score": dict(measurement.unscored),
+        "exact": measurement.exact,
+        "auc_error": dict(measurement.auc_error) or None,
         "blessed": None if refusals is None else not refusals,
         "reasons": refusals or [],
         "thresholds": [plain(vars(f)) for f in findings],
         "overall": described.pop("metrics"),
         "baseline_overall": described.pop("baseline_metrics"),
         **described,
-        "confusion": {m: counts.tolist() for m, counts in found.confusion.items()} or None,
+        "confusion": {m: counts.tolist() for m, counts in measurement.confusion.items()} or None,
         "slicings": [
-            *({"by": list(s.by), "occurring": s.occurring, "reported": len(s.sizes)} for s in found.slices),
-            *({"by": list(by), "occurring": None, "reported": 0} for by in found.left_out),
+            *({"by": list(s.by), "occurring": s.occurring, "reported": len(s.sizes)} for s in measurement.slices),
+            *({"by": list(by), "occurring": None, "reported": 0} for by in measurement.left_out),
         ],
         "slices": slices,
     }

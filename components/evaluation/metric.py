@@ -1,4 +1,4 @@
-"""Metric: what can be asked for by name, and how one's own is written. Computes nothing."""
+"""Metrics by name, and the base class of a user's own metrics. Computes nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME = re.compile(r"([a-z0-9_]+)(?:@(0?\.\d+|0|1))?")
 
 
 class Metric:
-    """A metric of one's own: gathered from some of the rows, merged with what others gathered, finished to a number.
+    """The base class of your own metrics: accumulate some of the rows, merge two states, finish with a number.
 
         class Cost(Metric):
             name = "cost"
@@ -34,8 +34,8 @@ class Metric:
             def finish(self, state):
                 return state[1] / state[0]
 
-    The three arrays have one number for each row; `weights` says how often a row counts. What `accumulate` returns may
-    be anything that can be pickled; rows may come in one piece or in many.
+    The three arrays have one number for each row; `weights` is how often a row counts. `accumulate` may return anything
+    that can be pickled; rows may come in one piece or in many.
     """
 
     name: ClassVar[str]
@@ -43,11 +43,11 @@ class Metric:
     def accumulate(
         self, labels: NDArray[np.float64], scores: NDArray[np.float64], weights: NDArray[np.float64]
     ) -> object:
-        """What some rows amount to."""
+        """The state of some rows."""
         raise NotImplementedError
 
     def merge(self, one: object, other: object) -> object:
-        """What the rows of both amount to."""
+        """The state of the rows of both."""
         raise NotImplementedError
 
     def finish(self, state: object) -> float:
@@ -56,85 +56,85 @@ class Metric:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
-    """A metric that is known by its name."""
+class MetricInfo:
+    """A built-in metric."""
 
     about: str
-    of: Literal["anything", "binary", "classes", "numbers"]  #: what labels and scores it is for
-    at: bool = False  #: may be asked for at another score than 0.5: precision@0.3
+    of: Literal["anything", "binary", "classes", "numbers"]  #: the labels and scores that it suits
+    at: bool = False  #: whether a name may set another score than 0.5: precision@0.3
     least: float = -math.inf
     most: float = math.inf
     better: Literal["more", "less", "neither"] = "more"
 
 
-KNOWN: Mapping[str, Known] = {
-    "count": Known(about="how many rows", of="anything", better="neither"),
-    "auc": Known(
+KNOWN: Mapping[str, MetricInfo] = {
+    "count": MetricInfo(about="the number of rows", of="anything", better="neither"),
+    "auc": MetricInfo(
         about="the chance that a positive row scores higher than a negative one, ties counting half",
         of="binary",
         least=0,
         most=1,
     ),
-    "pr_auc": Known(about="average precision: the area under precision over recall", of="binary", least=0, most=1),
-    "log_loss": Known(
+    "pr_auc": MetricInfo(about="average precision: the area under precision over recall", of="binary", least=0, most=1),
+    "log_loss": MetricInfo(
         about="mean negative log likelihood; scores are kept 2e-16 away from 0 and 1",
         of="binary",
         least=0,
         better="less",
     ),
-    "accuracy": Known(
+    "accuracy": MetricInfo(
         about="the share of rows on the right side of 0.5, or whose class has the greatest score",
         of="binary",
         at=True,
         least=0,
         most=1,
     ),
-    "calibration": Known(
+    "calibration": MetricInfo(
         about="mean score over mean label: above 1 the model promises too much", of="binary", better="neither"
     ),
-    "precision": Known(
+    "precision": MetricInfo(
         about="the share of positive rows among those with a score above 0.5", of="binary", at=True, least=0, most=1
     ),
-    "recall": Known(
+    "recall": MetricInfo(
         about="the share of rows with a score above 0.5 among the positive ones", of="binary", at=True, least=0, most=1
     ),
-    "f1": Known(about="the harmonic mean of precision and recall", of="binary", at=True, least=0, most=1),
-    "macro_f1": Known(about="the mean of the classes' F1", of="classes", least=0, most=1),
-    "micro_f1": Known(about="F1 over all classes together, which is the accuracy", of="classes", least=0, most=1),
-    "mae": Known(about="mean absolute error", of="numbers", least=0, better="less"),
-    "rmse": Known(about="root of the mean squared error", of="numbers", least=0, better="less"),
-    "r2": Known(about="the share of the labels' variance that the scores explain", of="numbers", most=1),
+    "f1": MetricInfo(about="the harmonic mean of precision and recall", of="binary", at=True, least=0, most=1),
+    "macro_f1": MetricInfo(about="the mean of the classes' F1", of="classes", least=0, most=1),
+    "micro_f1": MetricInfo(about="F1 over all classes together, which is the accuracy", of="classes", least=0, most=1),
+    "mae": MetricInfo(about="mean absolute error", of="numbers", least=0, better="less"),
+    "rmse": MetricInfo(about="root of the mean squared error", of="numbers", least=0, better="less"),
+    "r2": MetricInfo(about="the share of the labels' variance that the scores explain", of="numbers", most=1),
 }
-"""By the name that thresholds and reports use."""
+"""The built-in metrics, by the name in thresholds and reports."""
 
 USUAL: Mapping[Literal["binary", "classes"], Sequence[str]] = {
     "binary": ("auc", "log_loss", "accuracy", "calibration"),
     "classes": ("accuracy", "log_loss", "macro_f1"),
 }
-"""What is measured when nothing else is asked for."""
+"""The default metrics."""
 
 
-def parsed(name: str) -> tuple[str, float]:
-    """A metric's name as known here, and the score above which a row is positive.
+def parse_name(name: str) -> tuple[str, float]:
+    """Splits a metric's name into that of the built-in metric and the score above which a row is positive.
 
     Raises:
-        ValueError: there is no such metric; the message names those that there are.
+        ValueError: there is no such metric; the message names all metrics.
     """
     found = _NAME.fullmatch(name)
     if found is None or found[1] not in KNOWN:
         raise ValueError(f"there is no metric {name!r}; there are: {', '.join(KNOWN)}")
     if found[2] is not None and not KNOWN[found[1]].at:
         able = ", ".join(n for n, m in KNOWN.items() if m.at)
-        raise ValueError(f"{name!r}: only {able} may be asked for at a score")
+        raise ValueError(f"{name!r}: only {able} can be measured at a score")
     return found[1], DECIDE if found[2] is None else float(found[2])
 
 
-def known(name: str) -> Known:
-    """What is known of a metric by its name."""
-    return KNOWN[parsed(name)[0]]
+def find_metric(name: str) -> MetricInfo:
+    """The built-in metric of that name."""
+    return KNOWN[parse_name(name)[0]]
 
 
 def suits(name: str, *, classes: bool) -> bool:
     """Whether it can be measured where labels are classes, or where they are not."""
-    of = known(name).of
+    of = find_metric(name).of
     return of in ("anything", "classes") or name in ("accuracy", "log_loss") if classes else of != "classes"

@@ -1,8 +1,8 @@
-"""Metrics: how good scores are, given the labels. A metric that has no answer is NaN, which no threshold lets pass.
+"""Metrics: the quality of scores, given the labels. An undefined metric is NaN, which passes no threshold.
 
-Nearly all of them are made of sums over rows (`Sums`), which merge by addition. The areas under curves need the rows in
-the order of their scores: exactly, from the rows themselves, or from how many rows of each class fall between edges.
-Everything is computed for many groups of rows and many replicates at once.
+Most are made of sums over rows (`Sums`), which merge by addition. The areas under curves need the rows sorted by score:
+they are exact from the rows themselves, and approximate from counts by class and score bin. Everything is computed for
+many groups of rows and many replicates at once.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from spanwise.components.evaluation.metric import known, parsed
+from spanwise.components.evaluation.metric import find_metric, parse_name
 
 Floats: TypeAlias = NDArray[np.float64]
 Whole: TypeAlias = NDArray[np.int64]
 Sums: TypeAlias = dict[str, Floats]
-"""By term: what the rows of each group come to in each replicate, shape `(groups, replicates)` or with more after."""
+"""By term: the sum for each group and replicate, shape `(groups, replicates)` or with more axes."""
 
 Terms: TypeAlias = "dict[str, Floats | NDArray[np.bool_] | None]"
-"""By term: what each row adds to its sum; None: 1, or what cannot be said row by row."""
+"""By term: what each row adds to its sum; None adds 1, or is not computed row by row."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class ScoredRows:
     """Rows in groups, those of a group together; in the order of their scores where ranks are asked for."""
 
     labels: Floats  #: 0 and 1, or a number, or the index of a class
-    scores: Floats  #: with classes, the score of the class that the label names; 0 where there was none
-    unscored: NDArray[np.bool_]  #: where the model gave no finite score
-    starts: Whole  #: where each group begins; none is empty
+    scores: Floats  #: with classes, the score of the true class; 0 without a score
+    unscored: NDArray[np.bool_]  #: where the score is not finite
+    starts: Whole  #: the first row of each group; no group is empty
     chosen: NDArray[np.int32] | None = None  #: the class with the greatest score
-    classes: int = 0  #: how many there are; 0: labels are no classes
+    classes: int = 0  #: the number of classes; 0 if labels are not classes
 
     @property
     def groups(self) -> Whole:
@@ -53,29 +53,31 @@ def measure(names: Iterable[str], labels: Floats, scores: Floats) -> dict[str, f
     order = np.argsort(scores)
     labels, scores = labels[order], scores[order]
     unscored = ~np.isfinite(scores)
-    rows = Rows(
+    rows = ScoredRows(
         labels=labels,
         scores=np.where(unscored, 0.0, scores),
         unscored=unscored,
         starts=np.zeros(1, dtype=np.int64),
     )
     once = np.ones((1, len(labels)))
-    found = finished(wanted, summed(terms(wanted, rows), rows, once), ranked(wanted, rows, once, levels(rows)))
+    found = finish_metrics(
+        wanted, sum_terms(terms(wanted, rows), rows, once), rank_areas(wanted, rows, once, levels(rows))
+    )
     return {name: float(found[name][0, 0]) for name in wanted}
 
 
-def unsuitable(names: Iterable[str], labels: Floats, scores: Floats) -> str | None:
-    """Why these metrics make no sense for these labels and scores; None when they do."""
-    kinds = {name: known(name) for name in names}
+def find_mismatch(names: Iterable[str], labels: Floats, scores: Floats) -> str | None:
+    """Why these labels and scores do not suit the metrics; None if they do."""
+    kinds = {name: find_metric(name) for name in names}
     binary = sorted(name for name, metric in kinds.items() if metric.of == "binary")
     if binary and (odd := labels[(labels != 0) & (labels != 1)]).size:
         return (
-            f"{', '.join(binary)} want labels 0 and 1, and there is a label {odd[0]:g}; "
+            f"{', '.join(binary)} need labels 0 and 1; found the label {odd[0]:g}; "
             "map the labels to 0 and 1 with label=<function>, name classes=(…), or use mae, rmse, r2"
         )
     if "log_loss" in kinds and (odd := scores[(scores < 0) | (scores > 1)]).size:
         return (
-            f"log_loss wants probabilities, and there is a score {odd[0]:g}; "
+            f"log_loss needs probabilities; found the score {odd[0]:g}; "
             "return probabilities from predict_fn, or leave the metric out"
         )
     return None
@@ -84,54 +86,54 @@ def unsuitable(names: Iterable[str], labels: Floats, scores: Floats) -> str | No
 # --- sums ---------------------------------------------------------------------------------------------------------
 
 
-def terms(names: Iterable[str], rows: Rows, pivot: float | None = None) -> Terms:
-    """What each row adds to the sums that the named metrics are made of.
+def terms(names: Iterable[str], rows: ScoredRows, pivot: float | None = None) -> Terms:
+    """What each row adds to the sums of the named metrics.
 
-    Squares of labels are taken around `pivot`, which must be the same for all that are to be added up; without one,
-    around the first label of each group.
+    Labels are squared around `pivot`, which must be the same for all sums to be added; without one, around the first
+    label of each group.
     """
-    found: Terms = {"rows": None}
+    values: Terms = {"rows": None}
     for term in ("unscored", *(t for name in names for t in _terms(name))):
         kind, _, at = term.partition("@")
-        if term not in found and kind in _PER_ROW:
+        if term not in values and kind in _PER_ROW:
             centre = rows.labels[rows.starts][rows.groups] if pivot is None and kind.startswith("away") else pivot
-            found[term] = _PER_ROW[kind](rows, float(at or 0), 0.0 if centre is None else centre)
-        elif term not in found:
-            found[term] = None
-    return found
+            values[term] = _PER_ROW[kind](rows, float(at or 0), 0.0 if centre is None else centre)
+        elif term not in values:
+            values[term] = None
+    return values
 
 
-def summed(terms: Terms, rows: Rows, weights: Floats) -> Sums:
+def sum_terms(terms: Terms, rows: ScoredRows, weights: Floats) -> Sums:
     """The sums by group and replicate; `weights` is `(replicates, rows)`."""
     return {term: _sum(term, values, rows, weights) for term, values in terms.items()}
 
 
 def _terms(name: str) -> list[str]:
-    metric, at = parsed(name)
+    metric, at = parse_name(name)
     return [term.replace("@", f"@{at:g}") for term in FORMULAS[metric][0]] if metric in FORMULAS else []
 
 
-def _sum(term: str, values: Floats | NDArray[np.bool_] | None, rows: Rows, weights: Floats) -> Floats:
+def _sum(term: str, values: Floats | NDArray[np.bool_] | None, rows: ScoredRows, weights: Floats) -> Floats:
     if term in ("actual", "predicted", "both"):
         return _by_class(term, rows, weights)
     sums: Floats = np.add.reduceat(weights if values is None else weights * values, rows.starts, axis=1).T
     return sums
 
 
-def _loss(rows: Rows, _at: float, _pivot: Floats | float) -> Floats:
+def _loss(rows: ScoredRows, _at: float, _pivot: Floats | float) -> Floats:
     least = np.finfo(np.float64).eps
     likely = rows.scores if rows.classes else np.where(rows.labels == 1, rows.scores, 1 - rows.scores)
     loss: Floats = -np.log(np.clip(likely, least, 1 - least))
     return loss
 
 
-def _right(rows: Rows, at: float, _pivot: Floats | float) -> NDArray[np.bool_]:
+def _right(rows: ScoredRows, at: float, _pivot: Floats | float) -> NDArray[np.bool_]:
     right: NDArray[np.bool_]
     right = rows.labels == rows.chosen if rows.classes else (rows.scores > at) == (rows.labels == 1)
     return right
 
 
-_PER_ROW: Mapping[str, Callable[[Rows, float, Floats | float], Floats | NDArray[np.bool_]]] = {
+_PER_ROW: Mapping[str, Callable[[ScoredRows, float, Floats | float], Floats | NDArray[np.bool_]]] = {
     "unscored": lambda rows, _at, _pivot: rows.unscored,
     "label": lambda rows, _at, _pivot: rows.labels,
     "score": lambda rows, _at, _pivot: rows.scores,
@@ -147,11 +149,11 @@ _PER_ROW: Mapping[str, Callable[[Rows, float, Floats | float], Floats | NDArray[
 """What a row adds to the sum of a term."""
 
 
-def _by_class(term: str, rows: Rows, weights: Floats) -> Floats:
+def _by_class(term: str, rows: ScoredRows, weights: Floats) -> Floats:
     """Rows by class, shape `(groups, replicates, classes)`: that have it, that were said to, or both."""
     assert rows.chosen is not None, "there are classes"
-    found = rows.chosen if term == "predicted" else rows.labels.astype(np.int64)
-    cells = rows.groups * rows.classes + found
+    classes = rows.chosen if term == "predicted" else rows.labels.astype(np.int64)
+    cells = rows.groups * rows.classes + classes
     counting = (rows.labels == rows.chosen).astype(np.float64) if term == "both" else 1.0
     size = len(rows.starts) * rows.classes
     counts = [np.bincount(cells, weights=weight * counting, minlength=size) for weight in weights]
@@ -163,14 +165,14 @@ def _by_class(term: str, rows: Rows, weights: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Levels:
-    """Runs of rows of one group and one score, ascending within each group."""
+    """Runs of rows with the same group and score, ascending within each group."""
 
-    starts: Whole  #: where each begins
+    starts: Whole  #: the first row of each level
     groups: Whole  #: the first level of each group
 
 
-def levels(rows: Rows) -> Levels:
-    """The levels of rows that stand in the order of their scores within each group."""
+def levels(rows: ScoredRows) -> Levels:
+    """The levels of rows that are sorted by score within each group."""
     fresh = np.empty(len(rows.scores), dtype=bool)
     fresh[0] = True
     np.not_equal(rows.scores[1:], rows.scores[:-1], out=fresh[1:])
@@ -179,16 +181,16 @@ def levels(rows: Rows) -> Levels:
     return Levels(starts, np.searchsorted(starts, rows.starts))
 
 
-def coarser(levels: Levels, rows: int, most: int) -> Levels:
-    """About `most` levels at most, each of neighbours; enough to tell how far an area varies."""
+def coarsen(levels: Levels, rows: int, most: int) -> Levels:
+    """Joins neighbouring levels to about `most`: precise enough to estimate how far an area varies."""
     step = max(1, rows // most)
-    kept = np.diff(levels.starts // step, prepend=-1) > 0
-    kept[levels.groups] = True
-    starts = levels.starts[kept]
+    is_first = np.diff(levels.starts // step, prepend=-1) > 0
+    is_first[levels.groups] = True
+    starts = levels.starts[is_first]
     return Levels(starts, np.searchsorted(starts, levels.starts[levels.groups]))
 
 
-def ranked(names: Iterable[str], rows: Rows, weights: Floats, levels: Levels) -> Sums:
+def rank_areas(names: Iterable[str], rows: ScoredRows, weights: Floats, levels: Levels) -> Sums:
     """The areas under curves among the named metrics, exactly, by group and replicate."""
     wanted = [name for name in names if name in AREAS]
     if not wanted:
@@ -199,7 +201,7 @@ def ranked(names: Iterable[str], rows: Rows, weights: Floats, levels: Levels) ->
 
 
 def areas(names: Iterable[str], positive: Floats, negative: Floats, starts: Whole) -> Sums:
-    """Areas from how many rows of each class are at each level of score, ascending, `(replicates, levels)`.
+    """Areas from the numbers of rows by class and score level, ascending, shape `(replicates, levels)`.
 
     `starts` are the first levels of the groups; rows of one level count as ties.
     """
@@ -228,8 +230,8 @@ def _below(counts: Floats, starts: Whole, sizes: Whole) -> Floats:
 # --- results ------------------------------------------------------------------------------------------------------
 
 
-def finished(names: Iterable[str], sums: Sums, ranks: Sums) -> Sums:
-    """The named metrics by group and replicate; NaN in a group with a score that is no finite number."""
+def finish_metrics(names: Iterable[str], sums: Sums, ranks: Sums) -> Sums:
+    """The named metrics by group and replicate; NaN in a group with a score that is not finite."""
     broken = sums["unscored"] > 0
     found = {}
     for name in names:
@@ -238,13 +240,13 @@ def finished(names: Iterable[str], sums: Sums, ranks: Sums) -> Sums:
         elif name in AREAS:
             found[name] = np.where(broken, np.nan, ranks[name])
         else:
-            _, finish = FORMULAS[parsed(name)[0]]
+            _, finish = FORMULAS[parse_name(name)[0]]
             found[name] = np.where(broken, np.nan, finish(sums["rows"], *(sums[term] for term in _terms(name))))
     return found
 
 
 def ratio(part: Floats, whole: Floats) -> Floats:
-    """A share, NaN where there is nothing to divide by."""
+    """The quotient; NaN where the divisor is 0."""
     share: Floats = np.divide(part, whole, out=np.full(np.broadcast(part, whole).shape, np.nan), where=whole != 0)
     return share
 
@@ -262,7 +264,7 @@ def _macro_f1(_rows: Floats, actual: Floats, predicted: Floats, both: Floats) ->
 
 
 AREAS = ("auc", "pr_auc")
-"""The metrics that need rows in the order of their scores."""
+"""The metrics that need rows sorted by score."""
 
 FORMULAS: Mapping[str, tuple[tuple[str, ...], Callable[..., Floats]]] = {
     "log_loss": (("loss",), lambda rows, loss: ratio(loss, rows)),
@@ -277,4 +279,4 @@ FORMULAS: Mapping[str, tuple[tuple[str, ...], Callable[..., Floats]]] = {
     "rmse": (("error2",), lambda rows, error2: np.sqrt(ratio(error2, rows))),
     "r2": (("error2", "away", "away2"), _r2),
 }
-"""The sums that a metric is made of, and how, after the number of rows; "@" stands for the score of `f1@0.3`."""
+"""The terms of each metric, and its formula over the number of rows and their sums; "@" is the score in `f1@0.3`."""

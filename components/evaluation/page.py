@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from spanwise.components.evaluation.measurement import Curves
+from spanwise.components.evaluation.curves import Curves
 from spanwise.components.evaluation.metric import KNOWN
 from spanwise.components.report.page import Cell, ReportPage, escaped
 from spanwise.components.report.plot import Line, Series, histogram, lines

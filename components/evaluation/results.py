@@ -1,4 +1,4 @@
-"""Evaluation: the figures of a model and of its baseline beside each other, as `metrics.json` has them."""
+"""The figures of a model beside those of its baseline, in the form of `metrics.json`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spanwise.components.evaluation.bootstrap import Method, interval
-from spanwise.components.evaluation.metric import KNOWN, parsed
+from spanwise.components.evaluation.bootstrap import ResampleMethod, interval
+from spanwise.components.evaluation.metric import KNOWN, parse_name
 from spanwise.components.evaluation.metrics import Sums
 
 Ends = tuple[float, float]
@@ -25,16 +25,22 @@ class Figures:
     change_intervals: Mapping[str, Ends] | None = None
 
     def plain(self) -> dict[str, object]:
-        """What JSON can say; what is undefined is null."""
+        """As JSON values; undefined ones are null."""
         return {name: plain(value) for name, value in vars(self).items()}
 
 
 def figures(
-    found: Mapping[str, Sums], group: int, *, model: str, baseline: str | None, method: Method, intervals: bool = True
+    measured: Mapping[str, Sums],
+    group: int,
+    *,
+    model: str,
+    baseline: str | None,
+    method: ResampleMethod,
+    intervals: bool = True,
 ) -> Figures:
-    """The figures of one group; `found` is by model and metric, with the replicates on its last axis."""
-    mine = {name: values[group] for name, values in found[model].items()}
-    theirs = None if baseline is None else {name: values[group] for name, values in found[baseline].items()}
+    """The figures of one group; `measured` is by model and metric, with the replicates on its last axis."""
+    mine = {name: values[group] for name, values in measured[model].items()}
+    theirs = None if baseline is None else {name: values[group] for name, values in measured[baseline].items()}
     apart = None if theirs is None else {name: mine[name] - theirs[name] for name in mine if name != "count"}
 
     def values_of(which: Sums) -> dict[str, float]:
@@ -58,12 +64,12 @@ def _ends(name: str, low: float, high: float, *, within: bool) -> Ends:
     """The interval, cut where the metric has no values."""
     if not within or name.partition("@")[0] not in KNOWN or math.isnan(low):
         return low, high
-    known = KNOWN[parsed(name)[0]]
+    known = KNOWN[parse_name(name)[0]]
     return max(low, known.least), min(high, known.most)
 
 
 def plain(value: object) -> object:
-    """What JSON can say; a number that is none is null, and what it does not know is text."""
+    """A JSON value: a number that is not finite becomes null, an unknown type its text."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from spanwise.components.evaluation.evaluator import Threshold
+from spanwise.components.evaluation.threshold import Threshold
 from spanwise.orchestrator.errors import ResolutionError, UsageError
 from tests.conformance import document
 from tests.conformance.apis import APIS

@@ -132,7 +132,7 @@ def test_a_model_that_misses_a_threshold_is_refused_with_reasons(tmp_path):
 
     blessing = only(refused, "blessing")
     assert blessing.properties["blessed"] == 0
-    assert blessing.properties["reasons"] == ["auc is 0.666667; at_least=0.9 was wanted"]
+    assert blessing.properties["reasons"] == ["auc is 0.666667; at_least=0.9 is required"]
     assert (blessing.path / "NOT_BLESSED").exists()
     assert report(refused)["reasons"] == blessing.properties["reasons"]
 
@@ -196,7 +196,7 @@ def test_a_comparison_without_a_baseline_connected_is_refused_when_the_pipeline_
         ({"slices": ("carrier",)}, "no column 'carrier'"),
         ({"label": "origin"}, "numbers are wanted"),
         ({"predict_fn": lambda _, table: np.zeros((len(table), 2))}, "predict_fn gave an array of shape (6, 2)"),
-        ({"predict_fn": lambda _, table: np.full(len(table), 3.0)}, "log_loss wants probabilities"),
+        ({"predict_fn": lambda _, table: np.full(len(table), 3.0)}, "log_loss needs probabilities"),
         ({"split": "test"}, "no split 'test'"),
         ({"predict_fn": lambda _, table: np.zeros(len(table) - 1)}, "shape (5,) for 6 rows"),
     ],
@@ -313,7 +313,7 @@ def test_a_slice_that_is_worse_than_the_baseline_refuses_the_model(tmp_path):
     )
 
     assert only(execution, "blessing").properties["reasons"] == [
-        "auc of origin=Łódź <b> is 0 and the baseline's is 1; max_drop=0.1 was wanted"
+        "auc of origin=Łódź <b> is 0 and the baseline's is 1; max_drop=0.1 is required"
     ]
     assert [(t["slice"], t["passed"]) for t in report(execution)["thresholds"]] == [
         (None, True),

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from sklearn import metrics as reference
 
 from spanwise.components import rows
-from spanwise.components.evaluation import measurement
 from spanwise.components.evaluation.bootstrap import interval
-from spanwise.components.evaluation.measurement import Question, measured, merged
+from spanwise.components.evaluation.exact_rows import read_rows
+from spanwise.components.evaluation.measurement import MOST_SLICES, EvaluationSpec
 from spanwise.components.evaluation.metric import KNOWN, Metric
+from spanwise.components.evaluation.window_pass import measure_window, merge_all
 from spanwise.orchestrator import ParameterError
 from tests.components.flow import written
 
@@ -82,9 +83,9 @@ def answer(examples, *, exact_rows=10**6, runner=None, options=None, scratch=Pat
         "replicates": 6,
         **question,
     }
-    asked = Question(schema=rows.read_schema(examples, "eval"), **wanted)
+    asked = EvaluationSpec(schema=rows.read_schema(examples, "eval"), **wanted)
     parts = rows.list_parts(examples, "eval")
-    return measured(asked, parts, exact_rows=exact_rows, runner=runner, options=options or {}, scratch=scratch)
+    return measure_window(asked, parts, exact_rows=exact_rows, runner=runner, options=options or {}, scratch=scratch)
 
 
 def same(one, other, *, within=0.0):
@@ -129,16 +130,14 @@ def test_batches_change_nothing(lake, exact, size):
     if size == 1:
         examples, _ = lake
         few = [rows.list_parts(examples, "eval")[0]]
-        one, other = (
-            [merged(measurement._kept(part, question_of(examples, batch_rows=n))) for part in few] for n in (1, 64)
-        )
+        one, other = ([merge_all(read_rows(part, spec_of(examples, batch_rows=n))) for part in few] for n in (1, 64))
         assert (one[0].ids == other[0].ids).all()
         return
     same(exact, answer(lake[0], small_rows=100, batch_rows=size))
 
 
-def question_of(examples, **question):
-    return Question(
+def spec_of(examples, **question):
+    return EvaluationSpec(
         schema=rows.read_schema(examples, "eval"),
         label="y",
         predict_fn=column,
@@ -188,7 +187,7 @@ def test_a_column_of_very_many_values_is_bounded(tmp_path):
     beyond = answer(examples, exact_rows=10, **asked)
 
     assert found.slices[0].occurring == count
-    assert len(found.slices[0].groups) == measurement.MOST_SLICES
+    assert len(found.slices[0].groups) == MOST_SLICES
     assert (found.slices[0].groups[0], found.slices[0].sizes[0]) == ({"origin": "id-7"}, 6)
     assert beyond.left_out == (("origin",),)
     assert beyond.overall["new"]["count"][0, 0] == count + 5
@@ -217,7 +216,7 @@ def test_classes_are_measured_as_scikit_learn_does(lake, exact_rows):
 def test_a_metric_of_ones_own_is_measured_like_the_others(lake, exact_rows):
     """Overall, by slice and in replicates; in one piece or merged from many."""
     _, table = lake
-    found = answer(lake[0], exact_rows=exact_rows, own=(Cost(),), names=("count",), replicates=20)
+    found = answer(lake[0], exact_rows=exact_rows, custom=(Cost(),), names=("count",), replicates=20)
 
     y, p = table["y"].to_numpy(), table["new"].to_numpy()
     expected = np.where(y == 1, 5.0 * (p <= 0.3), 1.0 * (p > 0.3)).mean()
@@ -264,7 +263,7 @@ def test_merging_goes_by_a_tree_and_keeps_the_order(sizes):
         def merge(self, other):
             return Piece(self.values + other.values)
 
-    assert merged([Piece([size]) for size in sizes]).values == sizes
+    assert merge_all([Piece([size]) for size in sizes]).values == sizes
 
 
 def test_every_metric_has_a_formula():
@@ -317,7 +316,7 @@ def test_other_processes_know_the_pipeline_file(lake, tmp_path, pipeline_file, e
     """Two workers that were started afresh give the same figures, with functions and a metric of a pipeline file."""
     asked = {
         "predict_fn": pipeline_file.predict,
-        "own": (pipeline_file.Wrong(),),
+        "custom": (pipeline_file.Wrong(),),
         "names": ("count", "auc", "log_loss"),
         "exact_rows": exact_rows,
     }

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as reference
 
-from spanwise.components.evaluation.metric import KNOWN, parsed, suits
-from spanwise.components.evaluation.metrics import measure, unsuitable
+from spanwise.components.evaluation.metric import KNOWN, parse_name, suits
+from spanwise.components.evaluation.metrics import find_mismatch, measure
 
 BINARY = ("auc", "pr_auc", "log_loss", "accuracy", "precision", "recall", "f1", "f1@0.3")
 
@@ -130,7 +130,7 @@ def test_no_rows_give_no_answer():
 )
 def test_a_name_may_say_from_which_score_on_a_row_is_positive(name, found):
     """Half, if it says nothing."""
-    assert parsed(name) == found
+    assert parse_name(name) == found
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_name_may_say_from_which_score_on_a_row_is_positive(name, found):
 def test_a_name_that_is_none_is_told(name, said):
     """With the names that there are."""
     with pytest.raises(ValueError, match=said):
-        parsed(name)
+        parse_name(name)
 
 
 @pytest.mark.parametrize(
@@ -154,6 +154,6 @@ def test_a_name_that_is_none_is_told(name, said):
 )
 def test_metrics_say_what_they_cannot_judge(name, label, score, said):
     """A label that is no class and a score that is no probability are told, not averaged."""
-    found = unsuitable([name], np.array([label]), np.array([score]))
+    found = find_mismatch([name], np.array([label]), np.array([score]))
 
     assert found is None if said is None else said in found

@@ -36,7 +36,7 @@ class Verdict(Component):
     def run(self, *, model: Input[Model], blessing: Output[Blessing | None], says: int | None) -> None:
         if says is not None:
             blessing.blessed, blessing.current_model, blessing.current_model_id = says, model.name, model.id
-            blessing.reasons = ["auc is 0.5; at_least=0.6 was wanted"]
+            blessing.reasons = ["auc is 0.5; at_least=0.6 is required"]
 
 
 def inferred(tmp_path, predict_fn=serving.times, *, says="unconnected", files=FILES, **arguments):
@@ -106,7 +106,7 @@ def test_several_numbers_a_row_are_a_list(tmp_path):
 @pytest.mark.parametrize(
     ("says", "told"),
     [
-        (0, "p/Trainer/artifact/1 is not blessed: auc is 0.5; at_least=0.6 was wanted"),
+        (0, "p/Trainer/artifact/1 is not blessed: auc is 0.5; at_least=0.6 is required"),
         (None, "there is no verdict on p/Trainer/artifact/1"),
     ],
 )

@@ -97,7 +97,7 @@ class Verdict(Component):
     def run(self, *, model: Input[Model], blessing: Output[Blessing | None], says: int | None) -> None:
         if says is not None:
             blessing.blessed, blessing.current_model, blessing.current_model_id = says, model.name, model.id
-            blessing.reasons = ["auc is 0.5; at_least=0.6 was wanted"]
+            blessing.reasons = ["auc is 0.5; at_least=0.6 is required"]
 
 
 class InfraVerdict(Component):
@@ -150,7 +150,7 @@ def test_a_blessed_model_is_pushed(bench, tmp_path):
         ("unconnected", 1, 1, None),
         (1, 1, 1, None),
         (1, 0, 0, "infra_blessing says no; it does not load: no module named 'torch'"),
-        (0, 1, 0, "blessing says no; auc is 0.5; at_least=0.6 was wanted"),
+        (0, 1, 0, "blessing says no; auc is 0.5; at_least=0.6 is required"),
         (1, None, 0, "there is no verdict from infra_blessing"),
         ("unconnected", 0, 0, "infra_blessing says no; it does not load: no module named 'torch'"),
     ],
@@ -176,7 +176,7 @@ def test_the_version_is_unix_seconds(bench, tmp_path):
 @pytest.mark.parametrize(
     ("says", "reason"),
     [
-        (0, "not pushed: blessing says no; auc is 0.5; at_least=0.6 was wanted"),
+        (0, "not pushed: blessing says no; auc is 0.5; at_least=0.6 is required"),
         (None, "not pushed: there is no verdict from blessing: an Evaluator without thresholds gives none"),
     ],
 )

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from spanwise.components import Evaluator, Pusher
-from spanwise.components.evaluation.evaluator import Threshold
+from spanwise.components.evaluation.threshold import Threshold
 from spanwise.orchestrator import Blessing, Component, Execution, InfraBlessing, Input, Model, Output, State
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.run import Run
