@@ -42,6 +42,7 @@ STORIES = {
     "write-a-component": ("how-to/write-a-component.md",),
     "write-a-resolver": ("how-to/write-a-resolver.md",),
     "write-a-reader": ("how-to/write-a-reader.md",),
+    "components": ("reference/components.md",),
     "feed-a-trainer": ("how-to/feed-a-trainer.md",),
     "train-elastically": ("how-to/train-elastically.md",),
     "speed-up-an-input": ("how-to/speed-up-an-input.md",),
