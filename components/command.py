@@ -1,4 +1,4 @@
-"""Command: a node that runs a program of any kind, or a container, with paths in and out."""
+"""Command: runs a program or a container as a node, with paths as inputs and outputs."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from spanwise.orchestrator.run import Run
 Setting: TypeAlias = "str | int | float | bool"
 Engine: TypeAlias = Literal["docker", "podman"]
 
-#: The variables that a program gets of ours; all others are its own business.
+#: The environment variables that are passed on to every program.
 PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR")
-#: How much of what a program printed is shown when it fails.
+#: The number of output lines in the error message of a failed program.
 LAST_LINES = 20
-#: How long the last of its output is waited for, when something that it has started holds on to it.
+#: How long to wait for the end of the output if a process started by the program keeps it open.
 _OUTPUT_S = 2.0
 
 _PLACE = re.compile(r"\{\{|\}\}|(?<!\$)\{(?P<name>[A-Za-z_]\w*)(?P<properties>\.properties)?\}")
@@ -43,7 +43,7 @@ _ENGINES: tuple[Engine, ...] = ("docker", "podman")
 
 
 class Command(Component):
-    """Runs a program, and makes artifacts of what it writes.
+    """Runs a program and publishes the files it writes as artifacts.
 
         Command(
             command=["python", "train.py", "--rows", "{examples}/Split-train", "--out", "{model}", "--depth={depth}"],
@@ -54,15 +54,15 @@ class Command(Component):
 
     `{examples}` is the folder of an input, `{model}` an empty folder to write into, `{depth}` a setting; a literal
     brace is doubled. `{examples.properties}` is a JSON file with an input's properties; what the program writes to
-    `{model.properties}` becomes the output's. An input that gives several is several arguments, and one that gives
-    nothing is none: each is to be an argument of its own.
+    `{model.properties}` becomes the output's. An input with several artifacts becomes several arguments, and an
+    absent one none, so the placeholder of such an input must be an argument of its own.
 
     No shell is involved, unless the command is written as `shell="…"`. With `image` it runs in a container, in which
     the same paths are mounted.
 
-    The program is part of the cache key by its arguments and by the content of each file that an argument names; name
-    in `reads` what else it reads. It gets no variables of the environment but a few (`PASSED_ON`), those that `env`
-    sets, and those that `env_names` lets through, whose values are neither recorded nor part of the key.
+    The cache key covers the arguments and the content of each file that an argument names; list other files in `reads`.
+    The program gets a few environment variables (`PASSED_ON`), those set in `env`, and those named in `env_names`,
+    whose values are neither recorded nor part of the key.
     """
 
     prepared: ClassVar = ("contents",)
@@ -74,36 +74,36 @@ class Command(Component):
         outputs: Mapping[str, object] | None = None,
         **_arguments: object,
     ) -> Self:
-        """What it reads and makes is part of the signature, so there is a class for each."""
+        """Inputs and outputs are part of the signature, so each combination has a class of its own."""
         if cls is not Command:
             return object.__new__(cls)
         read, made = _inputs(inputs or {}), _outputs(outputs or {})
         if twice := sorted({*dict(read)} & {*dict(made)}):
-            raise PipelineError(f"Command reads and makes {twice[0]!r}; rename one.")
+            raise PipelineError(f"Command: {twice[0]!r} is both an input and an output; rename one.")
         return cast("Self", object.__new__(_command_of(read, made)))
 
     def __init__(self, *, inputs: Mapping[str, object] | None = None, **arguments: object) -> None:
         for name in inputs or {}:
             if name in arguments:
-                raise PipelineError(f"Command takes {name!r} itself; call the input otherwise.")
+                raise PipelineError(f"Command has a parameter {name!r}; rename the input.")
         super().__init__(**{**arguments, **(inputs or {})})  # type: ignore[arg-type]  # checked by Component
 
     def check(self) -> None:
         given = self.parameters
         if (given["command"] is None) == (given["shell"] is None):
             raise ParameterError(
-                f"{self.name} takes a command or a shell line, one of the two: command=['python', 'train.py'], or "
+                f"{self.name} needs either a command or a shell line: command=['python', 'train.py'], or "
                 "shell='sort {rows}/* > {sorted}/rows.txt'."
             )
         if given["command"] == []:
             raise ParameterError(f"{self.name}.command is empty; its first item is the program.")
         settings = cast("Mapping[str, Setting]", given["settings"] or {})
         if twice := sorted({*settings} & {*self.inputs, *self.outputs}):
-            raise ParameterError(f"{self.name}: {twice[0]!r} is a setting and an input or output; rename one.")
+            raise ParameterError(f"{self.name}: {twice[0]!r} is both a setting and an input or output; rename one.")
         for text in self._texts():
             self._check_places(text, {*self.inputs, *self.outputs, *settings}, settings)
         if given["engine"] is not None and given["image"] is None:
-            raise ParameterError(f"{self.name} runs no container, so it has no engine; name an image: image='…'.")
+            raise ParameterError(f"{self.name}: engine needs an image; set one: image='…'.")
 
     def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:  # noqa: ARG002  the port
         named = [Path(text) for text in self._texts() if self.parameters["shell"] is None and _is_file(text)]
@@ -124,38 +124,38 @@ class Command(Component):
                 continue
             if name not in known or (place["properties"] and name in settings):
                 raise ParameterError(
-                    f"{self.name}: {place[0]} is none of its inputs, outputs and settings: "
-                    f"{', '.join(sorted(known)) or 'there are none'}. A brace that is meant literally is doubled."
+                    f"{self.name}: {place[0]} is not an input, output or setting; these are: "
+                    f"{', '.join(sorted(known)) or 'none'}. Double a literal brace."
                 )
             channels = self.inputs.get(name, ())
             loose = any(channel.many or channel.optional for channel in channels) and not place["properties"]
             if loose and self.parameters["shell"] is None and place[0] != text:
                 raise ParameterError(
-                    f"{self.name}: {place[0]} may be several paths, or none, so it must be an argument of its own, "
-                    f"not {text!r}."
+                    f"{self.name}: {place[0]} may be several paths or none, so it must be an argument of its own, "
+                    f"not part of {text!r}."
                 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
-    """What the placeholders of one attempt stand for."""
+class PlaceholderValues:
+    """The values of the placeholders in one attempt."""
 
     paths: Mapping[str, Sequence[str]]  #: of inputs and outputs
     properties: Mapping[str, str]  #: the JSON file of each
     settings: Mapping[str, Setting]
 
     def argument(self, text: str) -> list[str]:
-        """An argument with its placeholders filled in; several or none where an input is."""
+        """Fills in the placeholders of an argument; an input may give several arguments or none."""
         whole = _PLACE.fullmatch(text)
         if whole and whole["name"] in self.paths and not whole["properties"]:
             return list(self.paths[whole["name"]])
-        return [_PLACE.sub(self._filled, text)]
+        return [_PLACE.sub(self._fill, text)]
 
     def line(self, text: str) -> str:
-        """A shell line with its placeholders filled in and quoted, so that no value is anything but a value."""
-        return _PLACE.sub(lambda place: self._filled(place, quoted=True), text)
+        """Fills in the placeholders of a shell line, quoted, so that the shell does not interpret the values."""
+        return _PLACE.sub(lambda place: self._fill(place, quoted=True), text)
 
-    def _filled(self, place: re.Match[str], *, quoted: bool = False) -> str:
+    def _fill(self, place: re.Match[str], *, quoted: bool = False) -> str:
         name = place["name"]
         if name is None:
             return place[0][0]
@@ -166,7 +166,7 @@ class Places:
         return " ".join(shlex.quote(str(value)) if quoted else str(value) for value in values)
 
 
-def container(
+def container_command(
     engine: Engine,
     image: str,
     command: Sequence[str],
@@ -179,8 +179,8 @@ def container(
 ) -> list[str]:
     """The command line that runs a command in a container, with the same paths inside as outside.
 
-    What it reads cannot be written there. Of `env` only the names are given, so that no value shows in a list of
-    processes. The user is ours, so that what is written is ours.
+    Inputs are mounted read-only. Only the names of `env` are on the command line, so that no value appears in a list of
+    processes. The container runs as our user, who then owns its output.
     """
     mounts = [f"--volume={path}:{path}:ro" for path in reads] + [f"--volume={path}:{path}" for path in writes]
     rights = ["--userns=keep-id"] if engine == "podman" else [f"--user={user}"]
@@ -189,13 +189,13 @@ def container(
 
 
 def _run(self: Command, arguments: Mapping[str, object]) -> None:
-    """The `run` of every Command."""
+    """Runs a Command."""
     attempt = cast("Attempt", arguments["attempt"])
     given = {name: _several(arguments[name]) for name in self.inputs}
     drafts = {name: cast("Artifact", arguments[name]) for name in self.outputs}
     notes = attempt.scratch / "properties"
     notes.mkdir()
-    places = Places(
+    places = PlaceholderValues(
         paths={
             **{name: [str(artifact.path.absolute()) for artifact in found] for name, found in given.items()},
             **{name: [str(draft.path.absolute())] for name, draft in drafts.items()},
@@ -216,7 +216,7 @@ def _run(self: Command, arguments: Mapping[str, object]) -> None:
         _await_container(self, line, env, places, attempt)
     for name, draft in drafts.items():
         if not any(draft.path.iterdir()):
-            raise NodeFailed(f"{self.name} ended well and wrote nothing to {{{name}}}, {draft.uri}.")
+            raise NodeFailed(f"{self.name} succeeded, but wrote nothing to {{{name}}}, {draft.uri}.")
         _describe(self.name, name, draft, Path(places.properties[name]))
 
 
@@ -226,7 +226,7 @@ def _several(value: object) -> list[Artifact]:
     return cast("list[Artifact]", value if isinstance(value, list) else [value])
 
 
-def _command_line(arguments: Mapping[str, object], places: Places) -> list[str]:
+def _command_line(arguments: Mapping[str, object], places: PlaceholderValues) -> list[str]:
     if arguments["shell"] is not None:
         return ["/bin/sh", "-euc", places.line(str(arguments["shell"]))]
     return [part for text in cast("Sequence[str]", arguments["command"]) for part in places.argument(text)]
@@ -236,16 +236,16 @@ def _environment(node: str, arguments: Mapping[str, object], scratch: Path) -> d
     wanted = cast("Sequence[str]", arguments["env_names"])
     missing = [name for name in wanted if name not in os.environ]
     if missing:
-        raise ParameterError(f"{node}.env_names: {missing[0]} is not set where the run was started.")
+        raise ParameterError(f"{node}.env_names: {missing[0]} is not set in the environment of the run.")
     env = {name: os.environ[name] for name in (*PASSED_ON, *wanted) if name in os.environ}
     return {**env, "TMPDIR": str(scratch), **cast("Mapping[str, str]", arguments["env"] or {})}
 
 
 def _await(node: str, line: Sequence[str], env: Mapping[str, str]) -> None:
-    """Runs to the end; what is printed goes to the log at once.
+    """Runs a program to its end; copies its output to the log as it is printed.
 
     Raises:
-        NodeFailed: it cannot be started, ends with another status than 0, or is killed.
+        NodeFailed: it could not be started, failed, or was killed.
     """
     sys.stdout.flush()
     try:
@@ -253,9 +253,9 @@ def _await(node: str, line: Sequence[str], env: Mapping[str, str]) -> None:
             line, env=dict(env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
     except (OSError, ValueError) as error:
-        raise NodeFailed(f"{node} cannot start {line[0]!r}: {error}. Is it installed, and on the PATH?") from error
+        raise NodeFailed(f"{node} could not start {line[0]!r}: {error}. Is it installed and on the PATH?") from error
     last: deque[str] = deque(maxlen=LAST_LINES)
-    # a thread of its own: what the program leaves running may hold its output open for ever
+    # in a thread: a process left behind by the program may keep the output open for ever
     echo = threading.Thread(target=_echo, args=(child, last), daemon=True)
     echo.start()
     status = child.wait()
@@ -273,27 +273,27 @@ def _echo(child: subprocess.Popen[bytes], last: deque[str]) -> None:
 
 
 def _fail(node: str, line: Sequence[str], status: int, last: Sequence[str]) -> NoReturn:
-    how = f"ended with exit status {status}"
+    how = f"exited with status {status}"
     if status < 0:
         with suppress(ValueError):
             how = f"was killed by {signal.Signals(-status).name}"
     printed = "".join(last).rstrip()
-    said = f" The last that it printed:\n{printed}" if printed else " It printed nothing."
-    raise NodeFailed(f"{node}: {shlex.join(line)} {how}.{said}")
+    output = f" Its last output:\n{printed}" if printed else " It printed nothing."
+    raise NodeFailed(f"{node}: {shlex.join(line)} {how}.{output}")
 
 
 def _await_container(
-    node: Command, line: Sequence[str], env: Mapping[str, str], places: Places, attempt: Attempt
+    node: Command, line: Sequence[str], env: Mapping[str, str], places: PlaceholderValues, attempt: Attempt
 ) -> None:
     given = node.parameters
     wanted = cast("Engine | None", given["engine"])
     engine = next((each for each in _ENGINES if wanted in (None, each) and shutil.which(each)), None)
     if engine is None:
         missing = f"{wanted} is not" if wanted else "neither docker nor podman is"
-        raise NodeFailed(f"{node.name} runs in a container, and {missing} on the PATH here.")
+        raise NodeFailed(f"{node.name} runs in a container, but {missing} on the PATH.")
     name = f"spanwise-{attempt.run.pipeline}-{attempt.run.number}-{attempt.node}-{attempt.number}-{os.getpid()}"
     own = {*cast("Mapping[str, str]", given["env"] or {}), *cast("Sequence[str]", given["env_names"]), "TMPDIR"}
-    command = container(
+    command = container_command(
         engine,
         str(given["image"]),
         line,
@@ -306,13 +306,13 @@ def _await_container(
         env=sorted(own),
         user=f"{os.getuid()}:{os.getgid()}",
     )
-    with _removed_when_stopped(engine, name):
+    with _remove_when_stopped(engine, name):
         _await(node.name, command, {**os.environ, **env})
 
 
 @contextmanager
-def _removed_when_stopped(engine: str, name: str) -> Iterator[None]:
-    """The container is no process of ours, so being asked to end must end it, too."""
+def _remove_when_stopped(engine: str, name: str) -> Iterator[None]:
+    """Removes the container when this process is stopped: it is not a child of ours."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         yield
@@ -324,17 +324,17 @@ def _removed_when_stopped(engine: str, name: str) -> Iterator[None]:
 
 
 def _describe(node: str, name: str, draft: Artifact, notes: Path) -> None:
-    """Gives an output the properties that the program has written."""
+    """Sets the properties of an output that the program has written."""
     if not notes.exists():
         return
     try:
         found = json.loads(notes.read_text(encoding="utf-8"))
         if not isinstance(found, dict):
-            raise ValueError(f"an object wanted, {type(found).__name__} found")  # noqa: TRY301, TRY004  told below
+            raise ValueError(f"expected an object, found {type(found).__name__}")  # noqa: TRY301, TRY004  reported below
         for key, value in found.items():
             setattr(draft, key, value)
     except (ValueError, AttributeError, ParameterError) as error:
-        raise NodeFailed(f"{node} wrote properties of {name!r} that cannot be kept: {error}") from error
+        raise NodeFailed(f"{node} wrote invalid properties of {name!r}: {error}") from error
 
 
 def _is_file(text: str) -> bool:
@@ -352,7 +352,7 @@ def _inputs(given: Mapping[str, object]) -> tuple[tuple[str, InputSpec], ...]:
         each = []
         for channel in channels if isinstance(channels, list | tuple) else [channels]:
             if not isinstance(channel, Channel):
-                raise PipelineError(f"Command takes channels as inputs; {name!r} is {channel!r}; name it: node['…'].")
+                raise PipelineError(f"Command inputs must be channels; {name!r} is {channel!r}; write node['…'].")
             each.append(channel)
         many = len(each) > 1 or any(channel.many for channel in each)
         kind = each[0].kind if len({channel.kind for channel in each}) == 1 else Artifact
@@ -363,9 +363,9 @@ def _inputs(given: Mapping[str, object]) -> tuple[tuple[str, InputSpec], ...]:
 def _outputs(given: Mapping[str, object]) -> tuple[tuple[str, type[Artifact]], ...]:
     for name, kind in given.items():
         if not (isinstance(kind, type) and issubclass(kind, Artifact)):
-            raise PipelineError(f"Command.outputs: {name!r} is {kind!r}; name a kind of artifact, such as Model.")
+            raise PipelineError(f"Command.outputs: {name!r} is {kind!r}; name an artifact type, such as Model.")
     if not given:
-        raise PipelineError("Command makes nothing; name what it writes: outputs={'report': Report}.")
+        raise PipelineError("Command has no outputs; name them: outputs={'report': Report}.")
     return tuple((_identifier(name), cast("type[Artifact]", kind)) for name, kind in given.items())
 
 
@@ -373,7 +373,7 @@ def _identifier(name: str) -> str:
     own = inspect.signature(_parameters).parameters
     if not _NAME.fullmatch(name) or name.endswith("_") or name in own:
         raise PipelineError(
-            f"Command: {name!r} cannot name an input or output; take another, of letters, digits and _."
+            f"Command: {name!r} cannot name an input or output; use another name of letters, digits and _."
         )
     return name
 
@@ -392,7 +392,7 @@ def _parameters(
     env: Mapping[str, str] | None = None,
     env_names: Sequence[str] = (),
 ) -> None:
-    """What every Command takes beside its inputs and outputs; `run` has these and those."""
+    """The parameters of every Command beside its inputs and outputs."""
 
 
 @functools.cache

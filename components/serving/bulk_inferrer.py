@@ -1,4 +1,4 @@
-"""BulkInferrer: what the blessed model says of every row of a span."""
+"""BulkInferrer: predicts every row of a span with the blessed model."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class BulkInferrer(Component):
         BulkInferrer(examples=ingest["examples"], model=champion["model"], predict_fn=predict, columns=("flight",))
 
     `inference_result` has a file for each file of the examples, with the rows in the same order: the `columns` that
-    tell them apart, and what `predict_fn(model_dir, table)` gives. An array becomes the column `prediction` (several
-    numbers a row: a list); a mapping or a table brings columns with names of its own. It carries span and version.
+    identify them, and the result of `predict_fn(model_dir, table)`. An array becomes the column `prediction` (with
+    several numbers a row: a list); a mapping or a table has column names of its own. It carries span and version.
 
-    When there is no model, or a connected `blessing` does not say yes, nothing is published and the log says why.
+    Without a model, or with a connected `blessing` that is not positive, nothing is published and the log says why.
     """
 
     preload: ClassVar = (
@@ -42,8 +42,8 @@ class BulkInferrer(Component):
         columns = self.parameters["columns"]
         if isinstance(columns, Sequence) and self.parameters["output"] in columns:
             raise ParameterError(
-                f"{self.name}: {self.parameters['output']!r} is one of the columns, and the name of the prediction; "
-                "give that another: output='score'."
+                f"{self.name}: {self.parameters['output']!r} is both a column and the name of the prediction; "
+                "rename the prediction: output='score'."
             )
 
     def run(
@@ -59,19 +59,19 @@ class BulkInferrer(Component):
         output: str = "prediction",
         batch_size: int = 1 << 16,
     ) -> None:
-        why_not = _refusal(model, blessing, connected=bool(self.inputs["blessing"]))
-        if why_not is not None or model is None:
-            log.warning("nothing was predicted: %s", why_not)
+        reason = _find_refusal(model, blessing, connected=bool(self.inputs["blessing"]))
+        if reason is not None or model is None:
+            log.warning("no predictions: %s", reason)
             return
-        assert inference_result is not None, "an output is always given"
+        assert inference_result is not None, "outputs are always passed"
         names = list(splits if splits is not None else examples.split_names)
-        work = _Work(predict_fn, model.path, tuple(columns), output, batch_size)
+        predictor = FilePredictor(predict_fn, model.path, tuple(columns), output, batch_size)
         counts = {}
         for split in names:
             folder = inference_result.path / f"Split-{split}"
             folder.mkdir()
-            counts[split] = sum(work.predict(path, folder / path.name) for path in _files(examples, split))
-        schema = work.finish()
+            counts[split] = sum(predictor.predict(path, folder / path.name) for path in _files(examples, split))
+        schema = predictor.finish()
         inference_result.span = examples.span
         inference_result.version = examples.version
         inference_result.calendar = examples.calendar
@@ -82,16 +82,16 @@ class BulkInferrer(Component):
         log.info("%s predicted %s", model.name, ", ".join(f"{n} rows of {split}" for split, n in counts.items()))
 
 
-def _refusal(model: Model | None, blessing: Blessing | None, *, connected: bool) -> str | None:
-    """Why nothing is predicted; None when there is no reason."""
+def _find_refusal(model: Model | None, blessing: Blessing | None, *, connected: bool) -> str | None:
+    """Why nothing is predicted; None if the model may be used."""
     if model is None:
         return "there is no model yet"
     if not connected:
         return None
     if blessing is None:
-        return f"there is no verdict on {model.name}: an Evaluator without thresholds gives none"
+        return f"{model.name} has no verdict: an Evaluator without thresholds gives none"
     if blessing.blessed != 1:
-        return f"{model.name} is not blessed: {'; '.join(blessing.reasons or ()) or 'its blessing says no'}"
+        return f"{model.name} is not blessed: {'; '.join(blessing.reasons or ()) or 'its blessing is negative'}"
     return None
 
 
@@ -99,8 +99,8 @@ def _files(examples: Examples, split: str) -> list[Path]:
     return sorted(examples.split(split).glob("*.parquet"))
 
 
-class _Work:
-    """Predicts file by file, all with the same columns; holds one batch in memory."""
+class FilePredictor:
+    """Predicts one file after the other, with the same columns; holds one batch in memory."""
 
     def __init__(
         self, predict_fn: Callable[..., object], model: Path, columns: tuple[str, ...], output: str, batch_size: int
@@ -111,10 +111,10 @@ class _Work:
         self._output = output
         self._batch_size = batch_size
         self._schema: pa.Schema | None = None
-        self._empty: list[tuple[Path, pa.Schema]] = []  #: files without rows: the first that has some tells the columns
+        self._empty: list[tuple[Path, pa.Schema]] = []  #: files without rows, with their columns
 
     def predict(self, source: Path, target: Path) -> int:
-        """Writes the predictions of a file; returns how many."""
+        """Writes the predictions of a file; returns their number."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -124,13 +124,13 @@ class _Work:
         writer: pq.ParquetWriter | None = None
         try:
             with pq.ParquetFile(source) as file:
-                kept = rows.choose_columns(file.schema_arrow, self._columns)
+                identifying = rows.choose_columns(file.schema_arrow, self._columns)
                 for batch in file.iter_batches(self._batch_size):
                     if not len(batch):
                         continue
-                    found = self._predicted(batch)
-                    writer = writer or pq.ParquetWriter(target, found.schema)
-                    writer.write_batch(found)
+                    predictions = self._predict_batch(batch)
+                    writer = writer or pq.ParquetWriter(target, predictions.schema)
+                    writer.write_batch(predictions)
                     count += len(batch)
         except (pa.ArrowException, OSError) as error:
             raise UnreadableInput(f"{source}: damaged ({error}). Ingest its span again.") from error
@@ -138,7 +138,7 @@ class _Work:
             if writer is not None:
                 writer.close()
         if not count:
-            self._empty.append((target, kept))
+            self._empty.append((target, identifying))
         return count
 
     def finish(self) -> pa.Schema:
@@ -146,30 +146,30 @@ class _Work:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        for target, kept in self._empty:
-            self._schema = self._schema or pa.schema([*kept, pa.field(self._output, pa.float64())])
+        for target, identifying in self._empty:
+            self._schema = self._schema or pa.schema([*identifying, pa.field(self._output, pa.float64())])
             pq.write_table(self._schema.empty_table(), target)
         return self._schema or pa.schema([])
 
-    def _predicted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _predict_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         import pyarrow as pa
 
         from spanwise.components import predictions
 
         table = pa.Table.from_batches([batch])
-        made = predictions.columns(self._predict_fn(self._model, table), len(batch), self._output)
-        if taken := sorted(set(made) & set(self._columns)):
+        columns = predictions.columns(self._predict_fn(self._model, table), len(batch), self._output)
+        if taken := sorted(set(columns) & set(self._columns)):
             raise ParameterError(
-                f"predict_fn gives a column {taken[0]!r}, which is one of `columns` as well; rename it."
+                f"predict_fn returns a column {taken[0]!r}, which is also one of `columns`; rename it."
             )
-        arrays = [*(batch.column(name) for name in self._columns), *made.values()]
-        found = pa.RecordBatch.from_arrays(arrays, names=[*self._columns, *made])
+        arrays = [*(batch.column(name) for name in self._columns), *columns.values()]
+        found = pa.RecordBatch.from_arrays(arrays, names=[*self._columns, *columns])
         if self._schema is None:
             self._schema = found.schema
         for mine, theirs in zip(found.schema, self._schema, strict=False):
             if mine.name != theirs.name or mine.type != theirs.type:
                 raise ParameterError(
-                    f"predict_fn gave {theirs.name} as {theirs.type} for some rows and {mine.name} as {mine.type} for "
-                    "others; give the same columns and types for all."
+                    f"predict_fn returned {theirs.name} as {theirs.type} for some rows and {mine.name} as {mine.type} "
+                    "for others; return the same columns and types for all."
                 )
         return found

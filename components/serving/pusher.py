@@ -1,19 +1,18 @@
-"""Pusher: puts a blessed model where it is served, as a new version that appears whole or not at all.
+"""Pusher: copies a blessed model to where it is served, as a new version that appears atomically.
 
-A destination is a folder with one folder for each version, named by a number; servers take the highest. Beside them
-stands `.spanwise/` with what only pushers read: `lock`, `fences.json` and the drafts.
+A destination is a folder with a numbered folder for each version; servers take the highest. The folder `.spanwise/`
+beside them is for pushers only: `lock`, `fences.json` and the drafts.
 
-The commit is one rename. Before it, the model is copied into a draft, checked against the digest it was published
-with, given `.spanwise.json` (which model this is, and who pushed it), and written through to the disk. Then, holding
-the lock, a push
+The commit is one rename. Before it, the model is copied into a draft, compared with the digest of the published model,
+labelled with `.spanwise.json` (which model it is, and who pushed it), and synced to disk. Then, under the lock, a push
 
-1. stops if the run's lease is lost, or if a run of the pipeline with a higher fencing token has pushed here;
-2. writes its own token down, so that a run with a lower one stops at 1 from now on;
-3. stops if an earlier attempt of this run, or another push of the very same model, has already made its version;
-4. picks a version above all that exist, and renames the draft to it.
+1. stops if the run has lost its lease, or if a run of the pipeline with a higher fencing token has pushed here;
+2. records its own token, so that runs with lower tokens stop at 1 from now on;
+3. stops if an earlier attempt of this run, or another push of the same model, has already created the version;
+4. picks a version above all existing ones, and renames the draft to it.
 
 A push that dies before the rename has changed nothing that is served: its draft is no longer locked, and the next push
-removes it. One that dies after it has pushed: the next attempt finds that in 3, and only reports it.
+removes it. A push that dies after the rename has succeeded: the next attempt finds its version in step 3.
 """
 
 from __future__ import annotations
@@ -42,57 +41,57 @@ from spanwise.orchestrator.errors import Fenced, NodeFailed, ParameterError
 log = logging.getLogger("spanwise.pusher")
 
 RECORD = ".spanwise.json"
-"""In a version: what it is and who pushed it."""
+"""The record in each version."""
 
-_ROOM = ".spanwise"
-_LOCK_WAIT_S = 60.0  # the lock is held for milliseconds; who holds it for longer is frozen
+_PRIVATE = ".spanwise"
+_LOCK_WAIT_S = 60.0  # the lock is held for milliseconds; a longer holder hangs
 
 
 @dataclass(frozen=True, kw_only=True)
-class Push:
+class PushRecord:
     """A version's record: the model, and the run that pushed it."""
 
     model: str  #: name of the artifact
     content: str  #: its digest
     run: str  #: `pipeline/number`
     node: str
-    home: str  #: where the pipeline keeps its artifacts; tells apart two installations with a pipeline of one name
+    home: str  #: the folder of the pipeline's artifacts; distinguishes installations with pipelines of the same name
     at: str  #: ISO 8601, UTC
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pushed:
+class PushedVersion:
     """A version in a destination."""
 
     version: int
     path: Path
-    record: Push | None  #: None when somebody else has put it there
+    record: PushRecord | None  #: None if no Pusher created it
 
 
 _WHY_NONE = {"blessing": ": an Evaluator without thresholds gives none"}
 
 
-def refusal(verdicts: Mapping[str, int | None]) -> str | None:
-    """Why a model must not be pushed; None when it may. Pure.
+def find_refusal(verdicts: Mapping[str, int | None]) -> str | None:
+    """Why a model must not be pushed; None if it may. Pure.
 
-    `verdicts` has what is connected, by name: 1 blessed, 0 not, None when it came without a verdict, as from an
-    Evaluator without thresholds. Nothing connected is no reason (TFX has the same rules).
+    `verdicts` has the connected inputs by name: 1 blessed, 0 not blessed, None without a verdict, as from an Evaluator
+    without thresholds. Without connected inputs every model may be pushed (as in TFX).
     """
     for name, verdict in verdicts.items():
         if verdict is None:
-            return f"there is no verdict from {name}{_WHY_NONE.get(name, '')}"
+            return f"{name} has no verdict{_WHY_NONE.get(name, '')}"
         if verdict != 1:
-            return f"{name} says no"
+            return f"{name} is negative"
     return None
 
 
 def next_version(existing: Iterable[int], now_s: float) -> int:
-    """The version to push: unix seconds as TFX has it, or one above the highest that exists. Pure."""
+    """The version to push: Unix seconds as in TFX, or one above the highest existing version. Pure."""
     return max(int(now_s), *(version + 1 for version in existing), 1)
 
 
-def already(versions: Iterable[Pushed], mine: Push) -> Pushed | None:
-    """The version that makes this push needless: this run's own, or the newest if it is the same model. Pure."""
+def find_existing(versions: Iterable[PushedVersion], mine: PushRecord) -> PushedVersion | None:
+    """The version that makes this push unnecessary: this run's own, or the newest if it is the same model. Pure."""
     newest_first = sorted(versions, key=lambda v: v.version, reverse=True)
     for place, pushed in enumerate(newest_first):
         theirs = pushed.record
@@ -103,8 +102,8 @@ def already(versions: Iterable[Pushed], mine: Push) -> Pushed | None:
     return None
 
 
-def removable(versions: Iterable[Pushed], keep: int | None) -> list[Pushed]:
-    """The versions beyond the newest `keep`; never one that no Pusher has put there. Pure."""
+def surplus_versions(versions: Iterable[PushedVersion], keep: int | None) -> list[PushedVersion]:
+    """The versions beyond the newest `keep`, except those that no Pusher created. Pure."""
     if keep is None:
         return []
     newest_first = sorted(versions, key=lambda v: v.version, reverse=True)
@@ -112,14 +111,14 @@ def removable(versions: Iterable[Pushed], keep: int | None) -> list[Pushed]:
 
 
 class Pusher(Component):
-    """Puts a model into `destination/<version>/`, unless a connected `blessing` or `infra_blessing` withholds it.
+    """Copies a model to `destination/<version>/` if `blessing` and `infra_blessing`, where connected, are positive.
 
-    Without either connected it pushes every model, and says so. The version is the time in unix seconds, or one
-    more than the highest there is. What is not pushed is reported: `pushed` 0 with the reason, and the run goes on.
-    The same model is not pushed twice in a row, and a run as of an earlier time pushes nothing. With `keep_versions`,
-    older versions beyond that many are removed.
+    Without connected blessings it pushes every model and logs a warning. The version is the time in Unix seconds, or
+    one above the highest existing version. A model that is not pushed does not fail the run: the output has `pushed` 0
+    and the reason. The same model is not pushed twice in a row, and a run as of an earlier time pushes nothing. With
+    `keep_versions`, older versions beyond that number are removed.
 
-    It is never served from the cache (law 7). The output holds `push.json`, not a second copy of the model.
+    It never reuses a cached result. The output holds `push.json`, not a second copy of the model.
     """
 
     cacheable: ClassVar = False
@@ -129,7 +128,7 @@ class Pusher(Component):
             raise ParameterError(f"{self.name} needs a folder as destination, for example destination='serving'.")
         keep = self.parameters["keep_versions"]
         if isinstance(keep, int) and keep < 1:
-            raise ParameterError(f"{self.name}.keep_versions is {keep}; it is 1 or more, or None to keep all.")
+            raise ParameterError(f"{self.name}.keep_versions is {keep}; use 1 or more, or None to keep all versions.")
 
     def run(
         self,
@@ -142,43 +141,43 @@ class Pusher(Component):
         destination: str,
         keep_versions: int | None = None,
     ) -> None:
-        given = {"blessing": blessing, "infra_blessing": infra_blessing}
-        connected = {name: verdict for name, verdict in given.items() if self.inputs[name]}
-        why_not = refusal({name: b.blessed if b is not None else None for name, b in connected.items()})
+        inputs = {"blessing": blessing, "infra_blessing": infra_blessing}
+        connected = {name: verdict for name, verdict in inputs.items() if self.inputs[name]}
+        reason = find_refusal({name: b.blessed if b is not None else None for name, b in connected.items()})
         if attempt.run.as_of is not None:
             then = f"{attempt.run.as_of.astimezone():%Y-%m-%d %H:%M %Z}"
-            why_not = f"the run looks back to {then}, and what it learned then is old"
+            reason = f"the run is as of {then}, so its model is outdated"
         pushed_model.model = model.name
-        pushed_model.pushed = 0 if why_not else 1
-        found = None
-        if why_not:
+        pushed_model.pushed = 0 if reason else 1
+        version = None
+        if reason:
             refusals = [verdict for verdict in connected.values() if verdict is not None and verdict.blessed != 1]
             reasons = [reason for verdict in refusals for reason in verdict.reasons or ()]
-            pushed_model.reason = f"not pushed: {'; '.join([why_not, *reasons])}"
+            pushed_model.reason = f"not pushed: {'; '.join([reason, *reasons])}"
             log.warning("%s", pushed_model.reason)
         else:
             if not connected:
-                log.warning("no blessing is connected, so %s is pushed unseen", model.name)
+                log.warning("pushing %s without evaluation: no blessing is connected", model.name)
             home = str(pushed_model.path.parents[2])
-            found, pushed_model.reason = push(model, destination, attempt, home=home, keep_versions=keep_versions)
-            pushed_model.pushed_version = str(found.version)
-            pushed_model.pushed_destination = str(found.path)
-            log.info("%s: %s", found.path, pushed_model.reason or "pushed")
-        facts = {**pushed_model.properties, "content": model.content, "record": found and found.record}
+            version, pushed_model.reason = push(model, destination, attempt, home=home, keep_versions=keep_versions)
+            pushed_model.pushed_version = str(version.version)
+            pushed_model.pushed_destination = str(version.path)
+            log.info("%s: %s", version.path, pushed_model.reason or "pushed")
+        facts = {**pushed_model.properties, "content": model.content, "record": version and version.record}
         (pushed_model.path / "push.json").write_text(json.dumps(facts, indent=2, default=asdict) + "\n")
 
 
 def push(
     model: Model, destination: str | Path, attempt: Attempt, *, home: str, keep_versions: int | None = None
-) -> tuple[Pushed, str | None]:
-    """Puts the model into a new version, and returns that version; or the one that has it, and why it is enough.
+) -> tuple[PushedVersion, str | None]:
+    """Copies the model to a new version; returns that version, or an existing one with the reason to skip the push.
 
     Raises:
         Fenced: the run has lost its pipeline to another; nothing was pushed.
         NodeFailed: the destination cannot be written, or the model is damaged; nothing was pushed.
     """
     top = Path(destination).expanduser().absolute()
-    mine = Push(
+    mine = PushRecord(
         model=model.name,
         content=model.content,
         run=attempt.run.name,
@@ -187,50 +186,54 @@ def push(
         at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     try:
-        (top / _ROOM).mkdir(parents=True, exist_ok=True)
-        there = already(versions(top), mine)
-        if there is not None:
-            return there, _enough(there, mine)
+        (top / _PRIVATE).mkdir(parents=True, exist_ok=True)
+        existing = find_existing(list_versions(top), mine)
+        if existing is not None:
+            return existing, _reason_to_skip(existing, mine)
         with _draft(top) as draft:
             _fill(draft, model, mine)
             with _locked(top):
                 attempt.check_fence()
                 _raise_fence(top, attempt, home)
-                present = versions(top)
-                there = already(present, mine)
-                if there is not None:
-                    return there, _enough(there, mine)
+                present = list_versions(top)
+                existing = find_existing(present, mine)
+                if existing is not None:
+                    return existing, _reason_to_skip(existing, mine)
                 version = next_version((v.version for v in present), time.time())
                 target = top / str(version)
                 draft.rename(target)  # the commit
                 durable.sync_folder(top)
-                new = Pushed(version=version, path=target, record=mine)
-                _remove(top, removable([*present, new], keep_versions))
+                new = PushedVersion(version=version, path=target, record=mine)
+                _remove(top, surplus_versions([*present, new], keep_versions))
                 return new, None
     except (OSError, _CopyFailed) as error:
         cause = error.__cause__ if isinstance(error, _CopyFailed) else error
-        raise NodeFailed(f"{attempt.node}: {model.name} was not pushed to {top}: {_told(cause)}") from error
+        raise NodeFailed(f"{attempt.node}: {model.name} was not pushed to {top}: {explain_failure(cause)}") from error
 
 
-def versions(destination: Path) -> list[Pushed]:
-    """The versions in a destination, in no promised order."""
+def list_versions(destination: Path) -> list[PushedVersion]:
+    """The versions in a destination, in no particular order."""
     folders = (path for path in destination.iterdir() if re.fullmatch(r"[0-9]+", path.name) and path.is_dir())
-    return [Pushed(version=int(path.name), path=path, record=_record(path)) for path in folders]
+    return [PushedVersion(version=int(path.name), path=path, record=_record(path)) for path in folders]
 
 
-def _record(version: Path) -> Push | None:
+def _record(version: Path) -> PushRecord | None:
     try:
-        return Push(**json.loads((version / RECORD).read_text()))
-    except (OSError, ValueError, TypeError):  # put there by hand, or by another program
+        return PushRecord(**json.loads((version / RECORD).read_text()))
+    except (OSError, ValueError, TypeError):  # created by hand, or by another program
         return None
 
 
-def _enough(there: Pushed, mine: Push) -> str:
-    by = f"by {there.record.run}" if there.record is not None and there.record.run != mine.run else "by this run"
-    return f"not pushed again: version {there.version} is this model, pushed {by}"
+def _reason_to_skip(existing: PushedVersion, mine: PushRecord) -> str:
+    by = (
+        f"by {existing.record.run}"
+        if existing.record is not None and existing.record.run != mine.run
+        else "by this run"
+    )
+    return f"not pushed again: version {existing.version} is this model, pushed {by}"
 
 
-def _fill(draft: Path, model: Model, record: Push) -> None:
+def _fill(draft: Path, model: Model, record: PushRecord) -> None:
     shutil.copytree(model.path, draft, symlinks=True, dirs_exist_ok=True, copy_function=_copy)
     digest = fingerprint.of_tree(draft, sync=True).digest
     if digest != model.content:
@@ -254,28 +257,28 @@ def _copy(source: str, target: str) -> None:
 
 
 def _raise_fence(top: Path, attempt: Attempt, home: str) -> None:
-    """Refuses a run that is older than one that has pushed here, and shuts out those older than this one."""
-    fences = top / _ROOM / "fences.json"
+    """Refuses a run that is older than the last one that pushed here, and fences off runs older than this one."""
+    fences = top / _PRIVATE / "fences.json"
     try:
         tokens: dict[str, int] = json.loads(fences.read_text())
     except FileNotFoundError:
         tokens = {}
     except ValueError as error:
-        raise NodeFailed(f"{fences} is damaged ({error}); if no run is going on, remove it and push again.") from error
+        raise NodeFailed(f"{fences} is damaged ({error}); if no run is active, remove it and push again.") from error
     token, seen = attempt.run.token, tokens.get(home, 0)
     if token < seen:
         raise Fenced(
             f"{attempt.run.name} may not push to {top}: it has the lease token {token}, and a run with token {seen} "
-            f"has pushed since. If the metadata was begun anew and counts from 1 again, remove {fences}."
+            f"has pushed since. If the metadata store was created anew and counts from 1 again, remove {fences}."
         )
     if token > seen:
         durable.put(fences, [_json({**tokens, home: token})])
 
 
-def _remove(top: Path, surplus: Iterable[Pushed]) -> None:
-    """Takes away old versions; each goes at once, by a rename. What fails is left for the next push."""
+def _remove(top: Path, surplus: Iterable[PushedVersion]) -> None:
+    """Removes old versions, each by one rename. A version that cannot be removed is left for the next push."""
     for old in surplus:
-        gone = top / _ROOM / f"draft-{uuid.uuid4().hex[:12]}"  # not locked, so it is swept if we die here
+        gone = top / _PRIVATE / f"draft-{uuid.uuid4().hex[:12]}"  # not locked, so it is swept if we die here
         try:
             old.path.rename(gone)
             shutil.rmtree(gone)
@@ -288,11 +291,11 @@ def _remove(top: Path, surplus: Iterable[Pushed]) -> None:
 
 @contextlib.contextmanager
 def _draft(top: Path) -> Iterator[Path]:
-    """An empty folder that is locked while we live; those that are not locked are removed first."""
+    """Yields an empty folder, locked as long as this process lives; removes abandoned drafts first."""
     with _locked(top):
-        for left in (top / _ROOM).glob("draft-*"):
-            _sweep(left)
-        draft = top / _ROOM / f"draft-{uuid.uuid4().hex[:12]}"
+        for abandoned in (top / _PRIVATE).glob("draft-*"):
+            _sweep(abandoned)
+        draft = top / _PRIVATE / f"draft-{uuid.uuid4().hex[:12]}"
         draft.mkdir()
         handle = os.open(draft, os.O_RDONLY)
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -304,26 +307,26 @@ def _draft(top: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-def _sweep(left: Path) -> None:
+def _sweep(abandoned: Path) -> None:
     try:
-        handle = os.open(left, os.O_RDONLY)
+        handle = os.open(abandoned, os.O_RDONLY)
     except FileNotFoundError:
-        return  # its push has just given up
+        return  # its push has just ended
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return  # its push goes on
+        return  # its push is still running
     else:
-        shutil.rmtree(left, ignore_errors=True)
+        shutil.rmtree(abandoned, ignore_errors=True)
     finally:
         os.close(handle)
 
 
 @contextlib.contextmanager
 def _locked(top: Path) -> Iterator[None]:
-    """Alone in a destination, among all pushes of all pipelines."""
+    """Holds the lock of a destination against all other pushes."""
     deadline = time.monotonic() + _LOCK_WAIT_S
-    with (top / _ROOM / "lock").open("a") as lock:
+    with (top / _PRIVATE / "lock").open("a") as lock:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -331,22 +334,22 @@ def _locked(top: Path) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise NodeFailed(
-                        f"{lock.name} has been held by another push for {_LOCK_WAIT_S:g} s; end it (see: lsof "
+                        f"{lock.name} has been held by another push for {_LOCK_WAIT_S:g} s; stop it (see: lsof "
                         f"{lock.name}), then run again."
                     ) from None
                 time.sleep(0.01)
-        yield  # closing the file gives the lock back
+        yield  # closing the file releases the lock
 
 
 def _json(value: object) -> bytes:
     return json.dumps(value, default=asdict, indent=2).encode()
 
 
-def _told(error: BaseException | None) -> str:
+def explain_failure(error: BaseException | None) -> str:
     if not isinstance(error, OSError):
         return str(error)
     if error.errno == errno.ENOSPC:
-        return "the disk is full. Make room (keep_versions=3 removes older versions by itself), then run again."
+        return "the disk is full. Free space (keep_versions=3 removes older versions automatically), then run again."
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return f"{error.filename} cannot be written ({error.strerror}). Let this user write there, then run again."
+        return f"{error.filename} cannot be written ({error.strerror}). Grant this user write access, then run again."
     return str(error)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spanwise.components import Command
-from spanwise.components.command import container
+from spanwise.components.command import container_command
 from spanwise.orchestrator import Component, Examples, Model, Output, Outputs, ParameterError, PipelineError, Report
 from tests.components.flow import Bench, Lake, only
 
@@ -102,7 +102,7 @@ def test_a_shell_line_has_its_values_quoted(bench):
 @pytest.mark.parametrize("shell", ["false; echo 1 > {report}/n", "echo $undefined > {report}/n"])
 def test_a_shell_line_stops_at_the_first_failure(bench, shell):
     """What comes after a command that fails is not run, and a variable that is not set is a failure."""
-    assert "ended with exit status" in ran(bench, Command(shell=shell, outputs={"report": Report})).error
+    assert "exited with status" in ran(bench, Command(shell=shell, outputs={"report": Report})).error
 
 
 def test_several_and_no_artifacts_are_several_and_no_arguments(bench):
@@ -135,8 +135,8 @@ def test_properties_come_and_go_as_json(bench):
     [
         ('{"colour": 1}', "Model has no property 'colour'"),
         ('{"spans": 1}', "Model.spans takes list"),
-        ("[1]", "an object wanted, list found"),
-        ("{", "cannot be kept"),
+        ("[1]", "expected an object, found list"),
+        ("{", "wrote invalid properties"),
     ],
 )
 def test_properties_that_cannot_be_kept_are_told(bench, written, said):
@@ -149,7 +149,7 @@ def test_properties_that_cannot_be_kept_are_told(bench, written, said):
 
     error = ran(bench, node).error
 
-    assert "Command wrote properties of 'm' that cannot be kept" in error
+    assert "Command wrote invalid properties of 'm'" in error
     assert said in error
 
 
@@ -166,7 +166,7 @@ def test_a_failure_has_the_last_that_was_printed(bench):
 
     failed = ran(bench, Command(command=[sys.executable, "-c", program, "{report}"], outputs={"report": Report}))
 
-    assert "ended with exit status 3. The last that it printed:" in failed.error
+    assert "exited with status 3. Its last output:" in failed.error
     assert "line 99" in failed.error
     assert "oh no" in failed.error
     assert "line 50" not in failed.error
@@ -177,9 +177,9 @@ def test_a_failure_has_the_last_that_was_printed(bench):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"command": ["no-such-program", "{report}"]}, "cannot start 'no-such-program'"),
+        ({"command": ["no-such-program", "{report}"]}, "could not start 'no-such-program'"),
         ({"shell": "kill -9 $$ # {report}"}, "was killed by SIGKILL. It printed nothing."),
-        ({"shell": "true {report}"}, "ended well and wrote nothing to {report}"),
+        ({"shell": "true {report}"}, "succeeded, but wrote nothing to {report}"),
         ({"shell": "true {report}", "reads": ["nowhere"]}, "there is nothing at nowhere"),
         ({"shell": "true {report}", "env_names": ["NOT_SET_ANYWHERE"]}, "NOT_SET_ANYWHERE is not set"),
     ],
@@ -247,33 +247,41 @@ LOOSE = Numbers(count=2)["report"]
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),
     [
-        ({"outputs": {"r": Report}}, ParameterError, "takes a command or a shell line, one of the two"),
-        ({"command": ["x"], "shell": "x", "outputs": {"r": Report}}, ParameterError, "one of the two"),
+        ({"outputs": {"r": Report}}, ParameterError, "needs either a command or a shell line"),
+        (
+            {"command": ["x"], "shell": "x", "outputs": {"r": Report}},
+            ParameterError,
+            "needs either a command or a shell line",
+        ),
         ({"command": [], "outputs": {"r": Report}}, ParameterError, "command is empty"),
         ({"command": "x {r}", "outputs": {"r": Report}}, ParameterError, "Command.command takes"),
         (
             {"command": ["x", "{rr}"], "outputs": {"r": Report}},
             ParameterError,
-            r"\{rr\} is none of its inputs, outputs",
+            r"\{rr\} is not an input, output or setting",
         ),
         (
             {"command": ["x", "{n.properties}"], "outputs": {"r": Report}, "settings": {"n": 1}},
             ParameterError,
-            "is none of",
+            "is not an input",
         ),
-        ({"command": ["x"], "outputs": {}}, PipelineError, "makes nothing"),
-        ({"command": ["x"], "outputs": {"r": "Report"}}, PipelineError, "name a kind of artifact"),
-        ({"command": ["x"], "outputs": {"r": Report}, "inputs": {"a": 1}}, PipelineError, "takes channels as inputs"),
+        ({"command": ["x"], "outputs": {}}, PipelineError, "has no outputs"),
+        ({"command": ["x"], "outputs": {"r": "Report"}}, PipelineError, "name an artifact type"),
+        ({"command": ["x"], "outputs": {"r": Report}, "inputs": {"a": 1}}, PipelineError, "inputs must be channels"),
         ({"command": ["x"], "outputs": {"shell": Report}}, PipelineError, "cannot name an input or output"),
         ({"command": ["x"], "outputs": {"a b": Report}}, PipelineError, "cannot name an input or output"),
-        ({"command": ["x"], "outputs": {"r": Report}, "inputs": {"r": LOOSE}}, PipelineError, "reads and makes 'r'"),
+        (
+            {"command": ["x"], "outputs": {"r": Report}, "inputs": {"r": LOOSE}},
+            PipelineError,
+            "'r' is both an input and an output",
+        ),
         ({"command": ["x"], "outputs": {"r": Report}, "settings": {"r": 1}}, ParameterError, "rename one"),
         (
             {"command": ["x", "-i={a}"], "outputs": {"r": Report}, "inputs": {"a": LOOSE}},
             ParameterError,
             "an argument of its own",
         ),
-        ({"command": ["x"], "outputs": {"r": Report}, "engine": "docker"}, ParameterError, "name an image"),
+        ({"command": ["x"], "outputs": {"r": Report}, "engine": "docker"}, ParameterError, "needs an image"),
         ({"command": ["x"], "outputs": {"r": Report}, "engine": "lxc", "image": "i"}, ParameterError, "engine"),
         ({"command": ["x"], "outputs": {"r": Report}, "speed": 1}, PipelineError, "takes no 'speed'"),
     ],
@@ -287,7 +295,7 @@ def test_what_is_wrong_is_told_when_the_pipeline_is_made(arguments, error, said)
 @pytest.mark.parametrize(("engine", "rights"), [("docker", "--user=1000:100"), ("podman", "--userns=keep-id")])
 def test_a_container_has_the_same_paths(engine, rights):
     """Inputs are mounted to be read only, outputs to be written; of variables only the names are on the line."""
-    line = container(
+    line = container_command(
         engine,
         "train:1",
         ["train", "/in"],

@@ -42,10 +42,12 @@ class Master(Serving):
         init: Callable[[], Arrays],
         folder: Path,
         describe: Callable[[ShardTask], str] = str,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Starts the job, or resumes it from the checkpoint in `folder`.
 
-        `init` returns the first parameters; `describe` names the rows of a task in messages.
+        `init` returns the first parameters; `describe` names the rows of a task in messages;
+        `clock` times leases and checkpoints.
         """
         super().__init__()
         self.predictions = folder / "predictions"
@@ -56,6 +58,7 @@ class Master(Serving):
         self.refused = 0  #: reports under a lease that had expired
         self.stale = 0  #: gradients that were too old
         self._describe = describe
+        self._clock = clock
         self._path = folder / "job"
         self._checkpoint_s = job.checkpoint_s
         self._changed = threading.Condition()
@@ -87,7 +90,7 @@ class Master(Serving):
             version: _with_prefix(arrays, f"m{version}") if facts else self.parameters.values
             for version in self.table.versions()
         }
-        self._saved_at = time.monotonic()
+        self._saved_at = self._clock()
         self.security = Security(token=secrets.token_urlsafe(16))
         self._server = FlightServer(
             "127.0.0.1",
@@ -134,7 +137,7 @@ class Master(Serving):
 
     def tick(self) -> None:
         """Does what is due by the clock: puts back the tasks of silent workers, and saves the job."""
-        now = time.monotonic()
+        now = self._clock()
         with self._changed:
             tasks = self.table.expire(now)
             if tasks:
@@ -146,7 +149,7 @@ class Master(Serving):
     def save(self) -> None:
         """Writes a checkpoint, from which a master on the same folder resumes."""
         with self._changed:
-            self._saved_at = time.monotonic()
+            self._saved_at = self._clock()
             model = self.parameters
             facts = {
                 "table": self.table.state(),
@@ -204,9 +207,9 @@ class Master(Serving):
         deadline = time.monotonic() + request.wait_s
         with self._changed:
             self.workers.add(request.worker)
-            self.table.renew(request.worker, time.monotonic())
+            self.table.renew(request.worker, self._clock())
             while not self.is_over:
-                lease = self.table.take(request.worker, time.monotonic())
+                lease = self.table.take(request.worker, self._clock())
                 if lease is not None:
                     task = SHARD_TASK.dump_python(lease.task, mode="json")
                     return {"lease": lease.number, "counted": lease.counted, "task": task}, b""
@@ -216,7 +219,7 @@ class Master(Serving):
 
     def _heartbeat(self, request: ask.WorkerHeartbeat, _: bytes) -> Answer:
         with self._changed:
-            self.table.renew(request.worker, time.monotonic())
+            self.table.renew(request.worker, self._clock())
             return {"is_over": self.is_over}, b""
 
     def _get_model(self, request: ask.GetModel, _: bytes) -> Answer:
@@ -239,7 +242,7 @@ class Master(Serving):
             if self.table.held(request.task, request.lease) is None:
                 self.refused += 1
                 return {"answer": "lost"}, b""
-            self.table.renew(request.worker, time.monotonic())
+            self.table.renew(request.worker, self._clock())
             expected = self.table.next_batch(request.task)
             if request.batch > expected:
                 raise ServiceError(f"received batch {request.batch} of task {request.task} before batch {expected}.")

@@ -107,7 +107,7 @@ def test_several_numbers_a_row_are_a_list(tmp_path):
     ("says", "told"),
     [
         (0, "p/Trainer/artifact/1 is not blessed: auc is 0.5; at_least=0.6 is required"),
-        (None, "there is no verdict on p/Trainer/artifact/1"),
+        (None, "p/Trainer/artifact/1 has no verdict"),
     ],
 )
 def test_a_model_that_is_not_blessed_predicts_nothing(tmp_path, says, told):
@@ -143,7 +143,7 @@ def test_before_there_is_a_champion_nothing_is_predicted(tmp_path):
         ({"columns": ("flight",)}, "no column 'flight'; they have: id, x"),
         ({"splits": ("test",)}, "no split 'test'"),
         ({"predict_fn": serving.too_few}, "predict_fn gave 2 values of 'prediction' for 3 rows"),
-        ({"predict_fn": lambda _, table: {"id": table["x"]}, "columns": ("id",)}, "gives a column 'id'"),
+        ({"predict_fn": lambda _, table: {"id": table["x"]}, "columns": ("id",)}, "returns a column 'id'"),
         ({"predict_fn": lambda _, table: table["x" if len(table) > 1 else "id"]}, "as double for some rows"),
     ],
 )
@@ -156,7 +156,7 @@ def test_a_name_for_two_columns_is_refused_when_the_pipeline_is_made():
     """The prediction needs a name of its own."""
     span, model = Span(files=FILES), Importer(uri="x", kind=Model)
 
-    with pytest.raises(ParameterError, match="'x' is one of the columns"):
+    with pytest.raises(ParameterError, match="'x' is both a column and the name"):
         BulkInferrer(examples=span["examples"], model=model["artifact"], predict_fn=print, columns=("x",), output="x")
 
 

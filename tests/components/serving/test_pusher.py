@@ -1,10 +1,12 @@
 """Pusher: only blessed models, each version whole from the moment it is seen, nothing pushed twice."""
 
 import errno
+import itertools
 import json
 import os
 import resource
 import signal
+import sys
 import time
 import warnings
 from dataclasses import replace
@@ -18,15 +20,15 @@ from hypothesis import strategies as st
 from spanwise.components import Importer, Pusher
 from spanwise.components.serving.pusher import (
     RECORD,
-    Push,
-    Pushed,
-    _told,
-    already,
+    PushedVersion,
+    PushRecord,
+    explain_failure,
+    find_existing,
+    find_refusal,
+    list_versions,
     next_version,
     push,
-    refusal,
-    removable,
-    versions,
+    surplus_versions,
 )
 from spanwise.orchestrator import (
     Attempt,
@@ -149,10 +151,10 @@ def test_a_blessed_model_is_pushed(bench, tmp_path):
     [
         ("unconnected", 1, 1, None),
         (1, 1, 1, None),
-        (1, 0, 0, "infra_blessing says no; it does not load: no module named 'torch'"),
-        (0, 1, 0, "blessing says no; auc is 0.5; at_least=0.6 is required"),
-        (1, None, 0, "there is no verdict from infra_blessing"),
-        ("unconnected", 0, 0, "infra_blessing says no; it does not load: no module named 'torch'"),
+        (1, 0, 0, "infra_blessing is negative; it does not load: no module named 'torch'"),
+        (0, 1, 0, "blessing is negative; auc is 0.5; at_least=0.6 is required"),
+        (1, None, 0, "infra_blessing has no verdict"),
+        ("unconnected", 0, 0, "infra_blessing is negative; it does not load: no module named 'torch'"),
     ],
 )
 def test_a_model_that_does_not_serve_is_not_pushed(bench, tmp_path, says, infra_says, pushed, reason):
@@ -176,8 +178,8 @@ def test_the_version_is_unix_seconds(bench, tmp_path):
 @pytest.mark.parametrize(
     ("says", "reason"),
     [
-        (0, "not pushed: blessing says no; auc is 0.5; at_least=0.6 is required"),
-        (None, "not pushed: there is no verdict from blessing: an Evaluator without thresholds gives none"),
+        (0, "not pushed: blessing is negative; auc is 0.5; at_least=0.6 is required"),
+        (None, "not pushed: blessing has no verdict: an Evaluator without thresholds gives none"),
     ],
 )
 def test_what_is_not_blessed_is_not_pushed(bench, tmp_path, says, reason):
@@ -209,7 +211,7 @@ def test_a_run_that_looks_back_pushes_nothing(bench, tmp_path):
 
     told = only(outcome.executions["Pusher"], "pushed_model")
     assert told.properties["pushed"] == 0
-    assert "looks back to 2024-01-02" in told.properties["reason"]
+    assert "as of 2024-01-02" in told.properties["reason"]
     assert not (tmp_path / "serving").exists()
 
 
@@ -376,26 +378,46 @@ def test_a_copy_that_fails_leaves_nothing(tmp_path):
 )
 def test_what_the_system_refuses_is_told_with_what_to_do(number, said):
     """A full disk and a folder that may not be written say so, and how to go on."""
-    assert said in _told(OSError(number, os.strerror(number), "x"))
-    assert "then run again" in _told(OSError(number, os.strerror(number), "x"))
+    assert said in explain_failure(OSError(number, os.strerror(number), "x"))
+    assert "then run again" in explain_failure(OSError(number, os.strerror(number), "x"))
+
+
+def counting(work, told: Path):
+    """The work; `told` has then how many audited operations (opening, renaming, ...) it took."""
+
+    def count():
+        events = itertools.count()
+        sys.addaudithook(lambda _event, _arguments: next(events))
+        work()
+        told.write_text(str(next(events)))
+
+    return count
+
+
+def killed(work, step: int):
+    """The work, killed just before an operation, given by its number."""
+
+    def step_by_step():
+        events = itertools.count(1)
+        sys.addaudithook(lambda _event, _arguments: next(events) == step and os.kill(os.getpid(), signal.SIGKILL))
+        work()
+
+    return step_by_step
 
 
 @pytest.mark.slow
 def test_a_push_killed_anywhere_leaves_only_whole_versions(tmp_path):
-    """SIGKILL at thirty moments of a push: every version that is seen is whole, and the next push clears up."""
+    """SIGKILL at thirty steps of a push: every version that is seen is whole, and the next push clears up."""
     count = 30
     models = [model(tmp_path, n, files=12, size_bytes=300_000) for n in range(1, count + 2)]
     by_content = {m.content: m for m in models}
-    began = time.monotonic()
-    os.waitpid(in_child(lambda: pushed(tmp_path, models[0], 1)), 0)
-    whole_s = time.monotonic() - began
+    os.waitpid(in_child(counting(lambda: pushed(tmp_path, models[0], 1), tmp_path / "steps")), 0)
+    steps = int((tmp_path / "steps").read_text())
     committed = 0
     for number, each in enumerate(models[1:], start=2):
-        child = in_child(lambda each=each, number=number: pushed(tmp_path, each, number))
-        time.sleep(whole_s * 2 * number / count)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        for version in versions(tmp_path / "serving"):
+        work = killed(lambda each=each, number=number: pushed(tmp_path, each, number), steps * 2 * number // count)
+        os.waitpid(in_child(work), 0)
+        for version in list_versions(tmp_path / "serving"):
             assert version.record is not None
             assert of_files(version.path) == of_files(by_content[version.record.content].path)
         committed = len(served(tmp_path / "serving")) - 1
@@ -416,7 +438,7 @@ def test_pushes_at_the_same_time_each_get_a_version(tmp_path):
     codes = [os.waitpid(child, 0)[1] for child in children]
 
     assert codes == [0] * 6
-    assert {v.record.content for v in versions(tmp_path / "serving")} == {m.content for m in models}
+    assert {v.record.content for v in list_versions(tmp_path / "serving")} == {m.content for m in models}
     assert len(served(tmp_path / "serving")) == 6
 
 
@@ -426,11 +448,11 @@ def of_files(folder: Path) -> dict[str, bytes]:
 
 # --- decisions ----------------------------------------------------------------------------------------------------
 
-MINE = Push(model="m", content="c", run="p/2", node="Pusher", home="home", at="2013-01-05T00:00:00+00:00")
+MINE = PushRecord(model="m", content="c", run="p/2", node="Pusher", home="home", at="2013-01-05T00:00:00+00:00")
 
 
-def at(version: int, record: Push | None) -> Pushed:
-    return Pushed(version=version, path=Path(str(version)), record=record)
+def at(version: int, record: PushRecord | None) -> PushedVersion:
+    return PushedVersion(version=version, path=Path(str(version)), record=record)
 
 
 @pytest.mark.parametrize(
@@ -447,7 +469,7 @@ def at(version: int, record: Push | None) -> Pushed:
 )
 def test_everything_that_is_connected_must_say_yes(verdicts, may):
     """One no, or one that says nothing, is enough to withhold a model."""
-    assert (refusal(verdicts) is None) is may
+    assert (find_refusal(verdicts) is None) is may
 
 
 @given(st.sets(st.integers(0, 10**12)), st.floats(0, 10**10))
@@ -474,7 +496,7 @@ def test_the_next_version_is_above_all_and_no_less_than_the_time(existing, now_s
 )
 def test_a_push_is_needless_when_this_run_has_made_it_or_the_newest_is_the_model(there, found):
     """The same model by name, content and place: as the newest version, or as this run's own."""
-    version = already(there, MINE)
+    version = find_existing(there, MINE)
 
     assert (version.version if version else None) == found
 
@@ -484,4 +506,4 @@ def test_the_newest_versions_are_kept(keep, gone):
     """So many stay, counting those of others, which always stay."""
     there = [at(1, MINE), at(2, MINE), at(3, None), at(4, MINE)]
 
-    assert [v.version for v in removable(there, keep)] == gone
+    assert [v.version for v in surplus_versions(there, keep)] == gone

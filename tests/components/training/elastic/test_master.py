@@ -1,7 +1,6 @@
 """The master and its workers: real requests, the loops of workers in threads."""
 
 import threading
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -127,15 +126,43 @@ def test_a_worker_that_is_silent_loses_its_tasks(task):
         assert new.number > old.number
 
 
+class LeaseClock:
+    """The master's clock, which goes forward when a test says so."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.renewed = threading.Event()  #: when a worker was last heard of
+        self.slow = 3  #: batches that take longer than a lease
+
+    def __call__(self):
+        return self.now
+
+
+CLOCK = LeaseClock()  # of the module: a job that is sent to a worker finds it by its name
+
+
+def compute_slowly(parameters, batch):
+    if CLOCK.slow:
+        CLOCK.slow -= 1
+        for _ in range(2):  # longer than the lease, with a heartbeat in the middle
+            CLOCK.renewed.clear()
+            CLOCK.now += 0.4
+            assert CLOCK.renewed.wait(60)
+    return jobs.gradient(parameters, batch)
+
+
 def test_a_worker_that_computes_longer_than_its_lease_is_not_silent(task):
-    """It says that it lives while it computes, so its task stays its own."""
+    """It sends heartbeats while it computes, so its task stays its own."""
+    job = replace(SUM, gradient=compute_slowly, lease_s=0.5, task_rows=90)
+    plan = jobs.plan_of(job, readings_of(job, task))
+    with Master(job, plan, lambda: job.init(task), task.checkpoints / "elastic", clock=CLOCK) as master:
+        renew = master.table.renew
 
-    def gradient(parameters, batch):
-        time.sleep(0.1)
-        return jobs.gradient(parameters, batch)
+        def note(worker, now_s):
+            renew(worker, now_s)
+            CLOCK.renewed.set()
 
-    job = replace(SUM, gradient=gradient, lease_s=0.5, task_rows=90)
-    with jobs.master_of(job, task) as master:
+        master.table.renew = note
         assignment = Assignment(
             worker="slow",
             target=master.target,
@@ -145,12 +172,13 @@ def test_a_worker_that_computes_longer_than_its_lease_is_not_silent(task):
         )
         working = threading.Thread(target=run_worker, args=[assignment], daemon=True)
         working.start()
-        while not master.wait(0.05):
+        while not master.wait(0.01):
             master.tick()
-        working.join(30)
+        working.join(60)
 
         assert master.outcome().parameters["rows"] == 180
         assert master.refused == 0
+        assert CLOCK.slow == 0
 
 
 def test_a_step_takes_the_mean_of_so_many_gradients(task):
