@@ -1,4 +1,4 @@
-"""Importer: makes an artifact of files that something else has made, such as a model to start from."""
+"""Importer: publishes existing files as an artifact, such as a model to start from."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Importer(Component):
 
         Importer(uri="models/first", kind=Model, properties={"spans": [15706, 15707]})["artifact"]
 
-    It goes by content: while nothing below `uri` changes, every run has the same artifact, and when something does,
-    the next run has a new one. The files are copied, because an artifact never changes and a folder of somebody
-    else's may; so an import costs its size on disk and reads the source once a run.
+    As long as the content of `uri` does not change, every run uses the same artifact; after a change, the next run
+    publishes a new one. The files are copied, because an artifact never changes and the source may; so an import takes
+    the size of the files on disk and reads them once in each run.
     """
 
     prepared: ClassVar = ("content",)
@@ -41,7 +41,7 @@ class Importer(Component):
         missing = missing_properties(draft)
         if missing:
             raise ParameterError(
-                f"{self.name}: every {draft.kind} has {', '.join(missing)}; say it: properties={{{missing[0]!r}: …}}."
+                f"{self.name}: {draft.kind} requires {', '.join(missing)}: properties={{{missing[0]!r}: …}}."
             )
 
     def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:  # noqa: ARG002  the port
@@ -49,7 +49,7 @@ class Importer(Component):
         try:
             return {"content": of_tree(source).digest}
         except Unfingerprintable as error:
-            raise UnreadableInput(f"{self.name} cannot import {source}: {error}") from error
+            raise UnreadableInput(f"{self.name} could not import {source}: {error}") from error
 
 
 def _publish(  # the `run` of every Importer
@@ -63,9 +63,9 @@ def _publish(  # the `run` of every Importer
         else:
             copied = Path(shutil.copy2(source, artifact.path))
     except OSError as error:
-        raise UnreadableInput(f"{self.name} cannot import {source}: {error}") from error
+        raise UnreadableInput(f"{self.name} could not import {source}: {error}") from error
     if of_tree(copied).digest != content:
-        raise UnreadableInput(f"{self.name}: {source} changed while it was copied; run again when it is at rest.")
+        raise UnreadableInput(f"{self.name}: {source} changed while it was copied; run again when it is idle.")
     _describe(self.name, artifact, properties or {})
 
 

@@ -1,4 +1,4 @@
-"""Predictions: what a user's functions say of the rows of a table, as numbers, one or more for each row."""
+"""Predictions: checks the results of a user's functions and converts them to numbers or columns."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Floats: TypeAlias = NDArray[np.float64]
 
 
 def scores(values: object, rows: int) -> Floats:
-    """What `predict_fn` gave, as one number for each row; nulls are NaN.
+    """The result of `predict_fn` as one number for each row; nulls become NaN.
 
     Raises:
-        ParameterError: it gave another number of values, or something else than numbers.
+        ParameterError: it has another number of values, or values that are not numbers.
     """
     return _vector("predict_fn", values, rows)
 
 
 def labels(label: str | Callable[..., object], table: pa.Table) -> Floats:
-    """The labels of a table as numbers, NaN where there is none; `label` is a column, or makes them of the table.
+    """The labels of a table as numbers, NaN for missing ones; `label` is a column or a function of the table.
 
     Raises:
         ParameterError: there is not one number for each row.
@@ -35,48 +35,48 @@ def labels(label: str | Callable[..., object], table: pa.Table) -> Floats:
 
 
 def classes(label: str | Callable[..., object], table: pa.Table, names: Sequence[str | int]) -> Floats:
-    """The labels of a table as indices of classes, NaN where there is none.
+    """The labels of a table as indices of classes, NaN for missing ones.
 
     Raises:
-        ParameterError: a label is none of the classes.
+        ParameterError: a label is not one of the classes.
     """
     made = table.column(label) if isinstance(label, str) else label(table)
     found = made.to_pylist() if isinstance(made, pa.ChunkedArray | pa.Array) else np.asarray(made).tolist()
     if not isinstance(found, list) or len(found) != len(table):
-        raise ParameterError(f"label gave {found!r:.60} for {len(table)} rows; one class for each row is wanted.")
+        raise ParameterError(f"label returned {found!r:.60} for {len(table)} rows; expected one class for each row.")
     places: dict[object, float] = {name: float(place) for place, name in enumerate(names)}
     indices = np.full(len(found), np.nan)
     for row, value in enumerate(found):
         if value is None or value != value:  # noqa: PLR0124  NaN
             continue
         if value not in places:
-            raise ParameterError(f"the label {value!r} is none of the classes: {', '.join(map(repr, names))}.")
+            raise ParameterError(f"the label {value!r} is not one of the classes: {', '.join(map(repr, names))}.")
         indices[row] = places[value]
     return indices
 
 
 def chances(values: object, rows: int, classes: int) -> Floats:
-    """What `predict_fn` gave, as one number for each row and class.
+    """The result of `predict_fn` as one number for each row and class.
 
     Raises:
-        ParameterError: it gave another number of values, or something else than numbers.
+        ParameterError: it has another number of values, or values that are not numbers.
     """
     array = np.asarray(values)
     if array.shape != (rows, classes):
         raise ParameterError(
-            f"predict_fn gave an array of shape {array.shape} for {rows} rows and {classes} classes; one number for "
-            "each row and class is wanted, for example model.predict_proba(x), in the order of classes."
+            f"predict_fn returned an array of shape {array.shape} for {rows} rows and {classes} classes; expected one "
+            "number for each row and class, for example model.predict_proba(x), in the order of classes."
         )
     return _floats("predict_fn", array)
 
 
 def columns(values: object, rows: int, name: str) -> dict[str, pa.Array[pa.Scalar[pa.DataType]]]:
-    """What `predict_fn` gave, as columns: an array is `name`; a mapping or a table has names of its own.
+    """The result of `predict_fn` as columns: an array is named `name`; a mapping or a table has its own names.
 
-    An array of several numbers for each row is a column of lists.
+    An array with several numbers for each row becomes a column of lists.
 
     Raises:
-        ParameterError: it gave another number of values.
+        ParameterError: it has another number of values.
     """
     if isinstance(values, pa.RecordBatch | pa.Table):
         named: Mapping[object, object] = dict(zip(values.schema.names, values.columns, strict=True))
@@ -97,10 +97,10 @@ def _column(name: str, values: object, rows: int) -> pa.Array[pa.Scalar[pa.DataT
         try:
             array = pa.array(found if found.ndim == 1 else list(found))
         except (pa.ArrowException, TypeError, ValueError) as error:
-            raise ParameterError(f"predict_fn gave {name!r} as {values!r:.80}, which is no column: {error}.") from error
+            raise ParameterError(f"predict_fn returned {name!r} as {values!r:.80}, not a column: {error}.") from error
     if len(array) != rows:
         raise ParameterError(
-            f"predict_fn gave {len(array)} values of {name!r} for {rows} rows; one for each is wanted."
+            f"predict_fn returned {len(array)} values of {name!r} for {rows} rows; expected one for each."
         )
     return array
 
@@ -114,7 +114,7 @@ def _vector(what: str, values: object, rows: int) -> Floats:
         array = array[:, 0]
     if array.shape != (rows,):
         raise ParameterError(
-            f"{what} gave an array of shape {array.shape} for {rows} rows; one number for each row is wanted, "
+            f"{what} returned an array of shape {array.shape} for {rows} rows; expected one number for each row, "
             "for example model.predict_proba(x)[:, 1]."
         )
     return _floats(what, array)
@@ -125,8 +125,8 @@ def _floats(what: str, array: NDArray[np.generic]) -> Floats:
         return array.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise ParameterError(
-            f"{what} gave {array.dtype} values such as {array.flat[0]!r}; numbers are wanted. "
-            "Give label a function that makes them, or name classes=(…)."
+            f"{what} returned {array.dtype} values such as {array.flat[0]!r}; expected numbers. "
+            "Use a function as label that returns numbers, or set classes=(…)."
         ) from error
 
 

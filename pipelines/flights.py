@@ -1,7 +1,7 @@
 """New York flights: each morning, learn from the last days which flights will arrive more than 15 minutes late.
 
-Only what is known before departure is used: when and where, which carrier, how far. `spanwise run flights.py` needs
-to know where the data lies and where models go: `--param data=… --param serving=…`, or `[params.flights]` in
+The features are known before departure: time, place, carrier, distance. `spanwise run flights.py` needs the folders of
+the data and of the served models: `--param data=… --param serving=…`, or `[params.flights]` in
 `spanwise.toml`. With `SPANWISE_SERVICE=grpc://…` in the environment, its rows are prepared and handed out by the
 workers of that data service.
 """
@@ -69,11 +69,11 @@ class RowCount(Component):
         rows = sum((examples.rows or {}).values())
         (report.path / "rows.txt").write_text(f"{rows}\n")
         if rows < at_least:
-            raise NodeFailed(f"{examples.name} has {rows} rows, and {at_least} is the least a day should have.")
+            raise NodeFailed(f"{examples.name} has {rows} rows; a day needs at least {at_least}.")
 
 
 def preprocess(columns: Columns) -> dict[str, pl.Expr]:
-    """What a model may know of a flight before it departs, and whether it came late."""
+    """The features of a flight, known before departure, and the label: whether it arrived late."""
     return {
         "departure": bucketize(columns["sched_dep_time"], 12),
         "arrival": bucketize(columns["sched_arr_time"], 12),
@@ -86,7 +86,7 @@ def preprocess(columns: Columns) -> dict[str, pl.Expr]:
 
 
 def late(flights: pa.Table) -> NDArray[np.float64]:
-    """1 for flights that arrived more than 15 minutes late; NaN for those that never did."""
+    """1 for flights that arrived more than 15 minutes late; NaN for those that did not arrive."""
     import numpy as np
 
     delay = flights["arr_delay"].to_numpy().astype(float)
@@ -101,14 +101,14 @@ def matrix(features: pa.Table) -> NDArray[np.float64]:
 
 
 def arrived(rows: Dataset) -> Dataset:
-    """Those of which is known whether they came late."""
+    """The flights that arrived, and so have a label."""
     from spanwise.input import col
 
     return rows.filter(~col("late").is_null())
 
 
 def train(task: TrainerTask) -> None:
-    """Fits a logistic regression on the flights that arrived, and keeps the transform graph with it."""
+    """Fits a logistic regression on the flights that arrived, and stores the transform graph with it."""
     import joblib
     from sklearn.compose import make_column_transformer
     from sklearn.linear_model import LogisticRegression
@@ -130,7 +130,7 @@ def train(task: TrainerTask) -> None:
 
 
 def predict(model: Path, flights: pa.Table) -> NDArray[np.float64]:
-    """The chance of each flight to be late, from the raw columns, as a server would ask for it."""
+    """The probability of each flight to be late, from the raw columns, as a server calls it."""
     fitted, graph = _loaded(model)
     chances: NDArray[np.float64] = fitted.predict_proba(matrix(graph.apply(flights, outputs=[*NUMBERS, *CATEGORIES])))[
         :, 1

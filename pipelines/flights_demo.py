@@ -45,7 +45,7 @@ HEAD = f"{'span':<12}{'window':<24}{'rows':>6}{'AUC':>8}{'champion':>10}  {'bles
 
 @dataclass(frozen=True)
 class Morning:
-    """What one day's run did, as the demo tells it."""
+    """The run of one day, as a line of the demo."""
 
     day: date
     outcome: RunOutcome
@@ -78,7 +78,7 @@ def _auc(evaluation: Artifact, which: str) -> str:
 
 
 def prepare(folder: Path, days: int) -> None:
-    """Lays out the data, the pipeline file and the settings; what was there from an earlier demo is removed."""
+    """Lays out the data, the pipeline file and the settings; removes an earlier demo."""
     for old in ("data", "serving", ".spanwise"):
         shutil.rmtree(folder / old, ignore_errors=True)
     nycflights.lay_out(folder / "data", days=days)
@@ -87,8 +87,8 @@ def prepare(folder: Path, days: int) -> None:
 
 
 def mornings(folder: Path, days: int) -> Iterator[Morning]:
-    """Runs the pipeline once for each day, as a schedule would: each run is told its span."""
-    os.chdir(folder)  # paths are part of what a run is known by: these are the ones that a command typed there has
+    """Runs the pipeline once for each day, as a schedule would: with the span of that day."""
+    os.chdir(folder)  # paths are part of the cache key: these are the ones of commands run in that folder
     root = Path(".spanwise").absolute()
     pipeline = flights.flights("data", "serving", window=WINDOW)
     with Executor(pipeline) as executor:
@@ -107,9 +107,9 @@ def mornings(folder: Path, days: int) -> Iterator[Morning]:
 
 @contextlib.contextmanager
 def service(work_dir: Path) -> Iterator[list[str]]:
-    """A dispatcher and its workers as processes, ended with the context; their addresses, the dispatcher's first.
+    """Runs a dispatcher and its workers as processes; yields their addresses, the dispatcher's first.
 
-    Trainers that are started meanwhile find it by the environment.
+    Trainers find the service by an environment variable.
     """
     with contextlib.ExitStack() as started:
         dispatcher = started.enter_context(_server("dispatcher", "--port", "0", "--work-dir", str(work_dir)))
@@ -122,15 +122,15 @@ def service(work_dir: Path) -> Iterator[list[str]]:
 
 
 @contextlib.contextmanager
-def _server(*words: str) -> Iterator[str]:
-    command = [sys.executable, "-m", "spanwise", "service", *words]
+def _server(*arguments: str) -> Iterator[str]:
+    command = [sys.executable, "-m", "spanwise", "service", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            said = process.stdout.readline()
-            if " at " not in said:
-                raise ServiceError(f"`spanwise service {' '.join(words)}` did not start; what it said stands above.")
-            yield said.partition(" at ")[2].strip()
+            line = process.stdout.readline()
+            if " at " not in line:
+                raise ServiceError(f"`spanwise service {' '.join(arguments)}` did not start; see its output above.")
+            yield line.partition(" at ")[2].strip()
         finally:
             process.terminate()
 

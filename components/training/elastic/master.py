@@ -98,7 +98,7 @@ class Master(Serving):
             self.security,
             actions={
                 "get_task": (ask.GetTask, self._get_task),
-                "heartbeat": (ask.WorkerHeartbeat, self._heartbeat),
+                "heartbeat": (ask.JobHeartbeat, self._heartbeat),
                 "get_model": (ask.GetModel, self._get_model),
                 "report_gradient": (ask.ReportGradient, self._report_gradient),
                 "report_task": (ask.ReportTask, self._report_task),
@@ -217,7 +217,7 @@ class Master(Serving):
                     return {"lease": None, "is_over": self.is_over}, b""
             return {"lease": None, "is_over": True}, b""
 
-    def _heartbeat(self, request: ask.WorkerHeartbeat, _: bytes) -> Answer:
+    def _heartbeat(self, request: ask.JobHeartbeat, _: bytes) -> Answer:
         with self._changed:
             self.table.renew(request.worker, self._clock())
             return {"is_over": self.is_over}, b""

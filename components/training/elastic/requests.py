@@ -20,7 +20,7 @@ class GetTask(ServiceMessage):
     wait_s: Wait  #: how long the master may wait for a task before it answers
 
 
-class WorkerHeartbeat(ServiceMessage):
+class JobHeartbeat(ServiceMessage):
     worker: Name
 
 

@@ -194,8 +194,8 @@ def test_a_comparison_without_a_baseline_connected_is_refused_when_the_pipeline_
     [
         ({"label": "z"}, "no column 'z'"),
         ({"slices": ("carrier",)}, "no column 'carrier'"),
-        ({"label": "origin"}, "numbers are wanted"),
-        ({"predict_fn": lambda _, table: np.zeros((len(table), 2))}, "predict_fn gave an array of shape (6, 2)"),
+        ({"label": "origin"}, "expected numbers"),
+        ({"predict_fn": lambda _, table: np.zeros((len(table), 2))}, "predict_fn returned an array of shape (6, 2)"),
         ({"predict_fn": lambda _, table: np.full(len(table), 3.0)}, "log_loss needs probabilities"),
         ({"split": "test"}, "no split 'test'"),
         ({"predict_fn": lambda _, table: np.zeros(len(table) - 1)}, "shape (5,) for 6 rows"),
@@ -406,7 +406,7 @@ def test_classes_are_judged_by_their_own_metrics(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"classes": ("JFK",)}, "the label 'Łódź <b>' is none of the classes: 'JFK'"),
+        ({"classes": ("JFK",)}, "the label 'Łódź <b>' is not one of the classes: 'JFK'"),
         ({"classes": ("JFK", "Łódź <b>")}, "shape (420,) for 420 rows and 2 classes"),
     ],
 )
@@ -419,7 +419,7 @@ def test_on_a_runner_that_is_named_an_error_reads_the_same(tmp_path):
     """What a worker refuses is told without Beam around it."""
     error = evaluated(tmp_path, label="origin", beam_runner="FnApiRunner").error
 
-    assert "numbers are wanted" in error
+    assert "expected numbers" in error
     assert "Beam" not in error
 
 

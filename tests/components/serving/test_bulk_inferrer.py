@@ -142,7 +142,7 @@ def test_before_there_is_a_champion_nothing_is_predicted(tmp_path):
     [
         ({"columns": ("flight",)}, "no column 'flight'; they have: id, x"),
         ({"splits": ("test",)}, "no split 'test'"),
-        ({"predict_fn": serving.too_few}, "predict_fn gave 2 values of 'prediction' for 3 rows"),
+        ({"predict_fn": serving.too_few}, "predict_fn returned 2 values of 'prediction' for 3 rows"),
         ({"predict_fn": lambda _, table: {"id": table["x"]}, "columns": ("id",)}, "returns a column 'id'"),
         ({"predict_fn": lambda _, table: table["x" if len(table) > 1 else "id"]}, "as double for some rows"),
     ],
