@@ -160,7 +160,7 @@ def test_what_the_examples_have_not_is_refused_at_once(tmp_path, prepare, split,
 
 def test_prepare_must_give_a_dataset(tmp_path):
     """A function of rows in the place of one of datasets is told so."""
-    with pytest.raises(DatasetError, match="wants a Dataset back"):
+    with pytest.raises(DatasetError, match="must return a Dataset"):
         window(tmp_path, pa.table({"x": [1]})).dataset("train", prepare=lambda _rows: None)
 
 
@@ -257,7 +257,7 @@ def test_a_snapshot_is_not_served_for_examples_that_are_gone(trial):
     refused = trial.run(again, RunRequest(selection=again.select(first=["Trainer"])))["Trainer"]
 
     assert refused.state is State.FAILED
-    assert "are gone or damaged" in refused.error
+    assert "are missing or damaged" in refused.error
 
 
 def test_no_snapshot_is_made_of_damaged_examples(tmp_path):

@@ -116,7 +116,7 @@ def test_only_the_columns_are_read_that_are_needed(reading):
     """The graph is rewritten as that of any dataset."""
     made = build_task_graph(reading, lambda rows: rows.select("x").batch(8), 0)
 
-    assert made.rows.given.names == ["x"]
+    assert made.rows.row_schema.names == ["x"]
 
 
 @pytest.mark.parametrize(
