@@ -1,4 +1,4 @@
-"""One attempt to write a snapshot: it claims the folder, and commits or is given up."""
+"""One attempt to write a snapshot: it claims the folder, then commits or is abandoned."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ class PassThroughStream(Stream):
         self._encoding = encoding_of(op.spec)
         self._use = use
         self._origin = origin
-        self._skip = skip  # elements that were given before it was restored
+        self._skip = skip  # elements that were yielded before it was restored
 
     def __next__(self) -> Piece:
         while True:

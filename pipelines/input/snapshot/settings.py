@@ -1,4 +1,4 @@
-"""What a snapshot op is given, checked; and the datasets that its functions make of its splits."""
+"""The arguments of a snapshot op, checked; and the datasets that its functions make of its splits."""
 
 from __future__ import annotations
 
