@@ -1,8 +1,8 @@
 """The loop: reads the clock, looks at each pipeline for which there is something to do, and waits.
 
-What there is to do is decided elsewhere: `due` and `overrun` say what becomes of a tick, `attempt` what follows a run,
-`watched` acts on it. The loop keeps them going: it knows the pipeline files, the other schedulers and the signals, and
-whatever fails is told and tried again, so that neither one pipeline nor the metadata takes the others down.
+What to do is decided elsewhere: each `PipelineScheduler` observes, decides and acts. The loop keeps them going: it
+knows the pipeline files, the other schedulers and the signals. Whatever fails is alerted and retried, so that neither
+one pipeline nor the metadata store takes the others down.
 """
 
 from __future__ import annotations
