@@ -19,8 +19,8 @@ from benchmarks.figures import Figure, at_most, show
 from spanwise.orchestrator import Calendar, Examples, Execution, Run, State
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.backfill.inventory import inventory
-from spanwise.scheduler.backfill.plan import Wish, planned, took_s
+from spanwise.scheduler.backfill.inventory import take_inventory
+from spanwise.scheduler.backfill.plan import BackfillOptions, median_durations_s, plan_backfill
 
 PROJECT = Path(__file__).parents[1]
 SPANS, RUNS, PLANNED = 31, 10_000, 365
@@ -46,9 +46,11 @@ def _planning_s() -> float:
         pipeline = days(str(data), "serving")
         began = time.perf_counter()
         spans = range(FIRST, FIRST + PLANNED)
-        sources = inventory(pipeline, store, spans)
-        took = took_s(store.executions(run) for run, _ in zip(store.runs("days"), range(10), strict=False))
-        plan = planned(Wish(spans=(spans[0], spans[-1]), force=True), pipeline, Calendar.DAY, store, sources, took)
+        sources = take_inventory(pipeline, store, spans)
+        took = median_durations_s(store.executions(run) for run, _ in zip(store.runs("days"), range(10), strict=False))
+        plan = plan_backfill(
+            BackfillOptions(spans=(spans[0], spans[-1]), force=True), pipeline, Calendar.DAY, store, sources, took
+        )
         taken = time.perf_counter() - began
         assert len(plan.targets) == PLANNED
         store.close()

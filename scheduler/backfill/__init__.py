@@ -1,1 +1,1 @@
-"""Backfills: mending the past. What is to be run again, in which order, on which window; and doing it."""
+"""Backfills: which past spans to run again, in which order and with which windows; and running them."""

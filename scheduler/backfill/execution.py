@@ -1,4 +1,4 @@
-"""The work of a backfill: pause the schedule, wait for the running run, make the runs that are left, resume it."""
+"""Runs a backfill: pauses the schedule, waits for the running run, makes the remaining runs, resumes the schedule."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spanwise.orchestrator.run_request import Observer, RunOutcome, RunRequest
 from spanwise.orchestrator.runner import Controller
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts.recovery import record_recovery
-from spanwise.scheduler.backfill.record import TRAIN, Backfill, Stage, enter, runs
+from spanwise.scheduler.backfill.record import TRAIN, Backfill, BackfillStage, backfill_runs, set_stage
 from spanwise.scheduler.ledger.pauses import SchedulePause, current_pause, extend_pause, pause_schedule, resume_schedule
 from spanwise.scheduler.ledger.schedules import list_keys
 from spanwise.scheduler.ledger.ticks import list_missed
@@ -31,16 +31,16 @@ from spanwise.scheduler.run import stop
 from spanwise.scheduler.run.launch import ExecutionOptions, complete_request
 
 PAUSE_S = 600.0
-"""A schedule stays paused for so long after the process of its backfill has died."""
+"""How long a schedule stays paused after the process of its backfill has died."""
 
 RENEWED_S = 60.0
 POLL_S = 0.5
-_WHO = "backfill "  # so begins who has paused, when it was a backfill
+_WHO = "backfill "  # the prefix of the name of a backfill that has paused a schedule
 
 
 @dataclass(frozen=True, kw_only=True)
-class Happened:
-    """Something that happened in a backfill, for whoever shows its progress."""
+class BackfillEvent:
+    """A step of a backfill, for its progress."""
 
     what: Literal["paused", "waiting", "stopped", "began", "ran", "train-held-back", "resumed", "still-paused"]
     message: str = ""
@@ -48,15 +48,15 @@ class Happened:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
-    """What became of a backfill."""
+class BackfillResult:
+    """The result of a backfill."""
 
     backfill: Backfill
-    done: tuple[int, ...]  #: spans whose runs are complete, also by an earlier process
+    done: tuple[int, ...]  #: spans whose runs are complete, including those of an earlier process
     failed: tuple[int, ...]
     left: tuple[int, ...]  #: not reached
-    runs: Mapping[int | None, Run]  #: the newest of each span, and of the second part under `TRAIN`
-    interrupted: str = ""  #: by what
+    runs: Mapping[int | None, Run]  #: the newest of each span, and of the training part under `TRAIN`
+    interrupted: str = ""  #: by which signal or command
     paused: str = ""  #: why the schedule is still paused; empty when it is not
 
     @property
@@ -66,128 +66,136 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Means:
-    """What a backfill is carried out with, and how."""
+class BackfillContext:
+    """What a backfill works with."""
 
     executor: Executor
     store: Store
     settings: Settings
-    effort: ExecutionOptions
-    kill: bool = False  #: end the run that goes on, instead of waiting for it
-    fail_fast: bool = False  #: after a failed span, begin no other
+    execution: ExecutionOptions
+    kill: bool = False  #: stop the running run instead of waiting for it
+    fail_fast: bool = False  #: start no other span after one has failed
     observe: Observer = lambda _event: None
-    tell: Callable[[Happened], None] = lambda _happened: None
+    notify: Callable[[BackfillEvent], None] = lambda _event: None
 
 
-class Asked:
-    """Whether somebody has asked to end, such as by Ctrl-C."""
+class StopSignal:
+    """Whether a signal to stop has arrived, such as Ctrl-C."""
 
     def __init__(self) -> None:
-        self.by = ""  #: who: the first signal that came
+        self.name = ""  #: of the first signal
 
     def sleep(self, seconds: float) -> None:
-        """Sleeps, and is woken by nobody but who asks to end.
+        """Sleeps until the time is over or a signal arrives.
 
         Raises:
-            KeyboardInterrupt: somebody has asked.
+            KeyboardInterrupt: a signal has arrived.
         """
         deadline = time.monotonic() + seconds
-        while not self.by and (left := deadline - time.monotonic()) > 0:
+        while not self.name and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, 0.1))
-        if self.by:
-            raise KeyboardInterrupt(self.by)
+        if self.name:
+            raise KeyboardInterrupt(self.name)
 
 
 @contextlib.contextmanager
-def asked() -> Iterator[Asked]:
-    """Notes signals to end instead of obeying them, so that whatever goes on is left as it should be."""
-    noted = Asked()
+def catch_stop_signals() -> Iterator[StopSignal]:
+    """Records signals to stop instead of obeying them, so that the backfill can clean up."""
+    caught = StopSignal()
 
     def note(number: signal.Signals) -> None:
-        noted.by = noted.by or number.name
+        caught.name = caught.name or number.name
 
     with process.asked_to_end(note):
-        yield noted
+        yield caught
 
 
-def carry_out(backfill: Backfill, loaded: Loaded, means: Means, asked: Asked) -> Result:
-    """Makes the runs of a backfill that are not complete yet, and notes what became of it.
+def run_backfill(
+    backfill: Backfill, loaded: Loaded, context: BackfillContext, stop_signal: StopSignal
+) -> BackfillResult:
+    """Makes the runs of a backfill that are not complete yet, and records its stage.
 
-    Whoever asks to end has the run that goes on stopped, and no other begins; what is done is kept, and the schedule
-    is resumed on every way out. Ticks that a run makes good are noted as recovered.
+    A stop signal stops the running run, and no other begins; completed runs are kept, and the schedule is always
+    resumed. Missed ticks whose spans were run are recorded as recovered.
     """
     interrupted = ""
-    with _Pause(backfill, means) as pause:
+    with _PausedSchedule(backfill, context) as pause:
         try:
-            with _controller(backfill, loaded, means, asked) as controller:
+            with _controller(backfill, loaded, context, stop_signal) as controller:
                 pause.take()
-                work = _Work(controller, backfill, loaded, means)
-                work.go()
-                interrupted = controller.stop_signal or ("`spanwise stop`" if work.stopped else "")
+                runner = _BackfillRunner(controller, backfill, loaded, context)
+                runner.run()
+                interrupted = controller.stop_signal or ("`spanwise stop`" if runner.stopped else "")
         except KeyboardInterrupt as by:
             interrupted = str(by)
-    result = standing(backfill, means.store)
-    stage = Stage.COMPLETE if result.complete else Stage.INTERRUPTED if interrupted else Stage.FAILED
+    result = backfill_status(backfill, context.store)
+    stage = (
+        BackfillStage.COMPLETE
+        if result.complete
+        else BackfillStage.INTERRUPTED
+        if interrupted
+        else BackfillStage.FAILED
+    )
     return replace(
         result,
-        backfill=enter(means.store, backfill, stage),
+        backfill=set_stage(context.store, backfill, stage),
         interrupted="" if result.complete else interrupted,
         paused=pause.why,
     )
 
 
-def standing(backfill: Backfill, store: Store) -> Result:
-    """What has become of a backfill so far, as its runs are recorded."""
-    made = runs(store, backfill)
+def backfill_status(backfill: Backfill, store: Store) -> BackfillResult:
+    """The result of a backfill so far, from the records of its runs."""
+    made = backfill_runs(store, backfill)
     done = tuple(s for s in backfill.spans if _complete(made.get(s)))
     failed = tuple(s for s in backfill.spans if s in made and made[s].state is State.FAILED)
     left = tuple(s for s in backfill.spans if s not in (*done, *failed))
-    return Result(backfill=backfill, done=done, failed=failed, left=left, runs=made)
+    return BackfillResult(backfill=backfill, done=done, failed=failed, left=left, runs=made)
 
 
-class _Work:
-    def __init__(self, controller: Controller, backfill: Backfill, loaded: Loaded, means: Means) -> None:
-        self.stopped = False  #: a run was stopped from outside, and so all of it is
+class _BackfillRunner:
+    def __init__(self, controller: Controller, backfill: Backfill, loaded: Loaded, context: BackfillContext) -> None:
+        self.stopped = False  #: a run was stopped from outside, which stops the backfill
         self._controller = controller
         self._backfill = backfill
         self._loaded = loaded
-        self._means = means
+        self._context = context
         self._failed = False
-        lines = list_keys(means.store, backfill.pipeline)
-        missed = [entry.tick.span for line in lines for entry in list_missed(means.store, line)]
+        lines = list_keys(context.store, backfill.pipeline)
+        missed = [entry.tick.span for line in lines for entry in list_missed(context.store, line)]
         self._missed = {span for span in missed if span is not None}
 
-    def go(self) -> None:
+    def run(self) -> None:
         backfill = self._backfill
-        done = {span: run for span, run in runs(self._means.store, backfill).items() if _complete(run)}
+        done = {span: run for span, run in backfill_runs(self._context.store, backfill).items() if _complete(run)}
         for run in done.values():
-            self._make_good(run)  # its process may have been killed before it could
+            self._record_recovery(run)  # its process may have died before it could
         todo = [span for span in backfill.spans if span not in done]
-        for outcome in self._controller.run_all(self._each(todo), parallel=backfill.parallel):
-            self._note(outcome)
-        if not backfill.train or (TRAIN in done and not todo) or self._asked:
+        for outcome in self._controller.run_all(self._requests(todo), parallel=backfill.parallel):
+            self._report(outcome)
+        if not backfill.train or (TRAIN in done and not todo) or self._is_stopping:
             return
         if self._failed:
-            self._means.tell(Happened(what="train-held-back"))
+            self._context.notify(BackfillEvent(what="train-held-back"))
             return
-        self._note(self._controller.run(self._request(None, train=True)))
+        self._report(self._controller.run(self._request(None, train=True)))
 
-    def _note(self, outcome: RunOutcome) -> None:
-        self._means.tell(Happened(what="ran", outcome=outcome))
+    def _report(self, outcome: RunOutcome) -> None:
+        self._context.notify(BackfillEvent(what="ran", outcome=outcome))
         if outcome.succeeded:
-            self._make_good(outcome.run)
+            self._record_recovery(outcome.run)
         elif outcome.run.state is State.CANCELED:
             self.stopped = True
         else:
             self._failed = True
 
     @property
-    def _asked(self) -> bool:
+    def _is_stopping(self) -> bool:
         return bool(self._controller.stop_signal or self.stopped)
 
-    def _each(self, spans: Sequence[int]) -> Iterator[RunRequest]:
+    def _requests(self, spans: Sequence[int]) -> Iterator[RunRequest]:
         for span in spans:
-            if self._asked or (self._failed and self._means.fail_fast):
+            if self._is_stopping or (self._failed and self._context.fail_fast):
                 return
             yield self._request(span, train=False)
 
@@ -199,23 +207,23 @@ class _Work:
             cause=backfill.cause,
             span=span,
             from_scratch=backfill.from_scratch,
-            # Side by side, each sees the past as it was before the first of them: none can read what another makes.
+            # Parallel runs see the history as of the start, so none can read what another publishes.
             as_of=backfill.began if backfill.parallel > 1 and not train else None,
             base=self._newest_ingested() if train else None,
             typed=backfill.typed,
         )
-        return complete_request(request, self._loaded, self._means.settings, self._means.effort)
+        return complete_request(request, self._loaded, self._context.settings, self._context.execution)
 
     def _newest_ingested(self) -> int:
-        made = runs(self._means.store, self._backfill)
+        made = backfill_runs(self._context.store, self._backfill)
         return made[max(self._backfill.spans)].number
 
-    def _make_good(self, run: Run) -> None:
-        """Notes which ticks a complete run has made good: one of the first part alone, none."""
+    def _record_recovery(self, run: Run) -> None:
+        """Records the missed ticks that a complete run recovers; a run of the ingesting part alone recovers none."""
         if self._backfill.train and run.span is not None:
             return
-        made_good = self._backfill.spans if run.span is None else (run.span,)
-        record_recovery(self._means.store, run, self._missed.intersection(made_good), self._means.settings.root)
+        recovered = self._backfill.spans if run.span is None else (run.span,)
+        record_recovery(self._context.store, run, self._missed.intersection(recovered), self._context.settings.root)
 
 
 def _selection(pipeline: Pipeline, backfill: Backfill, *, train: bool) -> Selection | None:
@@ -230,69 +238,71 @@ def _complete(run: Run | None) -> bool:
     return run is not None and run.state is State.COMPLETE
 
 
-# --- having the pipeline to itself
+# --- exclusive access to the pipeline
 
 
 @contextlib.contextmanager
-def _controller(backfill: Backfill, loaded: Loaded, means: Means, asked: Asked) -> Iterator[Controller]:
-    """The pipeline's lease, once the run that goes on has ended; with `kill`, it is ended.
+def _controller(
+    backfill: Backfill, loaded: Loaded, context: BackfillContext, stop_signal: StopSignal
+) -> Iterator[Controller]:
+    """Acquires the pipeline's lease once the running run has ended; with `kill`, stops that run.
 
     Raises:
-        KeyboardInterrupt: somebody has asked to end before it could be had.
+        KeyboardInterrupt: a signal to stop arrived first.
     """
     controller = Controller(
         loaded.pipeline,
-        executor=means.executor,
-        store=means.store,
-        root=means.settings.root,
-        observe=means.observe,
-        clock=Clock(sleep=asked.sleep),
+        executor=context.executor,
+        store=context.store,
+        root=context.settings.root,
+        observe=context.observe,
+        clock=Clock(sleep=stop_signal.sleep),
         purpose=f"backfill {backfill.number}",
     )
-    said = ""
+    reported = ""
     while True:
-        asked.sleep(0)
+        stop_signal.sleep(0)
         try:
             controller.__enter__()
         except Held as held:
-            if str(held) != said:
-                said = str(held)
-                means.tell(Happened(what="waiting", message=said.partition(", so nothing")[0]))
-            if means.kill:
-                _end(backfill.pipeline, means)
-            asked.sleep(POLL_S)
+            if str(held) != reported:
+                reported = str(held)
+                context.notify(BackfillEvent(what="waiting", message=reported.partition(", so nothing")[0]))
+            if context.kill:
+                _stop_running(backfill.pipeline, context)
+            stop_signal.sleep(POLL_S)
             continue
         break
     with contextlib.ExitStack() as stack:
         stack.push(controller.__exit__)
-        asked.sleep(0)  # from here on, the controller takes the signals
-        means.tell(Happened(what="began"))
+        stop_signal.sleep(0)  # from here on, the controller handles the signals
+        context.notify(BackfillEvent(what="began"))
         yield controller
 
 
-def _end(pipeline: str, means: Means) -> None:
-    """Ends the run that holds the pipeline."""
-    holder = lease.current(means.store, pipeline)
-    newest = next(iter(means.store.runs(pipeline)), None)
+def _stop_running(pipeline: str, context: BackfillContext) -> None:
+    """Stops the run that holds the pipeline."""
+    holder = lease.current(context.store, pipeline)
+    newest = next(iter(context.store.runs(pipeline)), None)
     if holder is None or newest is None or newest.token != holder.token:
-        return  # it has just begun, or has just ended
-    stopped = stop.stop(means.store, newest, means.settings.root, grace_s=means.settings.grace_s)
+        return  # it is just beginning or ending
+    stopped = stop.stop(context.store, newest, context.settings.root, grace_s=context.settings.grace_s)
     if stopped.how != "already ended":
-        means.tell(Happened(what="stopped", message=str(stopped)))
+        context.notify(BackfillEvent(what="stopped", message=str(stopped)))
 
 
-class _Pause:
-    """Keeps the schedule of a pipeline paused, unless somebody has paused it already.
+class _PausedSchedule:
+    """Keeps the schedule of a pipeline paused, unless somebody else has already paused it.
 
-    It ends by itself a while after this process has died.
+    The pause expires some time after this process has died.
     """
 
-    def __init__(self, backfill: Backfill, means: Means) -> None:
+    def __init__(self, backfill: Backfill, context: BackfillContext) -> None:
         self.why = ""  #: afterwards: why the schedule is still paused; empty when it is not
         self._who = backfill.cause
         self._pipeline = backfill.pipeline
-        self._store = means.store
-        self._tell = means.tell
+        self._store = context.store
+        self._notify = context.notify
         self._mine: SchedulePause | None = None
         self._ended = threading.Event()
         self._renewing = threading.Thread(target=self._renew, name="pause", daemon=True)
@@ -310,27 +320,27 @@ class _Pause:
             held = self._held()
             if held is not None and self._mine is not None and held.number == self._mine.number:
                 resume_schedule(self._store, self._pipeline, who=self._who, now=_now())
-                self._tell(Happened(what="resumed"))
+                self._notify(BackfillEvent(what="resumed"))
             elif held is not None and held.who.startswith(_WHO):
-                self._tell(Happened(what="still-paused", message=f"{held.who} has not ended"))
+                self._notify(BackfillEvent(what="still-paused", message=f"{held.who} has not ended"))
             elif held is not None:
                 self.why = f"{held.who} paused it: {held.why}"
         except StoreError as error:
-            self.why = f"it could not be resumed ({error}); it is by itself within {PAUSE_S / 60:g} minutes"
-        if self.why and kind is not None:  # nobody will ask
-            self._tell(Happened(what="still-paused", message=self.why))
+            self.why = f"it could not be resumed ({error}); the pause expires within {PAUSE_S / 60:g} minutes"
+        if self.why and kind is not None:  # the result will not be printed
+            self._notify(BackfillEvent(what="still-paused", message=self.why))
 
     def take(self) -> None:
-        """Pauses the schedule, also where another backfill has: whoever has the lease knows that it has ended."""
+        """Pauses the schedule, also when another backfill has: whoever holds the lease knows that the other ended."""
         held = self._held()
         by_backfill = held is not None and held.who.startswith(_WHO)
         ours = held is not None and self._mine is not None and held.number == self._mine.number
         if ours or not (held is None or by_backfill) or not list_keys(self._store, self._pipeline):
             return
-        why, now = "its runs would come between those of the backfill", _now()
+        why, now = "its runs would interfere with the backfill", _now()
         until = now + timedelta(seconds=PAUSE_S)
         self._mine = pause_schedule(self._store, self._pipeline, who=self._who, why=why, now=now, until=until)
-        self._tell(Happened(what="paused"))
+        self._notify(BackfillEvent(what="paused"))
 
     def _held(self) -> SchedulePause | None:
         return current_pause(self._store, self._pipeline, _now())
@@ -339,7 +349,7 @@ class _Pause:
         while not self._ended.wait(RENEWED_S):
             if self._mine is None:
                 continue
-            with contextlib.suppress(StoreError):  # the next time, or it ends and is said to have ended
+            with contextlib.suppress(StoreError):  # try again next time; otherwise the pause expires
                 extend_pause(self._store, self._pipeline, self._mine, until=_now() + timedelta(seconds=PAUSE_S))
 
 

@@ -1,4 +1,4 @@
-"""How backfills are told: the plan before, the progress meanwhile, the result and what to type next. Pure but `Bar`."""
+"""Plans, progress and results of backfills as text and as documents."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TextIO
 from spanwise.orchestrator.calendar import Calendar, Version, format_versions
 from spanwise.orchestrator.run import State, as_typed
 from spanwise.orchestrator.run_request import Event, RunOutcome
-from spanwise.scheduler.backfill.execution import Happened, Result
-from spanwise.scheduler.backfill.inventory import listed
-from spanwise.scheduler.backfill.plan import Plan, Window
+from spanwise.scheduler.backfill.execution import BackfillEvent, BackfillResult
+from spanwise.scheduler.backfill.plan import BackfillPlan, ExpectedWindow
 from spanwise.scheduler.backfill.record import TRAIN, Backfill
 from spanwise.scheduler.formatting import (
     Document,
     format_duration,
+    format_spans,
     format_table,
     run_calendar,
     span_document,
@@ -29,7 +29,7 @@ from spanwise.scheduler.schedule.outcome import TickOutcome
 _ABNORMAL = {outcome.value for outcome in TickOutcome if outcome.abnormal}
 
 
-def planned(plan: Plan) -> str:
+def format_plan(plan: BackfillPlan) -> str:
     """A plan as text."""
     calendar = plan.calendar
     lines = [_headline(plan)]
@@ -43,48 +43,50 @@ def planned(plan: Plan) -> str:
             )
             for t in plan.targets
         ]
-        headers = ("SPAN", "VERSION", "INSTEAD OF", "" if plan.train else "LEARNS FROM")
+        headers = ("SPAN", "VERSION", "REPLACES", "" if plan.train else "LEARNS FROM")
         lines += [f"  {line}" for line in format_table(headers, rows).splitlines()]
     if plan.train and plan.targets:
-        lines.append(f"Once for each span: {', '.join(plan.ingest)}" + _side_by_side(plan))
-        lines.append(f"Once, at the end: {', '.join(plan.train)}")
+        lines.append(f"For each span: {', '.join(plan.ingest)}" + _format_parallel(plan))
+        lines.append(f"Once at the end: {', '.join(plan.train)}")
         lines += [f"  {w.node}: {_window(w, calendar)}" for w in plan.windows]
     if plan.targets:
-        lines.append("Models warm-start." if plan.warm_start else "Models learn from scratch.")
+        lines.append("Models are warm-started." if plan.warm_start else "Models train from scratch.")
     if plan.outside:
-        lines.append(f"Left out, since no window reads them: {listed(plan.outside, calendar)}  (--force runs them)")
+        lines.append(
+            f"Skipped because no window reads them: {format_spans(plan.outside, calendar)}  (--force runs them)"
+        )
     if plan.absent:
-        lines.append(f"Left out, since they have no input: {listed(plan.absent, calendar)}")
+        lines.append(f"Skipped because they have no input: {format_spans(plan.absent, calendar)}")
     if plan.estimate_s is not None and plan.targets:
-        lines.append(f"It takes about {format_duration(plan.estimate_s)}, going by the last runs.")
+        lines.append(f"Estimated duration: {format_duration(plan.estimate_s)}, based on recent runs.")
     return "\n".join(lines)
 
 
-def _headline(plan: Plan) -> str:
+def _headline(plan: BackfillPlan) -> str:
     count = len(plan.targets)
     if not count:
-        return f"Nothing of {plan.pipeline} is to be backfilled."
+        return f"{plan.pipeline} needs no backfill."
     spans = f"{count} {'span' if count == 1 else 'spans'}"
     how = "then one model" if plan.train else "a full run" if count == 1 else "a full run each"
     return f"Backfill of {plan.pipeline}: {spans}, {how}."
 
 
-def _side_by_side(plan: Plan) -> str:
-    return f"  ({plan.parallel} spans side by side)" if plan.parallel > 1 else ""
+def _format_parallel(plan: BackfillPlan) -> str:
+    return f"  ({plan.parallel} spans in parallel)" if plan.parallel > 1 else ""
 
 
 def _versions(versions: Iterable[Version]) -> str:
     return ", ".join(dict.fromkeys("-" if v is None else f"v{v}" for v in versions))
 
 
-def _window(window: Window, calendar: Calendar) -> str:
+def _window(window: ExpectedWindow, calendar: Calendar) -> str:
     text = format_versions(window.spans, calendar) or "nothing"
     if window.absent:
-        text += f"; missing {listed(window.absent, calendar)}"
+        text += f"; missing {format_spans(window.absent, calendar)}"
     return f"{text}; a run would fail there" if window.refusal else text
 
 
-def plan_document(plan: Plan) -> Document:
+def plan_document(plan: BackfillPlan) -> Document:
     """A plan for programs."""
     calendar = plan.calendar
     return {
@@ -109,7 +111,7 @@ def plan_document(plan: Plan) -> Document:
     }
 
 
-def _window_document(window: Window, calendar: Calendar) -> Document:
+def _window_document(window: ExpectedWindow, calendar: Calendar) -> Document:
     return {
         "node": window.node,
         "spans": [{**span_document(s, calendar), "version": v} for s, v in window.spans],
@@ -121,22 +123,22 @@ def _window_document(window: Window, calendar: Calendar) -> Document:
 # --- the progress
 
 
-def happened(event: Happened, backfill: Backfill) -> str:
-    """One line for something that happened; a few for a run that failed."""
+def format_event(event: BackfillEvent, backfill: Backfill) -> str:
+    """An event as a line; a failed run as several."""
     if event.outcome is not None:
-        return _ran(event.outcome)
+        return _format_run(event.outcome)
     return {
         "paused": f"The schedule of {backfill.pipeline} is paused.",
-        "resumed": f"The schedule of {backfill.pipeline} goes on.",
+        "resumed": f"The schedule of {backfill.pipeline} is resumed.",
         "waiting": f"Waiting: {event.message}.",
         "stopped": event.message,
-        "began": f"Backfill {backfill.name} has begun.",
-        "train-held-back": "No model was trained: a span that it was to learn from has failed.",
+        "began": f"Backfill {backfill.name} started.",
+        "train-held-back": "No model was trained because a span that it needs has failed.",
         "still-paused": f"The schedule of {backfill.pipeline} is still paused: {event.message}.",
     }[event.what]
 
 
-def _ran(outcome: RunOutcome) -> str:
+def _format_run(outcome: RunOutcome) -> str:
     lines = [records.summarize_run(outcome.run, outcome.executions, outcome.skipped)]
     for node in outcome.failed:
         first = strip_control(outcome.executions[node].error or "").strip().partition("\n")[0]
@@ -145,19 +147,19 @@ def _ran(outcome: RunOutcome) -> str:
 
 
 @contextlib.contextmanager
-def bar(
+def show_progress(
     backfill: Backfill, done: int, out: TextIO, *, live: bool
-) -> Iterator[tuple[Callable[[Event], None], Callable[[Happened], None]]]:
-    """What shows the progress: an observer of the runs and one of the backfill. A bar with `live`, else lines."""
+) -> Iterator[tuple[Callable[[Event], None], Callable[[BackfillEvent], None]]]:
+    """Yields an observer of the runs and one of the backfill. They draw a progress bar with `live`, else lines."""
     if not live:
 
-        def tell(event: Happened) -> None:
-            if text := happened(event, backfill):
-                with contextlib.suppress(OSError):  # the reader has gone; the records have it all
+        def notify(event: BackfillEvent) -> None:
+            if text := format_event(event, backfill):
+                with contextlib.suppress(OSError):  # the reader is gone; the records are complete
                     out.write(text + "\n")
                     out.flush()
 
-        yield (lambda _event: None), tell
+        yield (lambda _event: None), notify
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -173,34 +175,34 @@ def bar(
                 span = "training" if event.run.span is None else calendar.label(event.run.span)
                 progress.update(task, description=f"{span}: {event.node}")
 
-        def tell_live(event: Happened) -> None:
+        def notify_live(event: BackfillEvent) -> None:
             nonlocal failed
-            if text := happened(event, backfill):
+            if text := format_event(event, backfill):
                 with contextlib.suppress(OSError):
                     progress.console.print(text, markup=False, highlight=False)
             if event.outcome is not None:
                 failed += not event.outcome.succeeded
                 progress.update(task, advance=1, failed=f"{failed} failed" if failed else "")
 
-        yield observe, tell_live
+        yield observe, notify_live
 
 
 # --- the result
 
 
 @dataclass(frozen=True, kw_only=True)
-class Passed:
-    """A tick that came while a backfill went on."""
+class PassedTick:
+    """A tick that was due while a backfill ran."""
 
     tick: str  #: its name
     outcome: str
 
 
-def told(result: Result, passed: Sequence[Passed], elsewhere: Sequence[str] = ()) -> str:
-    """What became of a backfill, and the command that goes on with what is left."""
+def format_result(result: BackfillResult, passed: Sequence[PassedTick], elsewhere: Sequence[str] = ()) -> str:
+    """The result of a backfill, and the command that continues it."""
     backfill = result.backfill
     calendar = Calendar.from_name(backfill.calendar)
-    lines = [_counted(result)]
+    lines = [_summarize(result)]
     for span in result.failed:
         run = result.runs[span]
         lines.append(f"  {calendar.label(span)}: {run.error or 'failed'}  (spanwise show {run.name})")
@@ -208,36 +210,36 @@ def told(result: Result, passed: Sequence[Passed], elsewhere: Sequence[str] = ()
     if trained is not None and trained.state is not State.COMPLETE:
         lines.append(f"  the model: {trained.error or trained.state.value}  (spanwise show {trained.name})")
     if passed:
-        lines.append(f"Ticks that passed meanwhile: {', '.join(f'{p.tick} ({p.outcome})' for p in passed)}")
+        lines.append(f"Ticks that were due in the meantime: {', '.join(f'{p.tick} ({p.outcome})' for p in passed)}")
         if any(p.outcome in _ABNORMAL for p in passed):
-            lines.append(f"Make them good:  {_words('backfill', backfill.source, '--missed', elsewhere=elsewhere)}")
+            lines.append(f"Backfill them:  {_command('backfill', backfill.source, '--missed', elsewhere=elsewhere)}")
     if result.paused:
-        resume = _words("schedule", "resume", backfill.pipeline, elsewhere=elsewhere)
+        resume = _command("schedule", "resume", backfill.pipeline, elsewhere=elsewhere)
         lines.append(f"The schedule of {backfill.pipeline} is still paused: {result.paused}. Resume it:  {resume}")
     if not result.complete:
-        command = again(backfill, elsewhere)
-        lines.append(f"{'Go on' if result.interrupted else 'Try again'} with what is left:  {command}")
+        command = resume_command(backfill, elsewhere)
+        lines.append(f"{'Resume' if result.interrupted else 'Retry'} it:  {command}")
     return "\n".join(lines)
 
 
-def again(backfill: Backfill, elsewhere: Sequence[str] = ()) -> str:
-    """The command that goes on with a backfill."""
-    return _words("backfill", "--resume", backfill.name, elsewhere=elsewhere)
+def resume_command(backfill: Backfill, elsewhere: Sequence[str] = ()) -> str:
+    """The command that continues a backfill."""
+    return _command("backfill", "--resume", backfill.name, elsewhere=elsewhere)
 
 
-def stands(result: Result) -> str:
-    """What going on with a backfill would do."""
+def format_remaining(result: BackfillResult) -> str:
+    """What resuming a backfill would do."""
     backfill = result.backfill
     calendar = Calendar.from_name(backfill.calendar)
-    lines = [_counted(result)]
+    lines = [_summarize(result)]
     if todo := [s for s in backfill.spans if s not in result.done]:
-        lines.append(f"To be run{' up to the model' if backfill.train else ''}: {listed(todo, calendar)}")
+        lines.append(f"To run{' before training' if backfill.train else ''}: {format_spans(todo, calendar)}")
     if backfill.train and not result.complete:
-        lines.append(f"Once, at the end: {', '.join(backfill.train)}")
+        lines.append(f"Once at the end: {', '.join(backfill.train)}")
     return "\n".join(lines)
 
 
-def _counted(result: Result) -> str:
+def _summarize(result: BackfillResult) -> str:
     backfill = result.backfill
     parts = [f"{len(result.done)} of {len(backfill.spans)} spans done"]
     if result.failed:
@@ -251,11 +253,11 @@ def _counted(result: Result) -> str:
     return f"Backfill {backfill.name}: {verdict}; {', '.join(parts)}."
 
 
-def _words(*words: str, elsewhere: Sequence[str]) -> str:
-    return shlex.join(["spanwise", *(as_typed(w) if w.startswith("/") else w for w in words), *elsewhere])
+def _command(*arguments: str, elsewhere: Sequence[str]) -> str:
+    return shlex.join(["spanwise", *(as_typed(w) if w.startswith("/") else w for w in arguments), *elsewhere])
 
 
-def result_document(result: Result, passed: Sequence[Passed] = ()) -> Document:
+def result_document(result: BackfillResult, passed: Sequence[PassedTick] = ()) -> Document:
     """The result for programs."""
     backfill = result.backfill
     calendar = Calendar.from_name(backfill.calendar)

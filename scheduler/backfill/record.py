@@ -1,4 +1,4 @@
-"""Backfills as they are recorded: what was planned, and, read off the runs it has made, what is done of it."""
+"""Records of backfills: what was planned, and which of its runs exist."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from enum import Enum
 
 from spanwise.orchestrator.artifact import Value
 from spanwise.orchestrator.errors import NotRecorded, StoreError
+from spanwise.orchestrator.record import from_plain, to_plain
 from spanwise.orchestrator.run import Run, Trigger
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, last
 
 
-class Stage(Enum):
-    """Where a backfill stands. One that is going and whose process is gone was interrupted as well."""
+class BackfillStage(Enum):
+    """The state of a backfill. A backfill whose process died while `GOING` was interrupted, too."""
 
     GOING = "going"
     INTERRUPTED = "interrupted"
-    FAILED = "failed"  #: at its end; some of it is left
+    FAILED = "failed"  #: it has ended, and some of it is left
     COMPLETE = "complete"
 
 
@@ -31,17 +32,17 @@ class Backfill:
     source: str  #: the file its pipeline was loaded from, `/path/file.py:name`
     typed: tuple[str, ...]  #: arguments of the pipeline function, `name=value`
     calendar: str
-    spans: tuple[int, ...]  #: what is run again, in this order
+    spans: tuple[int, ...]  #: what to run again, in this order
     train: tuple[str, ...]  #: the nodes that run once, at the end; empty when each span has a full run
     parallel: int
     from_scratch: bool
     began: datetime
-    after_run: int  #: the newest run there was; its own have higher numbers
-    stage: Stage = Stage.GOING
+    after_run: int  #: the newest earlier run; its own runs have higher numbers
+    stage: BackfillStage = BackfillStage.GOING
 
     @property
     def name(self) -> str:
-        """`pipeline/number`, as it is typed and shown; and the cause of its runs, with `backfill ` before it."""
+        """`pipeline/number`; the cause of its runs is this name after `backfill `."""
         return f"{self.pipeline}/{self.number}"
 
     @property
@@ -50,11 +51,11 @@ class Backfill:
 
 
 TRAIN = None
-"""In place of a span: the run of the second part."""
+"""Used in place of a span: the run of the training part."""
 
 
-def record(store: Store, backfill: Backfill) -> Backfill:
-    """Records a backfill that begins, and gives it the next number of its pipeline."""
+def record_backfill(store: Store, backfill: Backfill) -> Backfill:
+    """Records a new backfill, with the next number of its pipeline."""
     while True:
         numbered = replace(backfill, number=_newest(store, backfill.pipeline) + 1)
         try:
@@ -64,15 +65,15 @@ def record(store: Store, backfill: Backfill) -> Backfill:
         return numbered
 
 
-def enter(store: Store, backfill: Backfill, stage: Stage) -> Backfill:
-    """Notes where it stands now."""
-    entered = replace(backfill, stage=stage)
-    store.amend(_claim(entered))
-    return entered
+def set_stage(store: Store, backfill: Backfill, stage: BackfillStage) -> Backfill:
+    """Records the stage of a backfill."""
+    changed = replace(backfill, stage=stage)
+    store.amend(_claim(changed))
+    return changed
 
 
-def find(store: Store, reference: str) -> Backfill:
-    """The backfill that was typed: `flights/3`, or `flights` for its newest.
+def find_backfill(store: Store, reference: str) -> Backfill:
+    """The backfill that a reference names: `flights/3`, or `flights` for its newest.
 
     Raises:
         NotRecorded: there is none.
@@ -83,13 +84,13 @@ def find(store: Store, reference: str) -> Backfill:
     claim = store.claimed("backfill", f"{pipeline}#{number}")
     if claim is None:
         newest = _newest(store, pipeline)
-        there = f"its backfills are 1 to {newest}" if newest else f"{pipeline!r} was never backfilled here"
-        raise NotRecorded(f"There is no backfill {reference}; {there}.")
+        known = f"its backfills are 1 to {newest}" if newest else f"{pipeline!r} was never backfilled here"
+        raise NotRecorded(f"There is no backfill {reference}; {known}.")
     return _read(pipeline, int(number), claim.facts)
 
 
-def runs(store: Store, backfill: Backfill) -> dict[int | None, Run]:
-    """The newest run of each span, and of the second part under `TRAIN`, that the backfill has made."""
+def backfill_runs(store: Store, backfill: Backfill) -> dict[int | None, Run]:
+    """The newest run of the backfill for each span, and of the training part under `TRAIN`."""
     found: dict[int | None, Run] = {}
     for run in store.runs(backfill.pipeline):
         if run.number <= backfill.after_run:
@@ -104,40 +105,12 @@ def _newest(store: Store, pipeline: str) -> int:
 
 
 def _claim(backfill: Backfill) -> Claim:
-    facts: dict[str, Value] = {
-        "source": backfill.source,
-        "typed": list(backfill.typed),
-        "calendar": backfill.calendar,
-        "spans": list(backfill.spans),
-        "train": list(backfill.train),
-        "parallel": backfill.parallel,
-        "from_scratch": backfill.from_scratch,
-        "began": backfill.began.isoformat(),
-        "after_run": backfill.after_run,
-        "stage": backfill.stage.value,
-    }
+    facts = to_plain(backfill, without=("pipeline", "number"))
     return Claim("backfill", f"{backfill.pipeline}#{backfill.number}", facts)
 
 
 def _read(pipeline: str, number: int, facts: Mapping[str, Value]) -> Backfill:
-    match dict(facts):
-        case {
-            "source": str(source), "typed": list(typed), "calendar": str(calendar), "spans": list(spans),
-            "train": list(train), "parallel": int(parallel), "from_scratch": bool(from_scratch), "began": str(began),
-            "after_run": int(after_run), "stage": str(stage),
-        }:  # fmt: skip
-            return Backfill(
-                pipeline=pipeline,
-                number=number,
-                source=source,
-                typed=tuple(map(str, typed)),
-                calendar=calendar,
-                spans=tuple(s for s in spans if isinstance(s, int)),
-                train=tuple(map(str, train)),
-                parallel=parallel,
-                from_scratch=from_scratch,
-                began=datetime.fromisoformat(began),
-                after_run=after_run,
-                stage=Stage(stage),
-            )
-    raise StoreError(f"Backfill {pipeline}/{number} in the metadata cannot be read: {facts!r}")
+    try:
+        return from_plain(Backfill, {**facts, "pipeline": pipeline, "number": number})
+    except ValueError as error:
+        raise StoreError(f"Could not read backfill {pipeline}/{number} from the metadata: {error}") from error

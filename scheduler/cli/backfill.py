@@ -1,4 +1,4 @@
-"""Commands that mend the past."""
+"""The command that backfills past spans."""
 
 from __future__ import annotations
 
@@ -27,37 +27,35 @@ def backfill(
         str | None, typer.Argument(metavar="FILE", help="A Python file; FILE:NAME picks a pipeline in it.")
     ] = None,
     span: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="A span, or A..B for all from A to B, at their newest versions.")
+        str | None,
+        typer.Option(metavar="SPAN", help="A span, or A..B for all spans from A to B, at their newest versions."),
     ] = None,
     missed: Annotated[
-        bool, typer.Option("--missed", help="Every span whose tick was skipped, killed or missed, or failed.")
+        bool, typer.Option("--missed", help="All spans with a tick that was skipped, killed or missed, or that failed.")
     ] = False,
-    stale: Annotated[
-        bool, typer.Option("--stale", help="Every span of which a newer version has arrived since it was ingested.")
-    ] = False,
+    stale: Annotated[bool, typer.Option("--stale", help="All ingested spans whose input has a newer version.")] = False,
     resume: Annotated[
-        str | None, typer.Option(metavar="ID", help="Go on with a backfill that was interrupted or has failed.")
+        str | None, typer.Option(metavar="ID", help="Continue a backfill that was interrupted or failed.")
     ] = None,
     train_once: Annotated[
         bool, typer.Option("--train-once", help="Ingest each span, then train one model on the latest window.")
     ] = False,
     split_at: Annotated[
-        list[str], typer.Option(metavar="NODE", help="A first node of what runs once. [default: what chooses by span]")
+        list[str],
+        typer.Option(metavar="NODE", help="A first node of the part that runs once. [default: resolvers by span]"),
     ] = [],  # noqa: B006  typer copies it
     parallel: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Ingest so many spans side by side; with --train-once.")
+        int, typer.Option(min=1, metavar="N", help="Ingest N spans in parallel; with --train-once.")
     ] = 1,
     warm_start: Annotated[
         bool,
-        typer.Option("--warm-start", help="Let models start from earlier ones, which may be wrong."),
+        typer.Option("--warm-start", help="Warm-start models from earlier ones, which may be wrong."),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also run spans that no window reads.")] = False,
-    skip_absent: Annotated[
-        bool, typer.Option("--skip-absent", help="Leave out spans of the range that have no input.")
-    ] = False,
-    kill: Annotated[bool, typer.Option("--kill", help="End the run that is going, instead of waiting for it.")] = False,
-    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Begin no other span once one has failed.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and do nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Include spans that no window reads.")] = False,
+    skip_absent: Annotated[bool, typer.Option("--skip-absent", help="Skip spans of the range without input.")] = False,
+    kill: Annotated[bool, typer.Option("--kill", help="Stop the running run instead of waiting for it.")] = False,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Start no other span after one has failed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and run nothing.")] = False,
     param: Param = [],  # noqa: B006
     no_cache: NoCache = False,
     jobs: Jobs = None,
@@ -65,26 +63,26 @@ def backfill(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Run past spans again.
+    """Backfill past spans.
 
-    Pauses the schedule, waits for the run that is going, runs each span at its newest version, the oldest first, and
-    resumes the schedule. The plan is printed first.
+    Prints the plan, pauses the schedule, waits for the running run, runs each span at its newest version, oldest
+    first, and resumes the schedule.
 
     Example: spanwise backfill flights.py --span 2013-01-05..2013-01-09 --train-once
     """
     from spanwise.scheduler.backfill import command, formatting
-    from spanwise.scheduler.backfill.execution import asked
-    from spanwise.scheduler.backfill.plan import Wish
+    from spanwise.scheduler.backfill.execution import catch_stop_signals
+    from spanwise.scheduler.backfill.plan import BackfillOptions
     from spanwise.scheduler.run.launch import ExecutionOptions
 
     settings = settings_of(root, config)
-    typed = command.Typed(
+    request = command.BackfillRequest(
         reference=file,
         span=span,
         missed=missed,
         stale=stale,
         resume=resume,
-        wish=Wish(
+        options=BackfillOptions(
             train_once=train_once,
             split_at=tuple(split_at),
             parallel=parallel,
@@ -95,27 +93,27 @@ def backfill(
         params=param,
         kill=kill,
         fail_fast=fail_fast,
-        effort=ExecutionOptions(jobs, cache=not no_cache),
+        execution=ExecutionOptions(jobs, cache=not no_cache),
         elsewhere=elsewhere(root, config),
     )
     if resume is not None:
-        so_far, loaded = command.again(typed, settings)
+        so_far, loaded = command.load_resumed(request, settings)
         if dry_run and json:
             print_document(formatting.result_document(so_far))
         elif dry_run:
-            typer.echo(formatting.stands(so_far))
+            typer.echo(formatting.format_remaining(so_far))
         if dry_run:
             return
-        with asked() as by:
-            raise typer.Exit(command.work(so_far.backfill, loaded, typed, settings, by, json=json))
-    plan, loaded = command.plan(typed, settings)
+        with catch_stop_signals() as stop_signal:
+            raise typer.Exit(command.execute(so_far.backfill, loaded, request, settings, stop_signal, json=json))
+    plan, loaded = command.plan_request(request, settings)
     if json and (dry_run or not plan.targets):
         print_document(formatting.plan_document(plan))
     elif not json:
-        sys.stdout.write(formatting.planned(plan) + "\n")
+        sys.stdout.write(formatting.format_plan(plan) + "\n")
         sys.stdout.flush()
     if dry_run or not plan.targets:
         return
-    with asked() as by:
-        going = command.begin(typed, settings, plan, loaded)
-        raise typer.Exit(command.work(going, loaded, typed, settings, by, json=json))
+    with catch_stop_signals() as stop_signal:
+        recorded = command.record_plan(request, settings, plan, loaded)
+        raise typer.Exit(command.execute(recorded, loaded, request, settings, stop_signal, json=json))

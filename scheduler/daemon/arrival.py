@@ -14,8 +14,14 @@ from dataclasses import dataclass
 from spanwise.orchestrator.calendar import Calendar, Version
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.backfill.inventory import Marks, arrived, ingesting, inventory, ready
-from spanwise.scheduler.backfill.plan import Expected
+from spanwise.scheduler.backfill.inventory import (
+    InputChangeMarker,
+    arrived_versions,
+    find_ingest_nodes,
+    ready_versions,
+    take_inventory,
+)
+from spanwise.scheduler.backfill.plan import WindowForecast
 from spanwise.scheduler.formatting import format_spans
 from spanwise.scheduler.ledger.ticks import TickRecord, is_taken, list_ticks
 from spanwise.scheduler.schedule.outcome import TickOutcome
@@ -52,16 +58,16 @@ def find_ready(pipeline: Pipeline, calendar: Calendar, store: Store) -> ReadyDat
     Raises:
         UsageError: no node of the pipeline ingests spans.
     """
-    sources = inventory(pipeline, store)
-    there = ready(sources)
-    come = arrived(sources)
-    expected = Expected(pipeline, store, calendar)
+    sources = take_inventory(pipeline, store)
+    there = ready_versions(sources)
+    come = arrived_versions(sources)
+    expected = WindowForecast(pipeline, store, calendar)
     for span, versions in come.items():
         expected.add(span, versions)
     windows = list(expected.windows())
     wanted = {span for window in windows for span in (*dict(window.spans), *window.absent)}
     if unseen := wanted - set(there):  # a source that names only its newest span may have a new version of these
-        come |= arrived(inventory(pipeline, store, sorted(unseen)))
+        come |= arrived_versions(take_inventory(pipeline, store, sorted(unseen)))
     newest = max(there, default=None)
     read = wanted if windows else {newest}
     return ReadyData(
@@ -75,9 +81,9 @@ def find_ready(pipeline: Pipeline, calendar: Calendar, store: Store) -> ReadyDat
 
 
 def _name(pipeline: Pipeline, calendar: Calendar, span: int, versions: Mapping[str, Version], *, marked: bool) -> str:
-    """Marks are taken of what may be run, since they cost a look at each file."""
-    nodes = ingesting(pipeline)
-    marks = {n: node.mark(span) for n, node in nodes.items() if marked and isinstance(node, Marks)}
+    """InputChangeMarker are taken of what may be run, since they cost a look at each file."""
+    nodes = find_ingest_nodes(pipeline)
+    marks = {n: node.mark(span) for n, node in nodes.items() if marked and isinstance(node, InputChangeMarker)}
     digest = hashlib.blake2b(json.dumps([sorted(versions.items()), sorted(marks.items())]).encode(), digest_size=5)
     newest = sorted({f".v{version}" for version in versions.values() if version is not None})
     return f"{calendar.label(span)}{''.join(newest)}.{digest.hexdigest()}"

@@ -153,10 +153,10 @@ class AlreadyIngested(Exception):
 
 
 def _refuse_ingested(store: Store, pipeline: Pipeline, span: int) -> None:
-    from spanwise.scheduler.backfill.inventory import arrived, inventory
+    from spanwise.scheduler.backfill.inventory import arrived_versions, take_inventory
 
-    sources = inventory(pipeline, store, [span])
-    if all(span in source.ready for source in sources) and not arrived(sources):
+    sources = take_inventory(pipeline, store, [span])
+    if all(span in source.ready for source in sources) and not arrived_versions(sources):
         raise AlreadyIngested
 
 

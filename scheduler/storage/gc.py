@@ -34,7 +34,7 @@ from spanwise.orchestrator.run_dir import remove_working_files
 from spanwise.orchestrator.span_resolver import SpanResolver
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, marked
 from spanwise.scheduler.backfill import record
-from spanwise.scheduler.backfill.record import Stage
+from spanwise.scheduler.backfill.record import BackfillStage
 from spanwise.scheduler.formatting import run_calendar
 from spanwise.scheduler.ledger.schedule_status import user_name
 from spanwise.scheduler.project.load import Loaded
@@ -163,7 +163,7 @@ def find_uses(store: Store, pipeline: str, loaded: Loaded | None = None) -> dict
             if execution.state.succeeded:
                 succeeded.add(execution.node)
     for backfill in _unfinished_backfills(store, pipeline):
-        for run in record.runs(store, backfill).values():
+        for run in record.backfill_runs(store, backfill).values():
             for execution in store.executions(run):
                 _add_uses(uses, execution, f"unfinished backfill {backfill.name}")
     if loaded is not None:
@@ -183,10 +183,10 @@ def _add_uses(uses: dict[int, dict[str, None]], execution: Execution, where: str
 
 def _unfinished_backfills(store: Store, pipeline: str) -> Iterator[record.Backfill]:
     with suppress(NotRecorded):
-        newest = record.find(store, pipeline).number
+        newest = record.find_backfill(store, pipeline).number
         for number in range(newest, max(newest - _BACKFILLS, 0), -1):
-            backfill = record.find(store, f"{pipeline}/{number}")
-            if backfill.stage is not Stage.COMPLETE:
+            backfill = record.find_backfill(store, f"{pipeline}/{number}")
+            if backfill.stage is not BackfillStage.COMPLETE:
                 yield backfill
 
 

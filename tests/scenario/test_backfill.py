@@ -186,7 +186,7 @@ def test_a_backfilled_model_does_not_warm_start(friday):
 
     assert wednesday["base"] is not None
     assert now["base"] is None
-    assert "Models learn from scratch." in said
+    assert "Models train from scratch." in said
 
 
 def test_a_backfilled_model_warm_starts_when_that_is_asked_for(weeks, friday):
@@ -195,7 +195,7 @@ def test_a_backfilled_model_warm_starts_when_that_is_asked_for(weeks, friday):
 
     said = weeks.spanwise("backfill", "weekly.py", "--span", "2", "--warm-start")
 
-    assert "Models warm-start." in said
+    assert "Models are warm-started." in said
     assert weeks.model["base"] == before
 
 
@@ -243,10 +243,10 @@ def test_a_backfill_pauses_the_schedule_and_no_run_comes_between(weeks, friday):
     assert [run.span for run in ours] == [1, 2]
     assert all(other.ended <= ours[0].started or other.started >= ours[-1].ended for other in others)
     assert "The schedule of weekly is paused." in lines
-    assert "The schedule of weekly goes on." in lines
-    passed = next(line for line in lines if line.startswith("Ticks that passed meanwhile: "))
+    assert "The schedule of weekly is resumed." in lines
+    passed = next(line for line in lines if line.startswith("Ticks that were due in the meantime: "))
     assert "(missed)" in passed
-    assert any(line.startswith("Make them good:  spanwise backfill weekly.py --missed") for line in lines)
+    assert any(line.startswith("Backfill them:  spanwise backfill weekly.py --missed") for line in lines)
 
 
 def _until(holds):
@@ -377,7 +377,7 @@ def test_a_span_out_of_every_window_is_left_out(days, refilled):
 
     assert said == (
         "Nothing of flights is to be backfilled.\n"
-        "Left out, since no window reads them: 2013-01-03  (--force runs them)\n"
+        "Skipped because no window reads them: 2013-01-03  (--force runs them)\n"
     )
     assert len(days.runs) == before
 
@@ -399,7 +399,7 @@ def test_every_backfill_is_a_run_of_the_same_pipeline(days, refilled):
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (("backfill", "weekly.py", "--span", "9"), 1, "Span 9 is not there"),
+        (("backfill", "weekly.py", "--span", "9"), 1, "Span 9 has no input"),
         (("backfill", "weekly.py", "--span", "2..1"), 2, "'2..1' is an empty range: 1 is before 2."),
         (("backfill", "weekly.py", "--span", ".."), 2, "'..' is a range with an open end"),
         (("backfill", "weekly.py", "--span", "1..6"), 2, "without input: "),
@@ -453,5 +453,5 @@ def test_a_backfill_waits_for_a_run_on_another_machine_and_ends_it_when_told(wee
     assert "run 99 of 'weekly' is still going" in waiting
     assert "on elsewhere" in waiting
     assert (child.returncode, err, paused) == (130, "", None)
-    assert re.search(r"Go on with what is left:  spanwise backfill --resume weekly/\d+\n$", out)
+    assert re.search(r"Resume it:  spanwise backfill --resume weekly/\d+\n$", out)
     assert len(weeks.runs) == before

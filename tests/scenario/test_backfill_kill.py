@@ -19,7 +19,7 @@ from spanwise.orchestrator.errors import NotRecorded
 from spanwise.orchestrator.lease import current
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.store import Address
-from spanwise.scheduler.backfill.record import Stage, find
+from spanwise.scheduler.backfill.record import BackfillStage, find_backfill
 from spanwise.scheduler.ledger.pauses import current_pause
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.schedule.span_rule import days_before
@@ -91,7 +91,7 @@ class Place:
         """Where the backfill stands; None while it is not recorded."""
         try:
             with self.store() as store:
-                return find(store, "days").stage
+                return find_backfill(store, "days").stage
         except NotRecorded:
             return None
 
@@ -171,7 +171,7 @@ def test_a_backfill_killed_at_any_moment_comes_to_the_same_end(undisturbed, tmp_
         told = []
         hit = False
         for again in range(dice.choice([1, 1, 2, 3])):
-            if place.stage is Stage.COMPLETE:
+            if place.stage is BackfillStage.COMPLETE:
                 break
             whom = dice.choice(["tree", "controller"])
             after_s = moment if not again else dice.uniform(0.0, busy_s)
@@ -192,7 +192,7 @@ def test_a_backfill_killed_at_any_moment_comes_to_the_same_end(undisturbed, tmp_
                 pause = current_pause(store, "days", datetime.now(UTC))
             assert pause is None or pause.until <= datetime.now(UTC) + timedelta(minutes=10), told
         struck.append(hit)
-        if place.stage is not Stage.COMPLETE:
+        if place.stage is not BackfillStage.COMPLETE:
             place.complete(how)
 
         assert place.result == expected, told
@@ -225,13 +225,13 @@ def test_a_backfill_interrupted_at_any_moment_says_how_to_go_on(undisturbed, tmp
         if run.process.returncode and place.stage is not None:
             assert run.process.returncode == (130 if by is signal.SIGINT else 1), said
             assert f"Backfill days/1: interrupted by {by.name}" in said, what
-            assert said.endswith("Go on with what is left:  spanwise backfill --resume days/1\n"), what
-            assert place.stage is Stage.INTERRUPTED, what
+            assert said.endswith("Resume it:  spanwise backfill --resume days/1\n"), what
+            assert place.stage is BackfillStage.INTERRUPTED, what
         with place.store() as store:
             assert current_pause(store, "days", datetime.now(UTC)) is None, what
             held = current(store, "days")
             assert held is None or held.released, what
-        if place.stage is not Stage.COMPLETE:
+        if place.stage is not BackfillStage.COMPLETE:
             place.complete(how)
 
         assert place.result == expected, what

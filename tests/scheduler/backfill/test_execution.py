@@ -14,9 +14,9 @@ from spanwise.orchestrator.errors import StoreUnavailable
 from spanwise.orchestrator.run import State, Trigger
 from spanwise.orchestrator.store import Claim
 from spanwise.scheduler.alerts import recovery
-from spanwise.scheduler.backfill.command import _passed
-from spanwise.scheduler.backfill.execution import asked
-from spanwise.scheduler.backfill.record import Stage, find
+from spanwise.scheduler.backfill.command import _find_passed_ticks
+from spanwise.scheduler.backfill.execution import catch_stop_signals
+from spanwise.scheduler.backfill.record import BackfillStage, find_backfill
 from spanwise.scheduler.ledger.pauses import current_pause, extend_pause, list_pauses, pause_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.ledger.ticks import TickRecord, claim_tick, list_missed
@@ -84,7 +84,7 @@ def test_a_failed_day_does_not_stop_the_others(world: World) -> None:
     assert world.states() == [("01", State.COMPLETE), ("02", State.FAILED), ("03", State.FAILED)]
     assert "Ingest failed: ValueError: these rows are broken" in out
     assert "Backfill days/1: failed; 1 of 3 spans done, 2 failed." in out
-    assert out.splitlines()[-1] == "Try again with what is left:  spanwise backfill --resume days/1"
+    assert out.splitlines()[-1] == "Retry it:  spanwise backfill --resume days/1"
     (world.folder / "data" / "2024-05-02" / "v1" / "rows").write_text("mended")
     code, out, _ = world("backfill", "--resume", "days/1")
     assert code == 0
@@ -116,7 +116,7 @@ def test_no_model_is_trained_when_a_day_has_failed(world: World) -> None:
     code, out, _ = world("backfill", "days.py", "--stale", "--train-once")
 
     assert code == 1
-    assert "No model was trained: a span that it was to learn from has failed." in out
+    assert "No model was trained because a span that it needs has failed." in out
     assert world.serving == before
     (world.folder / "data" / "2024-05-02" / "v2" / "rows").write_text("mended")
     assert world("backfill", "--resume", "days")[0] == 0
@@ -150,7 +150,7 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(world: World) -> None:
 
     assert (child.returncode, err) == (130, "")
     assert "interrupted by SIGINT" in out
-    assert "Go on with what is left:  spanwise backfill --resume days/1" in out
+    assert "Resume it:  spanwise backfill --resume days/1" in out
     done = [r for r in world.runs() if r.state is State.COMPLETE]
     assert 2 <= len(done) <= 3
     assert world("backfill", "--resume", "days/1")[0] == 0
@@ -176,8 +176,8 @@ def test_what_is_left_can_be_seen_before_it_is_done(failed: World) -> None:
     assert code == 0
     assert out.splitlines() == [
         "Backfill days/1: failed; 1 of 2 spans done, 1 failed, not trained.",
-        "To be run up to the model: 2024-05-02",
-        "Once, at the end: RollingWindow, Train, Push",
+        "To run before training: 2024-05-02",
+        "Once at the end: RollingWindow, Train, Push",
     ]
     assert len(failed.runs()) == 2
     assert json.loads(failed("backfill", "--resume", "days/1", "--dry-run", "--json")[1])["stage"] == "failed"
@@ -195,17 +195,17 @@ def test_a_backfill_that_goes_on_is_not_planned_anew(failed: World, word: str) -
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("[ingest, check, recent, train, push]", "[ingest, check, recent, train]", "it has lost Push"),
+        ("[ingest, check, recent, train, push]", "[ingest, check, recent, train]", "it no longer has Push"),
         ("Pipeline(name, [", "Pipeline('weeks', [", "it makes 'weeks'"),
         (
             "train, push])",
             "train, push, Push(model=train['model'], serving='second', name='Second')])",
-            "Second would run once, too",
+            "Second would now run once",
         ),
         (
             "train, push])",
             "train, push, Check(examples=ingest['examples'], name='Also')])",
-            "Also has not run for the spans that are done",
+            "Also has not run for the completed spans",
         ),
         (
             "class Check(Component):",
@@ -262,7 +262,7 @@ def test_a_signal_is_noted_unless_it_was_to_be_ignored() -> None:
     """Under nohup, SIGHUP ends nothing; afterwards every signal is what it was."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with asked() as by:
+        with catch_stop_signals() as by:
             signal.raise_signal(signal.SIGHUP)
             assert by.by == ""
             signal.raise_signal(signal.SIGTERM)
@@ -292,7 +292,7 @@ def test_a_run_that_is_stopped_from_another_machine_stops_the_backfill(world: Wo
 
     assert child.returncode == 1
     assert "Backfill days/1: interrupted by `spanwise stop`; 0 of 2 spans done, 2 left." in out
-    assert "Go on with what is left:  spanwise backfill --resume days/1" in out
+    assert "Resume it:  spanwise backfill --resume days/1" in out
     assert world.states() == [("01", State.CANCELED)]
 
 
@@ -318,12 +318,12 @@ def test_missed_days_are_made_good(world: World) -> None:
 
     assert code == 0
     assert "The schedule of days is paused." in out
-    assert "The schedule of days goes on." in out
+    assert "The schedule of days is resumed." in out
     assert [r.span for r in world.runs()[3:]] == [Calendar.DAY.parse("2024-05-02")]
     with world.store() as store:
         assert list_missed(store, "days") == []
         assert current_pause(store, "days", datetime.now(UTC)) is None
-    assert world("backfill", "days.py", "--missed")[1] == "Nothing of days is to be backfilled.\n"
+    assert world("backfill", "days.py", "--missed")[1] == "days needs no backfill.\n"
 
 
 def test_a_schedule_that_was_paused_by_somebody_stays_so(world: World) -> None:
@@ -381,7 +381,7 @@ def test_a_backfill_is_found_by_its_pipeline_or_its_name(world: World) -> None:
     world("backfill", "days.py", "--span", "2024-05-01")
 
     with world.store() as store:
-        assert find(store, "days").stage is find(store, "days/1").stage is Stage.COMPLETE
+        assert find_backfill(store, "days").stage is find_backfill(store, "days/1").stage is BackfillStage.COMPLETE
     assert "There is no backfill days/7; its backfills are 1 to 1." in world("backfill", "--resume", "days/7")[2]
     assert "'taxi' was never backfilled here" in world("backfill", "--resume", "taxi")[2]
 
@@ -400,9 +400,9 @@ def test_a_tick_is_made_good_also_by_a_backfill_that_ended_before_it_could_say_s
         code, out, err = world("backfill", "days.py", "--missed", "--root", ".spanwise")
     assert code == 1
     assert (
-        "The metadata are locked.\nGo on with what is left:  spanwise backfill --resume days/1 --root .spanwise" in err
+        "The metadata are locked.\nResume it:  spanwise backfill --resume days/1 --root .spanwise" in err
     )
-    assert "The schedule of days goes on." in out
+    assert "The schedule of days is resumed." in out
 
     assert world("backfill", "--resume", "days/1")[0] == 0
 
@@ -420,7 +420,7 @@ def test_the_pause_of_a_backfill_that_has_died_ends_with_the_next(world: World) 
 
     _, out, _ = world("backfill", "days.py", "--missed")
 
-    assert "The schedule of days goes on." in out
+    assert "The schedule of days is resumed." in out
     assert "is still paused" not in out
     with world.store() as store:
         assert current_pause(store, "days", datetime.now(UTC)) is None
@@ -436,7 +436,7 @@ def test_ticks_that_passed_are_told_whether_or_not_a_scheduler_has_looked(world:
         pause = pause_schedule(store, "days", who="backfill days/1", why="", now=at + timedelta(hours=1))
         extend_pause(store, "days", pause, until=at + timedelta(days=2, hours=1))
 
-        passed = _passed(store, "days", since=at)
+        passed = _find_passed_ticks(store, "days", since=at)
 
     assert [(p.tick, p.outcome) for p in passed[:4]] == [
         ("2024-05-03T03:00", "failed"),
@@ -471,9 +471,9 @@ def test_whoever_waits_for_a_run_on_another_machine_may_stop_waiting(
     assert "on elsewhere" in said
     assert (child.returncode, err, paused) == (code, "", None)
     assert out.splitlines() == [
-        "The schedule of days goes on.",
+        "The schedule of days is resumed.",
         f"Backfill days/1: interrupted by {number.name}; 0 of 1 spans done, 1 left.",
-        "Go on with what is left:  spanwise backfill --resume days/1",
+        "Resume it:  spanwise backfill --resume days/1",
     ]
     assert len(world.runs()) == 3
 
@@ -493,7 +493,7 @@ def test_a_backfill_goes_on_when_nobody_reads_what_it_says(world: World) -> None
     assert child.stderr.read() == ""
     child.stderr.close()
     with world.store() as store:
-        assert find(store, "days").stage is Stage.COMPLETE
+        assert find_backfill(store, "days").stage is BackfillStage.COMPLETE
         assert current_pause(store, "days", datetime.now(UTC)) is None
 
 
@@ -512,7 +512,7 @@ def test_two_backfills_take_turns_and_the_last_resumes_the_schedule(world: World
     assert (code, first.returncode) == (0, 0)
     lines = out.splitlines()
     assert lines.index("The schedule of days is paused.") > next(n for n, t in enumerate(lines) if "Waiting" in t)
-    assert "The schedule of days goes on." in lines
+    assert "The schedule of days is resumed." in lines
     assert "still paused" not in out
     with world.store() as store:
         assert current_pause(store, "days", datetime.now(UTC)) is None

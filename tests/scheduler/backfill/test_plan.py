@@ -5,7 +5,7 @@ import json
 import pytest
 
 from spanwise.orchestrator.run import Execution, State
-from spanwise.scheduler.backfill.plan import took_s
+from spanwise.scheduler.backfill.plan import median_durations_s
 from tests.scheduler.backfill.conftest import World
 from tests.scheduler.records import NOON
 
@@ -71,7 +71,7 @@ def test_nothing_stale_is_nothing_to_do(world: World) -> None:
 
     code, out, _ = world("backfill", "days.py", "--stale")
 
-    assert (code, out) == (0, "Nothing of days is to be backfilled.\n")
+    assert (code, out) == (0, "days needs no backfill.\n")
     assert len(world.runs()) == 1
 
 
@@ -96,27 +96,27 @@ def test_a_plan_is_told_before_it_is_carried_out(world: World) -> None:
     lines = out.splitlines()
     assert code == 0
     assert lines[0] == "Backfill of days: 2 spans, a full run each."
-    assert lines[1].split() == ["SPAN", "VERSION", "INSTEAD", "OF", "LEARNS", "FROM"]
+    assert lines[1].split() == ["SPAN", "VERSION", "REPLACES", "LEARNS", "FROM"]
     assert lines[3].split(maxsplit=3)[3] == "2024-05-04 v1, 2024-05-05 v2, 2024-05-06 v1"
-    assert "Left out, since no window reads them: 2024-05-03  (--force runs them)" in lines
-    assert lines[-1].startswith("It takes about ")
+    assert "Skipped because no window reads them: 2024-05-03  (--force runs them)" in lines
+    assert lines[-1].startswith("Estimated duration: ")
     assert len(world.runs()) == 6
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--span", "2024-05-09"), "Span 2024-05-09 is not there"),
-        (("--span", "2024-05-09"), "Nearest that are: 2024-05-01, 2024-05-02, 2024-05-04."),
+        (("--span", "2024-05-09"), "Span 2024-05-09 has no input"),
+        (("--span", "2024-05-09"), "Nearest spans with input: 2024-05-01, 2024-05-02, 2024-05-04."),
         (("--span", "2024-05-04..2024-05-01"), "is an empty range"),
         (("--span", "2024-05-01..2024-05-05"), "has 2 spans without input: 2024-05-03, 2024-05-05."),
-        (("--span", "2024-06-01..2024-06-05"), "No span of 2024-06-01..2024-06-05 is there."),
+        (("--span", "2024-06-01..2024-06-05"), "No span of 2024-06-01..2024-06-05 has input."),
         (("--span", "2024-05-01.."), "a range with an open end"),
         (("--span", "5"), "5 is 1970-01-06 here"),
         ((), "one of --span, --missed and --stale"),
         (("--stale", "--missed"), "found --missed and --stale"),
         (("--stale", "--resume", "days/1"), "takes no file, no spans"),
-        (("--span", "2024-05-01..9999-12-31"), "is 2,913,053 spans; a backfill takes at most 100,000"),
+        (("--span", "2024-05-01..9999-12-31"), "has 2,913,053 spans; a backfill takes at most 100,000"),
         (("--span", "2024-05-01", "--parallel", "2"), "--train-once --parallel N"),
         (("--span", "2024-05-01", "--train-once", "--split-at", "Chek"), "Did you mean Check?"),
         (("--span", "2024-05-01", "--train-once", "--split-at", "Ingest"), "leaves Ingest behind it"),
@@ -167,4 +167,6 @@ def test_how_long_a_node_takes_is_what_it_took_when_it_worked() -> None:
         begun = NOON.replace(second=0)
         return Execution(pipeline="p", run=1, node="A", state=state, started=begun, ended=begun.replace(second=seconds))
 
-    assert took_s([[took(1), took(9)], [took(3), took(0, State.CACHED), took(50, State.FAILED)]]) == {"A": 3.0}
+    assert median_durations_s([[took(1), took(9)], [took(3), took(0, State.CACHED), took(50, State.FAILED)]]) == {
+        "A": 3.0
+    }

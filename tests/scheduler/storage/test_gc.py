@@ -34,7 +34,7 @@ from spanwise.orchestrator.store import Claim
 from spanwise.orchestrator.testing import Trial
 from spanwise.resolvers import RollingWindow
 from spanwise.scheduler.backfill import record
-from spanwise.scheduler.backfill.record import Backfill, Stage
+from spanwise.scheduler.backfill.record import Backfill, BackfillStage
 from spanwise.scheduler.ledger.holder import find_holder
 from spanwise.scheduler.project import settings
 from spanwise.scheduler.project.load import Loaded
@@ -145,10 +145,13 @@ def test_what_is_young_or_among_the_last_stays(yard: Yard) -> None:
     assert yard.removals(replace(NOTHING, younger=timedelta(days=5))) == ["ExampleGen/examples/1/1", "Trainer/model/1"]
 
 
-@pytest.mark.parametrize(("stage", "stays"), [(Stage.INTERRUPTED, True), (Stage.FAILED, True), (Stage.COMPLETE, False)])
-def test_what_an_unfinished_backfill_used_stays(yard: Yard, stage: Stage, stays: bool) -> None:
+@pytest.mark.parametrize(
+    ("stage", "stays"),
+    [(BackfillStage.INTERRUPTED, True), (BackfillStage.FAILED, True), (BackfillStage.COMPLETE, False)],
+)
+def test_what_an_unfinished_backfill_used_stays(yard: Yard, stage: BackfillStage, stays: bool) -> None:
     """It is taken up again where it stopped; a complete one holds nothing."""
-    backfill = record.record(
+    backfill = record.record_backfill(
         yard.store,
         Backfill(
             pipeline="flights", source="flights.py", typed=(), calendar="day", spans=(1,), train=(), parallel=1,
