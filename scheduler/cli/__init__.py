@@ -1,6 +1,6 @@
-"""The command line: its commands, their options and their words. What a command does is elsewhere.
+"""The command line: commands, options and help texts. What a command does is elsewhere.
 
-Nothing but typer is imported before a command is chosen, so that `spanwise --help` answers at once.
+Only typer is imported before a command is chosen, so that `spanwise --help` is fast.
 """
 
 # Each module adds its commands, and `spanwise --help` lists them in this order.

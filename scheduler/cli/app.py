@@ -1,4 +1,4 @@
-"""The program itself: what every command has in common, its options, exit codes and ways to print."""
+"""The program itself: the options, exit codes and output that all commands share."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from spanwise.scheduler.project.settings import Settings
 
 EXIT_CODES = {
-    0: "done",
-    1: "the run failed, or what was asked for could not be done",
-    2: "the command, the pipeline file or a setting was wrong; nothing was started",
+    0: "success",
+    1: "the run or the command failed",
+    2: "the command, the pipeline file or a setting is wrong; nothing was started",
     3: "another run holds the pipeline; nothing was started",
     130: "Ctrl-C",
 }
 
-_EPILOGUE = "\b\nExit codes:\n" + "\n".join(f"  {code:<4} {words}" for code, words in EXIT_CODES.items())
+_EPILOGUE = "\b\nExit codes:\n" + "\n".join(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())
 
 app = typer.Typer(
     name="spanwise",
@@ -36,14 +36,14 @@ app = typer.Typer(
 
 
 Root: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where artifacts, logs and the metadata are. [default: .spanwise]")
+    Path | None, typer.Option(metavar="DIR", help="The folder of artifacts, logs and metadata. [default: .spanwise]")
 ]
 Config: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Settings to read. [default: the nearest spanwise.toml above]")
+    Path | None, typer.Option(metavar="FILE", help="The settings file. [default: the nearest spanwise.toml above]")
 ]
-Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else, on stdout.")]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 File: TypeAlias = Annotated[
-    str, typer.Argument(metavar="FILE", help="A Python file; FILE:NAME picks a pipeline in it when it has several.")
+    str, typer.Argument(metavar="FILE", help="A Python file; FILE:NAME selects a pipeline if it has several.")
 ]
 Run: TypeAlias = Annotated[
     str, typer.Argument(metavar="RUN", help="flights/42, flights (its newest), or 42 when only one pipeline is known.")
@@ -51,16 +51,16 @@ Run: TypeAlias = Annotated[
 Param: TypeAlias = Annotated[
     list[str], typer.Option(metavar="NAME=VALUE", help="An argument of the pipeline function. May be repeated.")
 ]
-NoCache: TypeAlias = Annotated[bool, typer.Option("--no-cache", help="Do all work again, also what was done before.")]
+NoCache: TypeAlias = Annotated[bool, typer.Option("--no-cache", help="Do not reuse results from the cache.")]
 Jobs: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, help="Nodes at once. [default: one for each processor, two at least]")
+    int | None, typer.Option(min=1, help="Parallel nodes. [default: one per processor, at least two]")
 ]
-SomePipeline: TypeAlias = Annotated[str | None, typer.Argument(metavar="PIPELINE", help="Only those of this pipeline.")]
-Limit: TypeAlias = Annotated[int, typer.Option(min=1, help="How many at most.")]
-All: TypeAlias = Annotated[bool, typer.Option("--all", help="Also what is left at its default; cut nothing short.")]
+SomePipeline: TypeAlias = Annotated[str | None, typer.Argument(metavar="PIPELINE", help="Only this pipeline.")]
+Limit: TypeAlias = Annotated[int, typer.Option(min=1, help="The maximum number to list.")]
+All: TypeAlias = Annotated[bool, typer.Option("--all", help="Include defaults, and shorten nothing.")]
 AsOf: TypeAlias = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Choose among what was published by then, such as 2013-01-08T03:00Z."),
+    typer.Option(metavar="TIME", help="Use only artifacts published by then, such as 2013-01-08T03:00Z."),
 ]
 
 
@@ -77,7 +77,9 @@ def _program(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error. May stand anywhere.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error. Allowed at any position.")
+    ] = False,
 ) -> None:
     pass
 
@@ -106,6 +108,6 @@ def now() -> datetime:
 
 
 def elsewhere(root: Path | None, config: Path | None) -> list[str]:
-    """--root and --config as words, for a command that is to be typed next."""
-    words = [("--root", root), ("--config", config)]
-    return [word for name, value in words if value is not None for word in (name, str(value))]
+    """--root and --config as arguments, for a command that is printed."""
+    options = [("--root", root), ("--config", config)]
+    return [text for name, value in options if value is not None for text in (name, str(value))]

@@ -1,4 +1,4 @@
-"""Commands about schedules: run them, look at what they did, will do and would do, pause them, and watch over them."""
+"""Commands for schedules: run them, show past and future ticks, pause, check and simulate them."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 schedule = typer.Typer(
     name="schedule",
-    help="Run pipelines by the clock, and look after that.",
+    help="Run pipelines by the clock.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 app.add_typer(schedule)
 
-_LAST_RUNS = 200  # of which the durations are taken
+_LAST_RUNS = 200  # whose durations are used
 
 Files: TypeAlias = Annotated[
-    list[str], typer.Argument(metavar="FILE...", help="Python files; FILE:NAME picks a schedule in one of several.")
+    list[str], typer.Argument(metavar="FILE...", help="Python files; FILE:NAME selects a schedule of several.")
 ]
 Pipeline: TypeAlias = Annotated[str, typer.Argument(metavar="PIPELINE", help="The name of a scheduled pipeline.")]
 Pipelines: TypeAlias = Annotated[
@@ -93,9 +93,9 @@ def start(
 
 @schedule.command()
 def tick(files: Files, root: Root = None, config: Config = None, json: Json = False) -> None:
-    """Do what is due now, then end.
+    """Run the ticks that are due, then exit.
 
-    For cron, systemd timers and Kubernetes. Exit code 1 when a tick did not run to a good end.
+    For cron, systemd timers and Kubernetes. Exit code 1 when a tick did not succeed.
 
     Example: spanwise schedule tick flights.py
     """
@@ -132,7 +132,7 @@ def coming(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Show the ticks that come.
+    """Show the next ticks.
 
     With the span of each, and with what changes of the clock do to it.
 
@@ -161,9 +161,9 @@ def ticks(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Explain the ticks of the past.
+    """Explain past ticks.
 
-    What became of each, and why.
+    The outcome of each, and why.
 
     Example: spanwise schedule ticks flights --since 2026-03-01
     """
@@ -207,9 +207,10 @@ def ticks(
 
 @schedule.command()
 def missed(pipelines: Pipelines = None, root: Root = None, config: Config = None, json: Json = False) -> None:
-    """List what has to be made good.
+    """List ticks that need backfilling.
 
-    Ticks that were skipped, killed, missed or failed, and the command that makes each good. Exit code 1 when there are.
+    Ticks that were skipped, killed, missed or failed, with the commands that backfill them. Exit code 1 when there are
+    any.
 
     Example: spanwise schedule missed flights
     """
@@ -231,7 +232,7 @@ def missed(pipelines: Pipelines = None, root: Root = None, config: Config = None
 
 @schedule.command()
 def status(pipelines: Pipelines = None, root: Root = None, config: Config = None, json: Json = False) -> None:
-    """Show how schedules stand.
+    """Show the status of schedules.
 
     What came last and comes next, what runs, how long runs take and will take, what is missing or wrong, and which
     schedulers there are.
@@ -274,15 +275,15 @@ def status(pipelines: Pipelines = None, root: Root = None, config: Config = None
 @schedule.command()
 def pause(
     pipeline: Pipeline,
-    why: Annotated[str, typer.Option(metavar="REASON", help="For those who wonder.")],
+    why: Annotated[str, typer.Option(metavar="REASON", help="The reason, for other people.")],
     until: Annotated[
-        str | None, typer.Option(metavar="TIME", help="When it goes on by itself. [default: once it is resumed]")
+        str | None, typer.Option(metavar="TIME", help="When the pause ends. [default: when it is resumed]")
     ] = None,
     root: Root = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Have a schedule start no runs.
+    """Pause a schedule.
 
     Every scheduler heeds it, at once. A run that is going on goes on; ticks in the pause are recorded as missed.
 
@@ -310,7 +311,7 @@ def pause(
 
 @schedule.command()
 def resume(pipeline: Pipeline, root: Root = None, config: Config = None, json: Json = False) -> None:
-    """End the pause of a schedule.
+    """Resume a schedule.
 
     Exit code 1 when it was not paused.
 
@@ -332,7 +333,7 @@ def resume(pipeline: Pipeline, root: Root = None, config: Config = None, json: J
 
 @schedule.command()
 def check(pipelines: Pipelines = None, root: Root = None, config: Config = None, json: Json = False) -> None:
-    """Tell when a schedule is not kept.
+    """Check whether schedules are kept.
 
     To be run by another machine or a monitor: exit code 1, and an alert, when a tick is overdue or a model is stale.
 

@@ -1,4 +1,4 @@
-"""Commands of the data service: start a dispatcher or a worker, and look at how consumers fare.
+"""Commands for the data service: start a dispatcher or a worker, and show its status.
 
 It may import `spanwise.pipelines.input` (docs/decisions/0060-data-service.md); `service_status` shows what it finds.
 """
@@ -19,7 +19,7 @@ from spanwise.scheduler.data_service.engines import Engine
 
 service = typer.Typer(
     name="service",
-    help="Make datasets on other processes or machines.",
+    help="Process datasets in other processes or on other machines.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -80,7 +80,7 @@ def dispatcher(
     server = DispatchServer(config)
     typer.echo(f"dispatcher at {server.target}")
     with _metrics(metrics, "dispatcher", server.status):
-        _until_told(server.join, server.stop)
+        _serve_until_stopped(server.join, server.stop)
 
 
 @service.command()
@@ -132,7 +132,7 @@ def worker(
         server = WorkerServer(config)
         typer.echo(f"worker at {server.address}")
         with _metrics(metrics, "worker", server.status):
-            _until_told(server.join, server.stop)
+            _serve_until_stopped(server.join, server.stop)
     else:
         if address is not None:
             raise UsageError("--address is where one worker is reached, and with --on there are several; leave it out.")
@@ -142,7 +142,7 @@ def worker(
 
         there = engines.start(on, cluster, config, workers or 1, own_address=host is None)
         typer.echo(f"{format_count(workers or 1, 'worker')} on {on.title()}")
-        _until_told(there.join, there.stop)
+        _serve_until_stopped(there.join, there.stop)
 
 
 @service.command()
@@ -151,7 +151,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print the table once, and end.")] = False,
     json: Json = False,
 ) -> None:
-    """Show jobs, and how long consumers wait.
+    """Show jobs, workers and waiting consumers.
 
     Example: spanwise service top grpc://127.0.0.1:5050
     """
@@ -189,7 +189,7 @@ def _metrics(
         yield
 
 
-def _until_told(join: Callable[[], None], stop: Callable[[], None]) -> None:
+def _serve_until_stopped(join: Callable[[], None], stop: Callable[[], None]) -> None:
     """Serves until SIGTERM or Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -1,4 +1,4 @@
-"""Commands about snapshots: what datasets keep on disk, whether it is whole, and what of it can go.
+"""Commands for snapshots of datasets: list, show, verify and remove them.
 
 With `snapshot_formatting`, which shows them, all of the scheduler that imports `pipelines.input`
 (docs/decisions/0032-snapshots.md).
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 snapshot = typer.Typer(
     name="snapshot",
-    help="Look after what datasets keep on disk.",
+    help="Manage snapshots of datasets.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -29,7 +29,7 @@ Place: TypeAlias = Annotated[
     typer.Option("--path", metavar="DIR", help="A folder or URL that holds snapshots. [default: ROOT/snapshots]"),
 ]
 Fingerprint: TypeAlias = Annotated[
-    str, typer.Argument(metavar="FINGERPRINT", help="Of the snapshot; its first letters will do.")
+    str, typer.Argument(metavar="FINGERPRINT", help="The fingerprint of a snapshot, or its first letters.")
 ]
 _EXPIRY_S = 86_400.0
 
@@ -71,16 +71,16 @@ def show(
 @snapshot.command()
 def verify(
     fingerprint: Annotated[
-        str | None, typer.Argument(metavar="FINGERPRINT", help="Only this one; its first letters will do.")
+        str | None, typer.Argument(metavar="FINGERPRINT", help="Only this snapshot; the first letters suffice.")
     ] = None,
     path: Place = None,
     root: Root = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Read every byte of whole snapshots.
+    """Verify the checksums of snapshots.
 
-    Changes nothing: the next pass that reads a damaged one finds that too, and writes it anew.
+    Changes nothing: the next pass that reads a damaged snapshot detects the damage, too, and rewrites it.
 
     Example: spanwise snapshot verify
     """
@@ -101,17 +101,19 @@ def verify(
 def gc(
     older_than: Annotated[
         str | None,
-        typer.Option(metavar="LENGTH", help="Also whole snapshots that were written so long ago, such as 30d."),
+        typer.Option(metavar="LENGTH", help="Also complete snapshots older than this, such as 30d."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would go, and remove nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be removed, and remove nothing.")
+    ] = False,
     path: Place = None,
     root: Root = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Remove what nobody reads or finishes.
+    """Remove unfinished and old snapshots.
 
-    Snapshots that are being read stay.
+    Snapshots that are being read are kept.
 
     Example: spanwise snapshot gc --older-than 30d
     """

@@ -1,4 +1,4 @@
-"""The command that runs pipelines when data comes."""
+"""The command that runs pipelines when data arrives."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def watch(
     files: Files,
     settle: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="So long, what has come must not have changed.")
+        float, typer.Option(min=0, metavar="SECONDS", help="How long new data must not have changed.")
     ] = 60,
-    poll: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Look so often at what lies ready.")] = 30,
+    poll: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often to look for new data.")] = 30,
     once: Annotated[
-        bool, typer.Option("--once", help="Run for what lies ready, once it has settled; then end.")
+        bool, typer.Option("--once", help="Run for the data that is ready, once it has settled; then exit.")
     ] = False,
     let_finish: Annotated[
         bool, typer.Option("--let-finish", help="When stopped, wait for the runs to end instead of stopping them.")
@@ -30,11 +30,11 @@ def watch(
     config: Config = None,
     json: Annotated[bool, typer.Option("--json", help="Log one JSON object a line.")] = False,
 ) -> None:
-    """Run pipelines when data comes.
+    """Run pipelines when data arrives.
 
     For a new span a run of it; for a newer version of a span that a window reads, one from scratch; of several, each is
     ingested and one model trained. Goes on until it is stopped: SIGTERM or Ctrl-C. With --once, exit code 1 when a run
-    did not come to a good end.
+    did not succeed.
 
     Example: spanwise watch flights.py --settle 300
     """
