@@ -399,9 +399,7 @@ def test_a_tick_is_made_good_also_by_a_backfill_that_ended_before_it_could_say_s
         patched.setattr(recovery, "recover_ticks", locked)
         code, out, err = world("backfill", "days.py", "--missed", "--root", ".spanwise")
     assert code == 1
-    assert (
-        "The metadata are locked.\nResume it:  spanwise backfill --resume days/1 --root .spanwise" in err
-    )
+    assert "The metadata are locked.\nResume it:  spanwise backfill --resume days/1 --root .spanwise" in err
     assert "The schedule of days is resumed." in out
 
     assert world("backfill", "--resume", "days/1")[0] == 0
