@@ -35,7 +35,7 @@ class InputChangeMarker(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpanInventory:
+class IngestInventory:
     """The newest versions of one ingesting node, by span."""
 
     node: str
@@ -58,7 +58,7 @@ def find_ingest_nodes(pipeline: Pipeline) -> dict[str, IngestNode]:
     return found
 
 
-def take_inventory(pipeline: Pipeline, store: Store, spans: Collection[int] | None = None) -> list[SpanInventory]:
+def take_inventory(pipeline: Pipeline, store: Store, spans: Collection[int] | None = None) -> list[IngestInventory]:
     """The inventory of every ingesting node for these spans; without `spans`, for all spans with input."""
     found = []
     for name, node in find_ingest_nodes(pipeline).items():
@@ -67,7 +67,7 @@ def take_inventory(pipeline: Pipeline, store: Store, spans: Collection[int] | No
         published = {
             span: version_of(max(versions, key=version_key)) for span, versions in editions.items() if versions
         }
-        found.append(SpanInventory(node=name, ready=ready, published=published))
+        found.append(IngestInventory(node=name, ready=ready, published=published))
     return found
 
 
@@ -77,14 +77,14 @@ def address_of(pipeline: Pipeline, name: str, node: IngestNode) -> Address:
     return Address(pipeline.name, name, key)
 
 
-def ready_versions(sources: Iterable[SpanInventory]) -> dict[int, dict[str, Version]]:
+def ready_versions(sources: Iterable[IngestInventory]) -> dict[int, dict[str, Version]]:
     """The spans for which every node has input, ascending, with the version of each node."""
     every = list(sources)
     shared = set.intersection(*(set(source.ready) for source in every))
     return {span: {source.node: source.ready[span] for source in every} for span in sorted(shared)}
 
 
-def arrived_versions(sources: Iterable[SpanInventory]) -> dict[int, dict[str, Version]]:
+def arrived_versions(sources: Iterable[IngestInventory]) -> dict[int, dict[str, Version]]:
     """The ready spans that some node has not ingested at that version, ascending."""
     every = list(sources)
     return {
@@ -94,11 +94,11 @@ def arrived_versions(sources: Iterable[SpanInventory]) -> dict[int, dict[str, Ve
     }
 
 
-def _is_ingested(source: SpanInventory, span: int) -> bool:
+def _is_ingested(source: IngestInventory, span: int) -> bool:
     return span in source.published and _order(source.ready[span]) <= _order(source.published[span])
 
 
-def stale_spans(sources: Iterable[SpanInventory]) -> list[int]:
+def stale_spans(sources: Iterable[IngestInventory]) -> list[int]:
     """Spans that were ingested and whose input has a newer version."""
     found: set[int] = set()
     for source in sources:

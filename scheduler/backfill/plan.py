@@ -21,7 +21,7 @@ from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.span_resolver import SpanResolver, WantedSpan, WindowChecker
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.backfill.inventory import SpanInventory, ready_versions, stale_spans
+from spanwise.scheduler.backfill.inventory import IngestInventory, ready_versions, stale_spans
 from spanwise.scheduler.formatting import format_spans
 from spanwise.scheduler.schedule.part import train_nodes
 
@@ -85,7 +85,7 @@ def plan_backfill(
     pipeline: Pipeline,
     calendar: Calendar,
     store: Store,
-    sources: Sequence[SpanInventory],
+    sources: Sequence[IngestInventory],
     took_s: Mapping[str, float],
 ) -> BackfillPlan:
     """Plans a backfill. `took_s` has the usual duration of each node, as far as known.
@@ -136,7 +136,7 @@ def _is_read(span: int, windows: Sequence[ExpectedWindow]) -> bool:
 
 
 def _choose_spans(
-    options: BackfillOptions, calendar: Calendar, sources: Sequence[SpanInventory]
+    options: BackfillOptions, calendar: Calendar, sources: Sequence[IngestInventory]
 ) -> tuple[list[int], list[int]]:
     """The spans to run again, and the requested ones without input."""
     there = ready_versions(sources)
