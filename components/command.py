@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import ClassVar, Literal, NoReturn, Self, TypeAlias, cast
 
 from spanwise.orchestrator.artifact import Artifact
-from spanwise.orchestrator.component import Attempt, Channel, Component, Input, InputSpec, Output
+from spanwise.orchestrator.component import Channel, Component
 from spanwise.orchestrator.errors import NodeFailed, ParameterError, PipelineError, UnreadableInput
 from spanwise.orchestrator.fingerprint import of_tree
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.signature import Attempt, Input, InputSpec, Output
 
 Setting: TypeAlias = "str | int | float | bool"
 Engine: TypeAlias = Literal["docker", "podman"]

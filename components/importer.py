@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import ClassVar, Self, cast
 
 from spanwise.orchestrator.artifact import Artifact, Model, missing_properties
-from spanwise.orchestrator.component import Component, Output
+from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import ParameterError, Unfingerprintable, UnreadableInput
 from spanwise.orchestrator.fingerprint import of_tree
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.signature import Output
 
 
 class Importer(Component):

@@ -19,19 +19,7 @@ from spanwise.orchestrator.artifact import (
     Value,
 )
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.component import (
-    Attempt,
-    Channel,
-    Component,
-    Input,
-    Node,
-    Output,
-    Outputs,
-    Resolver,
-    Retry,
-    component,
-    past,
-)
+from spanwise.orchestrator.component import Channel, Component, Node, Resolver, Retry, component, past
 from spanwise.orchestrator.errors import (
     AmbiguousSpan,
     ColumnsChanged,
@@ -62,6 +50,7 @@ from spanwise.orchestrator.errors import (
 from spanwise.orchestrator.history import History, version_key
 from spanwise.orchestrator.pipeline import Pipeline, Selection
 from spanwise.orchestrator.run import Execution, Run, State, Trigger
+from spanwise.orchestrator.signature import Attempt, Input, Output, Outputs
 
 __all__ = [
     "AmbiguousSpan",

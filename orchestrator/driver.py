@@ -14,11 +14,12 @@ from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.collection import COLLECTED
-from spanwise.orchestrator.component import Channel, Component, Node, Resolver, signature_of
+from spanwise.orchestrator.component import Channel, Component, Node, Resolver
 from spanwise.orchestrator.errors import ResolutionError, UsageError
 from spanwise.orchestrator.fingerprint import CacheKey
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run, as_typed
+from spanwise.orchestrator.signature import read_signature
 from spanwise.orchestrator.store import Address, Store, marked
 
 log = logging.getLogger("spanwise.driver")
@@ -152,7 +153,7 @@ def _identity(artifact: Artifact) -> str:
 
 
 def _refuse_empty(node: Component, inputs: Artifacts) -> None:
-    for name, spec in signature_of(type(node)).inputs.items():
+    for name, spec in read_signature(type(node)).inputs.items():
         found = len(inputs.get(name, ()))
         if not found and not spec.optional:
             channels = ", ".join(map(repr, node.inputs[name]))

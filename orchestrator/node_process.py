@@ -16,10 +16,11 @@ from typing import NoReturn
 
 from spanwise.orchestrator import fingerprint, process
 from spanwise.orchestrator.artifact import Artifact, missing_properties, recordable
-from spanwise.orchestrator.component import Attempt, Component, Outputs, Signature, signature_of
+from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import Fenced, MissingProperty, RunError, SpanwiseError
 from spanwise.orchestrator.job import JobFailure, NodeJob
 from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.signature import Attempt, Outputs, Signature, read_signature
 from spanwise.orchestrator.user_code import without_our_frames
 
 ASKING_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -72,7 +73,7 @@ def _redirect_output(log: str) -> None:
 def _work(pipeline: Pipeline, job: NodeJob, line: Connection) -> dict[str, tuple[Artifact, ...]]:
     node = pipeline.nodes[job.node]
     assert isinstance(node, Component)
-    signature = signature_of(type(node))
+    signature = read_signature(type(node))
     outputs: dict[str, Artifact | Outputs[Artifact]] = {}
     for name, spec in signature.outputs.items():
         Path(job.outputs[name]).mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from spanwise.orchestrator import publisher
 from spanwise.orchestrator.artifact import Artifact
-from spanwise.orchestrator.component import Component, Resolver, defaulted
+from spanwise.orchestrator.component import Component, Resolver, list_defaults
 from spanwise.orchestrator.driver import Artifacts, Execute, Reuse, drive
 from spanwise.orchestrator.errors import Fenced, SpanwiseError, StoreError
 from spanwise.orchestrator.executor import Executor
@@ -62,7 +62,7 @@ class NodeRunner:
             node=node,
             attempt=attempt,
             component=type(self.pipeline.nodes[node]).__name__,
-            defaults=defaulted(self.pipeline.nodes[node]),
+            defaults=list_defaults(self.pipeline.nodes[node]),
             log=str(self._folder / "logs" / f"{node}.{attempt}.log"),
         )
         return publisher.begin(self.store, self.lease, execution)

@@ -13,8 +13,9 @@ from spanwise.components.evaluation.metric import KNOWN, USUAL, Metric, suits
 from spanwise.components.evaluation.threshold import Finding, Threshold, judge
 from spanwise.orchestrator.artifact import Blessing, Evaluation, Examples, Model
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.component import Attempt, Component, Input, Output
+from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
+from spanwise.orchestrator.signature import Attempt, Input, Output
 
 if TYPE_CHECKING:
     from spanwise.components.evaluation.bootstrap import ResampleMethod

@@ -19,10 +19,11 @@ from spanwise.components.ingest.readers.descriptor import Dialect, Format
 from spanwise.components.ingest.splits import HashSplit, output_splits, split_names
 from spanwise.orchestrator.artifact import Examples, Rejects
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.component import Component, Output
+from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import ParameterError, SpanNotFound
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.signature import Output
 from spanwise.orchestrator.span import choose, list_spans
 from spanwise.orchestrator.span_pattern import SpanPattern
 

@@ -20,11 +20,12 @@ from spanwise.components.ingest.plan import IngestPlan
 from spanwise.components.ingest.query import Query, span_of
 from spanwise.orchestrator.artifact import Examples
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.component import Attempt, Component, Output
+from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import ParameterError, SpanNotFound, UsageError
 from spanwise.orchestrator.fingerprint import digest
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.signature import Attempt, Output
 
 if TYPE_CHECKING:
     import numpy as np

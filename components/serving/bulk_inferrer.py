@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from spanwise.orchestrator.artifact import Blessing, Examples, InferenceResult, Model
-from spanwise.orchestrator.component import Component, Input, Output
+from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
+from spanwise.orchestrator.signature import Input, Output
 
 if TYPE_CHECKING:
     import pyarrow as pa

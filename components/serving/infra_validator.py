@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from spanwise.orchestrator import user_code
 from spanwise.orchestrator.artifact import Examples, InfraBlessing, Model
-from spanwise.orchestrator.component import Attempt, Component, Input, Output
+from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
+from spanwise.orchestrator.signature import Attempt, Input, Output
 
 if TYPE_CHECKING:
     import numpy as np

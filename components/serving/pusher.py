@@ -35,8 +35,9 @@ from typing import ClassVar
 
 from spanwise.orchestrator import durable, fingerprint
 from spanwise.orchestrator.artifact import Blessing, InfraBlessing, Model, PushedModel
-from spanwise.orchestrator.component import Attempt, Component, Input, Output
+from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import Fenced, NodeFailed, ParameterError
+from spanwise.orchestrator.signature import Attempt, Input, Output
 
 log = logging.getLogger("spanwise.pusher")
 

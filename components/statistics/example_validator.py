@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from spanwise.orchestrator.artifact import Anomalies, Schema, Statistics
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.component import Component, Input, Output
+from spanwise.orchestrator.component import Component
+from spanwise.orchestrator.signature import Input, Output
 
 log = logging.getLogger("spanwise.example_validator")
 

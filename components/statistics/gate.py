@@ -10,8 +10,9 @@ from typing import ClassVar, Literal
 
 from spanwise.orchestrator.artifact import Anomalies
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.component import Component, Input
+from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import InputError
+from spanwise.orchestrator.signature import Input
 
 _NAMED = 10  # anomalies that a message names; the report has all
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from spanwise.orchestrator.artifact import Schema, Statistics
-from spanwise.orchestrator.component import Component, Input, Output
+from spanwise.orchestrator.component import Component
+from spanwise.orchestrator.signature import Input, Output
 
 if TYPE_CHECKING:
     from spanwise.components.statistics.schema import DataSchema, Distance, FeatureSchema

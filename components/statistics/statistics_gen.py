@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from spanwise.orchestrator.artifact import Examples, Statistics
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.component import Attempt, Component, Input, Output
+from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import UnreadableInput
+from spanwise.orchestrator.signature import Attempt, Input, Output
 
 if TYPE_CHECKING:
     import pyarrow as pa

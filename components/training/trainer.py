@@ -12,10 +12,11 @@ from spanwise.components.training.elastic.job import ElasticJob
 from spanwise.components.training.trainer_task import ExamplesWindow, TrainerTask
 from spanwise.orchestrator.artifact import Examples, Model, TransformGraph
 from spanwise.orchestrator.calendar import Calendar, format_versions
-from spanwise.orchestrator.component import Attempt, Component, Input, Output
+from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import NodeFailed, PipelineError
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.signature import Attempt, Input, Output
 
 log = logging.getLogger("spanwise.trainer")
 

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from spanwise.orchestrator.artifact import Examples, TransformCache, TransformGraph
-from spanwise.orchestrator.component import Attempt, Component, Input, Output, Outputs
+from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import NodeFailed, ParameterError, SpanwiseError
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.signature import Attempt, Input, Output, Outputs
 
 if TYPE_CHECKING:
     from spanwise.components.transform.window_plan import TransformPlan, TransformReport

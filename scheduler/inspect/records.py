@@ -9,9 +9,10 @@ from datetime import datetime, tzinfo
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar, format_versions
-from spanwise.orchestrator.component import Channel, Component, Node, Resolver, defaulted, shown
+from spanwise.orchestrator.component import Channel, Component, Node, Resolver, list_defaults
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Execution, Run, as_typed
+from spanwise.orchestrator.signature import format_annotation
 from spanwise.scheduler.formatting import (
     Document,
     as_document,
@@ -253,7 +254,7 @@ def format_pipeline(pipeline: Pipeline, parameters: Mapping[str, object], *, who
         ]
         verb = "makes" if isinstance(node, Component) else "picks"
         lines += [f"       {verb}  {name}: {_promise(channel)}" for name, channel in node.outputs.items()]
-        omitted = () if whole else defaulted(node)
+        omitted = () if whole else list_defaults(node)
         lines += [
             f"       takes  {name} = "
             f"{format_value(value) if whole else shorten(format_value_briefly(value), _VALUE_WIDTH)}"
@@ -292,14 +293,14 @@ def _promise(channel: Channel) -> str:
 def format_value(value: object) -> str:
     """A parameter's value; functions and classes by name."""
     if isinstance(value, type):
-        return shown(value)
+        return format_annotation(value)
     return getattr(value, "__name__", None) or repr(value)
 
 
 def format_value_briefly(value: object) -> str:
     """A parameter's value; a record without the fields that have their defaults."""
     if isinstance(value, type):
-        return shown(value)
+        return format_annotation(value)
     if dataclasses.is_dataclass(value):
         named = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         changed = [n for n, v in named.items() if repr(v) != repr(_default(value, n))]

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.component import checked, parsed, shown
 from spanwise.orchestrator.errors import LoadError, ParameterError, SpanwiseError, UsageError
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import as_typed
+from spanwise.orchestrator.signature import check_value, format_annotation, parse_value
 from spanwise.orchestrator.user_code import PACKAGE, our_module, user_frames
 from spanwise.scheduler.schedule.part import check_parts
 
@@ -368,11 +368,11 @@ def _arguments(
     for argument, parameter in takes.items():
         hint = hints.get(argument, parameter.empty)
         if argument in typed:
-            arguments[argument] = parsed(f"{where}: {argument}", hint, typed[argument])
+            arguments[argument] = parse_value(f"{where}: {argument}", hint, typed[argument])
         elif argument in table:
             value = table[argument]
             known = hint is not parameter.empty
-            read = parsed if isinstance(value, str) else checked
+            read = parse_value if isinstance(value, str) else check_value
             arguments[argument] = read(f"{where}: {argument}", hint, value) if known else value  # type: ignore[arg-type]
         elif parameter.default is not parameter.empty:
             arguments[argument] = parameter.default
@@ -396,7 +396,9 @@ def _describe_parameters(takes: Mapping[str, inspect.Parameter], hints: Mapping[
     if not takes:
         return "It takes no parameters."
     described = (
-        n + (f": {shown(hints[n])}" if n in hints else "") + ("" if p.default is p.empty else f" = {p.default!r}")
+        n
+        + (f": {format_annotation(hints[n])}" if n in hints else "")
+        + ("" if p.default is p.empty else f" = {p.default!r}")
         for n, p in takes.items()
     )
     return f"It takes: {', '.join(described)}."

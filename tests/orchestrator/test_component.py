@@ -22,15 +22,15 @@ from spanwise.orchestrator import (
     component,
     past,
 )
-from spanwise.orchestrator.component import (
+from spanwise.orchestrator.component import list_defaults
+from spanwise.orchestrator.signature import (
     InputSpec,
     OutputSpec,
     ParameterSpec,
-    checked,
-    defaulted,
-    parsed,
-    shown,
-    signature_of,
+    check_value,
+    format_annotation,
+    parse_value,
+    read_signature,
 )
 
 
@@ -70,7 +70,7 @@ def ingest():
 
 def test_the_signature_is_read(ingest):
     """Inputs, outputs, parameters and the attempt, with how many of each."""
-    train, made = signature_of(Train), signature_of(Ingest)
+    train, made = read_signature(Train), read_signature(Ingest)
 
     assert train.inputs == {"examples": InputSpec(Examples, many=True), "base": InputSpec(Model, optional=True)}
     assert train.outputs == {"model": OutputSpec(Model)}
@@ -105,11 +105,11 @@ def test_a_name_that_would_break_a_path_is_refused(name):
 MISTAKES = {
     "Train takes no 'exampels'; it takes: examples, base, steps.": lambda i: Train(exampels=i["examples"]),
     "Train needs 'examples', a channel of Examples; connect one: examples=node['…'].": lambda i: Train(),
-    "Train was given the node Ingest as 'examples'; name the output: examples=ingest['examples'].": lambda i: Train(
-        examples=i
+    "Train takes a channel as 'examples', not the node Ingest; name the output: examples=ingest['examples'].": lambda i: (
+        Train(examples=i)
     ),
     "Train takes a channel of Examples as 'examples', not 3.": lambda i: Train(examples=3),
-    "Train takes Examples as 'examples'; Ingest['extra'] gives Report.": lambda i: Train(examples=i["extra"]),
+    "Train takes Examples as 'examples'; Ingest['extra'] is a channel of Report.": lambda i: Train(examples=i["extra"]),
     "Count takes one channel as 'examples', not 2.": lambda i: Count(examples=[i["examples"]] * 2, at_least=1),
     "Count needs the parameter 'at_least', int.": lambda i: Count(examples=i["examples"]),
     "Count.at_least takes int, not str '3'.": lambda i: Count(examples=i["examples"], at_least="3"),
@@ -118,7 +118,7 @@ MISTAKES = {
     ),
     "Ingest has no output 'exmaples'; it has: examples, extra, each.": lambda i: i["exmaples"],
     "Window takes a channel, not Ingest(Ingest); name the output: node['…'].": Window,
-    "Window chooses from what a component made; Window['examples'] is a choice.": lambda i: Window(
+    "Window chooses from the outputs of components; Window['examples'] is a resolver's choice.": lambda i: Window(
         Window(i["examples"])["examples"]
     ),
     "Train needs 'examples', a channel of Examples; connect at least one.": lambda i: Train(examples=[]),
@@ -136,7 +136,7 @@ def test_a_mistake_in_the_wiring_says_what_was_wanted(ingest, message):
 
 def test_a_list_for_one_is_refused(ingest):
     """A channel of many does not go where one is taken; the message says how to take them all."""
-    with pytest.raises(PipelineError, match=r"gives a list\. Annotate it Input\[list\[Examples\]\]"):
+    with pytest.raises(PipelineError, match=r"yields a list\. Annotate it Input\[list\[Examples\]\]"):
         Count(examples=Window(ingest["examples"])["examples"], at_least=1)
 
 
@@ -145,13 +145,13 @@ def test_a_perhaps_for_one_is_refused(ingest):
     latest = Window(ingest["examples"], optional=True)
     latest.outputs["examples"].__dict__["many"] = False
 
-    with pytest.raises(PipelineError, match=r"may give nothing\. Annotate it Input\[Examples \| None\]"):
+    with pytest.raises(PipelineError, match=r"may be empty\. Annotate it Input\[Examples \| None\]"):
         Count(examples=latest["examples"], at_least=1)
 
 
 def test_the_past_is_read_through_a_resolver():
     """A channel of the past promises nothing of this run, so a resolver chooses from it."""
-    with pytest.raises(PipelineError, match="cannot read Train\\['model'\\] of the past directly"):
+    with pytest.raises(PipelineError, match="cannot read the past channel Train\\['model'\\] directly"):
         Train(examples=Ingest()["examples"], base=past("Train", "model", Model))
 
     assert Window(past("Train", "model", Model))["model"].kind is Model
@@ -160,10 +160,10 @@ def test_the_past_is_read_through_a_resolver():
 @pytest.mark.parametrize(
     ("run", "message"),
     [
-        (lambda self, x: None, "Odd.run(x) has no annotation; say Input[…], Output[…] or the type of a parameter."),
+        (lambda self, x: None, "Odd.run(x) has no annotation; add Input[…], Output[…] or the type of a parameter."),
         (
             lambda self, *x: None,
-            "Odd.run(x): every argument is passed by its name; '*', '**' and '/' have no place here.",
+            "Odd.run(x): every argument is passed by name; remove '*', '**' and '/'.",
         ),
     ],
 )
@@ -177,13 +177,13 @@ def test_a_signature_that_says_too_little_is_refused(run, message):
     assert str(mistake.value) == message
 
 
-def test_the_words_that_every_node_takes_are_reserved():
+def test_the_arguments_that_every_node_takes_are_reserved():
     """A parameter cannot be called like an argument of all nodes."""
 
     class Odd(Component):
         def run(self, timeout_s: float) -> None: ...
 
-    with pytest.raises(PipelineError, match="every node takes 'timeout_s' already"):
+    with pytest.raises(PipelineError, match="every node already takes 'timeout_s'"):
         Odd(timeout_s=1.0)
 
 
@@ -193,7 +193,7 @@ def test_several_artifacts_are_asked_for_with_outputs():
     class Odd(Component):
         def run(self, reports: Output[list[Report]]) -> None: ...
 
-    with pytest.raises(PipelineError, match=r"is written Outputs\[Report\]"):
+    with pytest.raises(PipelineError, match=r"several artifacts as Outputs\[Report\]"):
         Odd()
 
 
@@ -206,13 +206,13 @@ def test_a_component_without_run_is_refused():
         Odd()
 
 
-def test_a_name_that_was_not_imported_is_told():
+def test_a_name_that_was_not_imported_is_refused():
     """Annotations are read, so what they name must be there."""
 
     class Odd(Component):
         def run(self, model: "Output[Modle]") -> None: ...  # noqa: F821  that is the mistake
 
-    with pytest.raises(PipelineError, match="annotations are read, so import what they name"):
+    with pytest.raises(PipelineError, match="import the names that they use"):
         Odd()
 
 
@@ -227,7 +227,7 @@ class Colour(Enum):
 )  # fmt: skip
 def test_a_parameter_of_its_type_is_taken(annotation, value):
     """Nothing is converted but a whole number where a float is taken."""
-    assert checked("n.p", annotation, value) == value
+    assert check_value("n.p", annotation, value) == value
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_a_parameter_of_its_type_is_taken(annotation, value):
 def test_a_parameter_of_another_type_is_refused(annotation, value):
     """The message names the parameter, its type, and what was given."""
     with pytest.raises(ParameterError, match=r"n\.p takes .* not "):
-        checked("n.p", annotation, value)
+        check_value("n.p", annotation, value)
 
 
 @pytest.mark.parametrize(
@@ -247,13 +247,13 @@ def test_a_parameter_of_another_type_is_refused(annotation, value):
 )  # fmt: skip
 def test_a_value_from_the_command_line_is_read_as_its_type(annotation, text, value):
     """What was typed is a text; lists and dicts are JSON."""
-    assert parsed("--param p", annotation, text) == value
+    assert parse_value("--param p", annotation, text) == value
 
 
 def test_a_value_from_the_command_line_that_cannot_be_read_is_refused():
     """The message names the option, the type and the text."""
     with pytest.raises(ParameterError, match="--param steps takes int, not str 'many'"):
-        parsed("--param steps", int, "many")
+        parse_value("--param steps", int, "many")
 
 
 @pytest.mark.parametrize(("failures", "wait_s"), [(1, 1.0), (2, 3.0), (3, 9.0), (4, 10.0), (50, 10.0)])
@@ -286,8 +286,8 @@ def test_drafts_of_outputs_have_folders_of_their_own(tmp_path):
 
 def test_annotations_are_shown_as_written():
     """A type by its name, anything else as Python writes it."""
-    assert shown(int) == "int"
-    assert shown(int | None) == "int | None"
+    assert format_annotation(int) == "int"
+    assert format_annotation(int | None) == "int | None"
 
 
 class Odd:
@@ -313,6 +313,6 @@ def test_what_is_left_at_its_default_is_known():
 
     work = Work(size=3, steps=3, rate=0.1, odd=Odd())
 
-    assert defaulted(work) == ("steps",)
-    assert defaulted(Choosing(work["report"], n=0)) == ("gaps",)
-    assert defaulted(Choosing(work["report"], n=0, gaps=1)) == ()
+    assert list_defaults(work) == ("steps",)
+    assert list_defaults(Choosing(work["report"], n=0)) == ("gaps",)
+    assert list_defaults(Choosing(work["report"], n=0, gaps=1)) == ()

@@ -12,8 +12,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from spanwise.orchestrator import Calendar, Component, Pipeline, Report, Retry, ScheduleError
-from spanwise.orchestrator.component import Output
 from spanwise.orchestrator.record import from_plain, to_plain
+from spanwise.orchestrator.signature import Output
 from spanwise.scheduler.schedule.schedule import Schedule, timetable_of
 from spanwise.scheduler.schedule.span_rule import CustomSpanRule, days_before, hours_before
 from spanwise.scheduler.schedule.ticks import Tick, jitter_of, latest, span_of, starts, ticks
