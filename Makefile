@@ -59,6 +59,7 @@ lint: $(VENV)/.dev  ## Check style, form and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 docs: $(VENV)/.docs  ## Build the documentation site into build/site; broken links fail
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build

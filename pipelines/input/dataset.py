@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from spanwise.pipelines.input.profiling.profile import Profile
     from spanwise.pipelines.input.service.wire.security import Security
-    from spanwise.pipelines.input.tuning.profile import Profile
 
 
 class Dataset(Flow):
@@ -374,7 +374,7 @@ class Dataset(Flow):
         `step` is what you do with each element: with it the profile shows whether the step waits for the input
         or the input for the step. It runs for `limit_s` seconds, or until the elements end.
         """
-        from spanwise.pipelines.input.tuning.profile import profile_pass
+        from spanwise.pipelines.input.profiling.profile import profile_pass
 
         if step is not None and not callable(step):
             raise DatasetError(f"profile(step={step!r:.80}): expected a function of an element.")

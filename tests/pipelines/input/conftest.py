@@ -2,7 +2,8 @@
 
 import pytest
 
-from spanwise.pipelines.input.tuning import profile, timing
+from spanwise.pipelines.input.profiling import profile
+from spanwise.pipelines.input.tuning import timing
 
 
 class Clock:

@@ -11,8 +11,8 @@ from typing import Any, Final
 from spanwise.pipelines.input.flow import Flow
 from spanwise.pipelines.input.iterator import DatasetIterator
 from spanwise.pipelines.input.op import Op
-from spanwise.pipelines.input.tuning.advice import EMPTY_ADVICE, KEEP_UP_ADVICE, advise, label, own_s
-from spanwise.pipelines.input.tuning.profile_page import draw_timeline, render_page
+from spanwise.pipelines.input.profiling.advice import EMPTY_ADVICE, KEEP_UP_ADVICE, advise, label, own_s
+from spanwise.pipelines.input.profiling.page import draw_timeline, render_page
 from spanwise.pipelines.input.tuning.reading import OpReading
 from spanwise.pipelines.input.tuning.timing import Timeline, TimelineSpan, overhead_s
 

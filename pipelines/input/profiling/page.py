@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from spanwise.pipelines.input.tuning.advice import label
+from spanwise.pipelines.input.profiling.advice import label
 from spanwise.pipelines.input.tuning.timing import TimelineSpan
 
 STYLE: Final = """

@@ -6,8 +6,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import spanwise.pipelines.input as tfdata
-from spanwise.pipelines.input.tuning import profile
-from spanwise.pipelines.input.tuning.advice import advise
+from spanwise.pipelines.input.profiling import profile
+from spanwise.pipelines.input.profiling.advice import advise
 from spanwise.pipelines.input.tuning.reading import CallTimes, OpReading
 
 
