@@ -1,9 +1,5 @@
 """Components: the signature of `run` is the specification, and mistakes are found when a node is made."""
 
-from collections.abc import Callable
-from enum import Enum
-from pathlib import Path
-
 import pytest
 
 from spanwise.orchestrator import (
@@ -23,15 +19,6 @@ from spanwise.orchestrator import (
     past,
 )
 from spanwise.orchestrator.component import list_defaults
-from spanwise.orchestrator.signature import (
-    InputSpec,
-    OutputSpec,
-    ParameterSpec,
-    check_value,
-    format_annotation,
-    parse_value,
-    read_signature,
-)
 
 
 class Ingest(Component):
@@ -66,18 +53,6 @@ def tally(examples: Input[Examples], report: Output[Report], at_least: int = 1) 
 @pytest.fixture
 def ingest():
     return Ingest()
-
-
-def test_the_signature_is_read(ingest):
-    """Inputs, outputs, parameters and the attempt, with how many of each."""
-    train, made = read_signature(Train), read_signature(Ingest)
-
-    assert train.inputs == {"examples": InputSpec(Examples, many=True), "base": InputSpec(Model, optional=True)}
-    assert train.outputs == {"model": OutputSpec(Model)}
-    assert train.parameters == {"steps": ParameterSpec(int, 3)}
-    assert train.attempt == "attempt"
-    assert made.outputs["extra"] == OutputSpec(Report, optional=True)
-    assert made.outputs["each"] == OutputSpec(Report, many=True)
 
 
 def test_a_function_is_a_component(ingest):
@@ -157,105 +132,6 @@ def test_the_past_is_read_through_a_resolver():
     assert Window(past("Train", "model", Model))["model"].kind is Model
 
 
-@pytest.mark.parametrize(
-    ("run", "message"),
-    [
-        (lambda self, x: None, "Odd.run(x) has no annotation; add Input[…], Output[…] or the type of a parameter."),
-        (
-            lambda self, *x: None,
-            "Odd.run(x): every argument is passed by name; remove '*', '**' and '/'.",
-        ),
-    ],
-)
-def test_a_signature_that_says_too_little_is_refused(run, message):
-    """Every argument has an annotation and a name."""
-    odd = type("Odd", (Component,), {"run": run})
-
-    with pytest.raises(PipelineError) as mistake:
-        odd()
-
-    assert str(mistake.value) == message
-
-
-def test_the_arguments_that_every_node_takes_are_reserved():
-    """A parameter cannot be called like an argument of all nodes."""
-
-    class Odd(Component):
-        def run(self, timeout_s: float) -> None: ...
-
-    with pytest.raises(PipelineError, match="every node already takes 'timeout_s'"):
-        Odd(timeout_s=1.0)
-
-
-def test_several_artifacts_are_asked_for_with_outputs():
-    """`Output[list[X]]` is written `Outputs[X]`."""
-
-    class Odd(Component):
-        def run(self, reports: Output[list[Report]]) -> None: ...
-
-    with pytest.raises(PipelineError, match=r"several artifacts as Outputs\[Report\]"):
-        Odd()
-
-
-def test_a_component_without_run_is_refused():
-    """There is nothing to read a specification from."""
-
-    class Odd(Component): ...
-
-    with pytest.raises(PipelineError, match="Odd has no `run`; define it"):
-        Odd()
-
-
-def test_a_name_that_was_not_imported_is_refused():
-    """Annotations are read, so what they name must be there."""
-
-    class Odd(Component):
-        def run(self, model: "Output[Modle]") -> None: ...  # noqa: F821  that is the mistake
-
-    with pytest.raises(PipelineError, match="import the names that they use"):
-        Odd()
-
-
-class Colour(Enum):
-    RED = "red"
-
-
-@pytest.mark.parametrize(
-    ("annotation", "value"),
-    [(int, 3), (float, 3), (str, "x"), (bool, False), (list[int], [1]), (dict[str, int], {"a": 1}), (int | None, None),
-     (Colour, Colour.RED), (Path, Path("x")), (Callable[[int], int], abs), (object, 3)],
-)  # fmt: skip
-def test_a_parameter_of_its_type_is_taken(annotation, value):
-    """Nothing is converted but a whole number where a float is taken."""
-    assert check_value("n.p", annotation, value) == value
-
-
-@pytest.mark.parametrize(
-    ("annotation", "value"),
-    [(int, "3"), (int, 3.5), (int, True), (str, 3), (bool, 1), (list[int], ["1"]), (dict[str, int], {"a": "b"}), (Colour, "red"), (int, None)],
-)  # fmt: skip
-def test_a_parameter_of_another_type_is_refused(annotation, value):
-    """The message names the parameter, its type, and what was given."""
-    with pytest.raises(ParameterError, match=r"n\.p takes .* not "):
-        check_value("n.p", annotation, value)
-
-
-@pytest.mark.parametrize(
-    ("annotation", "text", "value"),
-    [(int, "3", 3), (float, "0.5", 0.5), (str, "3", "3"), (bool, "true", True), (list[int], "[1, 2]", [1, 2]),
-     (dict[str, int], '{"a": 1}', {"a": 1}), (int | None, "3", 3), (Colour, "red", Colour.RED), (Path, "x/y", Path("x/y"))],
-)  # fmt: skip
-def test_a_value_from_the_command_line_is_read_as_its_type(annotation, text, value):
-    """What was typed is a text; lists and dicts are JSON."""
-    assert parse_value("--param p", annotation, text) == value
-
-
-def test_a_value_from_the_command_line_that_cannot_be_read_is_refused():
-    """The message names the option, the type and the text."""
-    with pytest.raises(ParameterError, match="--param steps takes int, not str 'many'"):
-        parse_value("--param steps", int, "many")
-
-
 @pytest.mark.parametrize(("failures", "wait_s"), [(1, 1.0), (2, 3.0), (3, 9.0), (4, 10.0), (50, 10.0)])
 def test_the_wait_between_tries_grows_to_its_limit(failures, wait_s):
     """Each wait is `factor` times the one before, up to `limit_s`."""
@@ -273,21 +149,6 @@ def test_the_arguments_of_every_node(ingest):
     assert Count(examples=ingest["examples"], at_least=1, retry=2, timeout_s=5.0).retry == Retry(times=2)
     assert Count(examples=ingest["examples"], at_least=1, cache=False).cache is False
     assert Push(examples=ingest["examples"]).cache is False
-
-
-def test_drafts_of_outputs_have_folders_of_their_own(tmp_path):
-    """Each draft that is asked for is one more empty folder."""
-    outputs = Outputs(Report, str(tmp_path / "reports"))
-    first, second = outputs.new(), outputs.new()
-
-    assert [first, second] == outputs.drafts
-    assert sorted(p.name for p in (tmp_path / "reports").iterdir()) == ["0", "1"]
-
-
-def test_annotations_are_shown_as_written():
-    """A type by its name, anything else as Python writes it."""
-    assert format_annotation(int) == "int"
-    assert format_annotation(int | None) == "int | None"
 
 
 class Odd:
