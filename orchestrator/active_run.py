@@ -75,7 +75,7 @@ class ActiveRun:
         """Stops jobs whose time is up, and all of them once somebody has asked to stop the run."""
         self._stop_overdue()
         if not self._stopping:
-            if self._nodes.store.claimed("stop", self.run.name) is not None:
+            if self._nodes.store.find_claim("stop", self.run.name) is not None:
                 self._stop_command = "`spanwise stop`"  # named even where its signal came before this look
             if self._stop_asked():
                 self._stopping = self._stop_asked()

@@ -145,7 +145,7 @@ def missing_properties(artifact: Artifact) -> tuple[str, ...]:
     return tuple(n for n, p in declared.items() if p.required and artifact.properties.get(n) is None)
 
 
-def recordable(draft: A) -> A:
+def normalize_draft(draft: A) -> A:
     """The draft with its properties as they will be read back, however `run` came to set them.
 
     Raises:

@@ -10,8 +10,8 @@ from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.component import Channel
 from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.pipeline import Pipeline, Selection, channels_of
-from spanwise.orchestrator.run import Execution, Run, as_typed
-from spanwise.orchestrator.store import Store, marked
+from spanwise.orchestrator.run import Execution, Run, format_source
+from spanwise.orchestrator.store import Store, is_marked
 
 LOOK_BACK = 100
 """How many runs are searched for one that has the outputs needed."""
@@ -69,7 +69,7 @@ def usable_executions(store: Store, executions: Iterable[Execution]) -> list[Exe
         execution
         for execution in executions
         if execution.state.succeeded
-        and not any(marked(store, COLLECTED, a) for a in itertools.chain(*execution.outputs.values()))
+        and not any(is_marked(store, COLLECTED, a) for a in itertools.chain(*execution.outputs.values()))
     ]
 
 
@@ -93,4 +93,4 @@ def _first(pipeline: Pipeline, selection: Selection) -> list[str]:
 def _none(store: Store, pipeline: str, source: str) -> str:
     ran = next(iter(store.runs(pipeline)), None) is not None
     why = f"None of its last {LOOK_BACK} runs has finished that" if ran else "No run of it is recorded here yet"
-    return f"{why}.\nRun the whole pipeline once:  spanwise run {as_typed(source) or f'{pipeline}.py'}"
+    return f"{why}.\nRun the whole pipeline once:  spanwise run {format_source(source) or f'{pipeline}.py'}"

@@ -18,9 +18,9 @@ from spanwise.orchestrator.component import Channel, Component, Node, Resolver
 from spanwise.orchestrator.errors import ResolutionError, UsageError
 from spanwise.orchestrator.fingerprint import CacheKey
 from spanwise.orchestrator.history import History
-from spanwise.orchestrator.run import Run, as_typed
+from spanwise.orchestrator.run import Run, format_source
 from spanwise.orchestrator.signature import read_signature
-from spanwise.orchestrator.store import Address, Store, marked
+from spanwise.orchestrator.store import Address, Store, is_marked
 
 log = logging.getLogger("spanwise.driver")
 
@@ -72,7 +72,7 @@ def drive(node: Node, run: Run, store: Store, inputs: Artifacts, mine: Sequence[
     prepared = dict(node.prepare(run, lambda key: history_of(store, run, node[key])))
     parameters = {n: encode_parameter(v) for n, v in {**node.parameters, **prepared}.items()}
     key, why_not = _key(node, run, inputs, prepared)
-    earlier = store.cached(key.digest) if key is not None and cache else None
+    earlier = store.find_cached(key.digest) if key is not None and cache else None
     gone = next(_unreadable(store, earlier.outputs), None) if earlier is not None else None
     if earlier is not None and gone is None:
         return Reuse(
@@ -85,7 +85,9 @@ def drive(node: Node, run: Run, store: Store, inputs: Artifacts, mine: Sequence[
     _refuse_gone(node, run, store, inputs)
     reason = why_not or ("no cached result matched" if cache else "caching is disabled for this run")
     if earlier is not None and gone is not None:
-        what = f"{gone.name} was collected" if marked(store, COLLECTED, gone) else f"{gone.uri} is missing or damaged"
+        what = (
+            f"{gone.name} was collected" if is_marked(store, COLLECTED, gone) else f"{gone.uri} is missing or damaged"
+        )
         reason = f"the cached result of {earlier.name} is unusable: {what}"
     return Execute(reason=reason, prepared=prepared, parameters=parameters, key=key)
 
@@ -164,7 +166,7 @@ def _refuse_empty(node: Component, inputs: Artifacts) -> None:
 
 def _unreadable(store: Store, artifacts: Artifacts) -> Iterator[Artifact]:
     """The artifacts whose files cannot be read: removed, truncated, or about to be removed."""
-    return (a for found in artifacts.values() for a in found if not is_on_disk(a) or marked(store, COLLECTED, a))
+    return (a for found in artifacts.values() for a in found if not is_on_disk(a) or is_marked(store, COLLECTED, a))
 
 
 def _refuse_gone(node: Component, run: Run, store: Store, inputs: Artifacts) -> None:
@@ -174,7 +176,7 @@ def _refuse_gone(node: Component, run: Run, store: Store, inputs: Artifacts) -> 
         return
     first = gone[0]
     what = first.name if len(gone) == 1 else f"{first.name} and {len(gone) - 1} more"
-    why = "were garbage-collected." if marked(store, COLLECTED, first) else f"are missing or damaged: {first.uri}"
+    why = "were garbage-collected." if is_marked(store, COLLECTED, first) else f"are missing or damaged: {first.uri}"
     commands = list(dict.fromkeys(_recreate_command(run, artifact) for artifact in gone))
     more = [f"… and {len(commands) - _MOST_COMMANDS} more like these."] if len(commands) > _MOST_COMMANDS else []
     raise ResolutionError(
@@ -187,7 +189,7 @@ def _recreate_command(run: Run, artifact: Artifact) -> str:
     """The command that publishes an artifact again: runs its node, and all before it, for its span."""
     span = artifact.properties.get("span")
     named = f" --span {Calendar(run.calendar).label(span)}" if isinstance(span, int) else ""
-    return f"spanwise run {as_typed(run.source) or run.pipeline + '.py'}{named} --to {artifact.name.split('/')[1]}"
+    return f"spanwise run {format_source(run.source) or run.pipeline + '.py'}{named} --to {artifact.name.split('/')[1]}"
 
 
 def _choice(chosen: Sequence[Artifact], run: Run) -> str:

@@ -58,7 +58,7 @@ class Executor:
             stream.flush()  # or the child writes it a second time
         controller = os.getpid()
         self.mark = process.new_mark()
-        with process.holding_back(*ASKING_TO_END), warnings.catch_warnings():
+        with process.block_signals(*ASKING_TO_END), warnings.catch_warnings():
             # CPython warns of threads that might hold locks; ours hold none, and the server takes none of theirs.
             warnings.simplefilter("ignore", DeprecationWarning)
             self.session = os.fork()
@@ -136,7 +136,7 @@ class Executor:
     def sweep(self) -> list[Survivor]:
         """Kills what ended jobs have left behind, and returns what would not die; to be called when no job runs."""
         waiting = [self.session, *process.children(self.session)] if self._keeping else []
-        return process.end(self.mark, sparing=waiting, limit_s=node_server.REAP_S)
+        return process.kill(self.mark, sparing=waiting, limit_s=node_server.REAP_S)
 
     def close(self) -> None:
         """Kills what still runs and ends the server."""
@@ -158,7 +158,7 @@ class Executor:
             os.kill(self.session, signal.SIGTERM)
             _, status = os.waitpid(self.session, 0)
             if status:  # it was killed before it could end its children
-                process.end(self.mark, limit_s=node_server.REAP_S)
+                process.kill(self.mark, limit_s=node_server.REAP_S)
 
     def _listen(self, job: int) -> Iterable[FenceQuery]:
         child = self._children[job]

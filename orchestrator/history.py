@@ -9,7 +9,7 @@ from datetime import datetime
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Version
 from spanwise.orchestrator.run import Run
-from spanwise.orchestrator.store import Address, Store, marked
+from spanwise.orchestrator.store import Address, Store, is_marked
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class History:
         highest = next(self.spans(), None)
         return next(self.newest(), None) if highest is None else self.newest_version(highest)
 
-    def marked(self, mark: str) -> Iterator[Artifact]:
+    def with_mark(self, mark: str) -> Iterator[Artifact]:
         """Those that were marked (`blessed`, `pushed`) by then, newest first."""
         return (a for a in self.newest() if self._marked(mark, a))
 
@@ -63,8 +63,8 @@ class History:
 
     def _marked(self, mark: str, artifact: Artifact) -> bool:
         if self.as_of is None:
-            return marked(self.store, mark, artifact)
-        claim = self.store.claimed(mark, artifact.name)
+            return is_marked(self.store, mark, artifact)
+        claim = self.store.find_claim(mark, artifact.name)
         return claim is not None and datetime.fromisoformat(str(claim.facts["created"])) <= self.as_of
 
 

@@ -22,7 +22,7 @@ from spanwise.orchestrator import process
 from spanwise.orchestrator.claim_record import facts_of, record_of
 from spanwise.orchestrator.errors import Fenced, Held, StoreError, StoreUnavailable
 from spanwise.orchestrator.process import Identity
-from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, last
+from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, find_last
 
 log = logging.getLogger("spanwise.lease")
 
@@ -122,7 +122,7 @@ class Lease:
         try:
             result = verb(place)
         except AlreadyClaimed:
-            taken = self._store.claimed(place.kind, place.name)
+            taken = self._store.find_claim(place.kind, place.name)
             if taken is not None and taken.facts.get("sealed"):
                 self._fenced = True
             self.check()
@@ -244,10 +244,10 @@ def unclosed_leases(store: Store, lease: Lease) -> list[Holder]:
     token = lease.token - 1
     while token and (holder := read(store, lease.pipeline, token)) is not None and not holder.closed:
         _seal(store, holder)
-        if not holder.released and _may_end(holder, lease) and (left := process.end(holder.mark)):
+        if not holder.released and _may_end(holder, lease) and (left := process.kill(holder.mark)):
             raise Held(
                 f"{holder.purpose} of {holder.pipeline!r} is dead, but some of its processes would not die, so "
-                f"nothing was started: {process.named(left)}\nOnce they are gone, start again."
+                f"nothing was started: {process.format_survivors(left)}\nOnce they are gone, start again."
             )
         found.append(holder)
         token -= 1
@@ -266,7 +266,7 @@ def mark_closed(store: Store, holder: Holder) -> None:
 
 def current(store: Store, pipeline: str) -> Holder | None:
     """The newest lease of a pipeline, held or released."""
-    newest = last(lambda n: store.claimed("lease", f"{pipeline}#{n}") is not None)
+    newest = find_last(lambda n: store.find_claim("lease", f"{pipeline}#{n}") is not None)
     return read(store, pipeline, newest) if newest else None
 
 
@@ -281,13 +281,13 @@ def current_after_collection(store: Store, pipeline: str, clock: Clock) -> Holde
 
 def read(store: Store, pipeline: str, token: int) -> Holder | None:
     """One lease as the store has it."""
-    claim = store.claimed("lease", f"{pipeline}#{token}")
+    claim = store.find_claim("lease", f"{pipeline}#{token}")
     return None if claim is None else record_of(Holder, claim)
 
 
 def is_dead(store: Store, holder: Holder, clock: Clock) -> bool:
     """Whether a holder can no longer be working; may watch its heartbeat for `clock.ttl_s`."""
-    if process.alive(holder.who) is False:
+    if process.is_alive(holder.who) is False:
         return True
     if abs(clock.now() - holder.last_beat) < timedelta(seconds=clock.ttl_s):
         return False
@@ -312,8 +312,8 @@ def held_message(holder: Holder) -> str:
 
 def _seal(store: Store, holder: Holder) -> None:
     while True:
-        taken = last(lambda n: store.claimed("journal", f"{holder.name}/{n}") is not None)
-        place = store.claimed("journal", f"{holder.name}/{taken}") if taken else None
+        taken = find_last(lambda n: store.find_claim("journal", f"{holder.name}/{n}") is not None)
+        place = store.find_claim("journal", f"{holder.name}/{taken}") if taken else None
         if place is not None and place.facts.get("sealed"):
             return
         try:

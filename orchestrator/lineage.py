@@ -43,11 +43,11 @@ class Lineage:
     steps: tuple[Step, ...]  #: oldest first
     cut: frozenset[int] = field(default_factory=frozenset)  #: at the depth that was asked for: there may be more
 
-    def made_by(self, artifact: int) -> Step | None:
+    def producer(self, artifact: int) -> Step | None:
         """The step that an artifact comes out of: the one that made it, if the walk came by that."""
         return self._makers.get(artifact)
 
-    def read_by(self, artifact: int) -> tuple[Step, ...]:
+    def readers(self, artifact: int) -> tuple[Step, ...]:
         """The steps that an artifact goes into, oldest first."""
         return tuple(self._readers.get(artifact, ()))
 

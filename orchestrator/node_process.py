@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from spanwise.orchestrator import fingerprint, process
-from spanwise.orchestrator.artifact import Artifact, missing_properties, recordable
+from spanwise.orchestrator.artifact import Artifact, missing_properties, normalize_draft
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import Fenced, MissingProperty, RunError, SpanwiseError
 from spanwise.orchestrator.job import JobFailure, NodeJob
@@ -145,7 +145,7 @@ def _seal(node: str, name: str, draft: Artifact) -> Artifact:
             f"{node} made its output {name!r} without {', '.join(missing)}, which every {draft.kind} must have; "
             f"set it in `run`: {name}.{missing[0]} = …"
         )
-    ready = recordable(draft)
+    ready = normalize_draft(draft)
     tree = fingerprint.of_tree(draft.path, sync=True)
     return ready.with_content(tree.digest, tree.size_bytes)
 

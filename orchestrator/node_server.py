@@ -55,7 +55,7 @@ def keep_server(server: NodeServer, controller: int, mark: int) -> NoReturn:
             if signal.sigwait(awaited) is signal.SIGTERM:
                 process.send([pid], signal.SIGKILL)
     finally:
-        process.end_below(limit_s=REAP_S)
+        process.kill_descendants(limit_s=REAP_S)
         os._exit(0)
 
 
@@ -94,7 +94,7 @@ class NodeServer:
         except BaseException:  # noqa: BLE001  nothing above us may run in this process
             traceback.print_exc()
         finally:
-            process.end_below(limit_s=REAP_S)
+            process.kill_descendants(limit_s=REAP_S)
             os._exit(0)
 
     def close_line(self) -> None:
@@ -158,7 +158,7 @@ class NodeServer:
     def _fork(self, job: NodeJob, line: int) -> None:
         parent = os.getpid()
         # Signals wait until the child has stopped ignoring them, or an early one would be lost.
-        with process.holding_back(*ASKING_TO_END), warnings.catch_warnings():
+        with process.block_signals(*ASKING_TO_END), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # threads of preloaded libraries; none holds our locks
             try:
                 pid = os.fork()

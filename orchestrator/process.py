@@ -63,7 +63,7 @@ def machine() -> str:
     return f"{socket.gethostname()}/{boot}/{namespace}"
 
 
-def alive(who: Identity) -> bool | None:
+def is_alive(who: Identity) -> bool | None:
     """Whether that process lives; None when it is on another machine, where we cannot look."""
     if who.machine != machine():
         return None
@@ -98,7 +98,7 @@ def _stat(pid: int) -> _Stat:
     return _Stat(pid, fields[0], int(fields[1]), int(fields[17]), int(fields[19]))
 
 
-def _all(but: Collection[int] = ()) -> Iterator[_Stat]:
+def _list_processes(but: Collection[int] = ()) -> Iterator[_Stat]:
     with contextlib.suppress(OSError):
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and int(entry.name) not in but:
@@ -113,7 +113,7 @@ def children(pid: int | None = None) -> list[int]:
         tasks = [(task / "children").read_text(encoding="ascii") for task in Path(f"/proc/{pid}/task").iterdir()]
         found = [_stat(int(child)) for task in tasks for child in task.split()]
     except OSError:  # a kernel built without these lists
-        found = [p for p in _all() if p.parent == pid]
+        found = [p for p in _list_processes() if p.parent == pid]
     return [p.pid for p in found if p.lives]
 
 
@@ -130,7 +130,7 @@ def thread_names() -> list[str]:
 def descendants(pid: int) -> list[int]:
     """Everything below a process, whatever session or group it has moved to."""
     children: dict[int, list[int]] = {}
-    for process in _all():
+    for process in _list_processes():
         if process.lives:
             children.setdefault(process.parent, []).append(process.pid)
     found, todo = [], [pid]
@@ -160,7 +160,7 @@ class Survivor:
         return f"{self.pid} (state {self.state}: {self.command})"
 
 
-def named(survivors: Sequence[Survivor]) -> str:
+def format_survivors(survivors: Sequence[Survivor]) -> str:
     """Survivors for people: who they are, and how to see what holds them."""
     return (
         f"{', '.join(map(str, survivors))}\n"
@@ -191,12 +191,12 @@ def take_mark(mark: int) -> bool:
     return mark in _marks(os.getpid())
 
 
-def survivors(mark: int, *, sparing: Collection[int] = ()) -> list[Survivor]:
+def find_survivors(mark: int, *, sparing: Collection[int] = ()) -> list[Survivor]:
     """The living processes with this mark, this one left out."""
-    return [_survivor(each) for each in _marked(mark, sparing)]
+    return [_survivor(each) for each in _find_marked(mark, sparing)]
 
 
-def end(mark: int, *others: Identity, sparing: Collection[int] = (), limit_s: float = 10.0) -> list[Survivor]:
+def kill(mark: int, *others: Identity, sparing: Collection[int] = (), limit_s: float = 10.0) -> list[Survivor]:
     """Kills whoever has this mark, and these others, until none is left; returns who would not die within `limit_s`.
 
     A process in uninterruptible sleep dies when what it waits for comes, which may be never; nor does one die that
@@ -205,7 +205,7 @@ def end(mark: int, *others: Identity, sparing: Collection[int] = (), limit_s: fl
     deadline = time.monotonic() + limit_s
     while True:
         left = {}
-        for each in itertools.chain(_marked(mark, sparing), (_stat(who.pid) for who in others if alive(who))):
+        for each in itertools.chain(_find_marked(mark, sparing), (_stat(who.pid) for who in others if is_alive(who))):
             send([each.pid], signal.SIGKILL)  # at once: it may be about to fork and to end
             left[each.pid] = _survivor(each)
         if not left or time.monotonic() > deadline:
@@ -213,7 +213,7 @@ def end(mark: int, *others: Identity, sparing: Collection[int] = (), limit_s: fl
         time.sleep(0.01)
 
 
-def _marked(mark: int, sparing: Collection[int]) -> Iterator[_Stat]:
+def _find_marked(mark: int, sparing: Collection[int]) -> Iterator[_Stat]:
     """The living processes with this mark, as they are found.
 
     None is missed because it moves: a process that ends between being listed and being looked at may have left a child
@@ -223,7 +223,7 @@ def _marked(mark: int, sparing: Collection[int]) -> Iterator[_Stat]:
     found, vanished = False, bool(mark)
     while vanished and not found:
         vanished = False
-        for process in _all(but=known):
+        for process in _list_processes(but=known):
             marks = _marks(process.pid)
             if mark in marks and process.lives:
                 found = True
@@ -256,7 +256,7 @@ def _command(pid: int) -> str:
     return "?"
 
 
-def end_below(*, limit_s: float) -> None:
+def kill_descendants(*, limit_s: float) -> None:
     """Kills and collects everything below this process, or gives up after `limit_s`."""
     deadline = time.monotonic() + limit_s
     while left := descendants(os.getpid()):
@@ -279,7 +279,7 @@ def watch(pid: int) -> int | None:
 
 
 @contextlib.contextmanager
-def holding_back(*numbers: signal.Signals) -> Iterator[None]:
+def block_signals(*numbers: signal.Signals) -> Iterator[None]:
     """Keeps these signals waiting, in a child forked meanwhile as well, until each knows what to do with them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
@@ -289,7 +289,7 @@ def holding_back(*numbers: signal.Signals) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def asked_to_end(take: Callable[[signal.Signals], None]) -> Iterator[None]:
+def catch_end_signals(take: Callable[[signal.Signals], None]) -> Iterator[None]:
     """Has SIGTERM, SIGINT and SIGHUP call `take` instead of ending this process; for its main thread.
 
     What our starter has us ignore stays ignored: SIGHUP under nohup, SIGINT in the background of a script.

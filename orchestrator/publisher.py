@@ -59,7 +59,7 @@ def complete(
         outputs={key: found for key, found in drafts.items() if found},
     )
     while True:
-        marks = [c for c in marks_of(drafts) if store.claimed(c.kind, c.name) is None]
+        marks = [c for c in marks_of(drafts) if store.find_claim(c.kind, c.name) is None]
         try:
             return lease.write(lambda place: store.publish(ended, place, *marks))  # noqa: B023  called before the next turn
         except AlreadyClaimed:

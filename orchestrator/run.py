@@ -107,7 +107,7 @@ class Execution:
         return self.state is State.CACHED and self.reused is None
 
 
-def as_typed(source: str) -> str:
+def format_source(source: str) -> str:
     """A run's source as one would type it here: relative where its file lies below the current folder."""
     path, colon, name = source.rpartition(":")
     if not colon:

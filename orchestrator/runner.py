@@ -212,7 +212,9 @@ class Controller:
         if failed:
             self.executor.close()  # before the lease is released: nothing of ours may run beside the next run
         if left := self.executor.sweep():
-            log.error("lease-not-released", extra={"pipeline": self.pipeline.name, "reason": process.named(left)})
+            log.error(
+                "lease-not-released", extra={"pipeline": self.pipeline.name, "reason": process.format_survivors(left)}
+            )
             self.lease.abandon()
             return
         try:
@@ -231,5 +233,5 @@ class Controller:
             self.stop_signal = self.stop_signal or number.name
             self.executor.wake()
 
-        with process.asked_to_end(note):
+        with process.catch_end_signals(note):
             yield

@@ -3,7 +3,7 @@
 Three ideas carry it:
 
 *Names are the index.* What must be found again has a unique name and is looked up by it, so that no question reads
-the history: runs and artifacts are numbered, and the last number is found by galloping (`last`).
+the history: runs and artifacts are numbered, and the last number is found by galloping (`find_last`).
 
 *A claim is an inserted unique name.* Exactly one of many who try gets it. Locks, ticks, leases and marks are claims.
 
@@ -86,7 +86,7 @@ class Store(Protocol):
     def claim(self, *claims: Claim) -> None:
         """Inserts all of them or, raising AlreadyClaimed, none."""
 
-    def claimed(self, kind: str, name: str) -> Claim | None:
+    def find_claim(self, kind: str, name: str) -> Claim | None:
         """The claim of that name, with its facts as last written and `created` (ISO 8601, UTC) among them."""
 
     def amend(self, claim: Claim) -> None:
@@ -142,7 +142,7 @@ class Store(Protocol):
     def execution(self, id: int) -> Execution:  # noqa: A002
         """One execution, with inputs and outputs."""
 
-    def cached(self, key: str) -> Execution | None:
+    def find_cached(self, key: str) -> Execution | None:
         """The newest complete execution with this cache key, with its outputs."""
 
     def artifact(self, name: str) -> Artifact:
@@ -187,7 +187,7 @@ class Store(Protocol):
         """Lets go of the connection."""
 
 
-def last(exists: Callable[[int], bool]) -> int:
+def find_last(exists: Callable[[int], bool]) -> int:
     """The highest n with `exists(n)`, where 1..n exist and nothing above; 0 when there is none.
 
     Gallops (1, 2, 4, …), then bisects: about 2 log2(n) questions, whatever the history.
@@ -229,7 +229,7 @@ class MemoryStore:
                 stamped = {**claim.facts, "created": self._clock().isoformat()}
                 self._claims[claim.kind, claim.name] = replace(claim, facts=stamped)
 
-    def claimed(self, kind: str, name: str) -> Claim | None:
+    def find_claim(self, kind: str, name: str) -> Claim | None:
         return self._claims.get((kind, name))
 
     def amend(self, claim: Claim) -> None:
@@ -327,7 +327,7 @@ class MemoryStore:
             raise NotRecorded(f"There is no execution {id}.")
         return self._executions[id]
 
-    def cached(self, key: str) -> Execution | None:
+    def find_cached(self, key: str) -> Execution | None:
         hits = (e for e in list(self._executions.values()) if key and e.key == key and e.state is State.COMPLETE)
         return max(hits, key=lambda e: e.id, default=None)
 
@@ -387,9 +387,9 @@ def no_such_run(pipeline: str, number: int, newest: int) -> str:
     return f"{pipeline!r} has no run {number}; its runs are 1 to {newest}. See them: spanwise runs {pipeline}"
 
 
-def marked(store: Store, mark: str, artifact: Artifact) -> bool:
+def is_marked(store: Store, mark: str, artifact: Artifact) -> bool:
     """Whether an artifact was ever marked, such as `blessed` or `pushed`; a mark never goes away."""
-    return store.claimed(mark, artifact.name) is not None
+    return store.find_claim(mark, artifact.name) is not None
 
 
 def number_of(name: str) -> int:

@@ -35,5 +35,5 @@ class LatestBlessed(Resolver):
         super().__init__(source, name=name, after=after, many=False, optional=True)
 
     def resolve(self, history: History) -> Sequence[Artifact]:
-        newest = next(history.marked("blessed"), None)
+        newest = next(history.with_mark("blessed"), None)
         return () if newest is None else (newest,)

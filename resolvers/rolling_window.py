@@ -20,7 +20,7 @@ from spanwise.orchestrator import (
     WindowIncomplete,
     version_key,
 )
-from spanwise.orchestrator.run import as_typed
+from spanwise.orchestrator.run import format_source
 from spanwise.resolvers import spans
 
 _MOST_LABELS = 5  # in a message
@@ -111,7 +111,7 @@ class RollingWindow(Resolver):
     def _incomplete(self, history: History, found: Sequence[WindowSpan], absent: Sequence[WindowSpan]) -> str:
         names = ", ".join(s.label for s in absent[:_MOST_LABELS])
         more = f" and {len(absent) - _MOST_LABELS} more" if len(absent) > _MOST_LABELS else ""
-        source = as_typed(history.run.source) or f"{history.run.pipeline}.py"
+        source = format_source(history.run.source) or f"{history.run.pipeline}.py"
         first = next((s.label for s in found if s.chosen is not None), found[-1].label)
         allowed = f" ({self.missing} may be)" if self.missing else ""
         return (

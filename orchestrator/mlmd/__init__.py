@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from spanwise.orchestrator.mlmd.location import location
+from spanwise.orchestrator.mlmd.location import parse_location
 from spanwise.orchestrator.store import Store
 
 __all__ = ["open_store"]
@@ -32,7 +32,7 @@ def open_store(
         StoreTooNew: it was written by a newer ml-metadata.
         StoreError: it was written by an older one, and `migrate` is not set.
     """
-    where = location(url)
+    where = parse_location(url)
     # Read when the library is loaded: without it PostgreSQL's refusals of a taken name are printed on stderr.
     os.environ.setdefault("GLOG_minloglevel", "4")
 

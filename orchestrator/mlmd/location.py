@@ -50,7 +50,7 @@ class DatabaseServer:
 Location: TypeAlias = SqliteFile | DatabaseServer
 
 
-def location(url: str) -> Location:
+def parse_location(url: str) -> Location:
     """Reads a URL; a plain path, and SQLite's path after `sqlite:///`, count from the current folder.
 
     Raises:

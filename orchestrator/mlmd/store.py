@@ -25,7 +25,7 @@ from spanwise.orchestrator.mlmd import layout, span_index
 from spanwise.orchestrator.mlmd.connection import Lost, NameTaken, Proto, StoreConnection
 from spanwise.orchestrator.mlmd.location import Location
 from spanwise.orchestrator.run import Execution, Run, State
-from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, Link, last, no_such_run
+from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, Link, find_last, no_such_run
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class MlmdStore:
         except NameTaken as error:
             raise AlreadyClaimed(_listed(claims)) from error
 
-    def claimed(self, kind: str, name: str) -> Claim | None:
+    def find_claim(self, kind: str, name: str) -> Claim | None:
         context = self._context(layout.CLAIM, layout.claim_name(kind, name))
         return context and layout.claim_of(context, kind, name)
 
@@ -178,7 +178,7 @@ class MlmdStore:
             raise NotRecorded(f"There is no execution {id}.")
         return self._with_artifacts([message])[0]
 
-    def cached(self, key: str) -> Execution | None:
+    def find_cached(self, key: str) -> Execution | None:
         context = self._context(layout.CACHE, key) if key else None
         if context is None:
             return None
@@ -370,7 +370,7 @@ class MlmdStore:
 
     def _refuse_taken(self, claims: Sequence[Claim], error: NameTaken) -> None:
         """Raises AlreadyClaimed if it was a claim's name that was taken; a claim never goes away, so it is there."""
-        taken = [c for c in claims if self.claimed(c.kind, c.name) is not None]
+        taken = [c for c in claims if self.find_claim(c.kind, c.name) is not None]
         if taken:
             raise AlreadyClaimed(_listed(taken)) from error
 
@@ -514,7 +514,7 @@ class MlmdStore:
     def _last(self, place: str, exists: Callable[[int], bool]) -> int:
         """The last number there, looked for from where it was last seen."""
         seen = self._lasts.get(place, 0)
-        self._lasts[place] = seen + last(lambda further: exists(seen + further))
+        self._lasts[place] = seen + find_last(lambda further: exists(seen + further))
         return self._lasts[place]
 
     def _descending(self, method: str, place: str, newest: int) -> Iterator[Proto]:

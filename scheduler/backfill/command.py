@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from spanwise.orchestrator.errors import SpanwiseError, UsageError
 from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.pipeline import Pipeline
-from spanwise.orchestrator.run import as_typed
+from spanwise.orchestrator.run import format_source
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.backfill import formatting
 from spanwise.scheduler.backfill.execution import (
@@ -162,7 +162,7 @@ def load_resumed(request: BackfillRequest, settings: Settings) -> tuple[Backfill
     loaded = load_again(backfill.source, who=who, typed=backfill.typed, settings=settings.params)
     if change := _find_change(so_far, loaded.pipeline):
         raise UsageError(
-            f"{as_typed(backfill.source)} has changed since backfill {backfill.name} was planned: {change}. "
+            f"{format_source(backfill.source)} has changed since backfill {backfill.name} was planned: {change}. "
             "Start a new backfill; what was ingested is not ingested again."
         )
     return replace(so_far, backfill=backfill), loaded

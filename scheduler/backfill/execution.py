@@ -106,7 +106,7 @@ def catch_stop_signals() -> Iterator[StopSignal]:
     def note(number: signal.Signals) -> None:
         caught.name = caught.name or number.name
 
-    with process.asked_to_end(note):
+    with process.catch_end_signals(note):
         yield caught
 
 

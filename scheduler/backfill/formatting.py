@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from spanwise.orchestrator.calendar import Calendar, Version, format_versions
-from spanwise.orchestrator.run import State, as_typed
+from spanwise.orchestrator.run import State, format_source
 from spanwise.orchestrator.run_request import Event, RunOutcome
 from spanwise.scheduler.backfill.execution import BackfillEvent, BackfillResult
 from spanwise.scheduler.backfill.plan import BackfillPlan, ExpectedWindow
@@ -254,7 +254,7 @@ def _summarize(result: BackfillResult) -> str:
 
 
 def _command(*arguments: str, elsewhere: Sequence[str]) -> str:
-    return shlex.join(["spanwise", *(as_typed(w) if w.startswith("/") else w for w in arguments), *elsewhere])
+    return shlex.join(["spanwise", *(format_source(w) if w.startswith("/") else w for w in arguments), *elsewhere])
 
 
 def result_document(result: BackfillResult, passed: Sequence[PassedTick] = ()) -> Document:

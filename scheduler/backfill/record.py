@@ -11,7 +11,7 @@ from spanwise.orchestrator.artifact import Value
 from spanwise.orchestrator.errors import NotRecorded, StoreError
 from spanwise.orchestrator.record import from_plain, to_plain
 from spanwise.orchestrator.run import Run, Trigger
-from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, last
+from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, find_last
 
 
 class BackfillStage(Enum):
@@ -81,7 +81,7 @@ def find_backfill(store: Store, reference: str) -> Backfill:
     pipeline, slash, number = reference.rpartition("/")
     if not slash:
         pipeline, number = reference, str(_newest(store, reference))
-    claim = store.claimed("backfill", f"{pipeline}#{number}")
+    claim = store.find_claim("backfill", f"{pipeline}#{number}")
     if claim is None:
         newest = _newest(store, pipeline)
         known = f"its backfills are 1 to {newest}" if newest else f"{pipeline!r} was never backfilled here"
@@ -101,7 +101,7 @@ def backfill_runs(store: Store, backfill: Backfill) -> dict[int | None, Run]:
 
 
 def _newest(store: Store, pipeline: str) -> int:
-    return last(lambda n: store.claimed("backfill", f"{pipeline}#{n}") is not None)
+    return find_last(lambda n: store.find_claim("backfill", f"{pipeline}#{n}") is not None)
 
 
 def _claim(backfill: Backfill) -> Claim:

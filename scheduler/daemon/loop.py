@@ -496,7 +496,7 @@ class SchedulerLoop:
     @contextlib.contextmanager
     def _signals_taken(self) -> Iterator[None]:
         """Notes signals, and wakes up for them and for every child that ends."""
-        with process.asked_to_end(self._signals.append):
+        with process.catch_end_signals(self._signals.append):
             before = signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
             woken_before = signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
             try:

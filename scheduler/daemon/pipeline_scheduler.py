@@ -293,7 +293,7 @@ class PipelineScheduler:
         dead = holder is None or holder.released
         if holder is not None and not dead:
             dead = self._watch.is_dead(f"lease {holder.name}", holder.who, holder.beat, monotonic)
-            if dead and process.alive(holder.who):
+            if dead and process.is_alive(holder.who):
                 dead = False  # it is here and stands still; the stall is alerted, and whoever comes next may end it
         return RunWithoutChild(run=run, controller_dead=dead)
 
@@ -667,7 +667,7 @@ class PipelineScheduler:
 def _is_gone(store: Store, number: int) -> bool:
     """Whether a scheduler has left or is seen to be dead; of one elsewhere that died, its watcher will know."""
     holder = read_scheduler(store, number)
-    return holder is None or holder.ended or process.alive(holder.who) is False
+    return holder is None or holder.ended or process.is_alive(holder.who) is False
 
 
 def _format_pause(pause: SchedulePause) -> str:

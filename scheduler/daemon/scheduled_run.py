@@ -24,7 +24,7 @@ from spanwise.orchestrator.base_run import usable_executions
 from spanwise.orchestrator.errors import Held, SpanNotFound, SpanwiseError, UsageError
 from spanwise.orchestrator.lease import Holder
 from spanwise.orchestrator.pipeline import Pipeline
-from spanwise.orchestrator.run import Run, Trigger, as_typed
+from spanwise.orchestrator.run import Run, Trigger, format_source
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.store import AlreadyClaimed, Store
 from spanwise.scheduler.formatting import format_time
@@ -200,7 +200,7 @@ def going(store: Store, pipeline: str, now: datetime | None = None) -> Holder | 
     holder = lease.current(store, pipeline)
     if holder is None or holder.released or holder.purpose == lease.COLLECTING:
         return None
-    lives = process.alive(holder.who)
+    lives = process.is_alive(holder.who)
     if lives is None:
         lives = abs((now or datetime.now(UTC)) - holder.last_beat).total_seconds() < lease.TTL_S
     return holder if lives else None
@@ -236,7 +236,7 @@ def wait_for(loaded: Loaded, span: int, job: ScheduledJob, known: Settings) -> N
         if datetime.now(UTC) >= until:
             raise SpanNotFound(
                 f"{', '.join(absent)} found no span {label} up to {format_time(until)}, the end of `wait_for_input`. "
-                f"Once it is there:  spanwise backfill {as_typed(job.source)} --span {label}"
+                f"Once it is there:  spanwise backfill {format_source(job.source)} --span {label}"
             )
         if not told:
             sys.stdout.write(f"{', '.join(absent)}: waiting for span {label}, until {format_time(until)}.\n")

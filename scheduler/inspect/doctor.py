@@ -112,10 +112,10 @@ def _root(root: Path) -> Iterator[HealthCheck]:
 
 def _metadata(settings: Settings, *, migrate: bool) -> Iterator[HealthCheck]:
     from spanwise.orchestrator.mlmd import open_store
-    from spanwise.orchestrator.mlmd.location import SqliteFile, location
+    from spanwise.orchestrator.mlmd.location import SqliteFile, parse_location
 
     try:
-        where = location(settings.metadata)
+        where = parse_location(settings.metadata)
         if isinstance(where, SqliteFile) and not where.path.exists():
             yield HealthCheck("metadata", "ok", f"{where} (created by the first run)")
             return
@@ -175,7 +175,7 @@ def _lease(store: Store, pipeline: str) -> HealthCheck:
     if holder is None or holder.released:
         return HealthCheck(name, "ok", "free")
     who = f"{holder.purpose} (pid {holder.who.pid} on {holder.who.host}, since {format_time(holder.acquired)})"
-    alive = process.alive(holder.who)
+    alive = process.is_alive(holder.who)
     if alive is False:
         return HealthCheck(
             name, "warn", f"left by {who}, which died", f"spanwise stop {pipeline}  (the next run does this too)"
@@ -189,7 +189,7 @@ def _open_runs(store: Store, pipeline: str) -> Iterator[HealthCheck]:
     holder = lease.current(store, pipeline)
     for run in itertools.islice(store.runs(pipeline), LOOK_BACK):
         held = holder is not None and not holder.released and holder.token == run.token
-        if run.state is State.RUNNING and not (held and process.alive(holder.who) is not False):  # type: ignore[union-attr]  # `held` says it
+        if run.state is State.RUNNING and not (held and process.is_alive(holder.who) is not False):  # type: ignore[union-attr]  # `held` says it
             yield HealthCheck(
                 f"run {run.name}", "warn", "not closed: its controller is gone", f"spanwise stop {run.name}"
             )

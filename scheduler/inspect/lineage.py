@@ -92,14 +92,14 @@ def _tree(found: Lineage, calendars: Mapping[str, Calendar]) -> Iterator[str]:
 def _beyond(found: Lineage, artifact: int) -> tuple[int, tuple[int, ...]]:
     """The id of the branch below an artifact in the tree, and the artifacts in it."""
     if found.direction is Direction.DOWN:
-        return artifact, tuple(dict.fromkeys(i for step in found.read_by(artifact) for i in step.outputs))
-    step = found.made_by(artifact)
+        return artifact, tuple(dict.fromkeys(i for step in found.readers(artifact) for i in step.outputs))
+    step = found.producer(artifact)
     return (0, ()) if step is None else (step.execution.id, step.inputs)
 
 
 def _line(found: Lineage, artifact: int, calendars: Mapping[str, Calendar]) -> str:
     one = found.artifacts[artifact]
-    step = found.made_by(artifact)
+    step = found.producer(artifact)
     parts = ", ".join(["", *artifact_summary.summarize_artifact(one, _calendar(one, calendars))[:_MANY_PARTS]])
     maker = "" if step is None else f"  <- {_producer(step)}"
     return single_line(f"{one.name}  {one.kind}{_span_and_version(one, calendars)}{parts}{maker}")

@@ -11,7 +11,7 @@ from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver, list_defaults
 from spanwise.orchestrator.pipeline import Pipeline
-from spanwise.orchestrator.run import Execution, Run, as_typed
+from spanwise.orchestrator.run import Execution, Run, format_source
 from spanwise.orchestrator.signature import format_annotation
 from spanwise.scheduler.formatting import (
     Document,
@@ -112,7 +112,7 @@ def format_run(
         "trigger": record.trigger.value,
         "started": format_time(record.started, zone),
         "took": format_duration(elapsed_s(record, now)),
-        "source": as_typed(record.source) or "-",
+        "source": format_source(record.source) or "-",
         "parameters": ", ".join(f"{n}={v}" for n, v in record.parameters.items()) or "-",
         "nodes": ", ".join(record.nodes),
     }

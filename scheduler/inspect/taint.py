@@ -32,7 +32,7 @@ from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import NotRecorded
 from spanwise.orchestrator.history import version_key
 from spanwise.orchestrator.lineage import Direction, Lineage, Step, walk
-from spanwise.orchestrator.run import as_typed
+from spanwise.orchestrator.run import format_source
 from spanwise.orchestrator.store import Address, Store, number_of
 from spanwise.scheduler.formatting import (
     Document,
@@ -123,7 +123,7 @@ def trace_taint(store: Store, pipeline: str, span: int, *, version: int | None =
     mine = {a.id for a in wrong} | {tainted.model.id for tainted in models}
     reached = _in_newest_window(store, versions, span, models)
     target = span if reached else max(next(store.spans(address)) for address in versions)
-    file = source or as_typed(newest.source) or f"{pipeline}.py"
+    file = source or format_source(newest.source) or f"{pipeline}.py"
     return TaintReport(
         pipeline=pipeline,
         span=span,
@@ -207,7 +207,7 @@ def _models(store: Store, found: Lineage) -> Iterator[TaintedModel]:
             pushes[str(artifact.properties.get("model"))].append(artifact)
     served = _ServedModels(store)
     for model in sorted((a for a in found.artifacts.values() if a.kind == Model.kind), key=lambda a: a.id):
-        step = found.made_by(model.id)
+        step = found.producer(model.id)
         if step is None:
             continue  # the wrong artifact itself
         read = [found.artifacts[i] for i in step.inputs if passes_taint(found.artifacts[i], model)]

@@ -74,7 +74,7 @@ def mark_ended(store: Store, scheduler: SchedulerRecord) -> None:
 
 def read_scheduler(store: Store, number: int) -> SchedulerRecord | None:
     """One scheduler; None when there never was one of that number."""
-    claim = store.claimed("scheduler", f"#{number}")
+    claim = store.find_claim("scheduler", f"#{number}")
     return None if claim is None else record_of(SchedulerRecord, claim)
 
 
@@ -99,7 +99,7 @@ class HeartbeatWatch:
 
     def is_dead(self, name: str, who: Identity, beat: int, monotonic: float) -> bool:
         """Whether it is known to be dead: its process is gone, or it has been watched without a beat for `ttl_s`."""
-        if process.alive(who) is False:
+        if process.is_alive(who) is False:
             return True
         known = self._beats.get(name)
         if known is None or known[0] != beat:

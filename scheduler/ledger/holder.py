@@ -20,7 +20,7 @@ def find_holder(store: Store, pipeline: str, now: datetime | None = None) -> Hol
     holder = lease.current(store, pipeline)
     if holder is None or holder.released or holder.purpose == lease.COLLECTING:
         return None
-    lives = process.alive(holder.who)
+    lives = process.is_alive(holder.who)
     if lives is None:
         lives = abs((now or datetime.now(UTC)) - holder.last_beat).total_seconds() < lease.TTL_S
     return holder if lives else None

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spanwise.orchestrator.errors import StoreError
-from spanwise.orchestrator.store import Claim, Store, last
+from spanwise.orchestrator.store import Claim, Store, find_last
 
 
 def newest_number(store: Store, kind: str, prefix: str, seen: int = 0, sign: str = "#") -> int:
     """The highest number; 0 when there is none. `seen` is a number known to exist, for speed."""
-    return seen + last(lambda further: store.claimed(kind, f"{prefix}{sign}{seen + further}") is not None)
+    return seen + find_last(lambda further: store.find_claim(kind, f"{prefix}{sign}{seen + further}") is not None)
 
 
 def read_claim(store: Store, kind: str, name: str) -> Claim:
@@ -22,7 +22,7 @@ def read_claim(store: Store, kind: str, name: str) -> Claim:
     Raises:
         StoreError: it is gone.
     """
-    claim = store.claimed(kind, name)
+    claim = store.find_claim(kind, name)
     if claim is None:
         raise StoreError(f"The metadata store has lost {kind} {name!r}, which it had. Restore it from a backup.")
     return claim

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import NotRecorded
-from spanwise.orchestrator.run import Run, as_typed
+from spanwise.orchestrator.run import Run, format_source
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import format_duration, format_time
 from spanwise.scheduler.ledger.heartbeat import read_scheduler
@@ -187,11 +187,11 @@ def read_forecast(store: Store, key: str, now: datetime) -> Forecast:
 def recovery_command(record: TickRecord, schedule: ScheduleRecord, options: Sequence[str] = ()) -> str:
     """The command that recovers a tick; empty where it has no span of its own."""
     if record.tick.span is None and record.tick.part == TRAIN:
-        return shlex.join(["spanwise", "run", as_typed(schedule.source), *options])
+        return shlex.join(["spanwise", "run", format_source(schedule.source), *options])
     if record.tick.span is None:
         return ""
     label = Calendar.from_name(schedule.calendar).label(record.tick.span)
-    return shlex.join(["spanwise", "backfill", as_typed(schedule.source), "--span", label, *options])
+    return shlex.join(["spanwise", "backfill", format_source(schedule.source), "--span", label, *options])
 
 
 def list_problems(status: ScheduleStatus) -> list[str]:

@@ -66,7 +66,7 @@ def _replace_others(store: Store, key: str) -> None:
 
 def read_schedule(store: Store, key: str) -> ScheduleRecord | None:
     """A schedule as it was last loaded; None when it never was."""
-    claim = store.claimed("schedule", key)
+    claim = store.find_claim("schedule", key)
     return None if claim is None else record_of(ScheduleRecord, claim)
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.record import to_plain
-from spanwise.orchestrator.run import as_typed
+from spanwise.orchestrator.run import format_source
 from spanwise.scheduler.formatting import (
     Document,
     elapsed_s,
@@ -91,7 +91,7 @@ def format_status(status: ScheduleStatus, forecast: Forecast, now: datetime) -> 
     facts = {
         "schedule": f"{timetable.cron} ({timetable.zone})" if timetable.cron else "when data arrives",
         **({"policy": f"{timetable.overrun.value}, catchup {timetable.catchup.value}"} if timetable.cron else {}),
-        "file": as_typed(schedule.source),
+        "file": format_source(schedule.source),
         "next tick": _format_next(status, calendar, now),
         "last tick": "none yet" if status.newest is None else _format_newest(status.newest, calendar),
         "running": "nothing"
@@ -209,7 +209,7 @@ def status_document(status: ScheduleStatus, forecast: Document | None = None) ->
     schedule, calendar = status.schedule, Calendar.from_name(status.schedule.calendar)
     return {
         "pipeline": schedule.key,
-        "file": as_typed(schedule.source),
+        "file": format_source(schedule.source),
         "timetable": to_plain(schedule.timetable),
         "next": None
         if status.next is None

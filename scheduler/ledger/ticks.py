@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from spanwise.orchestrator.claim_record import facts_of, record_of
-from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, last
+from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, find_last
 from spanwise.scheduler.ledger.numbered import is_settled, newest_number, read_claim
 from spanwise.scheduler.ledger.numbered import settle as settle_number
 from spanwise.scheduler.schedule.outcome import TickEnd
@@ -135,7 +135,7 @@ def _comes_after(store: Store, key: str, tick: Tick, number: int) -> bool:
         return True
     name = str(read_claim(store, "ticknumber", f"{key}#{number}").facts["tick"])
     newest = record_of(TakenTick, read_claim(store, "tick", claim_name(key, name)))
-    return newest.tick.at < tick.at and store.claimed("tick", claim_name(key, tick.name)) is None
+    return newest.tick.at < tick.at and store.find_claim("tick", claim_name(key, tick.name)) is None
 
 
 def end_tick(store: Store, record: TickRecord, end: TickEnd, *, now: datetime) -> bool:
@@ -148,7 +148,7 @@ def end_tick(store: Store, record: TickRecord, end: TickEnd, *, now: datetime) -
             store.claim(*_end_claims(store, record, end, now))
         except AlreadyClaimed:
             next_attempt = attempt_claim(record.key, record.tick.name, record.attempts + 1)
-            if store.claimed("outcome", record.name) or store.claimed(next_attempt.kind, next_attempt.name):
+            if store.find_claim("outcome", record.name) or store.find_claim(next_attempt.kind, next_attempt.name):
                 return False
             continue  # it was the number among the abnormal ones
         settle_ticks(store, record.key)
@@ -171,7 +171,7 @@ def _needs_alert(end: TickEnd) -> bool:
 
 def mark_alerted(store: Store, record: TickRecord) -> None:
     """Records that the alert about a tick's end is in the outbox."""
-    claim = store.claimed("outcome", record.name)
+    claim = store.find_claim("outcome", record.name)
     if claim is not None:
         store.amend(replace(claim, facts={**claim.facts, "alerted": True}))
         settle_ticks(store, record.key)
@@ -199,7 +199,7 @@ def mark_overrun(store: Store, key: str, tick: str, *, by: str) -> None:
 
 def read_overrun(store: Store, key: str, tick: str) -> str | None:
     """The tick for which the run of this one is, or was, to be ended."""
-    claim = store.claimed("overrun", claim_name(key, tick))
+    claim = store.find_claim("overrun", claim_name(key, tick))
     return None if claim is None else str(claim.facts["by"])
 
 
@@ -208,20 +208,20 @@ def read_overrun(store: Store, key: str, tick: str) -> str | None:
 
 def is_taken(store: Store, key: str, tick: str) -> bool:
     """Whether a tick of this name was taken."""
-    return store.claimed("tick", claim_name(key, tick)) is not None
+    return store.find_claim("tick", claim_name(key, tick)) is not None
 
 
 def read_tick(store: Store, key: str, tick: str) -> TickRecord | None:
     """A tick by its name; None when it was never taken."""
     name = claim_name(key, tick)
-    claim = store.claimed("tick", name)
+    claim = store.find_claim("tick", name)
     if claim is None:
         return None
     taken = record_of(TakenTick, claim)
-    outcome = store.claimed("outcome", name)
+    outcome = store.find_claim("outcome", name)
     ended = None if outcome is None else record_of(EndedTick, outcome)
-    recovered = store.claimed("recovered", name) if ended is not None else None
-    begun = last(lambda k: store.claimed("attempt", f"{name}#{k}") is not None)
+    recovered = store.find_claim("recovered", name) if ended is not None else None
+    begun = find_last(lambda k: store.find_claim("attempt", f"{name}#{k}") is not None)
     return TickRecord(
         key=key,
         tick=taken.tick,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import LoadError, ParameterError, SpanwiseError, UsageError
 from spanwise.orchestrator.pipeline import Pipeline
-from spanwise.orchestrator.run import as_typed
+from spanwise.orchestrator.run import format_source
 from spanwise.orchestrator.signature import check_value, format_annotation, parse_value
 from spanwise.orchestrator.user_code import PACKAGE, our_module, user_frames
 from spanwise.scheduler.schedule.part import check_parts
@@ -183,7 +183,7 @@ def load_again(
     """
     if not split(source)[0].is_file():
         raise UsageError(f"The pipeline file of {who} is gone: {source}. Restore it, and try again.")
-    return load(as_typed(source), typed=typed, settings=settings)
+    return load(format_source(source), typed=typed, settings=settings)
 
 
 def split(reference: str) -> tuple[Path, str]:

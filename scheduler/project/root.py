@@ -49,9 +49,9 @@ def opened(settings: Settings) -> Iterator[Store]:
 def read(settings: Settings) -> Iterator[Store]:
     """Opens the store for reading; where nothing was recorded yet it is empty, and nothing is created."""
     from spanwise.orchestrator.mlmd import open_store
-    from spanwise.orchestrator.mlmd.location import SqliteFile, location
+    from spanwise.orchestrator.mlmd.location import SqliteFile, parse_location
 
-    where = location(settings.metadata)
+    where = parse_location(settings.metadata)
     if isinstance(where, SqliteFile) and not where.path.exists():
         yield MemoryStore()
         return
@@ -92,7 +92,7 @@ def _recorded_identity(root: Path) -> str | None:
 
 def identity(store: Store) -> str | None:
     """The unique id of a store; None until a root was used with it."""
-    claim = store.claimed(*_IDENTITY)
+    claim = store.find_claim(*_IDENTITY)
     return None if claim is None else str(claim.facts["id"])
 
 

@@ -79,9 +79,9 @@ class Settings:
     @property
     def shown_metadata(self) -> str:
         """The location of the metadata, without the password."""
-        from spanwise.orchestrator.mlmd.location import location
+        from spanwise.orchestrator.mlmd.location import parse_location
 
-        return str(location(self.metadata))
+        return str(parse_location(self.metadata))
 
 
 def read(*, config: Path | None = None, root: Path | None = None, folder: Path | None = None) -> Settings:

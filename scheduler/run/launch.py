@@ -116,7 +116,7 @@ def _recover(store: Store, outcome: RunOutcome, pipeline: Pipeline, home: Path) 
     if not outcome.succeeded:
         return
     try:
-        if store.claimed("scheduled", "#1") is not None:  # otherwise the ledger need not be imported
+        if store.find_claim("scheduled", "#1") is not None:  # otherwise the ledger need not be imported
             from spanwise.scheduler.alerts.recovery import record_recovery
             from spanwise.scheduler.schedule.part import completed_parts
 

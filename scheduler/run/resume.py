@@ -8,7 +8,7 @@ from dataclasses import replace
 from spanwise.orchestrator.base_run import usable_executions
 from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.pipeline import Pipeline, Selection
-from spanwise.orchestrator.run import Execution, Run, State, Trigger, as_typed
+from spanwise.orchestrator.run import Execution, Run, State, Trigger, format_source
 from spanwise.orchestrator.run_request import RunOutcome, RunRequest
 from spanwise.scheduler.inspect import find
 from spanwise.scheduler.project import root
@@ -48,7 +48,9 @@ def reload_pipeline(run: Run, settings: Settings) -> Loaded:
         raise UsageError(f"Run {run.name} was not started from a file, so its pipeline cannot be loaded again.")
     loaded = load_again(run.source, who=f"run {run.name}", typed=run.typed, settings=settings.params)
     if loaded.pipeline.name != run.pipeline:
-        raise UsageError(f"{as_typed(run.source)} now defines pipeline {loaded.pipeline.name!r}, not {run.pipeline!r}.")
+        raise UsageError(
+            f"{format_source(run.source)} now defines pipeline {loaded.pipeline.name!r}, not {run.pipeline!r}."
+        )
     return loaded
 
 
@@ -62,7 +64,7 @@ def resume_request(run: Run, executions: Iterable[Execution], pipeline: Pipeline
     if gone:
         raise UsageError(
             f"Run {run.name} had nodes that {pipeline.name!r} no longer has: {', '.join(gone)}. Start a new run:\n"
-            f"  spanwise run {as_typed(run.source)}"
+            f"  spanwise run {format_source(run.source)}"
         )
     selection = select_remaining(run, executions, pipeline)
     return RunRequest(
@@ -88,5 +90,5 @@ def select_remaining(run: Run, executions: Iterable[Execution], pipeline: Pipeli
 
 def _refuse_complete(run: Run) -> None:
     if run.state is State.COMPLETE:
-        again = f" Run its pipeline again:  spanwise run {as_typed(run.source)}" if run.source else ""
+        again = f" Run its pipeline again:  spanwise run {format_source(run.source)}" if run.source else ""
         raise UsageError(f"Run {run.name} is complete, so there is nothing to resume.{again}")

@@ -62,7 +62,7 @@ def stop(store: Store, run: Run, root: Path, *, grace_s: float) -> StopResult:
     if run.state.ended:
         return StopResult(run=run, how="already ended", took_s=0.0)
     holder = lease.current(store, run.pipeline)
-    if holder is None or holder.released or holder.token != run.token or process.alive(holder.who) is False:
+    if holder is None or holder.released or holder.token != run.token or process.is_alive(holder.who) is False:
         return StopResult(run=_close(store, run, root), how="closed", took_s=time.monotonic() - began, pid=run.pid)
     with contextlib.suppress(AlreadyClaimed):  # it was already asked to stop
         store.claim(Claim("stop", run.name))
@@ -92,10 +92,10 @@ def stop(store: Store, run: Run, root: Path, *, grace_s: float) -> StopResult:
 def _wait_until_ended(store: Store, run: Run, holder: Holder, deadline: float) -> bool:
     """Waits until the record is closed and the lease released, or the controller is gone; False at the deadline."""
     while time.monotonic() < deadline:
-        if process.alive(holder.who) is False:
+        if process.is_alive(holder.who) is False:
             return True
         now = lease.read(store, holder.pipeline, holder.token)
-        if now is not None and now.released and process.alive(holder.who) is None:
+        if now is not None and now.released and process.is_alive(holder.who) is None:
             return store.run(run.pipeline, run.number).state.ended
         time.sleep(POLL_S)
     return False
@@ -104,8 +104,10 @@ def _wait_until_ended(store: Store, run: Run, holder: Holder, deadline: float) -
 def _kill(store: Store, run: Run, holder: Holder, *below: Identity) -> None:
     """Kills the controller and all of its processes, and verifies that none is left."""
     now = lease.read(store, holder.pipeline, holder.token) or holder  # the mark is recorded after the lease is acquired
-    if left := process.end(now.mark, holder.who, *below):
-        raise RunError(f"Run {run.name} was killed, but some of its processes could not be: {process.named(left)}")
+    if left := process.kill(now.mark, holder.who, *below):
+        raise RunError(
+            f"Run {run.name} was killed, but some of its processes could not be: {process.format_survivors(left)}"
+        )
 
 
 def _close(store: Store, run: Run, root: Path) -> Run:

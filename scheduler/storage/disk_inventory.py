@@ -19,7 +19,7 @@ from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.errors import NotRecorded
 from spanwise.orchestrator.run import Execution
-from spanwise.orchestrator.store import Store, marked
+from spanwise.orchestrator.store import Store, is_marked
 
 ASIDE = ".collected-"
 """The prefix of the name that a folder has between being collected and being removed."""
@@ -76,7 +76,7 @@ def take_inventory(store: Store, root: Path, pipeline: str, *, now: datetime, lo
     search.run_dirs(home / RUNS, lambda ended: now - ended >= logs)
     search.schedule(home / SCHEDULE, lambda written: now - written >= logs)
     artifacts = sorted(search.artifacts, key=lambda a: a.id)
-    half_removed = {a.id for a in artifacts if marked(store, COLLECTED, a)}
+    half_removed = {a.id for a in artifacts if is_marked(store, COLLECTED, a)}
     return DiskInventory(
         artifacts=tuple(a for a in artifacts if a.id not in half_removed),
         half_removed=tuple(a for a in artifacts if a.id in half_removed),

@@ -32,7 +32,7 @@ from spanwise.orchestrator.lineage import Direction, walk
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.run_dir import remove_working_files
 from spanwise.orchestrator.span_resolver import SpanResolver
-from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, marked
+from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, is_marked
 from spanwise.scheduler.backfill import record
 from spanwise.scheduler.backfill.record import BackfillStage
 from spanwise.scheduler.formatting import run_calendar
@@ -219,7 +219,7 @@ def _marks(context: CollectionContext, artifact: Artifact) -> list[str]:
     pin = describe_pin(context.store, artifact)
     return [
         *([pin] if pin else []),
-        *(mark for mark in context.retention.marked if marked(context.store, mark, artifact)),
+        *(mark for mark in context.retention.marked if is_marked(context.store, mark, artifact)),
     ]
 
 
@@ -230,7 +230,7 @@ def _companions(store: Store, models: Iterable[Artifact]) -> dict[int, list[int]
     return {
         model: [i for i in step.inputs if lineage.artifacts[i].kind in needed]
         for model in lineage.start
-        if (step := lineage.made_by(model)) is not None
+        if (step := lineage.producer(model)) is not None
     }
 
 
@@ -299,7 +299,7 @@ class _Collection:
             if claims:
                 mine.write(lambda place: self._store.claim(place, *claims))
         except AlreadyClaimed:
-            return self._claim(mine, [a for a in artifacts if not marked(self._store, COLLECTED, a)])
+            return self._claim(mine, [a for a in artifacts if not is_marked(self._store, COLLECTED, a)])
         return artifacts
 
     def remove(self) -> None:

@@ -23,7 +23,7 @@ def pin(store: Store, artifact: Artifact, *, why: str, now: datetime, clock: Clo
     _write(store, artifact, pinned=True, why=why, now=now)
     # A collection that looked for pins before this one was written has released its lease by then.
     lease.current_after_collection(store, artifact.name.partition("/")[0], clock or Clock())
-    collected = store.claimed(COLLECTED, artifact.name)
+    collected = store.find_claim(COLLECTED, artifact.name)
     if collected is not None:
         when = format_time(datetime.fromisoformat(str(collected.facts["at"])))
         raise UsageError(
@@ -34,7 +34,7 @@ def pin(store: Store, artifact: Artifact, *, why: str, now: datetime, clock: Clo
 
 def describe_pin(store: Store, artifact: Artifact) -> str:
     """Who has pinned it, and why; empty when it is not pinned."""
-    claim = store.claimed(PINNED, artifact.name)
+    claim = store.find_claim(PINNED, artifact.name)
     if claim is None or not claim.facts["pinned"]:
         return ""
     return f"pinned by {claim.facts['who']}" + (f": {claim.facts['why']}" if claim.facts["why"] else "")

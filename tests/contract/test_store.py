@@ -61,18 +61,18 @@ def test_a_claim_is_found_with_its_facts_and_when_it_was_made(store, clock):
     """A claim comes back with the facts it was made with and `created` among them."""
     store.claim(Claim("tick", "flights@1", {"span": 7, "why": "cron"}))
 
-    found = store.claimed("tick", "flights@1")
+    found = store.find_claim("tick", "flights@1")
 
     assert found == Claim("tick", "flights@1", {"span": 7, "why": "cron", "created": clock().isoformat()})
 
 
 def test_what_was_never_claimed_is_none(store):
     """A name that nobody inserted is None, before and after others were."""
-    before = store.claimed("tick", "flights@1")
+    before = store.find_claim("tick", "flights@1")
     store.claim(Claim("tick", "flights@2"))
 
     assert before is None
-    assert store.claimed("tick", "flights@1") is None
+    assert store.find_claim("tick", "flights@1") is None
 
 
 def test_a_taken_name_is_refused_and_keeps_its_facts(store):
@@ -82,7 +82,7 @@ def test_a_taken_name_is_refused_and_keeps_its_facts(store):
     with pytest.raises(AlreadyClaimed, match="tick flights@1"):
         store.claim(Claim("tick", "flights@1", {"by": "second"}))
 
-    assert store.claimed("tick", "flights@1").facts["by"] == "first"
+    assert store.find_claim("tick", "flights@1").facts["by"] == "first"
 
 
 def test_of_several_claims_all_are_made_or_none(store):
@@ -92,8 +92,8 @@ def test_of_several_claims_all_are_made_or_none(store):
     with pytest.raises(AlreadyClaimed):
         store.claim(Claim("tick", "a"), Claim("tick", "b"), Claim("tick", "c"))
 
-    assert store.claimed("tick", "a") is None
-    assert store.claimed("tick", "c") is None
+    assert store.find_claim("tick", "a") is None
+    assert store.find_claim("tick", "c") is None
 
 
 def test_one_name_twice_in_one_write_is_taken_by_itself(store):
@@ -101,7 +101,7 @@ def test_one_name_twice_in_one_write_is_taken_by_itself(store):
     with pytest.raises(AlreadyClaimed):
         store.claim(Claim("tick", "a", {"n": 1}), Claim("tick", "a", {"n": 2}))
 
-    assert store.claimed("tick", "a") is None
+    assert store.find_claim("tick", "a") is None
 
 
 def test_no_claims_are_no_write(store):
@@ -117,7 +117,7 @@ def test_kinds_of_claims_do_not_meet(store):
 
     store.claim(Claim("pushed", "m"))
 
-    assert store.claimed("pushed", "m") is not None
+    assert store.find_claim("pushed", "m") is not None
 
 
 def test_capitals_make_another_name(store):
@@ -126,7 +126,7 @@ def test_capitals_make_another_name(store):
 
     store.claim(Claim("tick", "Flights"))
 
-    assert store.claimed("tick", "FLIGHTS") is None
+    assert store.find_claim("tick", "FLIGHTS") is None
 
 
 def test_amending_replaces_the_facts_and_keeps_when_it_was_made(store, clock):
@@ -137,7 +137,7 @@ def test_amending_replaces_the_facts_and_keeps_when_it_was_made(store, clock):
 
     store.amend(Claim("lease", "flights#1", {"beat": 1}))
 
-    assert store.claimed("lease", "flights#1").facts == {"beat": 1, "created": made}
+    assert store.find_claim("lease", "flights#1").facts == {"beat": 1, "created": made}
 
 
 def test_only_what_was_claimed_can_be_amended(store):
@@ -145,7 +145,7 @@ def test_only_what_was_claimed_can_be_amended(store):
     with pytest.raises(NotRecorded, match="lease"):
         store.amend(Claim("lease", "flights#1", {"beat": 1}))
 
-    assert store.claimed("lease", "flights#1") is None
+    assert store.find_claim("lease", "flights#1") is None
 
 
 # --- values
@@ -157,7 +157,7 @@ def test_awkward_values_come_back_exactly(store):
     run = store.begin_run(Run(pipeline="flights", parameters=AWKWARD, error=AWKWARD["backslash"] + "\0"))
     made = publish_one(store, MODELS, model(**AWKWARD))
 
-    facts = dict(store.claimed("facts", "awkward").facts)
+    facts = dict(store.find_claim("facts", "awkward").facts)
     del facts["created"]
 
     assert repr(sorted(facts.items())) == repr(sorted(AWKWARD.items()))
@@ -173,7 +173,7 @@ def test_any_facts_come_back_equal(store, facts):
     name = f"any/{next(fresh)}"
     store.claim(Claim("facts", name, facts))
 
-    found = dict(store.claimed("facts", name).facts)
+    found = dict(store.find_claim("facts", name).facts)
 
     del found["created"]
     assert found == facts
@@ -275,7 +275,7 @@ def test_updating_replaces_a_run(store):
     store.update_run(ended, Claim("journal", "flights#12/1"))
 
     assert store.run("flights", 1) == ended
-    assert store.claimed("journal", "flights#12/1") is not None
+    assert store.find_claim("journal", "flights#12/1") is not None
 
 
 def test_updating_with_a_taken_claim_changes_nothing(store):
@@ -286,7 +286,7 @@ def test_updating_with_a_taken_claim_changes_nothing(store):
         store.update_run(replace(begun, state=State.COMPLETE), Claim("x", "y"), Claim("journal", "flights#12/1"))
 
     assert store.run("flights", 1) == begun
-    assert store.claimed("x", "y") is None
+    assert store.find_claim("x", "y") is None
 
 
 def test_beginning_with_a_taken_claim_leaves_no_run(store):
@@ -298,7 +298,7 @@ def test_beginning_with_a_taken_claim_leaves_no_run(store):
 
     assert store.pipelines() == []
     assert list(store.runs("flights")) == []
-    assert store.claimed("x", "y") is None
+    assert store.find_claim("x", "y") is None
     assert store.begin_run(Run(pipeline="flights"), Claim("x", "y")).number == 1
 
 
@@ -375,7 +375,7 @@ def test_an_execution_belongs_to_a_run(store):
     with pytest.raises(NotRecorded, match="never run here"):
         store.begin(Execution(pipeline="flights", run=1, node="Trainer", component="Trainer"), Claim("x", "y"))
 
-    assert store.claimed("x", "y") is None
+    assert store.find_claim("x", "y") is None
 
 
 def test_an_attempt_is_begun_once(store):
@@ -385,7 +385,7 @@ def test_an_attempt_is_begun_once(store):
     with pytest.raises(AlreadyClaimed, match="flights/1/Trainer/1"):
         begin(store, "Trainer", Claim("x", "y"), run=1)
 
-    assert store.claimed("x", "y") is None
+    assert store.find_claim("x", "y") is None
     assert len(store.executions(store.run("flights", 1))) == 1
 
 
@@ -397,7 +397,7 @@ def test_beginning_an_execution_with_a_taken_claim_records_nothing(store):
         begin(store, "Trainer", Claim("x", "y"), Claim("journal", "1"), run=1)
 
     assert store.executions(run) == []
-    assert store.claimed("x", "y") is None
+    assert store.find_claim("x", "y") is None
     assert begin(store, "Trainer", Claim("journal", "2"), run=1).attempt == 1
 
 
@@ -430,7 +430,7 @@ def test_a_publication_comes_back_as_it_was_published(store, clock):
     assert told(replace(ended, outputs={})) == told(replace(full, outputs={}, ended=clock()))
     assert told(store.execution(begun.id)) == told(ended)
     assert told(store.executions(store.run("flights", begun.run))[0]) == told(ended)
-    assert store.claimed("journal", "1") is not None
+    assert store.find_claim("journal", "1") is not None
 
 
 def test_an_artifact_comes_back_by_its_name(store, clock):
@@ -512,7 +512,7 @@ def test_an_execution_ends_once(store):
 
     assert store.execution(ended.id).state is State.COMPLETE
     assert len(list(store.newest(MODELS))) == 1
-    assert store.claimed("x", "y") is None
+    assert store.find_claim("x", "y") is None
 
 
 def test_publishing_with_a_taken_claim_leaves_everything_as_it_was(store):
@@ -536,8 +536,8 @@ def test_publishing_with_a_taken_claim_leaves_everything_as_it_was(store):
     assert store.of_span(EXAMPLES, 2) == []
     assert list(store.newest(Address("flights", "ExampleGen", "model"))) == []
     assert store.consumers(read) == []
-    assert store.cached("key") is None
-    assert store.claimed("x", "y") is None
+    assert store.find_cached("key") is None
+    assert store.find_claim("x", "y") is None
 
 
 def test_a_refused_publication_can_be_published_after_all(store):
@@ -579,7 +579,7 @@ def test_the_newest_complete_execution_of_a_key_is_cached(store):
     newest = publish(store, MODELS, model("/m/2"), key="abc")
     publish(store, MODELS, model("/m/3"), key="other")
 
-    found = store.cached("abc")
+    found = store.find_cached("abc")
 
     assert told(found) == told(newest)
 
@@ -589,14 +589,14 @@ def test_only_what_was_complete_is_cached(store, state):
     """Failed, canceled and reused executions are no one's cache."""
     publish(store, MODELS, key="abc", state=state)
 
-    assert store.cached("abc") is None
+    assert store.find_cached("abc") is None
 
 
 def test_without_a_key_nothing_is_cached(store):
     """An execution without a cache key is not found by the empty key."""
     publish(store, MODELS, model())
 
-    assert store.cached("") is None
+    assert store.find_cached("") is None
 
 
 # --- artifacts
@@ -786,8 +786,8 @@ def test_who_opens_the_store_later_finds_it_all(place):
     after = place.open()
 
     assert told(after.execution(made.id)) == told(made)
-    assert told(after.cached("abc")) == told(made)
-    assert after.claimed("blessed", "m") is not None
+    assert told(after.find_cached("abc")) == told(made)
+    assert after.find_claim("blessed", "m") is not None
     assert list(after.spans(EXAMPLES)) == [7]
     assert publish_one(after, MODELS, model()).name == "flights/Trainer/model/2"
     assert after.begin_run(Run(pipeline="flights")).number == 4

@@ -102,9 +102,9 @@ class Written:
         """The answers to all questions."""
         store = self.store
         addresses = [Address(p, n, k) for p in PIPELINES for n in NODES for k in KEYS]
-        hits = [store.cached(key) for key in ("", "k1", "k2")]
+        hits = [store.find_cached(key) for key in ("", "k1", "k2")]
         return {
-            "claims": [store.claimed("kind", name) for name in NAMES],
+            "claims": [store.find_claim("kind", name) for name in NAMES],
             "pipelines": store.pipelines(),
             "runs": [list(store.runs(p)) for p in PIPELINES],
             "executions": [[without_ids(e) for e in store.executions(r)] for p in PIPELINES for r in store.runs(p)],

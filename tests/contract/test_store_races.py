@@ -65,8 +65,8 @@ def test_a_killed_writer_leaves_whole_publications(real):
         for execution in store.executions(run):
             whole = execution.state is State.COMPLETE
             assert [len(row) for row in execution.outputs.values()] == ([3, 1] if whole else [])
-            assert (store.claimed("made", str(run.number)) is not None) == whole
-            assert (store.cached(f"key {run.number}") is not None) == whole
+            assert (store.find_claim("made", str(run.number)) is not None) == whole
+            assert (store.find_cached(f"key {run.number}") is not None) == whole
             published += [run.number] * whole
     assert len(published) >= 10
     assert len(list(store.newest(MODELS))) == 3 * len(published)

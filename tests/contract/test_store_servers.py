@@ -64,8 +64,8 @@ def test_every_write_is_made_once_when_the_connection_breaks(wire, store, how):
     store.update_run(replace(run, state=State.COMPLETE), Claim("journal", "4"))
 
     assert not wire.armed
-    assert store.claimed("tick", "1").facts["n"] == 2
-    assert [store.claimed("journal", n) is not None for n in "1234"] == [True] * 4
+    assert store.find_claim("tick", "1").facts["n"] == 2
+    assert [store.find_claim("journal", n) is not None for n in "1234"] == [True] * 4
     assert [r.number for r in store.runs("flights")] == [2, 1]
     assert store.run("flights", 2).state is State.COMPLETE
     assert [told(e) for e in store.executions(run)] == [told(ended)]
@@ -81,8 +81,8 @@ def test_a_taken_claim_is_refused_when_the_connection_breaks(wire, store):
     with pytest.raises(AlreadyClaimed):
         store.claim(Claim("tick", "2"), Claim("tick", "1", {"by": "me"}))
 
-    assert store.claimed("tick", "1").facts["by"] == "another"
-    assert store.claimed("tick", "2") is None
+    assert store.find_claim("tick", "1").facts["by"] == "another"
+    assert store.find_claim("tick", "2") is None
 
 
 @pytest.mark.skipif("SPANWISE_TEST_MYSQL_CAPITALS" not in os.environ, reason="no SPANWISE_TEST_MYSQL_CAPITALS")

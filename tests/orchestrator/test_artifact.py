@@ -16,7 +16,7 @@ from spanwise.orchestrator import (
     PushedModel,
     Statistics,
 )
-from spanwise.orchestrator.artifact import Property, missing_properties, properties_of, recordable
+from spanwise.orchestrator.artifact import Property, missing_properties, normalize_draft, properties_of
 
 
 class Forecast(Artifact):
@@ -171,7 +171,7 @@ def test_a_draft_is_recorded_as_it_will_be_read():
     draft.steps, draft.by_city = [1, 2], {"a": 1.0}
     draft.properties["by_city"] = {"a": (1, 2)}
 
-    assert recordable(draft).by_city == {"a": [1, 2]}
+    assert normalize_draft(draft).by_city == {"a": [1, 2]}
 
 
 @pytest.mark.parametrize("value", [{"a": object()}, {"a": {1, 2}}, {"a": datetime(2024, 1, 1, tzinfo=UTC)}])
@@ -181,7 +181,7 @@ def test_a_value_that_json_cannot_say_is_refused(value):
     draft.by_city = value
 
     with pytest.raises(ParameterError, match=r"Forecast\.by_city takes what JSON can say"):
-        recordable(draft)
+        normalize_draft(draft)
 
 
 def test_kinds_have_the_names_that_the_metadata_shows():

@@ -81,7 +81,7 @@ def test_marked_ones_alone(past):
     second = past.a_model(blessed=True)
     past.a_model(blessed=False)
 
-    assert names(past.history(past.model).marked("blessed"))[0] == second.name
+    assert names(past.history(past.model).with_mark("blessed"))[0] == second.name
 
 
 def test_nothing_later_is_seen(past):
@@ -104,8 +104,8 @@ def test_a_mark_set_later_is_not_seen(past):
     past.a_model(blessed=True)
     before_the_blessing = past.now - timedelta(seconds=30)
 
-    assert list(past.history(past.model, as_of=before_the_blessing).marked("blessed")) == []
-    assert len(list(past.history(past.model, as_of=past.now).marked("blessed"))) == 1
+    assert list(past.history(past.model, as_of=before_the_blessing).with_mark("blessed")) == []
+    assert len(list(past.history(past.model, as_of=past.now).with_mark("blessed"))) == 1
 
 
 def test_artifacts_are_read_as_their_channels_kind(past):

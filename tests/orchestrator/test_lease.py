@@ -49,7 +49,7 @@ def from_the_dead(store, lease):
 
 
 def _rewrite(store, lease, who=None, **facts):
-    claim = store.claimed("lease", f"taxi#{lease.token}")
+    claim = store.find_claim("lease", f"taxi#{lease.token}")
     store.amend(Claim("lease", claim.name, {**claim.facts, "who": {**claim.facts["who"], **(who or {})}, **facts}))
 
 
@@ -209,8 +209,8 @@ def test_every_write_takes_the_next_place(store, clock):
     write(store, lease, "a")
     write(store, lease, "b")
 
-    assert store.claimed("journal", "taxi#1/2") is not None
-    assert store.claimed("journal", "taxi#1/3") is None
+    assert store.find_claim("journal", "taxi#1/2") is not None
+    assert store.find_claim("journal", "taxi#1/3") is None
 
 
 def test_a_write_that_is_refused_for_another_reason_leaves_the_place(store, clock):
@@ -221,7 +221,7 @@ def test_a_write_that_is_refused_for_another_reason_leaves_the_place(store, cloc
         write(store, lease, "a")
     write(store, lease, "b")
 
-    assert store.claimed("journal", "taxi#1/2") is not None
+    assert store.find_claim("journal", "taxi#1/2") is not None
     assert not lease.lost
 
 
@@ -236,8 +236,8 @@ def test_nothing_lands_after_the_journal_was_sealed(store, clock):
     with pytest.raises(Fenced, match=r"has lost its lease \(token 1\)"):
         write(store, old, "after")
 
-    assert store.claimed("mark", "before") is not None
-    assert store.claimed("mark", "after") is None
+    assert store.find_claim("mark", "before") is not None
+    assert store.find_claim("mark", "after") is None
     assert old.lost
 
 
@@ -249,7 +249,7 @@ def test_a_write_between_the_takeover_and_the_seal_lands(store, clock):
     write(store, old, "late")
     unclosed_leases(store, new)
 
-    assert store.claimed("journal", "taxi#1/2").facts["sealed"]
+    assert store.find_claim("journal", "taxi#1/2").facts["sealed"]
 
 
 def test_a_seal_that_meets_a_write_takes_the_place_after(store, clock, monkeypatch):
@@ -366,7 +366,7 @@ def test_a_lease_given_back_closed_is_not_looked_at(store, clock):
 def test_our_own_processes_are_not_ended(store, clock, monkeypatch):
     """A holder of this process that never gave its lease back shares its workers with who comes after."""
     ended = []
-    monkeypatch.setattr(process, "end", ended.append)
+    monkeypatch.setattr(process, "kill", ended.append)
     for mark in (4711, 4712):
         old = take(store, clock)
         _rewrite(store, old, mark=mark, who={"started": 1})

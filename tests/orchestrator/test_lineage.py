@@ -57,7 +57,7 @@ def test_up_leads_to_everything_that_it_was_made_of(store, chain):
 
     assert kinds(found) == {"Second", "First", "Graph", "Rows", "Day", "Other"}
     assert [s.execution.node for s in found.steps] == ["Ingest", "Ingest", "Transform", "Trainer", "Trainer"]
-    assert found.made_by(chain["Graph"].id).inputs == (chain["Day"].id, chain["Other"].id)
+    assert found.producer(chain["Graph"].id).inputs == (chain["Day"].id, chain["Other"].id)
     assert not found.cut
 
 
@@ -67,8 +67,8 @@ def test_down_leads_to_everything_that_was_made_of_it(store, chain):
 
     assert kinds(found) == {"Day", "Graph", "Rows", "First", "Second"}
     assert [s.execution.node for s in found.steps] == ["Transform", "Trainer", "Trainer"]
-    assert [s.execution.id for s in found.read_by(chain["First"].id)] == [
-        found.made_by(chain["Second"].id).execution.id
+    assert [s.execution.id for s in found.readers(chain["First"].id)] == [
+        found.producer(chain["Second"].id).execution.id
     ]
 
 
@@ -108,7 +108,7 @@ def test_an_edge_that_does_not_carry_is_not_walked(store, chain):
     found = walk(store, [chain["Day"]], Direction.DOWN, carries=lambda _read, made: made.kind != "Graph")
 
     assert kinds(found) == {"Day", "Rows", "First", "Second"}
-    assert found.made_by(chain["Second"].id).inputs == (chain["First"].id,)
+    assert found.producer(chain["Second"].id).inputs == (chain["First"].id,)
 
 
 def test_an_edge_is_tried_again_from_what_is_met_later(store, done):
@@ -119,7 +119,7 @@ def test_an_edge_is_tried_again_from_what_is_met_later(store, done):
 
     found = walk(store, [day], Direction.DOWN, carries=lambda read, made: (read.kind, made.kind) != ("Day", "Model"))
 
-    assert found.made_by(model.id).inputs == (rows.id,)
+    assert found.producer(model.id).inputs == (rows.id,)
 
 
 def test_a_long_chain_is_walked_to_its_end(store, done):

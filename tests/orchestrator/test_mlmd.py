@@ -19,10 +19,10 @@ from ml_metadata.proto import metadata_store_pb2
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.errors import SettingsError, StoreCorrupt, StoreError, StoreTooNew, StoreUnavailable
 from spanwise.orchestrator.mlmd import open_store
-from spanwise.orchestrator.mlmd.location import DatabaseServer, SqliteFile, location
+from spanwise.orchestrator.mlmd.location import DatabaseServer, SqliteFile, parse_location
 from spanwise.orchestrator.mlmd.text import restored, stored
 from spanwise.orchestrator.run import Execution, Run, State
-from spanwise.orchestrator.store import Address, Claim, last
+from spanwise.orchestrator.store import Address, Claim, find_last
 
 NOW = datetime(2024, 1, 1, 3, tzinfo=UTC)
 
@@ -225,7 +225,7 @@ VERBS = {
     "publish": lambda store, made: publish(store, span=7),
     "executions": lambda store, made: store.executions(store.run("flights", 3)),
     "execution": lambda store, made: store.execution(1),
-    "cached": lambda store, made: store.cached("abc"),
+    "find_cached": lambda store, made: store.find_cached("abc"),
     "artifact": lambda store, made: store.artifact(made),
     "newest": lambda store, made: next(store.newest(Address("flights", "Trainer", "model"))),
     "spans": lambda store, made: next(store.spans(Address("flights", "ExampleGen", "examples"))),
@@ -233,7 +233,7 @@ VERBS = {
     "producer": lambda store, made: store.producer(store.artifact(made)),
     "consumers": lambda store, made: store.consumers(store.artifact(made)),
     "claim": lambda store, made: store.claim(Claim("tick", "1")),
-    "claimed": lambda store, made: store.claimed("tick", "1"),
+    "find_claim": lambda store, made: store.find_claim("tick", "1"),
 }
 
 
@@ -287,10 +287,10 @@ def test_a_store_that_knows_the_last_number_looks_for_the_next_one_only(store, c
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 8, 1000])
 def test_the_last_number_is_found_by_galloping(count):
-    """`last` finds the last of 1..n, asking about twice the logarithm of n."""
+    """`find_last` finds the last of 1..n, asking about twice the logarithm of n."""
     asked = []
 
-    found = last(lambda n: asked.append(n) or n <= count)
+    found = find_last(lambda n: asked.append(n) or n <= count)
 
     assert found == count
     assert len(asked) <= 2 * max(count, 1).bit_length() + 1
@@ -344,7 +344,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
     store = open_store(url)
     assert (ended.stdout, ended.returncode) == ("acknowledged\n", -signal.SIGKILL)
-    assert all(store.claimed(kind, str(number)) for kind in "nm" for number in range(40))
+    assert all(store.find_claim(kind, str(number)) for kind in "nm" for number in range(40))
     store.close()
 
 
@@ -362,7 +362,7 @@ def test_a_child_does_not_use_its_parents_store(store, url):
 
     assert os.waitstatus_to_exitcode(status) == 0
     store.claim(Claim("parent", "1"))
-    assert store.claimed("child", "1") is None
+    assert store.find_claim("child", "1") is None
 
 
 def test_a_closed_store_says_so(url):
@@ -443,7 +443,7 @@ def test_a_database_of_an_older_library_is_brought_up_to_date_when_asked(url):
         open_store(url)
     migrated = open_store(url, migrate=True)
 
-    assert migrated.claimed("a", "b") is not None
+    assert migrated.find_claim("a", "b") is not None
     migrated.close()
 
 
@@ -524,7 +524,7 @@ except StoreUnavailable as error:
     print(error)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 store.claim(Claim("n", str(number)))
-print(store.claimed("a", "a") is not None)
+print(store.find_claim("a", "a") is not None)
 """
 
     told = python(code, url)
@@ -572,7 +572,7 @@ def test_a_server_that_is_not_there_is_unavailable():
 )
 def test_a_url_says_where_the_metadata_is(url, where):
     """Paths, SQLite's and the servers' urls are read; parts that are quoted are unquoted."""
-    assert location(url) == where
+    assert parse_location(url) == where
 
 
 @pytest.mark.parametrize(
@@ -593,7 +593,7 @@ def test_a_url_says_where_the_metadata_is(url, where):
 def test_a_url_that_says_nothing_is_refused_without_its_password(url):
     """What cannot be opened is a SettingsError that shows the forms there are, and never the password."""
     with pytest.raises(SettingsError, match="postgresql://user:password@host") as caught:
-        location(url)
+        parse_location(url)
 
     assert "s3cret" not in str(caught.value)
     assert caught.value.__cause__ is None
@@ -601,7 +601,7 @@ def test_a_url_that_says_nothing_is_refused_without_its_password(url):
 
 def test_a_password_is_never_shown(caplog):
     """Neither a location's text nor its representation nor what is logged when it is opened holds the password."""
-    where = location("mysql://me:s3cret@127.0.0.1:9/runs")
+    where = parse_location("mysql://me:s3cret@127.0.0.1:9/runs")
     caplog.set_level(logging.DEBUG)
     logging.getLogger("absl").setLevel(logging.DEBUG)
     try:

@@ -28,7 +28,7 @@ def sleeper():
 
     yield sleeper
     for program in started:
-        process.end(0, *map(process.identity, [*process.descendants(program.pid), program.pid]))
+        process.kill(0, *map(process.identity, [*process.descendants(program.pid), program.pid]))
         program.wait()
         program.stdout.close()
 
@@ -41,19 +41,19 @@ def identity_of(pid):
 
 def test_this_process_is_alive():
     """The identity of this process says that it lives."""
-    assert process.alive(process.identity()) is True
+    assert process.is_alive(process.identity()) is True
 
 
 def test_an_id_used_again_is_another_process():
     """The same number with another start time is not the same process."""
     me = process.identity()
 
-    assert process.alive(replace(me, started=me.started - 1)) is False
+    assert process.is_alive(replace(me, started=me.started - 1)) is False
 
 
 def test_a_process_of_another_machine_cannot_be_seen():
     """Of another host, boot or namespace nothing is known."""
-    assert process.alive(replace(process.identity(), machine="elsewhere/0/0")) is None
+    assert process.is_alive(replace(process.identity(), machine="elsewhere/0/0")) is None
 
 
 def test_a_zombie_is_dead(sleeper):
@@ -63,7 +63,7 @@ def test_a_zombie_is_dead(sleeper):
     os.kill(program.pid, signal.SIGKILL)
     os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
 
-    assert process.alive(who) is False
+    assert process.is_alive(who) is False
 
 
 def test_a_frozen_process_is_alive(sleeper):
@@ -71,7 +71,7 @@ def test_a_frozen_process_is_alive(sleeper):
     program = sleeper()
     os.kill(program.pid, signal.SIGSTOP)
 
-    assert process.alive(identity_of(program.pid)) is True
+    assert process.is_alive(identity_of(program.pid)) is True
 
 
 def test_the_host_is_shown_without_its_boot():
@@ -187,19 +187,19 @@ def leave(tmp_path):
         return mark, int(note.read_text())
 
     yield leave
-    process.end(mark)
+    process.kill(mark)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_a_marked_process_leaves_is_found_and_ended(leave, kind):
     """No way of leaving its starter takes a process out of reach, and afterwards none is left."""
     mark, pid = leave(KINDS[kind])
-    found = process.survivors(mark)
-    left = process.end(mark)
+    found = process.find_survivors(mark)
+    left = process.kill(mark)
 
     assert [each.pid for each in found] == [pid]
     assert left == []
-    assert process.survivors(mark) == []
+    assert process.find_survivors(mark) == []
     assert not living(pid)
 
 
@@ -215,18 +215,18 @@ def test_a_process_that_forks_and_ends_without_end_is_caught(leave):
         os.wait()
     """)
 
-    assert process.end(mark, limit_s=60.0) == []
+    assert process.kill(mark, limit_s=60.0) == []
     time.sleep(0.1)
-    assert process.survivors(mark) == []
+    assert process.find_survivors(mark) == []
 
 
 def test_a_process_with_another_mark_is_spared(sleeper):
     """Neither what has no mark nor what has another is found."""
     sleeper()
 
-    assert process.survivors(process.new_mark()) == []
-    assert process.end(process.new_mark()) == []
-    assert process.survivors(0) == []
+    assert process.find_survivors(process.new_mark()) == []
+    assert process.kill(process.new_mark()) == []
+    assert process.find_survivors(0) == []
 
 
 def test_a_marked_process_can_mark_its_child():
@@ -244,9 +244,9 @@ def test_a_marked_process_can_mark_its_child():
         "    os.write(told, b'.')\n"
         "    os.read(ready, 0) or __import__('time').sleep(1000)\n"
         "os.read(ready, 1)\n"
-        f"outside, inside = process.survivors({outer}), process.survivors(inner)\n"
-        "process.end(inner)\n"
-        f"print([p.pid == pid for p in outside], [p.pid == pid for p in inside], process.survivors({outer}))\n"
+        f"outside, inside = process.find_survivors({outer}), process.find_survivors(inner)\n"
+        "process.kill(inner)\n"
+        f"print([p.pid == pid for p in outside], [p.pid == pid for p in inside], process.find_survivors({outer}))\n"
     )
     said = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=False, timeout=120
@@ -262,7 +262,7 @@ def test_where_too_few_marks_are_left_there_is_none():
         "from spanwise.orchestrator import process\n"
         "resource.setrlimit(process.RLIMIT_LOCKS, (1000, 1000))\n"
         "mark = process.new_mark()\n"
-        "print(mark, process.take_mark(mark), process.survivors(mark), process.end(mark))\n"
+        "print(mark, process.take_mark(mark), process.find_survivors(mark), process.kill(mark))\n"
     )
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
 
@@ -273,7 +273,7 @@ def test_others_are_ended_with_the_marked(sleeper):
     """A process that has no mark is ended when it is named; one that has its number by now is not."""
     program, other = sleeper(), sleeper()
 
-    left = process.end(process.new_mark(), identity_of(program.pid), replace(identity_of(other.pid), started=1))
+    left = process.kill(process.new_mark(), identity_of(program.pid), replace(identity_of(other.pid), started=1))
 
     assert left == []
     assert program.wait() == -signal.SIGKILL
@@ -284,7 +284,7 @@ def test_the_spared_are_not_ended(leave):
     """Who waits for more work keeps living."""
     mark, pid = leave(KINDS["a daemon"])
 
-    assert process.end(mark, sparing=[pid]) == []
+    assert process.kill(mark, sparing=[pid]) == []
     assert living(pid)
 
 
@@ -296,10 +296,10 @@ def test_what_cannot_be_ended_is_named(sleeper, monkeypatch):
         time.sleep(0.001)
     with monkeypatch.context() as patched:
         patched.setattr(process, "send", lambda pids, number: None)
-        left = process.end(0, identity_of(program.pid), limit_s=0.0)
+        left = process.kill(0, identity_of(program.pid), limit_s=0.0)
 
     assert [(each.pid, each.command) for each in left] == [(program.pid, "sleep 1000")]
-    assert process.named(left) == (
+    assert process.format_survivors(left) == (
         f"{program.pid} (state {left[0].state}: sleep 1000)\n"
         f"See what holds them:  ps -o pid,user,stat,wchan:30,args -p {program.pid}"
     )
@@ -310,10 +310,10 @@ def test_uninterruptible_sleep_is_not_waited_for(leave):
     """A process that not even SIGKILL reaches is named with its state after the limit."""
     mark, pid = leave(KINDS["a daemon"])
     with frozen(pid):
-        left = process.end(mark, limit_s=0.2)  # without the limit it would wait for ever: it thaws only afterwards
+        left = process.kill(mark, limit_s=0.2)  # without the limit it would wait for ever: it thaws only afterwards
 
     assert [(each.pid, each.state) for each in left] == [(pid, "D")]
-    assert process.end(mark) == []
+    assert process.kill(mark) == []
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
@@ -324,7 +324,7 @@ def test_a_process_of_another_user_is_named(leave):
     if not os.fork():
         with contextlib.suppress(BaseException):
             os.setuid(65534)
-            os.write(tell, repr([each.pid for each in process.end(mark, limit_s=0.1)]).encode())
+            os.write(tell, repr([each.pid for each in process.kill(mark, limit_s=0.1)]).encode())
         os._exit(0)
     os.wait()
 
@@ -364,7 +364,7 @@ def test_signals_held_back_arrive_afterwards():
     """A signal that comes while it is held back is delivered once it is not."""
     heard = []
     before = signal.signal(signal.SIGHUP, lambda *_: heard.append("after"))
-    with process.holding_back(signal.SIGHUP):
+    with process.block_signals(signal.SIGHUP):
         signal.pthread_kill(threading.get_ident(), signal.SIGHUP)  # this thread: libraries may have started others
         heard.append("inside")
     signal.signal(signal.SIGHUP, before)
@@ -380,7 +380,7 @@ def test_everything_below_is_ended():
         "process.adopt_orphans()\n"
         "subprocess.Popen(['sh', '-c', '(setsid sleep 1000 &) ; sleep 1000'])\n"
         "while len(process.descendants(os.getpid())) < 3: time.sleep(0.01)\n"
-        "process.end_below(limit_s=5.0)\n"
+        "process.kill_descendants(limit_s=5.0)\n"
         "print(process.descendants(os.getpid()), process.children())\n"
     )
     said = subprocess.run(

@@ -41,7 +41,7 @@ def blessing(of="p/Train/model/1"):
 
 
 def dies(store, lease):
-    claim = store.claimed("lease", f"p#{lease.token}")
+    claim = store.find_claim("lease", f"p#{lease.token}")
     store.amend(Claim("lease", claim.name, {**claim.facts, "who": {**claim.facts["who"], "started": 1}}))
 
 
@@ -80,7 +80,7 @@ def test_a_blessing_marks_its_model_in_the_same_write(store, lease):
     """The verdict and the mark on the model are there together."""
     complete(store, lease, running(store, lease), {}, PLAN, {"blessing": (blessing(),)})
 
-    assert store.claimed("blessed", "p/Train/model/1") is not None
+    assert store.find_claim("blessed", "p/Train/model/1") is not None
 
 
 def test_a_model_is_blessed_twice(store, lease):
@@ -224,4 +224,4 @@ def test_a_model_of_its_own_says_nothing(store, lease):
     """Publishing what marks nothing claims nothing."""
     complete(store, lease, running(store, lease), {}, PLAN, {"model": (Model("/m"),)})
 
-    assert store.claimed("blessed", "p/Node/model/1") is None
+    assert store.find_claim("blessed", "p/Node/model/1") is None

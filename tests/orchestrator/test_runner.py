@@ -556,7 +556,7 @@ def test_a_run_that_lost_its_lease_stops(trial):
     def observe(event):
         if event.what == "node-started":
             token = current(trial.store, "p").token
-            trial.store.claim(Claim("lease", f"p#{token + 1}", trial.store.claimed("lease", f"p#{token}").facts))
+            trial.store.claim(Claim("lease", f"p#{token + 1}", trial.store.find_claim("lease", f"p#{token}").facts))
 
     executor = Executor(pipeline)
     with pytest.raises(Fenced, match="has lost its lease"):
@@ -575,7 +575,7 @@ def test_what_a_dead_run_left_is_closed(trial):
     left.mkdir(parents=True)
     scratch = trial.root / "p" / ".runs" / "1" / "First.scratch"
     scratch.mkdir(parents=True)
-    claim = store.claimed("lease", "p#1")
+    claim = store.find_claim("lease", "p#1")
     store.amend(Claim("lease", "p#1", {**claim.facts, "who": {**claim.facts["who"], "started": 1}}))
     ran = trial.run(chain())
 

@@ -103,7 +103,7 @@ def state(yard):
     files = sorted(str(path.relative_to(yard.root)) for path in (yard.root / "flights").rglob("*"))
     models = yard.store.newest(Address("flights", "Trainer", "model"))
     artifacts = [*models, *spans(yard.store, "flights/ExampleGen/examples", DAYS)]
-    marked = {a.name for a in artifacts if yard.store.claimed("collected", a.name)}
+    marked = {a.name for a in artifacts if yard.store.find_claim("collected", a.name)}
     return files, marked, artifacts
 
 

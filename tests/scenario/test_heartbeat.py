@@ -32,7 +32,7 @@ def test_a_heart_that_races_disturbs_nothing(tmp_path, caplog):
     for _ in range(3):
         assert trial.run(chain(15), RunRequest(cache=False)).run.state is State.COMPLETE
     holder = current(store, "p")
-    journal = [store.claimed("journal", f"p#3/{n}") for n in range(1, 33)]
+    journal = [store.find_claim("journal", f"p#3/{n}") for n in range(1, 33)]
     store.close()
 
     assert caplog.records == []

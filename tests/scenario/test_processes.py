@@ -48,7 +48,7 @@ def all_ready(folder, nodes=NODES):
 def left_by(run, folder):
     """What lives of a run: who has inherited its mark, and who hides but was noted."""
     noted = [int(note.read_text()) for note in folder.glob("*.pid")]
-    return [*run.alive(), *(pid for pid in noted if process.alive(process.identity(pid)))]
+    return [*run.alive(), *(pid for pid in noted if process.is_alive(process.identity(pid)))]
 
 
 def kill_at_one_blow(run):
@@ -131,7 +131,7 @@ def test_the_next_run_ends_what_is_left_before_it_begins(start, tmp_path):
     noted = [process.identity(int(note.read_text())) for note in tmp_path.glob("*.pid")]
     second = start("end", "Deaf")
     second.read_until("run-started")
-    after = [*first.alive(), *filter(process.alive, noted)]
+    after = [*first.alive(), *filter(process.is_alive, noted)]
 
     assert len(before) > 4
     assert after == []
@@ -155,7 +155,7 @@ def test_a_run_that_does_not_listen_is_killed_with_all_it_has_started(start, tmp
 def test_nothing_begins_while_a_process_lives_that_cannot_be_killed(start, tmp_path, store, monkeypatch):
     """It is named with its state, by `stop` and by whoever wants to begin, until it is gone."""
     monkeypatch.setattr(stopping, "SLACK_S", 0.2)
-    monkeypatch.setattr(process, "end", partial(process.end, limit_s=0.5))
+    monkeypatch.setattr(process, "kill", partial(process.kill, limit_s=0.5))
     run = start("wait", "Daemon")
     all_ready(tmp_path, ["Daemon"])
     daemon = int((tmp_path / "daemon").read_text())

@@ -234,7 +234,7 @@ def check_nothing_left(soak):
     for policy in POLICIES:
         leases = soak.leases(policy)
         assert [held.name for held in leases if not (held.released or held.closed)] == []
-        assert [left for held in leases if held.mark for left in process.survivors(held.mark)] == []
+        assert [left for held in leases if held.mark for left in process.find_survivors(held.mark)] == []
         assert [run.name for run in soak.runs(policy) if not run.state.ended] == []
 
 

@@ -17,4 +17,4 @@ def is_dead(writer: str) -> bool:
     if not numbers or machine != process.machine():
         return False
     pid, started = map(int, numbers)
-    return process.alive(process.Identity(machine, pid, started)) is False
+    return process.is_alive(process.Identity(machine, pid, started)) is False

@@ -233,7 +233,7 @@ def test_a_push_marks_its_model(bench, tmp_path):
     """The metadata knows of a model that it was pushed."""
     run_of(bench, tmp_path)
 
-    assert bench.store.claimed("pushed", "p/Importer/artifact/1") is not None
+    assert bench.store.find_claim("pushed", "p/Importer/artifact/1") is not None
 
 
 def test_an_empty_destination_and_no_versions_to_keep_are_refused(tmp_path):

@@ -126,7 +126,7 @@ def publish(store: MemoryStore, node: str, key: str, draft: Artifact) -> Artifac
     run = store.begin_run(Run(pipeline="p", state=State.COMPLETE))
     begun = store.begin(Execution(pipeline="p", run=run.number, node=node))
     outputs = {key: (draft,)}
-    marks = [mark for mark in marks_of(outputs) if store.claimed(mark.kind, mark.name) is None]
+    marks = [mark for mark in marks_of(outputs) if store.find_claim(mark.kind, mark.name) is None]
     ended = Execution(**{**vars(begun), "state": State.COMPLETE, "outputs": outputs})
     return store.publish(ended, *marks).outputs[key][0]
 

@@ -240,7 +240,7 @@ def test_a_scheduler_that_is_gone_is_noticed(loop):
 def elsewhere(store):
     """Another machine's scheduler takes the tick, and is not heard of again."""
     other = register(store, NOON)
-    claim = store.claimed("scheduler", f"#{other.number}")
+    claim = store.find_claim("scheduler", f"#{other.number}")
     claim.facts["who"]["machine"] = "elsewhere/0/0"
     store.amend(claim)
     known = read_schedule(store, "first")

@@ -517,7 +517,7 @@ def test_a_run_whose_controller_died_is_put_right(world, monkeypatch):
     world.at(1)
     dead = world.child.begin()
     dead.returncode = -9
-    monkeypatch.setattr(process, "alive", lambda who: False if who == dead.lease.who else None)
+    monkeypatch.setattr(process, "is_alive", lambda who: False if who == dead.lease.who else None)
 
     world.at(1, 1)
     assert world.child.job.close == 1

@@ -59,8 +59,8 @@ def test_those_that_have_left_are_not_looked_at_again(store: Store) -> None:
     list_living(store)
     living = register(store, NOW)
     asked: list[str] = []
-    claimed = store.claimed
-    store.claimed = lambda kind, name: (asked.append(name), claimed(kind, name))[1]  # type: ignore[method-assign]
+    claimed = store.find_claim
+    store.find_claim = lambda kind, name: (asked.append(name), claimed(kind, name))[1]  # type: ignore[method-assign]
 
     assert list_living(store, seen=living.number) == [living]
     assert len(asked) < 8

@@ -172,13 +172,13 @@ def test_what_is_over_is_not_looked_at_again(store: Store) -> None:
 
 def counting(store: Store) -> list[str]:
     asked: list[str] = []
-    claimed = store.claimed
+    claimed = store.find_claim
 
     def counted(kind: str, name: str) -> object:
         asked.append(f"{kind} {name}")
         return claimed(kind, name)
 
-    store.claimed = counted
+    store.find_claim = counted
     return asked
 
 

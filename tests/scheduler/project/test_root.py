@@ -21,7 +21,7 @@ def test_a_root_notes_the_store_it_is_first_used_with(tmp_path: Path) -> None:
     noted = (tmp_path / root.NOTE).read_text().strip()
     root.claim_root(store, settings(tmp_path))
 
-    claim = store.claimed("store", "identity")
+    claim = store.find_claim("store", "identity")
     assert claim is not None
     assert claim.facts["id"] == noted
     assert [f.name for f in tmp_path.iterdir()] == [root.NOTE]
@@ -72,7 +72,7 @@ def test_the_store_is_opened_and_claimed(tmp_path: Path) -> None:
         assert store.pipelines() == []
 
     with root.read(settings(tmp_path / "root")) as again:
-        assert again.claimed("store", "identity") is not None
+        assert again.find_claim("store", "identity") is not None
 
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / root.NOTE).write_text("another\n")

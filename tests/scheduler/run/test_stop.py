@@ -27,7 +27,7 @@ def test_a_run_that_is_over_is_left_alone(tmp_path: Path) -> None:
     stopped = stopping.stop(store, run, tmp_path, grace_s=0)
 
     assert (stopped.how, stopped.run) == ("already ended", run)
-    assert store.claimed("stop", run.name) is None
+    assert store.find_claim("stop", run.name) is None
     assert "has already ended: complete" in str(stopped)
 
 
@@ -55,7 +55,7 @@ def test_a_run_elsewhere_is_asked_and_then_given_up_on(tmp_path: Path, monkeypat
     with pytest.raises(RunError, match="Kill it there:  kill -KILL 4194304"):
         stopping.stop(store, run, tmp_path, grace_s=0)
 
-    assert store.claimed("stop", run.name) is not None
+    assert store.find_claim("stop", run.name) is not None
 
 
 def test_a_run_elsewhere_that_ends_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_a_run_elsewhere_that_ends_is_waited_for(tmp_path: Path, monkeypatch: py
         ended(store, run, State.CANCELED)
         holder = lease.read(store, "flights", 1)
         assert holder is not None
-        given = store.claimed("lease", holder.name)
+        given = store.find_claim("lease", holder.name)
         assert given is not None
         store.amend(replace(given, facts={**given.facts, "released": True}))
 

@@ -205,7 +205,7 @@ def test_what_goes_is_marked_and_then_removed(yard: Yard) -> None:
     assert (done.failures, done.held) == ((), "")
     assert not Path(gone.uri).exists()
     assert Path(model.uri, "data").exists()
-    facts = yard.store.claimed("collected", gone.name).facts  # type: ignore[union-attr]
+    facts = yard.store.find_claim("collected", gone.name).facts  # type: ignore[union-attr]
     assert (facts["at"], facts["size_bytes"]) == (yard.now.isoformat(), gone.size_bytes)
     assert yard.store.artifact(gone.name).id == gone.id
     assert [s.name for s in Path(gone.uri).parent.iterdir()] == [Path(model.uri).name]
@@ -275,7 +275,7 @@ def test_many_are_marked_in_several_turns(yard: Yard, monkeypatch: pytest.Monkey
 
     def and_then_a_run(mine: lease.Lease, *, closed: bool = False) -> None:
         release(mine, closed=closed)
-        if yard.store.claimed("lease", f"flights#{mine.token + 1}") is None and mine.token == 1:
+        if yard.store.find_claim("lease", f"flights#{mine.token + 1}") is None and mine.token == 1:
             yard.do(yard.run(), "Evaluator", {"model": [spared]}, report=Report(""))
 
     monkeypatch.setattr(lease.Lease, "release", and_then_a_run)
@@ -285,7 +285,7 @@ def test_many_are_marked_in_several_turns(yard: Yard, monkeypatch: pytest.Monkey
     assert len(planned.removals) == 7
     assert len(done.artifacts) == 6
     assert Path(spared.uri).exists()
-    assert yard.store.claimed("lease", "flights#4") is not None
+    assert yard.store.find_claim("lease", "flights#4") is not None
 
 
 def test_what_is_pinned_after_the_plan_stays(yard: Yard) -> None:
@@ -344,7 +344,7 @@ def test_a_pipeline_that_somebody_holds_is_left_alone(yard: Yard) -> None:
     assert done.held == planned.held
     assert (done.artifacts, done.leftovers) == ((), ())
     assert sorted(yard.root.rglob("*")) == before
-    assert yard.store.claimed("collected", "flights/Trainer/model/1") is None
+    assert yard.store.find_claim("collected", "flights/Trainer/model/1") is None
     assert gc.exit_code([done]) == 3
 
 
@@ -392,7 +392,7 @@ def test_what_a_dead_run_left_open_is_closed_first(yard: Yard, monkeypatch: pyte
     held = lease.acquire(yard.store, "flights", "run 1")
     run = yard.run(state=State.RUNNING, token=held.token)
     open_ = yard.do(run, "Trainer", state=State.RUNNING, model=Model(""))
-    monkeypatch.setattr(process, "alive", lambda _who: False)
+    monkeypatch.setattr(process, "is_alive", lambda _who: False)
 
     yard.collect()
 
