@@ -57,6 +57,7 @@ STORIES = {
     "react-to-data": ("how-to/react-to-data.md",),
     "get-alerted": ("how-to/get-alerted.md",),
     "monitor": ("how-to/monitor.md",),
+    "schedules": ("reference/schedules.md",),
 }
 DOCTESTS = (
     "reference/data-service.md",
