@@ -73,7 +73,7 @@ def test_every_section_is_a_command() -> None:
 
 def test_the_options_of_all_commands_are_documented() -> None:
     """Those of the program itself, and those that every command has; data services have no root."""
-    common = documented(section("What holds for all"))
+    common = documented(section("Common options"))
 
     assert options(None) <= common
     assert common - options(None) == {"--root", "--config", "--json", "--help", "-h"}
