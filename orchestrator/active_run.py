@@ -182,7 +182,7 @@ class ActiveRun:
             lease.write(lambda place: store.update_run(ended, place))
             self.closed = True
         except (Fenced, StoreError) as unrecorded:
-            log.warning("run-end-not-recorded", extra={"run": ended.name, "reason": str(unrecorded)})
+            log.warning("run-end-lost", extra={"run": ended.name, "reason": str(unrecorded)})
         self.run = ended
         remove_working_files(self._nodes.root, ended)
         self._announce("run-ended", message=error or "")

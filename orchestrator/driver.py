@@ -145,7 +145,7 @@ def _key(
             libraries=fingerprint.versions(node.libraries),
         ), None
     except UsageError as error:
-        log.warning("node-not-cacheable", extra={"node": node.name, "reason": str(error)})
+        log.warning("caching-refused", extra={"node": node.name, "reason": str(error)})
         return None, f"it cannot be cached: {error}"
 
 

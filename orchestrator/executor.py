@@ -49,10 +49,11 @@ class Executor:
             [*(m for n in pipeline if isinstance(n, Component) for m in n.preload), *pipeline.preload]
         )
         if any(re.fullmatch(r"polars-[0-9]+", name) for name in process.thread_names()):
-            log.warning(
+            reason = (
                 "Polars was used in this process, and its threads do not survive a fork: nodes that use it will hang. "
                 "Use it inside the functions that nodes call, not while the pipeline file is imported."
             )
+            log.warning("polars-threads-found", extra={"reason": reason})
         mine, theirs = socket.socketpair()
         for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()  # or the child writes it a second time

@@ -40,7 +40,8 @@ def keep_server(server: NodeServer, controller: int, mark: int) -> NoReturn:
         os.setsid()
         process.adopt_orphans()
         if not process.take_mark(mark) and process.LINUX:
-            log.warning("This system does not mark processes: one that detaches from a run may survive its kill.")
+            reason = "this system does not mark processes: one that detaches from a run may survive its kill"
+            log.warning("process-marks-missing", extra={"reason": reason})
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         keeper = os.getpid()

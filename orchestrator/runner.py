@@ -213,14 +213,14 @@ class Controller:
             self.executor.close()  # before the lease is released: nothing of ours may run beside the next run
         if left := self.executor.sweep():
             log.error(
-                "lease-not-released", extra={"pipeline": self.pipeline.name, "reason": process.format_survivors(left)}
+                "lease-release-failed", extra={"pipeline": self.pipeline.name, "reason": process.format_survivors(left)}
             )
             self.lease.abandon()
             return
         try:
             self.lease.release(closed=not self._unclosed)
         except (Fenced, StoreError) as error:
-            log.warning("lease-not-released", extra={"pipeline": self.pipeline.name, "reason": str(error)})
+            log.warning("lease-release-failed", extra={"pipeline": self.pipeline.name, "reason": str(error)})
 
     @contextlib.contextmanager
     def _catch_signals(self) -> Iterator[None]:

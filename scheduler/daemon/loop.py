@@ -231,7 +231,7 @@ class SchedulerLoop:
         except Exception as error:  # whatever it is, the loop goes on
             self._failures += 1
             self._look_s = monotonic + _wait_s(self._failures)
-            log.exception("metadata-trouble", extra={"failures": self._failures, "reason": str(error)})
+            log.exception("metadata-failed", extra={"failures": self._failures, "reason": str(error)})
             self._count_failure()
             if self._failures == 1:
                 self._trouble(TROUBLE_METADATA, error, now)
@@ -253,7 +253,7 @@ class SchedulerLoop:
         except Exception as error:
             one.failures += 1
             one.due_at, one.look_s = None, monotonic + _wait_s(one.failures)
-            log.exception("pipeline-trouble", extra={"pipeline": one.key, "failures": one.failures})
+            log.exception("pipeline-failed", extra={"pipeline": one.key, "failures": one.failures})
             self._count_failure(one.key)
             if one.failures == 1:
                 self._trouble(TROUBLE_PIPELINE, error, now, one.key)
@@ -329,7 +329,7 @@ class SchedulerLoop:
     def _not_loaded(self, file: PipelineFile, error: Exception, now: datetime, monotonic: float) -> None:
         """Tells it once; the pipelines go on by the last timetable, and their runs will tell too."""
         file.again_s = monotonic + LONGEST_WAIT_S  # what it imports may be mended
-        log.error("file-not-loaded", extra={"file": file.reference, "reason": str(error)})
+        log.error("file-load-failed", extra={"file": file.reference, "reason": str(error)})
         if str(error) != file.trouble:
             file.trouble = str(error)
             self._trouble(f"could not load {file.path.name}", error, now)
@@ -350,7 +350,7 @@ class SchedulerLoop:
             named = frozenset(described.pipeline for described in found) - taken
             for gone in file.pipelines - named:
                 self.watched[gone].retired, self.watched[gone].look_s = True, 0.0
-                log.info("schedule-gone", extra={"pipeline": gone, "file": file.reference})
+                log.info("schedule-removed", extra={"pipeline": gone, "file": file.reference})
             file.pipelines, file.answer = named, None
         if files and not self.watched and all(file.trouble for file in self.files):
             raise NothingToSchedule(files[0].trouble)
@@ -379,7 +379,7 @@ class SchedulerLoop:
             self.watched[described.pipeline] = PipelineScheduler(described, known, self._tools, self._watch)
         log.info("schedule-loaded", extra={"pipeline": described.pipeline, "cron": described.timetable.cron})
         for doubt in described.timetable.warnings:
-            log.warning("schedule-doubtful", extra={"pipeline": described.pipeline, "reason": doubt})
+            log.warning("schedule-questioned", extra={"pipeline": described.pipeline, "reason": doubt})
 
     def _counts_from(self, timetable: Timetable, now: datetime) -> datetime:
         """When a schedule begins to count that was never known: now; for a one-shot, with the tick that started it."""
@@ -430,11 +430,11 @@ class SchedulerLoop:
             routes = channel.read_routes(fresh)
             channel.check_channels(routes)
         except SpanwiseError as error:
-            log.error("alerts-not-taken", extra={"reason": str(error)})  # noqa: TRY400  the reason says it all
+            log.error("alert-settings-rejected", extra={"reason": str(error)})  # noqa: TRY400  the reason says it all
             self._trouble(TROUBLE_ALERTS, error, now)
             return
         self._alerts, self._routes = fresh, routes
-        log.info("alerts-taken", extra={"channels": len(routes.channels)})
+        log.info("alert-settings-loaded", extra={"channels": len(routes.channels)})
         self._good_again(TROUBLE_ALERTS, "they are valid now", now)
 
     def _over(self, monotonic: float) -> bool:
@@ -459,7 +459,7 @@ class SchedulerLoop:
                     if me is not None:
                         mark_ended(store, me)
             except Exception as error:  # noqa: BLE001  its heartbeat will be missed
-                log.warning("not-signed-off", extra={"reason": str(error)})
+                log.warning("signoff-failed", extra={"reason": str(error)})
         if self._delivery is not None:
             self._delivery.join(DELIVERY_S)
         self._deliver_now()
@@ -488,7 +488,7 @@ class SchedulerLoop:
         """Looks at everything anew when the wall clock was set."""
         drift = now - EPOCH - timedelta(seconds=monotonic)
         if self._drift is not None and abs((drift - self._drift).total_seconds()) > JUMP_S:
-            log.warning("clock-was-set", extra={"by_s": (drift - self._drift).total_seconds()})
+            log.warning("clock-changed", extra={"by_s": (drift - self._drift).total_seconds()})
             for one in self.watched.values():
                 one.look_s = 0.0
         self._drift = drift
@@ -531,7 +531,7 @@ class SchedulerLoop:
             try:
                 outbox.deliver(self._settings.root, self._routes, self._clock.now())
             except Exception as error:
-                log.exception("alerts-not-delivered", extra={"reason": str(error)})
+                log.exception("alert-delivery-failed", extra={"reason": str(error)})
 
         self._delivery = threading.Thread(target=deliver, name="delivery", daemon=True)
         self._delivery.start()

@@ -633,7 +633,7 @@ class PipelineScheduler:
         stale = find_stale(store, self.record, now)
         site, cause = self._tools.site, f"freshness {self.key}"
         if stale is not None and "stale" not in self._alerted:
-            log.warning("model-staled", extra={"pipeline": self.key, "pushed": str(stale.pushed)})
+            log.warning("model-outdated", extra={"pipeline": self.key, "pushed": str(stale.pushed)})
             pushed, allowed = stale.pushed, stale.allowed
             self._tools.send(alert.freshness_alert(self.key, at=now, site=site, pushed=pushed, allowed=allowed))
         elif stale is None and "stale" in self._alerted:

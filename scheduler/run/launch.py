@@ -124,7 +124,7 @@ def _recover(store: Store, outcome: RunOutcome, pipeline: Pipeline, home: Path) 
             spans = [] if run.span is None else [run.span]
             record_recovery(store, run, spans, home, completed_parts(pipeline, run.nodes))
     except StoreError as error:  # the run is complete anyway; `schedule missed` still lists the ticks
-        log.warning("recovery-not-noted", extra={"run": outcome.run.name, "reason": str(error)})
+        log.warning("recovery-lost", extra={"run": outcome.run.name, "reason": str(error)})
 
 
 def complete_request(

@@ -533,7 +533,7 @@ def test_a_lease_is_not_given_back_while_a_process_lives_that_cannot_be_killed(t
         stuck.join()
 
     pid = (tmp_path / "pid").read_text()
-    (told,) = [r for r in caplog.records if r.getMessage() == "lease-not-released"]
+    (told,) = [r for r in caplog.records if r.getMessage() == "lease-release-failed"]
     assert ran.succeeded
     assert told.reason.startswith(f"{pid} (state D: ")
     assert not current(trial.store, "p").released

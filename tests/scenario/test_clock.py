@@ -306,7 +306,7 @@ def fill(file):
 def wait_for_trouble(place):
     """Until the scheduler has said more than once that it cannot work."""
     deadline = time.monotonic() + SOON_S
-    while sum(place.logs().count(word) for word in ("metadata-trouble", "pipeline-trouble", "outcome=failed")) < 3:
+    while sum(place.logs().count(word) for word in ("metadata-failed", "pipeline-failed", "outcome=failed")) < 3:
         assert time.monotonic() < deadline, place.logs()
         time.sleep(0.1)
 
@@ -356,7 +356,7 @@ def test_a_clock_that_is_set_by_hours_runs_nothing_twice(place):
     place.until(lambda entries: len([e for e in entries if e.settled]) == 5)
     clock.set(NOON + 2 * HOUR - timedelta(seconds=20), pace=10)  # the tick of 14:00 comes again in two seconds
     place.until(lambda entries: clock.now() > NOON + 2 * HOUR + timedelta(seconds=10))
-    assert "clock-was-set by_s=-12" in place.logs()
+    assert "clock-changed by_s=-12" in place.logs()
     assert len(place.entries()) == 5
     clock.set(NOON + 6.01 * HOUR, pace=1)
     place.until(lambda entries: len([e for e in entries if e.settled]) == 6)

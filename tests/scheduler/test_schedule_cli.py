@@ -133,11 +133,11 @@ def test_a_reload_keeps_the_channels_there_were_when_the_new_ones_cannot_be_used
         until("schedule-loaded")
         (project / "spanwise.toml").write_text('[alerts]\nurls = ["slak://secret/"]\n')
         loop.send_signal(signal.SIGHUP)
-        refused = until("alerts-not-taken")
+        refused = until("alert-settings-rejected")
         told = until("alert-raised")
         (project / "spanwise.toml").write_text('[alerts]\nurls = ["json://127.0.0.1:9/"]\n')
         loop.send_signal(signal.SIGHUP)
-        taken = until("alerts-taken")
+        taken = until("alert-settings-loaded")
         loop.terminate()
         loop.communicate(timeout=60)
     finally:

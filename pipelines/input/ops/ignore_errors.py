@@ -9,7 +9,7 @@ from spanwise.orchestrator.errors import DatasetError, FunctionFailed
 from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, Stream
 from spanwise.pipelines.input.rows import in_rows
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("spanwise.input")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,4 +34,4 @@ class IgnoreErrorsStream(SingleInputStream):
             try:
                 return next(self._source)
             except FunctionFailed as error:
-                _log.warning("dataset.element_left_out", extra={"why": str(error)})
+                _log.warning("element-skipped", extra={"reason": str(error)})

@@ -108,8 +108,8 @@ class SnapshotStream(Stream):
     def _note(self, state: str, reason: str, run_id: str = "") -> None:
         use = self.use
         use.state, use.reason, use.run_id = state, reason, run_id  # type: ignore[assignment]
-        facts = {"snapshot": f"{use.path}/{use.fingerprint}", "reason": reason, "run": run_id}
-        _log.debug(f"snapshot-{state}", extra=facts)
+        facts = {"snapshot": f"{use.path}/{use.fingerprint}", "state": state, "reason": reason, "run": run_id}
+        _log.debug("snapshot-opened", extra=facts)
 
     def _pass_through(self, reason: str) -> Stream:
         self._note("passthrough", reason)

@@ -96,9 +96,9 @@ def test_warnings_of_the_program_are_among_the_lines() -> None:
     logger = logging.getLogger("spanwise.driver")
 
     with progress.show_progress(Lines(stream)):
-        logger.warning("node-not-cacheable", extra={"node": "First", "reason": "a lambda"})
+        logger.warning("caching-refused", extra={"node": "First", "reason": "a lambda"})
 
-    assert stream.getvalue() == "warning: node-not-cacheable (First: a lambda)\n"
+    assert stream.getvalue() == "warning: caching-refused (First: a lambda)\n"
     assert logging.getLogger("spanwise").handlers == []
     assert logging.getLogger("spanwise").propagate
 

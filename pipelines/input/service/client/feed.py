@@ -67,7 +67,7 @@ class WorkerFeed:
         try:
             return self._unpack(schema, blocks)
         except NotShared as error:
-            _log.info("memory-not-shared", extra={"worker": self._worker.address, "reason": str(error)})
+            _log.info("memory-sharing-failed", extra={"worker": self._worker.address, "reason": str(error)})
             self._host = None
             return self.fetch(ticket, timeout_s)  # the worker repeats its answer
 
