@@ -29,7 +29,7 @@ from spanwise.orchestrator.run import Trigger
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import alert
 from spanwise.scheduler.daemon.loop import SchedulerLoop
-from spanwise.scheduler.daemon.pipeline_scheduler import Tools
+from spanwise.scheduler.daemon.pipeline_scheduler import SchedulerServices
 from spanwise.scheduler.daemon.scheduled_run import ScheduledJob
 from spanwise.scheduler.ledger.pauses import pause_schedule
 from spanwise.scheduler.ledger.ticks import attempt_claim, list_ticks, newest_tick
@@ -230,10 +230,10 @@ def a_day() -> None:
             return cast("subprocess.Popen[bytes]", _Done())
 
         clock = Clock(now=lambda: now, monotonic=lambda: now.timestamp())  # noqa: PLW0108  it moves
-        tools = Tools(root=known.root, config=None, site=alert.local_site(), start=start)
-        cron = SchedulerLoop([str(file)], known, clock=clock, tools=tools)
+        services = SchedulerServices(root=known.root, config=None, site=alert.local_site(), start=start)
+        cron = SchedulerLoop([str(file)], known, clock=clock, services=services)
         cron.turn()
-        while any(each.asking or each.answer for each in cron.files):
+        while any(each.request or each.descriptions for each in cron.files):
             time.sleep(0.05)
             cron.turn()
         held = []
@@ -242,7 +242,7 @@ def a_day() -> None:
             cron.turn()
             if (now - NOON) % HOUR == timedelta(0):
                 held.append(_held())
-        cron.leave()
+        cron.close()
         store.close()
     assert made > PIPELINES
     print(json.dumps([held[0], held[-1], made]))

@@ -1,1 +1,1 @@
-"""Alerts: what people are told about, and how it reaches them."""
+"""Alerts: their messages, their channels and their delivery."""

@@ -1,4 +1,4 @@
-"""Alerts: what people are told of a pipeline, in which words, and what they can type next. Pure; sends nothing."""
+"""Alerts: the messages about a pipeline and the commands that they suggest. Pure; sends nothing."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class Site:
 
     host: str
     folder: Path
-    options: tuple[str, ...] = ()  #: `--root` and `--config`, as words
+    options: tuple[str, ...] = ()  #: `--root` and `--config`, as arguments
 
-    def command(self, *words: str) -> str:
+    def command(self, *arguments: str) -> str:
         """A command of ours, as it is typed there."""
-        return shlex.join(["spanwise", *words, *self.options])
+        return shlex.join(["spanwise", *arguments, *self.options])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alert:
-    """Something that people are to be told."""
+    """A message about a pipeline or a scheduler."""
 
     kind: AlertKind
     pipeline: str  #: empty when it concerns all
@@ -60,7 +60,7 @@ def local_site(options: Sequence[str] = ()) -> Site:
     return Site(host=socket.gethostname(), folder=Path.cwd(), options=tuple(options))
 
 
-# What there is to tell
+# Alerts
 
 
 def failure_alert(
@@ -77,10 +77,10 @@ def failure_alert(
     log: Path | None = None,
     resume: str = "",
 ) -> Alert:
-    """A run failed, and is not tried again; `run` None: it could not even begin.
+    """A run failed and is not retried; `run` None: it could not start.
 
-    `error` is told when no node has `failed`; `span` is the label of the tick's span, `resume` the command that takes
-    the run up where it stopped.
+    `error` is used when no node has `failed`; `span` is the label of the tick's span, `resume` the command that
+    resumes the run.
     """
     of_span = f" on span {span}" if span else ""
     return Alert(
@@ -112,7 +112,7 @@ def failure_alert(
 def overrun_alert(
     pipeline: str, *, at: datetime, site: Site, tick: str, span: str, running: Run, killed: bool, lost: str = ""
 ) -> Alert:
-    """A tick came while a run was going on; that run was killed, or the tick was skipped.
+    """A tick was due while a run was going on; that run was killed, or the tick was skipped.
 
     `span` is the tick's, `lost` the span that is not trained for now, of the killed run or of the tick.
     """
@@ -148,16 +148,16 @@ def missed_alert(
 ) -> Alert:
     """Ticks passed and nothing ran; `more` are those beyond the named ones.
 
-    With `overdue` nobody has recorded them either, so that the scheduler itself may be dead.
+    With `overdue` no scheduler has recorded them, so the scheduler itself may be dead.
     """
     count = len(ticks) + more
     named = ", ".join(ticks[:_MANY]) + (f" and {count - _MANY} more" if count > _MANY else "")
-    ticks_told = f"the tick {ticks[0]}" if count == 1 else f"{count} ticks"
+    described = f"the tick {ticks[0]}" if count == 1 else f"{count} ticks"
     return Alert(
         kind="missed",
         pipeline=pipeline,
         cause=f"{'overdue' if overdue else 'missed'} {pipeline}",
-        subject=f"{pipeline}: {ticks_told} {'overdue' if overdue else 'missed'}",
+        subject=f"{pipeline}: {described} {'overdue' if overdue else 'missed'}",
         text=_first_lines(why),
         facts=_facts(**{"tick" if count == 1 else "ticks": named}, host=site.host),
         commands=_facts(
@@ -222,13 +222,13 @@ def freshness_alert(pipeline: str, *, at: datetime, site: Site, pushed: datetime
     )
 
 
-def forecast_alert(pipeline: str, *, at: datetime, site: Site, words: str, facts: Facts) -> Alert:
-    """Runs take longer and longer, and will not end before the next tick; `words` say when."""
+def forecast_alert(pipeline: str, *, at: datetime, site: Site, forecast: str, facts: Facts) -> Alert:
+    """Runs take longer and longer and will overrun the next tick; `forecast` says when."""
     return Alert(
         kind="forecast",
         pipeline=pipeline,
         cause=f"forecast {pipeline}",
-        subject=f"{pipeline} will overrun: {words}",
+        subject=f"{pipeline} will overrun: {forecast}",
         facts={**facts, "host": site.host},
         commands={**_folder(site), "See how long runs and nodes take": site.command("schedule", "status", pipeline)},
         at=at,
@@ -236,11 +236,11 @@ def forecast_alert(pipeline: str, *, at: datetime, site: Site, words: str, facts
 
 
 def trouble_alert(
-    what: str, *, at: datetime, site: Site, error: str, pipeline: str = "", todo: Facts | None = None
+    what: str, *, at: datetime, site: Site, error: str, pipeline: str = "", fixes: Facts | None = None
 ) -> Alert:
-    """The scheduler itself is in trouble, with one pipeline or with all; other pipelines go on.
+    """The scheduler has a problem, with one pipeline or with all; other pipelines go on.
 
-    `what` is one line without changing parts, since it is the cause that repeats are grouped by.
+    `what` is one line without varying parts, because repeats are grouped by it.
     """
     return Alert(
         kind="scheduler",
@@ -249,33 +249,33 @@ def trouble_alert(
         subject=f"scheduler: {what}{f' ({pipeline})' if pipeline else ''}",
         text=_first_lines(error),
         facts={"host": site.host},
-        commands={**_folder(site), **(todo or {}), "See all schedules": site.command("schedule", "status")},
+        commands={**_folder(site), **(fixes or {}), "See all schedules": site.command("schedule", "status")},
         at=at,
     )
 
 
 def recovery_alert(
-    pipeline: str, *, at: datetime, site: Site, cause: str, words: str, facts: Facts | None = None
+    pipeline: str, *, at: datetime, site: Site, cause: str, summary: str, facts: Facts | None = None
 ) -> Alert:
-    """What an alert of this cause complained of is good again; `words` say how that is known."""
+    """The cause of an earlier alert has recovered; `summary` says how."""
     return Alert(
         kind="recovery",
         pipeline=pipeline,
         cause=cause,
-        subject=f"{pipeline or 'scheduler'} recovered: {words}",
+        subject=f"{pipeline or 'scheduler'} recovered: {summary}",
         facts={**(facts or {}), "host": site.host},
         at=at,
     )
 
 
 def recovery_alerts(run: Run, *, at: datetime, site: Site, tick: str = "") -> Iterator[Alert]:
-    """What a scheduled run that came to its end puts right; of these, the outbox tells what was complained of."""
+    """The recoveries that a successful run brings; the outbox sends those whose cause was alerted."""
     span = format_span(run.span, run_calendar(run)) if run.span is not None else ""
     facts = _facts(tick=tick, span=span, run=run.name, took=format_duration(elapsed_s(run, at)))
     for kind in ("failure", "overrun", "missed", "overdue", "stall"):
         cause = f"{kind} {run.pipeline}"
         succeeded = f"run {run.number} succeeded"
-        yield recovery_alert(run.pipeline, at=at, site=site, cause=cause, words=succeeded, facts=facts)
+        yield recovery_alert(run.pipeline, at=at, site=site, cause=cause, summary=succeeded, facts=facts)
 
 
 def trial_alert(*, at: datetime, site: Site) -> Alert:
@@ -291,7 +291,7 @@ def trial_alert(*, at: datetime, site: Site) -> Alert:
     )
 
 
-# How it is told
+# Text
 
 
 def format_title(alert: Alert, count: int = 1) -> str:
@@ -300,9 +300,9 @@ def format_title(alert: Alert, count: int = 1) -> str:
 
 
 def format_body(alert: Alert, *, count: int = 1, since: datetime | None = None, complaint: str = "") -> str:
-    """What stands below the title: what went wrong, the facts, and the commands.
+    """The text below the title: what went wrong, the facts, and the commands.
 
-    `since` is when the first of `count` came; `complaint` is what a recovery puts an end to.
+    `since` is when the first of `count` alerts was raised; `complaint` is the alert that a recovery ends.
     """
     times = f"{count} since {format_time(since, alert.at.tzinfo)}" if since and count > 1 else ""
     facts = _facts(
@@ -320,7 +320,7 @@ def format_body(alert: Alert, *, count: int = 1, since: datetime | None = None, 
 
 
 def _facts(**facts: str) -> Facts:
-    """Facts without those that there are not."""
+    """Facts without the empty ones."""
     return {name: value for name, value in facts.items() if value}
 
 

@@ -1,8 +1,8 @@
-"""Channels: where alerts go, and the only door to Apprise, which knows how to speak to some hundred services.
+"""Channels: where alerts go, and the only use of Apprise, which supports some hundred services.
 
-Apprise runs in a child process of its own. There it can take its time to load and keep its memory; a server that never
-answers is ended with the child; and what it logs, which may quote a URL with a password in it, is heard by nobody.
-From what it says we take an answer's number or one of a few known words, never its text.
+Apprise runs in a child process: its slow import and its memory stay there, a server that never answers is ended with
+the child, and its log, which may quote a URL with a password, goes nowhere. Of its messages only a status code or one
+of a few known phrases is used, never the text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from spanwise.scheduler.alerts.alert import Alert
 
 LIMIT_S = 60.0
-"""A channel that has not taken a message by then has failed."""
+"""A channel that has not accepted a message by then has failed."""
 
 _VARIABLE = re.compile(r"\$\{(\w*)\}")
 _NUMBER = re.compile(r"(?:error=|\()([245]\d\d)\b")  # as Apprise reports HTTP's answers, and smtplib SMTP's
@@ -52,7 +52,7 @@ _STYLES = {"recovery": "success", "failure": "failure", "scheduler": "failure", 
 class AlertChannel:
     """One address that alerts go to."""
 
-    name: str  #: may be shown and kept: which setting it is, and the scheme
+    name: str  #: without secrets: the setting and the scheme
     url: str = field(repr=False)
     from_name: str  #: the name that messages come from
 
@@ -62,7 +62,7 @@ class AlertRoute:
     """Where the alerts of a pipeline go."""
 
     channels: tuple[AlertChannel, ...]
-    on: tuple[str, ...] | None  #: the kinds that are told; None is all
+    on: tuple[str, ...] | None  #: the kinds that are sent; None: all
     group_s: float
 
     def to(self, alert: Alert) -> tuple[AlertChannel, ...]:
@@ -78,7 +78,7 @@ class AlertRoutes:
     pipelines: Mapping[str, AlertRoute]
 
     def of(self, pipeline: str) -> AlertRoute:
-        """What holds for a pipeline; an empty name is the scheduler itself."""
+        """The route of a pipeline; an empty name is the scheduler itself."""
         return self.pipelines.get(pipeline_of(pipeline), self.otherwise)
 
     @property
@@ -90,7 +90,7 @@ class AlertRoutes:
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelMessage:
-    """What a channel is given."""
+    """A message to send to a channel."""
 
     title: str
     body: str
@@ -101,10 +101,10 @@ class ChannelMessage:
 
 
 def read_routes(alerts: AlertSettings, variables: Mapping[str, str] = os.environ) -> AlertRoutes:
-    """The channels that the settings name, with what `${NAME}` stands for.
+    """The channels in the settings, with each `${NAME}` replaced by the variable.
 
     Raises:
-        SettingsError: a variable is not there.
+        SettingsError: a variable is not set.
     """
     return AlertRoutes(
         otherwise=_route(alerts, "alerts", variables),
@@ -121,7 +121,7 @@ def _channel(written: str, where: str, from_name: str, variables: Mapping[str, s
     for name in _VARIABLE.findall(written):
         if not variables.get(name):
             raise SettingsError(
-                f"{where} wants the variable {name or '${}'}, which is not set. Set it where the scheduler starts:  "
+                f"{where} needs the variable {name or '${}'}, which is not set. Set it where the scheduler starts:  "
                 f"export {name or 'NAME'}=…"
             )
     url = _VARIABLE.sub(lambda found: variables[found[1]], written)
@@ -133,7 +133,7 @@ def check_channels(wanted: AlertRoutes) -> None:
     """Asks Apprise whether it can use every channel. Nothing is sent.
 
     Raises:
-        SettingsError: it cannot; the message names the setting, and does not show the URL.
+        SettingsError: it cannot; the message names the setting and hides the URL.
     """
     with ChannelSender() as sender:
         refused = [(channel, fault) for channel in wanted.channels if (fault := sender.refuses(channel))]
@@ -158,15 +158,15 @@ class ChannelSender:
         self._end()
 
     def send(self, channel: AlertChannel, message: ChannelMessage) -> str:
-        """Sends, and says what was wrong; empty when the channel has taken it."""
+        """Sends a message; returns the error, empty on success."""
         facts = {"title": message.title, "body": message.body, "kind": message.kind}
-        return self._asked({"url": channel.url, "from_name": channel.from_name, **facts})
+        return self._request({"url": channel.url, "from_name": channel.from_name, **facts})
 
     def refuses(self, channel: AlertChannel) -> str:
         """Why Apprise cannot use a channel; empty when it can."""
-        return self._asked({"url": channel.url, "from_name": channel.from_name})
+        return self._request({"url": channel.url, "from_name": channel.from_name})
 
-    def _asked(self, request: Mapping[str, str]) -> str:
+    def _request(self, request: Mapping[str, str]) -> str:
         try:
             child = self._child = self._child or _start_sender()
             assert child.stdin is not None
@@ -225,12 +225,12 @@ def _answer(url: str, from_name: str, title: str = "", body: str = "", kind: str
 
         desk = Apprise(asset=AppriseAsset(app_id=from_name, async_mode=False))
         return _add_service(desk, url) or (_notify(desk, title, body, kind) if body else "")
-    except Exception as error:  # noqa: BLE001  whatever a service's code does; its words may quote the URL
+    except Exception as error:  # noqa: BLE001  whatever a service's code raises; its message may quote the URL
         return f"{type(error).__name__} in the code for this service"
 
 
 def _add_service(desk: Apprise, url: str) -> str:
-    """Adds a service, or says why it cannot be."""
+    """Adds a service; returns the error, empty on success."""
     from apprise.manager_plugins import NotificationManager
 
     scheme, known = url.partition("://")[0].lower(), NotificationManager()  # type: ignore[no-untyped-call]
@@ -243,33 +243,33 @@ def _add_service(desk: Apprise, url: str) -> str:
 
 def _notify(desk: Apprise, title: str, body: str, kind: str) -> str:
     style = _STYLES.get(kind, "warning")
-    with _capture_log() as said:
-        taken = desk.notify(title=title, body=body, notify_type=style, body_format="text")
-    return "" if taken else _reason("\n".join(said))
+    with _capture_log() as lines:
+        sent = desk.notify(title=title, body=body, notify_type=style, body_format="text")
+    return "" if sent else _find_reason("\n".join(lines))
 
 
 @contextlib.contextmanager
 def _capture_log() -> Iterator[list[str]]:
-    """What Apprise logs meanwhile, to look for known words in it."""
-    said: list[str] = []
+    """Collects what Apprise logs, to look for known phrases."""
+    lines: list[str] = []
 
-    class Ear(logging.Handler):
+    class _ListHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            said.append(record.getMessage())
+            lines.append(record.getMessage())
 
-    ear, log = Ear(), logging.getLogger("apprise")
+    handler, log = _ListHandler(), logging.getLogger("apprise")
     log.setLevel(logging.DEBUG)
-    log.addHandler(ear)
+    log.addHandler(handler)
     try:
-        yield said
+        yield lines
     finally:
-        log.removeHandler(ear)
+        log.removeHandler(handler)
 
 
-def _reason(said: str) -> str:
-    if number := _NUMBER.search(said):
+def _find_reason(text: str) -> str:
+    if number := _NUMBER.search(text):
         return f"answered {number[1]}{_PHRASES.get(number[1], '') if 'error=' in number[0] else ''}"
-    return next((words for mark, words in _KNOWN.items() if mark in said.lower()), "did not accept the message")
+    return next((reason for phrase, reason in _KNOWN.items() if phrase in text.lower()), "did not accept the message")
 
 
 if __name__ == "__main__":

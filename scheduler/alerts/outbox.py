@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from spanwise.orchestrator import durable
-from spanwise.scheduler.alerts import alert as words
-from spanwise.scheduler.alerts.alert import Alert
+from spanwise.scheduler.alerts.alert import Alert, format_body, format_title
 from spanwise.scheduler.alerts.channel import AlertChannel, AlertRoute, AlertRoutes, ChannelMessage, ChannelSender
 
 log = logging.getLogger("spanwise.alerts")
@@ -71,7 +70,7 @@ class Letter:
 class OpenCause:
     """A cause that was alerted and has not recovered."""
 
-    told: datetime  #: when the last letter of it was released
+    announced: datetime  #: when the last letter of it was released
     since: datetime
     count: int  #: of alerts, those that are held included
     complaint: str  #: the subject of the last
@@ -118,7 +117,7 @@ def put(root: Path, alert: Alert) -> bool:
         log.exception("alert-lost", extra={"kind": alert.kind, "subject": alert.subject})
         with contextlib.suppress(OSError, ValueError):  # stderr may be gone
             sys.stderr.write(
-                f"spanwise: could not store an alert ({error}); it says:\n{alert.subject}\n{words.format_body(alert)}\n"
+                f"spanwise: could not store an alert ({error}); it says:\n{alert.subject}\n{format_body(alert)}\n"
             )
         return False
     return True
@@ -132,7 +131,7 @@ def was_alerted(root: Path, cause: str) -> bool:
 
 def send_now(channels: Iterable[AlertChannel], alert: Alert) -> dict[str, str]:
     """Sends an alert past the outbox, once; by channel what was wrong, empty where it was taken."""
-    message = ChannelMessage(title=words.format_title(alert), body=words.format_body(alert), kind=alert.kind)
+    message = ChannelMessage(title=format_title(alert), body=format_body(alert), kind=alert.kind)
     with ChannelSender() as sender:
         return {channel.name: sender.send(channel, message) for channel in channels}
 
@@ -169,7 +168,7 @@ def _deliver_all(root: Path, routes: AlertRoutes, now: datetime) -> DeliveryRepo
         _carry_out(root, cause, letters, arranged)
         going += (letter for letter in arranged.letters if letter.released)
         if arranged.cause and any(not letter.released for letter in arranged.letters):
-            moments.append(arranged.cause.told + timedelta(seconds=route.group_s))
+            moments.append(arranged.cause.announced + timedelta(seconds=route.group_s))
     with ChannelSender() as sender:
         return _send_all(root, routes, sorted(going, key=lambda letter: letter.id), moments, sender, now)
 
@@ -178,7 +177,7 @@ def plan_letters(letters: Sequence[Letter], cause: OpenCause | None, route: Aler
     """Which letters of one cause may go, which are held, and which are part of another. Oldest first; pure."""
     going = [_readdress(letter, route, now) for letter in letters if letter.released]
     for letter in going:  # a process that died may have written these, and not yet the cause
-        if letter.released and (cause is None or letter.released > cause.told):
+        if letter.released and (cause is None or letter.released > cause.announced):
             cause = _after(cause, letter, letter.released)
     held: Letter | None = None
     dropped: list[Letter] = []
@@ -209,17 +208,17 @@ def plan_letters(letters: Sequence[Letter], cause: OpenCause | None, route: Aler
 
 
 def _within(cause: OpenCause, route: AlertRoute, now: datetime) -> bool:
-    return cause.told <= now < cause.told + timedelta(seconds=route.group_s)  # else the clock was set back
+    return cause.announced <= now < cause.announced + timedelta(seconds=route.group_s)  # else the clock was set back
 
 
-def _after(cause: OpenCause | None, letter: Letter, told: datetime) -> OpenCause | None:
-    """How a cause stands once a letter may go; what nobody is told of is none."""
+def _after(cause: OpenCause | None, letter: Letter, announced: datetime) -> OpenCause | None:
+    """How a cause stands once a letter may go; what nobody is announced of is none."""
     if letter.alert.kind == "recovery":
         return None
     if not letter.todo and not letter.done:
         return cause
     since, count = (cause.since, cause.count) if cause else (letter.since, 0)
-    return OpenCause(told=told, since=since, count=count + letter.count, complaint=letter.alert.subject)
+    return OpenCause(announced=announced, since=since, count=count + letter.count, complaint=letter.alert.subject)
 
 
 def _release(letter: Letter, route: AlertRoute, now: datetime) -> Letter:
@@ -298,9 +297,7 @@ def _try_channel(
     trying = DeliveryAttempt(count=count, next=again, error="the attempt did not end")
     letter = replace(letter, todo={**letter.todo, channel.name: trying})
     _store(root, letter)
-    message = ChannelMessage(
-        title=words.format_title(letter.alert, letter.count), body=_body(letter), kind=letter.alert.kind
-    )
+    message = ChannelMessage(title=format_title(letter.alert, letter.count), body=_body(letter), kind=letter.alert.kind)
     facts = {"letter": letter.id, "channel": channel.name, "attempt": count}
     if fault := sender.send(channel, message):
         letter = replace(letter, todo={**letter.todo, channel.name: replace(trying, error=fault)})
@@ -325,7 +322,7 @@ def _due(attempt: DeliveryAttempt, now: datetime) -> bool:
 
 
 def _body(letter: Letter) -> str:
-    return words.format_body(letter.alert, count=letter.count, since=letter.since, complaint=letter.complaint)
+    return format_body(letter.alert, count=letter.count, since=letter.since, complaint=letter.complaint)
 
 
 def _finish(root: Path, letter: Letter) -> None:

@@ -80,7 +80,7 @@ def plan_request(request: BackfillRequest, settings: Settings) -> tuple[Backfill
         )
     loaded = load(request.reference, typed=request.params, settings=settings.params)
     calendar = loaded.calendar
-    with root.read(settings) as store:
+    with root.open_for_reading(settings) as store:
         name = loaded.pipeline.name
         options = request.options
         spans: Sequence[int] | None = None
@@ -116,7 +116,7 @@ def _selections(request: BackfillRequest) -> list[tuple[str, bool]]:
 
 def record_plan(request: BackfillRequest, settings: Settings, plan: BackfillPlan, loaded: Loaded) -> Backfill:
     """Records a planned backfill."""
-    with root.opened(settings) as store:
+    with root.open_for_writing(settings) as store:
         newest = next(iter(store.runs(loaded.pipeline.name)), None)
         return record_backfill(
             store,
@@ -152,7 +152,7 @@ def load_resumed(request: BackfillRequest, settings: Settings) -> tuple[Backfill
             "the plan (--train-once, --split-at, --parallel, --warm-start, --force, --skip-absent)."
         )
     assert request.resume is not None, "called only with --resume"
-    with root.read(settings) as store:
+    with root.open_for_reading(settings) as store:
         so_far = backfill_status(find_backfill(store, request.resume), store)
     backfill = so_far.backfill
     if backfill.stage is BackfillStage.COMPLETE:
@@ -201,7 +201,7 @@ def execute(
     out = sys.stderr if json else sys.stdout
     try:
         executor = Executor(loaded.pipeline)  # before the metadata is opened: the fork server starts here
-        with contextlib.closing(executor), root.opened(settings) as store:
+        with contextlib.closing(executor), root.open_for_writing(settings) as store:
             backfill = set_stage(store, backfill, BackfillStage.GOING)
             done = len(backfill_status(backfill, store).done)
             with (

@@ -93,7 +93,7 @@ def settings_of(root: Path | None, config: Path | None) -> Settings:
 def reading_store(root: Path | None, config: Path | None, act: Callable[[Store], None]) -> None:
     from spanwise.scheduler.project import root as home
 
-    with home.read(settings_of(root, config)) as store:
+    with home.open_for_reading(settings_of(root, config)) as store:
         act(store)
 
 

@@ -64,7 +64,7 @@ def gc(
     retention = collection.override_retention(
         settings.gc, last=keep_last, last_of=keep_last_of, younger=keep_younger, marked=keep_marked, logs=keep_logs
     )
-    with home.read(settings) as store:
+    with home.open_for_reading(settings) as store:
         name, file = find.pipeline_or_file(store, pipeline, settings.params) if pipeline is not None else ("", "")
         loaded = load(file, settings=settings.params) if file else None
         context = collection.CollectionContext(
@@ -102,7 +102,7 @@ def pin(
     from spanwise.scheduler.storage import pins as pinning
 
     settings = settings_of(root, config)
-    with home.read(settings) as store:
+    with home.open_for_reading(settings) as store:
         found = find.artifact(store, artifact, settings.root)
         pinning.pin(store, found, why=why, now=now())
     if json:
@@ -122,7 +122,7 @@ def unpin(artifact: Artifact, root: Root = None, config: Config = None, json: Js
     from spanwise.scheduler.storage import pins as pinning
 
     settings = settings_of(root, config)
-    with home.read(settings) as store:
+    with home.open_for_reading(settings) as store:
         found = find.artifact(store, artifact, settings.root)
         pinning.unpin(store, found, now=now())
     if json:

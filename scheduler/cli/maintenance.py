@@ -31,7 +31,7 @@ def stop(
     from spanwise.scheduler.run import stop as stopping
 
     settings = settings_of(root, config)
-    with home.read(settings) as store:
+    with home.open_for_reading(settings) as store:
         grace_s = settings.grace_s if grace is None else grace
         stopped = stopping.stop(store, find.run(store, run), settings.root, grace_s=grace_s)
     if json:

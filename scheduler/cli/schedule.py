@@ -111,8 +111,8 @@ def tick(files: Files, root: Root = None, config: Config = None, json: Json = Fa
     decision_log.configure(level=logging.WARNING)
     settings = settings_of(root, config)
     ended: list[TickRecord] = []
-    SchedulerLoop(files, settings, once=True, options=elsewhere(root, config), note=ended.append).run()
-    with home.read(settings) as store:
+    SchedulerLoop(files, settings, once=True, options=elsewhere(root, config), on_ended=ended.append).run()
+    with home.open_for_reading(settings) as store:
         found = [(read_tick(store, e.key, e.tick.name) or e, find_schedule(store, e.key)) for e in ended]
         if json:
             print_document([tick_document(e, of, elsewhere(root, config)) for e, of in found])
@@ -125,7 +125,7 @@ def tick(files: Files, root: Root = None, config: Config = None, json: Json = Fa
 
 
 @schedule.command("next")
-def coming(
+def list_next(
     file: File,
     count: Annotated[int, typer.Argument(metavar="[N]", min=1, help="How many.")] = 5,
     root: Root = None,
@@ -179,7 +179,7 @@ def ticks(
     by_file = is_file(what)
     wanted = [(timetable, calendar) for timetable, _, calendar in _timetables(what, settings)] if by_file else []
 
-    def told(store: Store) -> None:
+    def print_ticks(store: Store) -> None:
         for key in [] if by_file else expand_keys(store, [what]):
             known = find_schedule(store, key)
             wanted.append((known.timetable, known.calendar))
@@ -202,7 +202,7 @@ def ticks(
         else:
             typer.echo("\n\n".join(_headed(each[1], format_past_ticks(*each)) for each in found))
 
-    reading_store(root, config, told)
+    reading_store(root, config, print_ticks)
 
 
 @schedule.command()
@@ -218,7 +218,7 @@ def missed(pipelines: Pipelines = None, root: Root = None, config: Config = None
     from spanwise.scheduler.ledger.status_formatting import format_missed, tick_document
     from spanwise.scheduler.ledger.ticks import list_missed
 
-    def told(store: Store) -> None:
+    def print_missed(store: Store) -> None:
         found = [(find_schedule(store, key), list_missed(store, key)) for key in expand_keys(store, pipelines)]
         options = elsewhere(root, config)
         if json:
@@ -227,7 +227,7 @@ def missed(pipelines: Pipelines = None, root: Root = None, config: Config = None
             typer.echo(format_missed(found, options))
         raise typer.Exit(1 if any(ticks for _, ticks in found) else 0)
 
-    reading_store(root, config, told)
+    reading_store(root, config, print_missed)
 
 
 @schedule.command()
@@ -251,7 +251,7 @@ def status(pipelines: Pipelines = None, root: Root = None, config: Config = None
 
     alerts = settings_of(root, config).alerts
 
-    def told(store: Store) -> None:
+    def print_status(store: Store) -> None:
         keys = expand_keys(store, pipelines)
         found = [(read_status(store, key, now()), read_forecast(store, key, now())) for key in keys]
         schedulers = list_living(store)
@@ -269,7 +269,7 @@ def status(pipelines: Pipelines = None, root: Root = None, config: Config = None
         parts = [format_status(one, ahead, now()) for one, ahead in found] or ["Nothing was ever scheduled here."]
         typer.echo("\n\n".join([*parts, format_schedulers(schedulers, now())]))
 
-    reading_store(root, config, told)
+    reading_store(root, config, print_status)
 
 
 @schedule.command()
@@ -299,7 +299,7 @@ def pause(
     end = None if until is None else parse_time(until)
     if end is not None and end <= now():
         raise UsageError(f"--until {until} is past, so there is nothing to pause.")
-    with _ledger(root, config) as store:
+    with _open_ledger(root, config) as store:
         find_schedule(store, expand_keys(store, [pipeline])[0])
         made = pause_schedule(store, pipeline, who=user_name(), why=why, now=now(), until=end)
     if json:
@@ -321,7 +321,7 @@ def resume(pipeline: Pipeline, root: Root = None, config: Config = None, json: J
     from spanwise.scheduler.ledger.schedule_status import expand_keys, find_schedule, user_name
     from spanwise.scheduler.ledger.status_formatting import pause_document
 
-    with _ledger(root, config) as store:
+    with _open_ledger(root, config) as store:
         find_schedule(store, expand_keys(store, [pipeline])[0])
         ended = resume_schedule(store, pipeline, who=user_name(), now=now())
     if json:
@@ -350,7 +350,7 @@ def check(pipelines: Pipelines = None, root: Root = None, config: Config = None,
 
     settings = settings_of(root, config)
 
-    def told(store: Store) -> None:
+    def print_check(store: Store) -> None:
         found = [read_status(store, key, now()) for key in expand_keys(store, pipelines)]
         watchdog.send_alerts(found, settings, now(), elsewhere(root, config))
         if json:
@@ -359,7 +359,7 @@ def check(pipelines: Pipelines = None, root: Root = None, config: Config = None,
             typer.echo("\n".join(format_check(one) for one in found) or "Nothing was ever scheduled here.")
         raise typer.Exit(0 if all(one.healthy for one in found) else 1)
 
-    reading_store(root, config, told)
+    reading_store(root, config, print_check)
 
 
 @schedule.command()
@@ -434,14 +434,14 @@ def _seen(pipeline: str, settings: Settings) -> Duration:
     from spanwise.scheduler.project import root as home
     from spanwise.scheduler.schedule.duration import Duration
 
-    with home.read(settings) as store:
+    with home.open_for_reading(settings) as store:
         return Duration.of([run.took_s for run in list_past_runs(store, pipeline, _LAST_RUNS, nodes=False)])
 
 
 @contextmanager
-def _ledger(root: Path | None, config: Path | None) -> Iterator[Store]:
+def _open_ledger(root: Path | None, config: Path | None) -> Iterator[Store]:
     """The metadata to write to; nothing is made where nothing was ever recorded."""
     from spanwise.scheduler.project import root as home
 
-    with home.read(settings_of(root, config)) as store:
+    with home.open_for_reading(settings_of(root, config)) as store:
         yield store

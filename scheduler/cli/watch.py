@@ -46,19 +46,21 @@ def watch(
 
     decision_log.configure(as_json=json)
     settings, options = settings_of(root, config), elsewhere(root, config)
-    how = DataWatch(settle_s=settle, poll_s=poll)
+    data_watch = DataWatch(settle_s=settle, poll_s=poll)
     ended: list[TickRecord] = []
 
-    def note(record: TickRecord) -> None:
+    def collect(record: TickRecord) -> None:
         if once:
             ended.append(record)
 
-    SchedulerLoop(files, settings, once=once, let_finish=let_finish, watch=how, options=options, note=note).run()
+    SchedulerLoop(
+        files, settings, once=once, let_finish=let_finish, watch=data_watch, options=options, on_ended=collect
+    ).run()
     if not once:
         return
-    with home.read(settings) as store:
+    with home.open_for_reading(settings) as store:
         for record in ended if not json else []:
             typer.echo(format_ended_tick(record, find_schedule(store, record.key)))
     if not (ended or json):
-        typer.echo("Nothing has come.")
+        typer.echo("No new data has arrived.")
     raise typer.Exit(1 if any(e.end is not None and e.end.outcome.abnormal for e in ended) else 0)

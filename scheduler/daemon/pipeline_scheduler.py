@@ -100,15 +100,15 @@ def _alarm(forecast: Forecast) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tools:
-    """What a scheduler gives to each of its pipelines."""
+class SchedulerServices:
+    """What a scheduler provides to each of its pipelines."""
 
     root: Path
     config: Path | None
     site: Site
     settle_s: float = 0.0  #: how long arrived data must not have changed before a run is started for it
     start: Callable[[ScheduledJob], subprocess.Popen[bytes]] = scheduled_run.start
-    note: Callable[[TickRecord], object] = lambda _record: None  #: gets each tick that was ended here
+    on_ended: Callable[[TickRecord], object] = lambda _record: None  #: gets each tick that this scheduler ends
     measure: Callable[[Store, TickRecord], object] = lambda _store, _record: None  #: the same, for metrics
     alarm: Callable[[Forecast], str] = _alarm  #: why an alert about a forecast is sent; empty: none is
 
@@ -129,7 +129,11 @@ class PipelineScheduler:
     """A scheduled pipeline, or a part of one."""
 
     def __init__(
-        self, description: ScheduleDescription, record: ScheduleRecord, tools: Tools, watch: HeartbeatWatch
+        self,
+        description: ScheduleDescription,
+        record: ScheduleRecord,
+        services: SchedulerServices,
+        watch: HeartbeatWatch,
     ) -> None:
         self.description = description
         self.record = record
@@ -141,10 +145,10 @@ class PipelineScheduler:
         self.failures = 0  #: in a row, of looking after it
         self.looked_at = False  #: at least once
         self.arrivals = ArrivalQueue(description.ready)
-        self._tools = tools
+        self._services = services
         self._watch = watch
         self._newest: NewestTick | None = None
-        self._spans = SpanLookup(tools.config)
+        self._spans = SpanLookup(services.config)
         self._waiting = False  # ticks have come, and something has to end before they run
         self._freshness_s = 0.0  # monotonic: not before
         self._alerted: set[str] = set()  # conditions that hold and were alerted: stale, overrun-ahead, clock-set-back
@@ -181,7 +185,7 @@ class PipelineScheduler:
             if run is None or run.state.ended:
                 tick.child.kill()
             else:
-                tick.closer = self._tools.start(replace(self._job(tick), attempt=record.attempts, close=run.number))
+                tick.closer = self._services.start(replace(self._job(tick), attempt=record.attempts, close=run.number))
 
     def update(self, description: ScheduleDescription, record: ScheduleRecord) -> None:
         """Goes on with what the file says now."""
@@ -351,7 +355,7 @@ class PipelineScheduler:
                 self._watch_progress(tick, store, now, monotonic)
                 log.info("run-died", extra=self._facts(tick.record.tick, run=run.name))
                 tick.job = replace(self._job(tick), attempt=tick.record.attempts, close=run.number)
-                tick.child = self._tools.start(tick.job)
+                tick.child = self._services.start(tick.job)
             case RetryLater(retry):
                 tick.again_s, tick.base = monotonic + retry.wait_s, retry.base
                 tick.end_others = False  # what the tick had overrun is gone; what has begun since is waited for
@@ -365,7 +369,7 @@ class PipelineScheduler:
             case BeginAttempt(end_others):
                 tick.end_others = end_others
                 tick.job = self._job(tick)
-                tick.child = self._tools.start(tick.job)
+                tick.child = self._services.start(tick.job)
                 started = {"attempt": tick.job.attempt, "pid": tick.child.pid, "base": tick.base}
                 log.info("run-launched", extra=self._facts(tick.record.tick, **started))
 
@@ -382,8 +386,8 @@ class PipelineScheduler:
             tick=wanted.name,
             span=wanted.span,
             attempt=tick.record.attempts + 1,
-            root=str(self._tools.root),
-            config=None if self._tools.config is None else str(self._tools.config),
+            root=str(self._services.root),
+            config=None if self._services.config is None else str(self._services.config),
             part=wanted.part,
             from_scratch=wanted.from_scratch,
             base=tick.base,
@@ -532,7 +536,7 @@ class PipelineScheduler:
             why = f"about {due.older.about} ticks from {due.older.first:%Y-%m-%d %H:%M}Z up to it were missed"
             record = self._claim(tick, store, me, now, TickEnd(outcome=TickOutcome.MISSED, why=why))
             if record is not None:
-                self._tools.note(record)
+                self._services.on_ended(record)
                 recorded.append(record)
                 more = due.older.about - 1
         for missed in due.missed:
@@ -540,14 +544,14 @@ class PipelineScheduler:
             record = self._claim(missed.tick, store, me, now, end)
             if record is not None:
                 log.info("tick-missed", extra=self._facts(missed.tick, reason=missed.why))
-                self._tools.note(record)
+                self._services.on_ended(record)
                 if not end.quiet:
                     recorded.append(record)
                     why = why or missed.why
         if recorded:
             names = [record.tick.name for record in recorded]
-            message = alert.missed_alert(self.key, at=now, site=self._tools.site, ticks=names, why=why, more=more)
-            if self._tools.send(message):
+            message = alert.missed_alert(self.key, at=now, site=self._services.site, ticks=names, why=why, more=more)
+            if self._services.send(message):
                 for record in recorded:
                     mark_alerted(store, record)
             else:
@@ -559,7 +563,7 @@ class PipelineScheduler:
         """Takes the tick of data that has arrived and settled, once nothing holds the pipeline."""
         if self.arrivals.unread is None:
             return
-        start = self.arrivals.decide(store, self.key, self.description.calendar, self._tools.settle_s, monotonic)
+        start = self.arrivals.decide(store, self.key, self.description.calendar, self._services.settle_s, monotonic)
         if current_pause(store, self.key, now) is not None:
             self.arrivals.settling = False
             return
@@ -581,8 +585,8 @@ class PipelineScheduler:
         """Sends the alerts about the end of a tick, then records that: after a death in between they are sent again."""
         run = None if end.run is None else store.run(pipeline_of(self.key), end.run)
         ended = replace(record, end=end, ended=now)
-        self._tools.note(ended)
-        self._tools.measure(store, ended)
+        self._services.on_ended(ended)
+        self._services.measure(store, ended)
         killed = end.outcome is TickOutcome.KILLED and run is not None
         failed = end.outcome is TickOutcome.FAILED and run is not None
         by = read_overrun(store, self.key, record.tick.name) if killed else None
@@ -596,7 +600,7 @@ class PipelineScheduler:
             log=self._log(record),
             calendar=Calendar.from_name(self.description.calendar),
         )
-        sent = [self._tools.send(message) for message in alerts_of(facts, now, self._tools.site)]
+        sent = [self._services.send(message) for message in alerts_of(facts, now, self._services.site)]
         if not all(sent):
             self.adopting = True  # the outbox could not store it: look for it again, as if another had left it
         elif end.outcome.abnormal:
@@ -606,8 +610,8 @@ class PipelineScheduler:
         """Alerts once when the clock was set back behind the newest tick."""
         if set_back and "clock-set-back" not in self._alerted:
             error = f"The clock is {set_back} behind the last tick that was taken; nothing is due until then."
-            what, site = "the clock was set back", self._tools.site
-            self._tools.send(alert.trouble_alert(what, at=now, site=site, error=error, pipeline=self.key))
+            what, site = "the clock was set back", self._services.site
+            self._services.send(alert.trouble_alert(what, at=now, site=site, error=error, pipeline=self.key))
         self._note_condition("clock-set-back", holds=bool(set_back))
 
     def _watch_progress(self, tick: OpenTick, store: Store, now: datetime, monotonic: float) -> None:
@@ -619,38 +623,42 @@ class PipelineScheduler:
         run = newest_run(store, tick.record)
         if run is None or run.state.ended:
             return
-        progress = (run.number, *measure_progress(store, run, self._tools.root))
+        progress = (run.number, *measure_progress(store, run, self._services.root))
         if progress != tick.progress:
             tick.progress, tick.progress_s, tick.stalled = progress, monotonic, False
         elif monotonic - tick.progress_s >= limit.total_seconds() and not tick.stalled:
             tick.stalled = True
             quiet, name = timedelta(seconds=monotonic - tick.progress_s), tick.record.tick.name
             log.warning("run-stalled", extra=self._facts(tick.record.tick, run=run.name, quiet_s=quiet.total_seconds()))
-            self._tools.send(alert.stall_alert(run, at=now, site=self._tools.site, quiet=quiet, tick=name))
+            self._services.send(alert.stall_alert(run, at=now, site=self._services.site, quiet=quiet, tick=name))
 
     def _check_freshness(self, store: Store, now: datetime) -> None:
         """Alerts once when the model in service becomes stale, and once when a model was pushed again."""
         stale = find_stale(store, self.record, now)
-        site, cause = self._tools.site, f"freshness {self.key}"
+        site, cause = self._services.site, f"freshness {self.key}"
         if stale is not None and "stale" not in self._alerted:
             log.warning("model-outdated", extra={"pipeline": self.key, "pushed": str(stale.pushed)})
             pushed, allowed = stale.pushed, stale.allowed
-            self._tools.send(alert.freshness_alert(self.key, at=now, site=site, pushed=pushed, allowed=allowed))
+            self._services.send(alert.freshness_alert(self.key, at=now, site=site, pushed=pushed, allowed=allowed))
         elif stale is None and "stale" in self._alerted:
-            self._tools.send(alert.recovery_alert(self.key, at=now, site=site, cause=cause, words="a model was pushed"))
+            self._services.send(
+                alert.recovery_alert(self.key, at=now, site=site, cause=cause, summary="a model was pushed")
+            )
         self._note_condition("stale", holds=stale is not None)
 
     def _check_forecast(self, store: Store, now: datetime) -> None:
         """Alerts once when runs come to take too much of the time between two ticks, and once when they do not."""
         forecast = make_forecast(self.description.timetable, list_past_runs(store, self.key, nodes=False), now)
-        site, cause = self._tools.site, f"forecast {self.key}"
-        why = self._tools.alarm(forecast)
+        site, cause = self._services.site, f"forecast {self.key}"
+        why = self._services.alarm(forecast)
         if not why:
-            self._tools.send(alert.recovery_alert(self.key, at=now, site=site, cause=cause, words="runs end in time"))
-        elif "overrun-ahead" not in self._alerted and not outbox.was_alerted(self._tools.root, cause):
+            self._services.send(
+                alert.recovery_alert(self.key, at=now, site=site, cause=cause, summary="runs end in time")
+            )
+        elif "overrun-ahead" not in self._alerted and not outbox.was_alerted(self._services.root, cause):
             log.warning("overrun-forecast", extra={"pipeline": self.key, "reason": why})
             facts = format_forecast(forecast)
-            self._tools.send(alert.forecast_alert(self.key, at=now, site=site, words=why, facts=facts))
+            self._services.send(alert.forecast_alert(self.key, at=now, site=site, forecast=why, facts=facts))
         self._note_condition("overrun-ahead", holds=bool(why))
 
     def _note_condition(self, condition: str, *, holds: bool) -> None:
@@ -658,7 +666,7 @@ class PipelineScheduler:
 
     def _log(self, record: TickRecord, number: int | None = None) -> Path:
         """The log of an attempt; of the last that began, if no number is given."""
-        return scheduled_run.log_of(self._tools.root, self.key, record.tick.name, number or max(1, record.attempts))
+        return scheduled_run.log_of(self._services.root, self.key, record.tick.name, number or max(1, record.attempts))
 
     def _facts(self, tick: Tick, **facts: object) -> Mapping[str, object]:
         return {"pipeline": self.key, "tick": tick.name, "span": tick.span, **facts}

@@ -128,7 +128,7 @@ def main() -> int:
 def _run(job: ScheduledJob, known: Settings) -> int:
     loaded = load.load(job.source, settings=known.params)
     if job.end_others:
-        with root.opened(known) as store:
+        with root.open_for_writing(known) as store:
             make_way(store, job, known)
     if job.wait_until is not None and job.span is not None:
         wait_for(loaded, job.span, job, known)
@@ -242,7 +242,7 @@ def wait_for(loaded: Loaded, span: int, job: ScheduledJob, known: Settings) -> N
             sys.stdout.write(f"{', '.join(absent)}: waiting for span {label}, until {format_time(until)}.\n")
             sys.stdout.flush()
             told = True
-        with root.read(known) as store:
+        with root.open_for_reading(known) as store:
             entry = read_tick(store, job.pipeline, job.tick)
         if entry is not None and entry.end is not None:
             raise AlreadyClaimed(entry.name)
@@ -262,7 +262,7 @@ def _has_arrived(node: object, span: int) -> bool:
 
 def _close_run(job: ScheduledJob, known: Settings) -> int:
     assert job.close is not None
-    with root.opened(known) as store:
+    with root.open_for_writing(known) as store:
         ended = stop.stop(store, store.run(pipeline_of(job.pipeline), job.close), known.root, grace_s=known.grace_s)
     sys.stdout.write(f"{ended}\n")
     return 0

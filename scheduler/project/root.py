@@ -21,7 +21,7 @@ _IDENTITY = ("store", "identity")
 
 
 @contextlib.contextmanager
-def opened(settings: Settings) -> Iterator[Store]:
+def open_for_writing(settings: Settings) -> Iterator[Store]:
     """Opens the store for writing; creates the root and the database if necessary.
 
     Raises:
@@ -46,7 +46,7 @@ def opened(settings: Settings) -> Iterator[Store]:
 
 
 @contextlib.contextmanager
-def read(settings: Settings) -> Iterator[Store]:
+def open_for_reading(settings: Settings) -> Iterator[Store]:
     """Opens the store for reading; where nothing was recorded yet it is empty, and nothing is created."""
     from spanwise.orchestrator.mlmd import open_store
     from spanwise.orchestrator.mlmd.location import SqliteFile, parse_location
@@ -56,18 +56,18 @@ def read(settings: Settings) -> Iterator[Store]:
         yield MemoryStore()
         return
     with contextlib.closing(open_store(settings.metadata)) as store:
-        noted = _recorded_identity(settings.root)
-        if noted is not None and noted != identity(store):
+        recorded = _recorded_identity(settings.root)
+        if recorded is not None and recorded != identity(store):
             raise _wrong_store_error(settings)
         yield store
 
 
 def claim_root(store: Store, settings: Settings) -> None:
     """Records in the root which store it belongs to; raises SettingsError when it belongs to another."""
-    noted, known = _recorded_identity(settings.root), identity(store)
-    if noted is not None and noted != known:
+    recorded, known = _recorded_identity(settings.root), identity(store)
+    if recorded is not None and recorded != known:
         raise _wrong_store_error(settings)
-    if noted is not None:
+    if recorded is not None:
         return
     if known is None:
         with contextlib.suppress(AlreadyClaimed):  # another process was first
@@ -98,7 +98,7 @@ def identity(store: Store) -> str | None:
 
 def _wrong_store_error(settings: Settings) -> SettingsError:
     return SettingsError(
-        f"The root {settings.root} belongs to another metadata store than {settings.shown_metadata}: its folders "
+        f"The root {settings.root} belongs to another metadata store than {settings.redacted_metadata}: its folders "
         "are numbered by that store, so the two cannot be mixed.\n"
         "Use the metadata that the root was created with (`metadata` in spanwise.toml), or another root: --root DIR"
     )

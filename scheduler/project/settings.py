@@ -77,7 +77,7 @@ class Settings:
     file: Path | None = None  #: the file these were read from
 
     @property
-    def shown_metadata(self) -> str:
+    def redacted_metadata(self) -> str:
         """The location of the metadata, without the password."""
         from spanwise.orchestrator.mlmd.location import parse_location
 

@@ -93,7 +93,7 @@ def run_loaded(
     executor = Executor(loaded.pipeline)
     try:
         with (
-            root.opened(settings) as store,
+            root.open_for_writing(settings) as store,
             show_progress(_display(json=json)) as observe_progress,
             emitting(settings, store, observe_progress) as observe,
         ):

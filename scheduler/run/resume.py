@@ -28,7 +28,7 @@ def resume(
         UsageError: nothing is left of the run, or its pipeline cannot be loaded again.
         Held: the run, or another one, is still running.
     """
-    with root.read(settings) as store:
+    with root.open_for_reading(settings) as store:
         stopped = find.run(store, reference)
         executions = usable_executions(store, store.executions(stopped))
     _refuse_complete(stopped)

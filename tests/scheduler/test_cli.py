@@ -189,7 +189,7 @@ def test_a_wrong_command_is_one_message_and_starts_nothing(
     assert says in err
     assert "Traceback" not in err
     assert "scheduler/" not in err
-    with root.read(settings.read()) as store:
+    with root.open_for_reading(settings.read()) as store:
         assert find.runs(store, None, 5) == []
 
 

@@ -43,9 +43,9 @@ ALL = [
     alert.missed_alert("flights", at=NIGHT, site=SITE, ticks=["T"], why="nobody has recorded it", overdue=True),
     alert.stall_alert(RUN, at=NIGHT, site=SITE, quiet=timedelta(hours=2), log=Path("/srv/log")),
     alert.freshness_alert("flights", at=NIGHT, site=SITE, pushed=NIGHT - timedelta(days=3), allowed=timedelta(days=1)),
-    alert.forecast_alert("flights", at=NIGHT, site=SITE, words="in about 3 weeks", facts={"median": "21 h 00 min"}),
+    alert.forecast_alert("flights", at=NIGHT, site=SITE, forecast="in about 3 weeks", facts={"median": "21 h 00 min"}),
     alert.trouble_alert("flights.py does not import", at=NIGHT, site=SITE, error="SyntaxError", pipeline="flights"),
-    alert.recovery_alert("flights", at=NIGHT, site=SITE, cause="failure flights", words="run 43 succeeded"),
+    alert.recovery_alert("flights", at=NIGHT, site=SITE, cause="failure flights", summary="run 43 succeeded"),
 ]  # fmt: skip
 
 
@@ -136,7 +136,7 @@ def test_repeats_are_counted() -> None:
 
 def test_a_recovery_says_what_was_wrong() -> None:
     """With the first line of the alert that it ends, and how many there were."""
-    told = alert.recovery_alert("flights", at=NIGHT, site=SITE, cause="failure flights", words="run 43 succeeded")
+    told = alert.recovery_alert("flights", at=NIGHT, site=SITE, cause="failure flights", summary="run 43 succeeded")
 
     assert alert.format_title(told, 5) == "flights recovered: run 43 succeeded"
     assert alert.format_body(told, count=5, since=NIGHT, complaint="flights failed").startswith(

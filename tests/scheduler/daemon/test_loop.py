@@ -13,7 +13,7 @@ from spanwise.orchestrator.lease import Clock
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.scheduler.alerts import alert
 from spanwise.scheduler.daemon.loop import SchedulerLoop
-from spanwise.scheduler.daemon.pipeline_scheduler import Tools
+from spanwise.scheduler.daemon.pipeline_scheduler import SchedulerServices
 from spanwise.scheduler.ledger.heartbeat import register
 from spanwise.scheduler.ledger.schedules import read_schedule
 from spanwise.scheduler.ledger.ticks import claim_tick, list_ticks
@@ -36,7 +36,7 @@ daily = Schedule({name}, cron="{cron}", span=days_before(1))
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-class Told(Tools):
+class Told(SchedulerServices):
     """Notes the subjects of alerts, beside putting them into the outbox."""
 
     told: ClassVar = []
@@ -66,9 +66,9 @@ class Loop:
     def open(self, *files, **options):
         known = settings.read(root=self.folder / "root")
         clock = Clock(now=lambda: self.now, monotonic=lambda: self.monotonic)
-        tools = Told(root=known.root, config=None, site=alert.local_site(), start=self.start)
-        tools.told.append(self.told)
-        self.cron = SchedulerLoop(files, known, clock=clock, tools=tools, **options)
+        services = Told(root=known.root, config=None, site=alert.local_site(), start=self.start)
+        services.told.append(self.told)
+        self.cron = SchedulerLoop(files, known, clock=clock, services=services, **options)
         self.crons.append(self.cron)
         return self.cron
 
@@ -81,7 +81,7 @@ class Loop:
         self.now += by
         self.monotonic += by.total_seconds()
         over = self.cron.turn()
-        while any(file.asking for file in self.cron.files):
+        while any(file.request for file in self.cron.files):
             time.sleep(0.01)
             over = self.cron.turn()
         return over
@@ -92,7 +92,7 @@ def loop(tmp_path, monkeypatch):
     made = Loop(tmp_path, monkeypatch)
     yield made
     for one in made.crons:
-        one.leave()
+        one.close()
 
 
 def test_several_files_are_looked_after_in_one_loop(loop):
@@ -121,8 +121,8 @@ def test_a_file_that_breaks_is_told_and_its_schedule_goes_on(loop):
     loop.write("first", "15 * * * *")
     loop.turn(timedelta(seconds=10))
 
-    assert loop.told[1:] == ["scheduler recovered: it loads"]
-    assert loop.cron.watched["first"].due_at == NOON + timedelta(hours=1, minutes=15)
+    assert loop.told[1:] == ["scheduler recovered: it was loaded"]
+    assert loop.cron.schedulers["first"].due_at == NOON + timedelta(hours=1, minutes=15)
 
 
 def test_a_file_that_is_broken_from_the_start_goes_on_as_it_was_known(loop):
@@ -130,7 +130,7 @@ def test_a_file_that_is_broken_from_the_start_goes_on_as_it_was_known(loop):
     file = loop.write("first")
     loop.open(file)
     loop.turn()
-    loop.cron.leave()
+    loop.cron.close()
     Path(file).write_text("import nothing_of_that_name")
 
     loop.open(file)
@@ -160,7 +160,7 @@ def test_a_pipeline_that_is_gone_from_its_file_takes_no_ticks(loop):
     loop.turn(timedelta(hours=1))
 
     assert loop.jobs == [("second", "2026-03-01T13:00Z")]
-    assert list(loop.cron.watched) == ["second"]
+    assert list(loop.cron.schedulers) == ["second"]
 
 
 def test_while_the_metadata_are_locked_nothing_is_lost(loop, monkeypatch):
@@ -197,13 +197,13 @@ def test_a_pipeline_that_cannot_be_looked_after_stops_no_other(loop):
             raise OSError(28, "No space left on device")
         return start(job)
 
-    object.__setattr__(loop.cron._tools, "start", no_space)
+    object.__setattr__(loop.cron._services, "start", no_space)
     for _ in range(3):
         loop.turn(timedelta(hours=1 if not loop.jobs else 0, seconds=1))
     assert loop.jobs == [("second", "2026-03-01T13:00Z")]
     assert loop.told == ["scheduler: a pipeline is not scheduled (first)"]
 
-    object.__setattr__(loop.cron._tools, "start", start)
+    object.__setattr__(loop.cron._services, "start", start)
     loop.turn(timedelta(minutes=1))
 
     assert loop.jobs[1:] == [("first", "2026-03-01T13:00Z")]
@@ -216,11 +216,21 @@ def test_a_one_shot_does_what_is_due_and_ends(loop):
 
     assert not loop.turn()
     assert loop.jobs == [("first", "2026-03-01T12:00Z")]
-    (one,) = loop.cron.watched["first"].open.values()
+    (one,) = loop.cron.schedulers["first"].open.values()
     one.child.returncode = 1
     assert loop.turn(timedelta(hours=1))
 
     assert [e.end.outcome.value for e in entries(loop)] == ["failed"]
+
+
+def test_a_one_shot_runs_the_tick_that_started_it_however_long_the_file_takes_to_load(loop):
+    """Also when newer ticks have come by then: these are left to the next one-shot."""
+    loop.open(loop.write("first", cron="* * * * * */2"), once=True)
+    loop.now += timedelta(seconds=40)
+
+    assert not loop.turn()
+
+    assert loop.jobs == [("first", "2026-03-01T12:00:00Z")]
 
 
 def test_a_scheduler_that_is_gone_is_noticed(loop):
@@ -267,7 +277,7 @@ def test_a_clock_that_is_set_is_noticed(loop):
 
     loop.now += timedelta(hours=5, minutes=30)
     loop.turn(timedelta(seconds=1))
-    (one,) = loop.cron.watched["first"].open.values()
+    (one,) = loop.cron.schedulers["first"].open.values()
     one.child.returncode = 1
     loop.now -= timedelta(hours=4)
     loop.turn(timedelta(seconds=1))

@@ -21,7 +21,7 @@ from spanwise.scheduler.alerts.alert import Site
 from spanwise.scheduler.daemon.description import ScheduleDescription
 from spanwise.scheduler.daemon.metrics import LOOK_S, SchedulerMetrics, span_end
 from spanwise.scheduler.daemon.open_tick import OpenTick
-from spanwise.scheduler.daemon.pipeline_scheduler import PipelineScheduler, Tools
+from spanwise.scheduler.daemon.pipeline_scheduler import PipelineScheduler, SchedulerServices
 from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch
 from spanwise.scheduler.ledger.schedules import ScheduleRecord
 from spanwise.scheduler.ledger.ticks import TickRecord
@@ -53,8 +53,8 @@ def watched(tmp_path: Path) -> PipelineScheduler:
         calendar="day",
         pushes=("Pusher/pushed_model",),
     )
-    tools = Tools(root=tmp_path, config=None, site=Site(host="here", folder=tmp_path))
-    return PipelineScheduler(described, known, tools, HeartbeatWatch())
+    services = SchedulerServices(root=tmp_path, config=None, site=Site(host="here", folder=tmp_path))
+    return PipelineScheduler(described, known, services, HeartbeatWatch())
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from spanwise.orchestrator.store import AlreadyClaimed, MemoryStore
 from spanwise.scheduler.alerts import alert, outbox
 from spanwise.scheduler.daemon import scheduled_run
 from spanwise.scheduler.daemon.description import ScheduleDescription
-from spanwise.scheduler.daemon.pipeline_scheduler import PipelineScheduler, Tools
+from spanwise.scheduler.daemon.pipeline_scheduler import PipelineScheduler, SchedulerServices
 from spanwise.scheduler.ledger import heartbeat
 from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch, mark_ended, read_scheduler, register
 from spanwise.scheduler.ledger.pauses import pause_schedule
@@ -113,8 +113,8 @@ class World:
         self.me = register(self.records, self.now)
         described = ScheduleDescription(timetable=Timetable("p", **self.terms), source="/p.py:daily", calendar="day")
         known = put_schedule(self.records, ScheduleRecord(timetable=described.timetable, since=self.now))
-        tools = Tools(root=self.root, config=None, site=SITE, start=self.start)
-        self.watched = PipelineScheduler(described, known, tools, HeartbeatWatch())
+        services = SchedulerServices(root=self.root, config=None, site=SITE, start=self.start)
+        self.watched = PipelineScheduler(described, known, services, HeartbeatWatch())
 
     def die(self):
         """The scheduler is gone, and another comes."""

@@ -61,7 +61,7 @@ def test_a_database_that_does_not_open_fails(tmp_path: Path) -> None:
 
 def test_a_root_of_another_store_fails(tmp_path: Path) -> None:
     """What every command would refuse, the doctor says too."""
-    with root.opened(settings(tmp_path)):
+    with root.open_for_writing(settings(tmp_path)):
         pass
     (tmp_path / "root" / root.NOTE).write_text("another\n")
 
@@ -70,7 +70,7 @@ def test_a_root_of_another_store_fails(tmp_path: Path) -> None:
 
 def test_what_dead_runs_left_is_a_warning(tmp_path: Path) -> None:
     """An open run without a controller, and outputs that were never published; what was published is left alone."""
-    with root.opened(settings(tmp_path)) as store:
+    with root.open_for_writing(settings(tmp_path)) as store:
         run = begun(store, pid=os.getpid())  # type: ignore[arg-type]
         execution = published(store, run, "ExampleGen", outputs={"examples": examples(1)})  # type: ignore[arg-type]
         ended(store, run)  # type: ignore[arg-type]

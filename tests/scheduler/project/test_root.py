@@ -52,7 +52,7 @@ def test_a_root_of_another_store_is_refused(tmp_path: Path, known: bool) -> None
 
 def test_looking_makes_nothing(tmp_path: Path) -> None:
     """A store that is not there reads as an empty one."""
-    with root.read(settings(tmp_path / "new")) as store:
+    with root.open_for_reading(settings(tmp_path / "new")) as store:
         assert store.pipelines() == []
 
     assert list(tmp_path.iterdir()) == []
@@ -62,20 +62,20 @@ def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
     """The message names it, and what to type."""
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(StoreUnavailable, match="--root DIR"), root.opened(settings(tmp_path / "file")):
+    with pytest.raises(StoreUnavailable, match="--root DIR"), root.open_for_writing(settings(tmp_path / "file")):
         pass
 
 
 def test_the_store_is_opened_and_claimed(tmp_path: Path) -> None:
     """What one command has recorded, the next one reads; a moved root keeps its store."""
-    with root.opened(settings(tmp_path / "root")) as store:
+    with root.open_for_writing(settings(tmp_path / "root")) as store:
         assert store.pipelines() == []
 
-    with root.read(settings(tmp_path / "root")) as again:
+    with root.open_for_reading(settings(tmp_path / "root")) as again:
         assert again.find_claim("store", "identity") is not None
 
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / root.NOTE).write_text("another\n")
     moved = replace(settings(tmp_path / "copy"), metadata=str(tmp_path / "root" / "metadata.db"))
-    with pytest.raises(SettingsError), root.read(moved):
+    with pytest.raises(SettingsError), root.open_for_reading(moved):
         pass

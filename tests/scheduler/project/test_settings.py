@@ -159,7 +159,7 @@ def test_the_password_is_never_shown(folder: Path) -> None:
     read = settings.read()
 
     assert "hidden" in read.metadata
-    assert read.shown_metadata == "mysql://me@db.example:3306/spanwise"
+    assert read.redacted_metadata == "mysql://me@db.example:3306/spanwise"
     assert "hidden" not in repr(read)
 
 

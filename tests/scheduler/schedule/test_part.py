@@ -16,7 +16,7 @@ from spanwise.scheduler.alerts import alert
 from spanwise.scheduler.daemon import scheduled_run
 from spanwise.scheduler.daemon.loop import SchedulerLoop
 from spanwise.scheduler.daemon.metrics import SchedulerMetrics
-from spanwise.scheduler.daemon.pipeline_scheduler import Tools
+from spanwise.scheduler.daemon.pipeline_scheduler import SchedulerServices
 from spanwise.scheduler.ledger.pauses import pause_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_schedules, put_schedule
 from spanwise.scheduler.ledger.ticks import TickRecord, list_ticks
@@ -50,10 +50,10 @@ class Clocked:
         self.jobs: list[scheduled_run.ScheduledJob] = []
         known = settings.read(root=world.folder / ".spanwise")
         clock = Clock(now=lambda: self.now, monotonic=lambda: self.monotonic)
-        tools = Tools(root=known.root, config=None, site=alert.local_site(), start=self._start)
+        services = SchedulerServices(root=known.root, config=None, site=alert.local_site(), start=self._start)
         self.metrics = SchedulerMetrics(known.root)
         files = [str(world.folder / "days.py")]
-        self.cron = SchedulerLoop(files, known, clock=clock, tools=tools, metrics=self.metrics)
+        self.cron = SchedulerLoop(files, known, clock=clock, services=services, metrics=self.metrics)
 
     def _start(self, job: scheduled_run.ScheduledJob) -> subprocess.Popen[bytes]:
         self.jobs.append(job)
@@ -68,8 +68,8 @@ class Clocked:
         """Turns until nothing is left to do."""
         for _ in range(2000):
             self.turn(timedelta(milliseconds=20))
-            if not any(f.asking or f.answer for f in self.cron.files) and not any(
-                one.busy or not one.looked_at for one in self.cron.watched.values()
+            if not any(f.request or f.descriptions for f in self.cron.files) and not any(
+                one.busy or not one.looked_at for one in self.cron.schedulers.values()
             ):
                 return
             time.sleep(0.02)
@@ -83,7 +83,7 @@ def clocked(world: World) -> Iterator[Clocked]:
     world.rewrite('since="2024-05-01"', 'since="2024-05-03"')
     made = Clocked(world)
     yield made
-    made.cron.leave()
+    made.cron.close()
 
 
 def ticks(world: World, line: str) -> list[TickRecord]:
