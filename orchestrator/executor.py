@@ -53,7 +53,7 @@ class Executor:
                 "Polars was used in this process, and its threads do not survive a fork: nodes that use it will hang. "
                 "Use it inside the functions that nodes call, not while the pipeline file is imported."
             )
-            log.warning("polars-threads-found", extra={"reason": reason})
+            log.warning("polars-threads-found: %s", reason)  # seen also where no log is set up
         mine, theirs = socket.socketpair()
         for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()  # or the child writes it a second time

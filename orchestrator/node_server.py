@@ -41,7 +41,7 @@ def keep_server(server: NodeServer, controller: int, mark: int) -> NoReturn:
         process.adopt_orphans()
         if not process.take_mark(mark) and process.LINUX:
             reason = "this system does not mark processes: one that detaches from a run may survive its kill"
-            log.warning("process-marks-missing", extra={"reason": reason})
+            log.warning("process-marks-missing: %s", reason)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         keeper = os.getpid()
