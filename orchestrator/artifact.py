@@ -22,7 +22,7 @@ from typing import ClassVar, Self, TypeAlias, TypeVar, Union, get_args, get_orig
 from spanwise.orchestrator.errors import MissingProperty, ParameterError
 
 Value: TypeAlias = "None | bool | int | float | str | list[Value] | dict[str, Value]"
-"""What a property or a recorded parameter may hold: anything JSON can say."""
+"""The value of a property or a recorded parameter: any JSON value."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class Property:
     """One declared property of a kind."""
 
     types: tuple[type, ...]  #: the accepted classes
-    required: bool  #: a missing one is an error when the artifact is published
+    required: bool  #: if it is missing, publishing the artifact is an error
 
 
 class Artifact:
     """One thing on storage.
 
     An executor receives its outputs as drafts (`id` 0), writes below `path` and sets the declared properties as
-    attributes. What the store gives back is published: setting anything on it raises AttributeError. Reading a
-    required property that is absent raises MissingProperty; an absent optional one reads as None.
+    attributes. An artifact from the store is published: setting anything on it raises AttributeError. Reading a
+    required property that is absent raises MissingProperty; an absent optional property reads as None.
     """
 
     kind: ClassVar[str] = "Artifact"
@@ -55,7 +55,7 @@ class Artifact:
         self,
         uri: str,
         *,
-        id: int = 0,  # noqa: A002  the field's word, here and in the metadata
+        id: int = 0,  # noqa: A002  the field's term, here and in the metadata
         name: str = "",
         kind: str | None = None,
         created: datetime | None = None,
@@ -74,11 +74,11 @@ class Artifact:
 
     @property
     def path(self) -> Path:
-        """The local folder it lies in."""
+        """Its local folder."""
         return Path(self.uri)
 
     def as_kind(self, kind: type[A]) -> A:
-        """The same artifact, read as `kind`: what an executor asked for in its signature."""
+        """Returns the same artifact as `kind`, the class in an executor's signature."""
         return kind(
             self.uri,
             id=self.id,
@@ -90,22 +90,22 @@ class Artifact:
         )
 
     def with_content(self, content: str, size_bytes: int) -> Self:
-        """The draft as it will be published, once its files are known."""
+        """Returns the draft as it will be published, with the digest and size of its files."""
         copy = self.as_kind(type(self))
         copy.__dict__.update(content=content, size_bytes=size_bytes)
         return copy
 
     def marks(self) -> tuple[tuple[str, str], ...]:
-        """What publishing this says of other artifacts, as (mark, artifact name): a blessing marks its model."""
+        """The marks that publishing this sets, as (mark, artifact name): a blessing marks its model."""
         return ()
 
     def __getattr__(self, name: str) -> Value:
         declared = properties_of(type(self)).get(name)
         if declared is None:
-            raise AttributeError(f"{self.kind} has no property {name!r}; it has: {_listed(type(self))}")
+            raise AttributeError(f"{self.kind} has no property {name!r}; it has: {_format_properties(type(self))}")
         value = self.__dict__["properties"].get(name)
         if value is None and declared.required:
-            raise MissingProperty(f"{self} has no {name!r}, which every {self.kind} must have.")
+            raise MissingProperty(f"{self} has no {name!r}, which {self.kind} requires.")
         return typing.cast("Value", value)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -113,7 +113,7 @@ class Artifact:
             raise AttributeError(f"{self} is published; an artifact never changes.")
         declared = properties_of(type(self)).get(name)
         if declared is None:
-            raise AttributeError(f"{self.kind} has no property {name!r}; it has: {_listed(type(self))}")
+            raise AttributeError(f"{self.kind} has no property {name!r}; it has: {_format_properties(type(self))}")
         accepted = (*declared.types, *(() if declared.required else (type(None),)))
         if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted and int in accepted):
             wanted = " or ".join(t.__name__ for t in declared.types)
@@ -140,16 +140,16 @@ def _properties(kind: type[Artifact]) -> Mapping[str, Property]:
 
 
 def missing_properties(artifact: Artifact) -> tuple[str, ...]:
-    """Required properties that were not set: publishing such an artifact is refused."""
+    """The required properties that are not set; publishing such an artifact is an error."""
     declared = properties_of(type(artifact))
     return tuple(n for n, p in declared.items() if p.required and artifact.properties.get(n) is None)
 
 
 def normalize_draft(draft: A) -> A:
-    """The draft with its properties as they will be read back, however `run` came to set them.
+    """Returns the draft with its properties as they will be read back, however `run` set them.
 
     Raises:
-        ParameterError: one of them holds what JSON cannot say.
+        ParameterError: a property is not a JSON value.
     """
     copy = draft.as_kind(type(draft))
     copy.properties.clear()
@@ -158,7 +158,7 @@ def normalize_draft(draft: A) -> A:
             plain = json.loads(json.dumps(value))
         except (TypeError, ValueError) as error:
             raise ParameterError(
-                f"{draft.kind}.{name} takes what JSON can say: {error}. It was set to {value!r}."
+                f"{draft.kind}.{name} takes a JSON value: {error}. It was set to {value!r}."
             ) from error
         setattr(copy, name, plain)
     return copy
@@ -174,7 +174,7 @@ def _property(kind: type[Artifact], name: str, hint: object) -> Property:
     return Property(typing.cast("tuple[type, ...]", classes), required=type(None) not in parts)
 
 
-def _listed(kind: type[Artifact]) -> str:
+def _format_properties(kind: type[Artifact]) -> str:
     return ", ".join(properties_of(kind)) or "none"
 
 
@@ -186,7 +186,7 @@ class SpanRows(Artifact):
     split_names: list[str]
     rows: dict[str, int] | None  #: by split
     columns: dict[str, str] | None  #: Arrow type by column name
-    calendar: str | None  #: how the span is shown: number, day or hour
+    calendar: str | None  #: how the span is written: number, day or hour
 
     def split(self, name: str) -> Path:
         """The folder of one split's Parquet files."""
@@ -196,7 +196,7 @@ class SpanRows(Artifact):
 
 
 class Examples(SpanRows):
-    """What models learn from."""
+    """The rows that models learn from."""
 
     fingerprint: str | None  #: of the input files, by name, size and content
 
@@ -210,26 +210,26 @@ class Rejects(Artifact):
 
 
 class Statistics(Artifact, kind="ExampleStatistics"):
-    """What was counted over the splits of one span, in a form that merges with that of other spans."""
+    """Statistics of the splits of one span, which merge with those of other spans."""
 
     span: int
     version: int | None
     split_names: list[str]
-    calendar: str | None  #: how the span is shown: number, day or hour
+    calendar: str | None  #: how the span is written: number, day or hour
 
 
 class Schema(Artifact):
-    """What examples should look like, as a file that people edit."""
+    """The expected columns of examples, as a file that people edit."""
 
 
 class Anomalies(Artifact, kind="ExampleAnomalies"):
-    """How one span departs from the schema, or from the span before it."""
+    """How one span deviates from the schema, or from the span before it."""
 
     span: int
     version: int | None
-    found: int  #: how many anomalies
+    found: int  #: number of anomalies
     severity: str | None  #: the worst of them: info, warning or error
-    calendar: str | None  #: how the span is shown: number, day or hour
+    calendar: str | None  #: how the span is written: number, day or hour
 
 
 class TransformGraph(Artifact):
@@ -237,7 +237,7 @@ class TransformGraph(Artifact):
 
 
 class TransformCache(Artifact):
-    """What the analyzers of a transform accumulated, by span, for later runs."""
+    """The state that the analyzers of a transform accumulated, by span, for later runs."""
 
 
 class Model(Artifact):
@@ -245,7 +245,7 @@ class Model(Artifact):
 
     spans: list[int] | None  #: the spans it learned from
     base: str | None  #: name of the model it was warm-started from
-    snapshots: dict[str, int] | None  #: of prepared examples: hits, misses, written, bytes_read, bytes_written
+    snapshots: dict[str, int] | None  #: use of dataset snapshots: hits, misses, written, bytes_read, bytes_written
 
 
 class Evaluation(Artifact, kind="ModelEvaluation"):
@@ -256,21 +256,21 @@ class Evaluation(Artifact, kind="ModelEvaluation"):
 
 
 class Blessing(Artifact, kind="ModelBlessing"):
-    """The verdict on a model: the names of its properties are those of TFX."""
+    """The verdict on a model; its properties have TFX's names."""
 
     blessed: int  #: 1 or 0
     current_model: str  #: artifact name of the model
     current_model_id: int
     baseline_model: str | None
     baseline_model_id: int | None
-    reasons: list[str] | None  #: what kept it from being blessed
+    reasons: list[str] | None  #: why it was not blessed
 
     def marks(self) -> tuple[tuple[str, str], ...]:
         return (("blessed", self.current_model),) if self.blessed else ()
 
 
 class InfraBlessing(Artifact):
-    """Whether a model loads and predicts where it will be served."""
+    """Whether a model loads and predicts in its serving environment."""
 
     blessed: int  #: 1 or 0
     model: str  #: artifact name of the model
@@ -278,13 +278,13 @@ class InfraBlessing(Artifact):
 
 
 class InferenceResult(SpanRows):
-    """What a model says of the rows of one span."""
+    """A model's predictions for the rows of one span."""
 
     model: str  #: artifact name of the model
 
 
 class PushedModel(Artifact):
-    """A model put where it is served: the names of its properties are those of TFX."""
+    """A model that was pushed to its destination; its properties have TFX's names."""
 
     pushed: int  #: 1 or 0
     pushed_destination: str | None
@@ -297,4 +297,4 @@ class PushedModel(Artifact):
 
 
 class Report(Artifact):
-    """Something for people to read."""
+    """A report for people to read."""

@@ -1,4 +1,4 @@
-"""Histories: what was published on one channel, as one run may see it. Read only; it is what resolvers choose from."""
+"""Histories: the artifacts published on one channel, as one run may see them. Read only; resolvers choose from them."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from spanwise.orchestrator.store import Address, Store, is_marked
 
 @dataclass(frozen=True)
 class History:
-    """What the store holds at one address, seen from one run.
+    """The artifacts at one address of the store, as one run sees them.
 
-    With `as_of`, what was published later does not exist. `mine` holds what this very run has published there, so
-    that "the latest model" never means the model this run has just made (law 8).
+    With `as_of`, artifacts that were published later do not exist. `mine` holds those that this run has published, so
+    that "the latest model" never means the model that this run has just trained (law 8).
     """
 
     store: Store
     address: Address
-    kind: type[Artifact]  #: what is published there
+    kind: type[Artifact]  #: of the artifacts
     run: Run
     mine: tuple[Artifact, ...] = ()
 
     @property
     def as_of(self) -> datetime | None:
-        """Nothing published later is seen."""
+        """Artifacts published later are hidden."""
         return self.run.as_of
 
     def spans(self, *, below: int | None = None) -> Iterator[int]:
-        """The spans that have something to see, highest first, lower than `below`."""
+        """The spans with visible artifacts, highest first, lower than `below`."""
         return (s for s in self.store.spans(self.address, below=below) if self.of_span(s))
 
     def of_span(self, span: int) -> list[Artifact]:
-        """Everything published for a span, of whatever version, oldest first."""
-        return [a.as_kind(self.kind) for a in self.store.of_span(self.address, span) if self._seen(a)]
+        """All artifacts of a span, of any version, oldest first."""
+        return [a.as_kind(self.kind) for a in self.store.of_span(self.address, span) if self._is_visible(a)]
 
     def newest_version(self, span: int) -> Artifact | None:
-        """The newest version of a span; of the same version published twice, the later one."""
+        """The newest version of a span; of a version that was published twice, the later artifact."""
         return max(self.of_span(span), key=version_key, default=None)
 
     def newest(self) -> Iterator[Artifact]:
-        """Artifacts without a span, newest first, those of this run left out."""
+        """Artifacts without a span, newest first, except those of this run."""
         mine = {a.id for a in self.mine}
-        found = (a for a in self.store.newest(self.address) if self._seen(a) and a.id not in mine)
+        found = (a for a in self.store.newest(self.address) if self._is_visible(a) and a.id not in mine)
         return (a.as_kind(self.kind) for a in found)
 
     def latest(self) -> Artifact | None:
@@ -55,13 +55,13 @@ class History:
         return next(self.newest(), None) if highest is None else self.newest_version(highest)
 
     def with_mark(self, mark: str) -> Iterator[Artifact]:
-        """Those that were marked (`blessed`, `pushed`) by then, newest first."""
-        return (a for a in self.newest() if self._marked(mark, a))
+        """The artifacts with a mark (`blessed`, `pushed`), newest first."""
+        return (a for a in self.newest() if self._has_mark(mark, a))
 
-    def _seen(self, artifact: Artifact) -> bool:
+    def _is_visible(self, artifact: Artifact) -> bool:
         return self.as_of is None or (artifact.created is not None and artifact.created <= self.as_of)
 
-    def _marked(self, mark: str, artifact: Artifact) -> bool:
+    def _has_mark(self, mark: str, artifact: Artifact) -> bool:
         if self.as_of is None:
             return is_marked(self.store, mark, artifact)
         claim = self.store.find_claim(mark, artifact.name)
@@ -69,12 +69,12 @@ class History:
 
 
 def version_of(artifact: Artifact) -> Version:
-    """The version it was published with; None when its span has no versions."""
+    """The version of the data; None if its span has no versions."""
     version = artifact.properties.get("version")
     return version if isinstance(version, int) else None
 
 
 def version_key(artifact: Artifact) -> tuple[int, int]:
-    """What orders the artifacts of one span: the version, none before all, then the order of publishing."""
+    """Orders the artifacts of one span: by version (none is lowest), then by order of publication."""
     version = version_of(artifact)
     return (-1 if version is None else version, artifact.id)

@@ -1,6 +1,6 @@
-"""Lineage: which artifact was made of which, over all runs. A walk over the store's links, a question a step.
+"""Lineage: which artifact was made from which, over all runs. A walk over the store's links, one query per step.
 
-A resolver's choice makes nothing: what is chosen goes straight from who made it to who reads it.
+Resolvers do not appear: an artifact that one chose goes straight from its producer to its reader.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from spanwise.orchestrator.store import Link, Store
 class Direction(StrEnum):
     """Which way to walk."""
 
-    UP = "up"  #: to what it was made of
-    DOWN = "down"  #: to what was made of it
+    UP = "up"  #: to the artifacts it was made from
+    DOWN = "down"  #: to the artifacts made from it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One execution, with those of its inputs and outputs that the walk came by."""
+    """One execution, with the inputs and outputs that the walk reached."""
 
     execution: Execution  #: without inputs and outputs
     inputs: tuple[int, ...] = ()  #: ids
@@ -35,20 +35,20 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Lineage:
-    """What a walk came by: a graph whose edges go from inputs through steps to outputs."""
+    """The graph that a walk reached; its edges go from inputs through steps to outputs."""
 
     start: tuple[int, ...]  #: ids
     direction: Direction
     artifacts: Mapping[int, Artifact]
     steps: tuple[Step, ...]  #: oldest first
-    cut: frozenset[int] = field(default_factory=frozenset)  #: at the depth that was asked for: there may be more
+    cut: frozenset[int] = field(default_factory=frozenset)  #: artifacts at the depth limit, where there may be more
 
     def producer(self, artifact: int) -> Step | None:
-        """The step that an artifact comes out of: the one that made it, if the walk came by that."""
+        """The step that produced an artifact, if the walk reached it."""
         return self._makers.get(artifact)
 
     def readers(self, artifact: int) -> tuple[Step, ...]:
-        """The steps that an artifact goes into, oldest first."""
+        """The steps that read an artifact, oldest first."""
         return tuple(self._readers.get(artifact, ()))
 
     @functools.cached_property
@@ -65,7 +65,7 @@ class Lineage:
 
 
 Carries: TypeAlias = Callable[[Artifact, Artifact], bool]
-"""Whether the second, which an execution made, has to do with the first, which it read."""
+"""Whether the second artifact, an output of an execution, depends on the first, an input of it."""
 
 
 def walk(
@@ -76,23 +76,23 @@ def walk(
     depth: int | None = None,
     carries: Carries = lambda _read, _made: True,
 ) -> Lineage:
-    """Walks from some artifacts, breadth first: up to all they were made of, or down to all that was made of them.
+    """Walks breadth first from some artifacts: up to all they were made from, or down to all that was made from them.
 
-    `depth` is how many executions lie between the start and the last artifacts; None is as far as it goes. An edge
-    that does not carry is not walked.
+    `depth` limits how many executions lie between the start and the last artifacts; None is no limit. The walk ignores
+    edges for which `carries` is False.
     """
     known = {artifact.id: artifact for artifact in start}
     graph = _Graph(store, direction, carries, known)
     frontier = tuple(known)
-    went = 0
-    while frontier and (depth is None or went < depth):
+    steps = 0
+    while frontier and (depth is None or steps < depth):
         frontier = graph.advance(frontier)
-        went += 1
+        steps += 1
     return graph.lineage(frontier)
 
 
 class _Graph:
-    """What has been walked so far."""
+    """The graph walked so far."""
 
     def __init__(self, store: Store, direction: Direction, carries: Carries, start: Mapping[int, Artifact]) -> None:
         self._store = store
@@ -102,10 +102,10 @@ class _Graph:
         self._artifacts = dict(start)
         self._inputs: dict[int, dict[int, None]] = defaultdict(dict)  # by execution; dicts as sets that keep an order
         self._outputs: dict[int, dict[int, None]] = defaultdict(dict)
-        self._links: dict[int, list[Link]] = {}  # of executions, asked for once
+        self._links: dict[int, list[Link]] = {}  # by execution, queried once
 
     def advance(self, frontier: Collection[int]) -> tuple[int, ...]:
-        """One step further: the artifacts that were not met before."""
+        """Walks one step further; returns the artifacts that it reached for the first time."""
         edges = self._above(frontier) if self._direction is Direction.UP else self._below(frontier)
         up = self._direction is Direction.UP
         far = {edge[0] if up else edge[2] for edge in edges}
@@ -122,9 +122,9 @@ class _Graph:
         return tuple(new)
 
     def _above(self, frontier: Collection[int]) -> list[tuple[int, int, int]]:
-        """What the makers of these artifacts read, as (read, execution, made)."""
+        """The inputs of the executions that produced these artifacts, as (read, execution, made)."""
         makers = _makers(self._store.links(artifacts=frontier))
-        links = self._of(makers.values())
+        links = self._links_of(makers.values())
         return [
             (link.artifact, maker, made)
             for made, maker in makers.items()
@@ -133,10 +133,10 @@ class _Graph:
         ]
 
     def _below(self, frontier: Collection[int]) -> list[tuple[int, int, int]]:
-        """What was made of these artifacts, as (read, execution, made); of one thing only the first that gave it."""
+        """The artifacts made from these, as (read, execution, made); for each only the first execution."""
         asked = frozenset(frontier)
         readers = sorted({link.execution for link in self._store.links(artifacts=frontier) if link.read})
-        links = self._of(readers)
+        links = self._links_of(readers)
         edges = []
         first: dict[tuple[int, int], int] = {}
         for reader in readers:
@@ -145,19 +145,19 @@ class _Graph:
             edges += [(a, first.setdefault((a, b), reader), b) for a in sorted(read & asked) for b in made]
         return list(dict.fromkeys(edges))
 
-    def _of(self, executions: Iterable[int]) -> dict[int, list[Link]]:
+    def _links_of(self, executions: Iterable[int]) -> dict[int, list[Link]]:
         wanted = set(executions)
-        lacking = [execution for execution in wanted if execution not in self._links]
-        if lacking:
-            self._links.update((execution, []) for execution in lacking)
-            for link in self._store.links(executions=lacking):
+        unknown = [execution for execution in wanted if execution not in self._links]
+        if unknown:
+            self._links.update((execution, []) for execution in unknown)
+            for link in self._store.links(executions=unknown):
                 self._links[link.execution].append(link)
         return {execution: self._links[execution] for execution in wanted}
 
     def lineage(self, frontier: tuple[int, ...]) -> Lineage:
-        """All of it; `frontier` is where the walk was cut off."""
+        """Returns the whole graph; `frontier` is where the walk was cut off."""
         sources: dict[int, int] = {}
-        if self._direction is Direction.UP:  # also who made what was made of nothing
+        if self._direction is Direction.UP:  # also the producers of artifacts without inputs
             loose = set(self._artifacts) - {made for outputs in self._outputs.values() for made in outputs}
             sources = _makers(self._store.links(artifacts=loose - set(frontier)))
             for made, maker in sources.items():
@@ -176,7 +176,7 @@ class _Graph:
 
 
 def _makers(links: Iterable[Link]) -> dict[int, int]:
-    """The execution that made each artifact: the first that had it as an output; the later ones gave it on."""
+    """The execution that produced each artifact: the first with it as an output; later ones reused it."""
     makers: dict[int, int] = {}
     for link in links:
         if not link.read:

@@ -142,7 +142,7 @@ def _seal(node: str, name: str, draft: Artifact) -> Artifact:
     missing = missing_properties(draft)
     if missing:
         raise MissingProperty(
-            f"{node} made its output {name!r} without {', '.join(missing)}, which every {draft.kind} must have; "
+            f"{node} made its output {name!r} without {', '.join(missing)}, which {draft.kind} requires; "
             f"set it in `run`: {name}.{missing[0]} = …"
         )
     ready = normalize_draft(draft)

@@ -1,4 +1,4 @@
-"""Pipelines: an immutable, acyclic set of nodes under one name, and which part of it a run takes."""
+"""Pipelines: immutable, acyclic sets of nodes under one name, and the selection of a part for a run."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from spanwise.orchestrator.errors import PipelineError, UsageError
 
 @dataclass(frozen=True)
 class Selection:
-    """What a run does with each node of a pipeline; each tuple has parents first."""
+    """The nodes that a run executes, and what happens to the others; each tuple has parents first."""
 
     run: tuple[str, ...]  #: these run
-    required: tuple[str, ...] = ()  #: their ancestors: the base run's outputs stand in
-    optional: tuple[str, ...] = ()  #: the rest that is not downstream: carried over where the base run has it
-    dropped: tuple[str, ...] = ()  #: downstream of what runs, but left out: the base run's outputs are out of date
+    required: tuple[str, ...] = ()  #: their ancestors: the base run supplies their outputs
+    optional: tuple[str, ...] = ()  #: the rest that is not downstream: carried over if the base run has them
+    dropped: tuple[str, ...] = ()  #: downstream, but not selected: the base run's outputs would be out of date
 
 
 class Pipeline:
     """Nodes under one name. Daily, backfill and partial runs share it, so that they share their history.
 
-    `nodes` may come in any order; `order` has parents first and otherwise keeps the order given. Raises
-    PipelineError when two nodes share a name, a node reads from one that is not listed, or nodes wait for each other.
+    `nodes` may come in any order; `order` has parents first and otherwise keeps that order. Raises
+    PipelineError if two nodes share a name, a node reads from one that is not listed, or there is a cycle.
     `preload` names modules that several nodes import, such as "sklearn.linear_model": a run imports them once.
     """
 
     def __init__(self, name: str, nodes: Iterable[Node], *, preload: Iterable[str] = ()) -> None:
         if not NAME.fullmatch(name):
             raise PipelineError(
-                f"{name!r} cannot name a pipeline: take a letter, then letters, digits, '_', '.' or '-', 64 at most."
+                f"{name!r} cannot name a pipeline: use a letter, then letters, digits, '_', '.' or '-'; at most 64."
             )
         self.name = name
         self.preload = tuple(preload)
         listed = list(nodes)
         for node in listed:
             if not isinstance(node, Node):
-                raise PipelineError(f"Pipeline {name!r} is made of nodes; {node!r} is none.")
+                raise PipelineError(f"Pipeline {name!r} takes nodes; {node!r} is not a node.")
         self.nodes: Mapping[str, Node] = {node.name: node for node in listed}
         if len(self.nodes) < len(listed):
             twice = next(n.name for i, n in enumerate(listed) if n.name in {m.name for m in listed[:i]})
             raise PipelineError(
-                f"Pipeline {name!r} has two nodes named {twice!r}; give one another name: {twice}(…, name='{twice}2')."
+                f"Pipeline {name!r} has two nodes named {twice!r}; rename one: {twice}(…, name='{twice}2')."
             )
         for node in listed:
             for channel in channels_of(node):
@@ -71,31 +71,31 @@ class Pipeline:
         return tuple(n for n in self.order if node in self._parents[n])
 
     def ancestors(self, *nodes: str) -> frozenset[str]:
-        """Everything these nodes depend on, without the nodes themselves unless they depend on each other."""
+        """All nodes that these depend on."""
         return _reached(nodes, self.parents)
 
     def descendants(self, *nodes: str) -> frozenset[str]:
-        """Everything that depends on these nodes."""
+        """All nodes that depend on these."""
         return _reached(nodes, self.children)
 
     def first_of(self, nodes: Iterable[str]) -> tuple[str, ...]:
-        """Those of the nodes that depend on none of the others."""
+        """The nodes among these that depend on none of the others."""
         chosen = set(nodes)
         return tuple(n for n in self.order if n in chosen and not self.ancestors(n) & chosen)
 
     def last_of(self, nodes: Iterable[str]) -> tuple[str, ...]:
-        """Those of the nodes that none of the others depends on."""
+        """The nodes among these that no other depends on."""
         chosen = set(nodes)
         return tuple(n for n in self.order if n in chosen and not self.descendants(n) & chosen)
 
     def select(self, *, first: Sequence[str] = (), last: Sequence[str] = (), skip: Sequence[str] = ()) -> Selection:
-        """The part from `first` to `last`: what descends from `first` and leads to `last`; empty means all.
+        """Selects the nodes that are downstream of `first` and upstream of `last`; empty means all.
 
         `skip` leaves out nodes that depend on nothing that runs; on others it has no effect, since their inputs
         will have changed (TFX's partial runs have the same rule).
 
         Raises:
-            UsageError: an unknown name, or nothing lies between the two.
+            UsageError: a name is unknown, or no node lies between the two.
         """
         self._refuse_unknown((*first, *last, *skip))
         down = set(first) | self.descendants(*first) if first else set(self.order)
@@ -105,7 +105,7 @@ class Pipeline:
             if node in down & up and (node not in skip or run & self.ancestors(node)):
                 run.add(node)
         if not run:
-            between = f"from {', '.join(first)} to {', '.join(last)}" if first and last else "what is left"
+            between = f"from {', '.join(first)} to {', '.join(last)}" if first and last else "the rest"
             raise UsageError(
                 f"No node of {self.name!r} would run: {between} is empty. The order is: {' -> '.join(self.order)}."
             )
@@ -126,9 +126,8 @@ class Pipeline:
                 f"add it to the list."
             )
         if not issubclass(producer[channel.key].kind, channel.kind):
-            raise PipelineError(
-                f"{node.name} expects {channel.kind.kind} of {channel!r}; it gives {producer[channel.key].kind.kind}."
-            )
+            wanted, found = channel.kind.kind, producer[channel.key].kind.kind
+            raise PipelineError(f"{node.name} expects {wanted} from {channel!r}, which is a channel of {found}.")
 
     def _ordered(self, names: Iterable[str]) -> tuple[str, ...]:
         chosen = set(names)
@@ -172,6 +171,6 @@ def _sorted(name: str, parents: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
         ready = [n for n, above in parents.items() if n not in done and all(p in done for p in above)]
         if not ready:
             waiting = [n for n in parents if n not in done]
-            raise PipelineError(f"Pipeline {name!r} goes in a circle: {', '.join(waiting)} wait for each other.")
+            raise PipelineError(f"Pipeline {name!r} has a cycle: {', '.join(waiting)} wait for each other.")
         done[ready[0]] = None
     return tuple(done)

@@ -1,4 +1,4 @@
-"""Runs and executions: the records of what was started, why, and what became of it. They only hold facts."""
+"""Runs and executions: the records of what was started, why, and how it ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class State(Enum):
-    """Where a run or an execution stands; the names are ML Metadata's."""
+    """The state of a run or an execution; the names are ML Metadata's."""
 
     RUNNING = "running"
     COMPLETE = "complete"
@@ -46,18 +46,18 @@ class Run:
     """One pass over a pipeline or a part of it."""
 
     pipeline: str
-    number: int = 0  #: counts up from 1 within the pipeline; 0 until the store has given one
+    number: int = 0  #: counts from 1 within the pipeline; 0 until the store assigns it
     trigger: Trigger = Trigger.MANUAL
-    cause: str = ""  #: what it was started for: the name of a tick, of a backfill, of the run that it resumes
-    span: int | None = None  #: the span asked for; None is the newest there is
-    calendar: str = "number"  #: how spans are shown: number, day or hour
-    from_scratch: bool = False  #: no model learns from one before it, as in a backfill of data that was wrong
-    as_of: datetime | None = None  #: resolvers see only what was published by then
-    base: int | None = None  #: number of the run that stands in for the nodes left out
+    cause: str = ""  #: name of the tick or backfill that started it, or of the run that it resumes
+    span: int | None = None  #: the requested span; None is the newest available
+    calendar: str = "number"  #: how spans are written: number, day or hour
+    from_scratch: bool = False  #: no warm starts, as in a backfill of wrong data
+    as_of: datetime | None = None  #: resolvers see only artifacts published by then
+    base: int | None = None  #: number of the run that supplies the outputs of skipped nodes
     nodes: tuple[str, ...] = ()  #: the nodes it runs, parents first
     parameters: Mapping[str, Value] = field(default_factory=dict)  #: arguments of the pipeline function
-    typed: tuple[str, ...] = ()  #: those arguments that were typed, as `name=value`
-    source: str = ""  #: what was loaded, `/path/file.py:name`
+    typed: tuple[str, ...] = ()  #: the arguments typed on the command line, as `name=value`
+    source: str = ""  #: the pipeline's reference, `/path/file.py:name`
     token: int = 0  #: the lease's fencing token
     host: str = ""
     pid: int = 0
@@ -68,7 +68,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """`pipeline/number`, as it is typed and shown."""
+        """`pipeline/number`, unique."""
         return f"{self.pipeline}/{self.number}"
 
 
@@ -84,12 +84,12 @@ class Execution:
     component: str = ""  #: class name of the node
     state: State = State.RUNNING
     parameters: Mapping[str, str] = field(default_factory=dict)  #: as recorded, JSON text by name
-    defaults: tuple[str, ...] = ()  #: those of its parameters that are what they are when nothing is said
-    key: str = ""  #: the cache key; empty when the node is not cached
-    key_parts: Mapping[str, str] = field(default_factory=dict)  #: what the key was made of, digest by name
+    defaults: tuple[str, ...] = ()  #: the parameters with their default values
+    key: str = ""  #: the cache key; empty if the node is not cached
+    key_parts: Mapping[str, str] = field(default_factory=dict)  #: the parts of the key, digest by name
     inputs: Mapping[str, tuple[Artifact, ...]] = field(default_factory=dict)
     outputs: Mapping[str, tuple[Artifact, ...]] = field(default_factory=dict)
-    reused: int | None = None  #: id of the execution whose outputs these are
+    reused: int | None = None  #: id of the execution whose outputs it reused
     reason: str | None = None  #: why it was reused, or executed
     error: str | None = None
     log: str = ""  #: file with everything the executor printed
@@ -103,12 +103,12 @@ class Execution:
 
     @property
     def chosen(self) -> bool:
-        """Whether its outputs were chosen, by a resolver, and not made in this run or in one before."""
+        """Whether a resolver chose its outputs; no execution of this node produced them."""
         return self.state is State.CACHED and self.reused is None
 
 
 def format_source(source: str) -> str:
-    """A run's source as one would type it here: relative where its file lies below the current folder."""
+    """Formats a run's source for a command typed here: relative if its file lies below the current folder."""
     path, colon, name = source.rpartition(":")
     if not colon:
         path, name = source, ""

@@ -1,14 +1,14 @@
-"""The store: the memory of the system behind a few verbs. `MemoryStore` is its public double, `MlmdStore` the real one.
+"""The store: the interface to the metadata. `MlmdStore` implements it; `MemoryStore` is a public double for tests.
 
-Three ideas carry it:
+It rests on three ideas:
 
-*Names are the index.* What must be found again has a unique name and is looked up by it, so that no question reads
-the history: runs and artifacts are numbered, and the last number is found by galloping (`find_last`).
+*Names are the index.* Every record has a unique name and is looked up by it, so no query reads the history: runs
+and artifacts are numbered, and galloping finds the last number (`find_last`).
 
-*A claim is an inserted unique name.* Exactly one of many who try gets it. Locks, ticks, leases and marks are claims.
+*A claim is an inserted unique name.* Of many who try, exactly one succeeds. Locks, ticks, leases and marks are claims.
 
 *Every write of a run carries a claim*, the next place in its lease's journal, inserted in the same transaction.
-Who takes a lease over seals the journal by claiming that place first, so nothing the old holder writes can land.
+Whoever takes a lease over seals the journal by claiming that place first, so no later write of the old holder lands.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from spanwise.orchestrator.run import Execution, Run, State
 
 
 class AlreadyClaimed(Exception):
-    """Somebody else has inserted this name; nothing of the write took place."""
+    """The name exists already; nothing was written."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A unique name to insert: `kind` says what for (lease, journal, tick, blessed, …)."""
+    """A unique name to insert; `kind` is its purpose (lease, journal, tick, blessed, …)."""
 
     kind: str
     name: str
     facts: Mapping[str, Value] = field(default_factory=dict)
 
-    def whole(self, fact: str) -> int:
-        """A fact that is a whole number.
+    def get_int(self, fact: str) -> int:
+        """Returns a fact that is a whole number.
 
         Raises:
-            StoreError: it is not; something else has written there.
+            StoreError: it is not one; another program has written it.
         """
         value = self.facts[fact]
         if isinstance(value, bool) or not isinstance(value, int):
@@ -53,7 +53,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Address:
-    """Where a channel's artifacts are found: the outputs under `key` of `node`, over all runs of `pipeline`."""
+    """Where to find a channel's artifacts: the outputs under `key` of `node`, over all runs of `pipeline`."""
 
     pipeline: str
     node: str
@@ -65,7 +65,7 @@ class Address:
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """One execution read an artifact, or had it as an output: made it, or gave on what was there."""
+    """An execution read an artifact, or had it as an output, produced or reused."""
 
     artifact: int  #: id
     execution: int  #: id
@@ -73,62 +73,62 @@ class Link:
 
 
 class Store(Protocol):
-    """What the rest of the program asks of the metadata. All times are UTC.
+    """The interface to the metadata. All times are UTC.
 
-    The threads of a process may share a store and call it at the same moment: while the loop of a run reads and
-    writes, its heartbeat amends the lease. Each verb is one step to the others, and none waits for another for longer
-    than a transaction takes. What a verb has written when it returns is there for every reader, in whatever process.
+    The threads of a process may share a store: while the loop of a run reads and writes, its heartbeat amends the
+    lease. Each method is atomic and blocks the others no longer than a transaction takes. When a method returns, every
+    reader in every process sees what it has written.
 
-    Every writing verb takes claims that are inserted in the same transaction; when one of them exists already, or
-    two have one name, AlreadyClaimed is raised and nothing was written.
+    Every method that writes takes claims, which are inserted in the same transaction. If one of them exists already,
+    or two have the same name, it raises AlreadyClaimed and writes nothing.
     """
 
     def claim(self, *claims: Claim) -> None:
-        """Inserts all of them or, raising AlreadyClaimed, none."""
+        """Inserts all claims, or raises AlreadyClaimed and inserts none."""
 
     def find_claim(self, kind: str, name: str) -> Claim | None:
-        """The claim of that name, with its facts as last written and `created` (ISO 8601, UTC) among them."""
+        """Returns the claim of that name, with its latest facts, including `created` (ISO 8601, UTC)."""
 
     def amend(self, claim: Claim) -> None:
-        """Replaces the facts of a claim that its caller holds.
+        """Replaces the facts of a claim that the caller holds.
 
         Raises:
             NotRecorded: there is no such claim.
         """
 
     def begin_run(self, run: Run, *claims: Claim) -> Run:
-        """Records a run and gives it the next number of its pipeline."""
+        """Records a run under the next number of its pipeline."""
 
     def update_run(self, run: Run, *claims: Claim) -> None:
         """Replaces the record of a run."""
 
     def run(self, pipeline: str, number: int) -> Run:
-        """One run.
+        """Returns one run.
 
         Raises:
-            NotRecorded: there is none of that number; the message says which there are.
+            NotRecorded: there is no run of that number; the message says which there are.
         """
 
     def runs(self, pipeline: str, *, before: int | None = None) -> Iterator[Run]:
-        """Runs with a number below `before`, newest first; stop when you have enough."""
+        """Yields the runs with a number below `before`, newest first; read no more than you need."""
 
     def pipelines(self) -> list[str]:
-        """The names of all pipelines that ever ran."""
+        """The names of all pipelines that have ever run."""
 
     def begin(self, execution: Execution, *claims: Claim) -> Execution:
-        """Records an execution as running and gives it an id; inputs and outputs come with `publish`.
+        """Records an execution as running and assigns its id; inputs and outputs follow with `publish`.
 
-        A taken name, pipeline, run, node and attempt, raises AlreadyClaimed as well.
+        If its name (pipeline, run, node and attempt) is taken, it raises AlreadyClaimed.
 
         Raises:
             NotRecorded: there is no such run.
         """
 
     def publish(self, execution: Execution, *claims: Claim) -> Execution:
-        """Ends an execution: state, inputs and outputs become visible in one transaction.
+        """Ends an execution: its state, inputs and outputs become visible in one transaction.
 
-        Outputs with id 0 are new; they get id, name and `created`. The name is the address and a number that counts
-        up: `pipeline/node/key/<n>`, or `pipeline/node/key/<span>/<n>` for kinds that have a span. Others are the
+        Outputs with id 0 are new; they get an id, a name and `created`. The name is the address and a number that
+        counts up: `pipeline/node/key/<n>`, or `pipeline/node/key/<span>/<n>` for kinds with a span. The others are
         outputs of an earlier execution and get an event only.
 
         Raises:
@@ -137,60 +137,60 @@ class Store(Protocol):
         """
 
     def executions(self, run: Run) -> list[Execution]:
-        """All executions of a run, in the order in which they were begun, with inputs and outputs."""
+        """All executions of a run, in the order in which they began, with inputs and outputs."""
 
     def execution(self, id: int) -> Execution:  # noqa: A002
-        """One execution, with inputs and outputs."""
+        """Returns one execution, with inputs and outputs."""
 
     def find_cached(self, key: str) -> Execution | None:
-        """The newest complete execution with this cache key, with its outputs."""
+        """Returns the newest complete execution with this cache key, with its outputs."""
 
     def artifact(self, name: str) -> Artifact:
-        """One artifact, by its unique name.
+        """Returns one artifact by its unique name.
 
         Raises:
-            NotRecorded: there is none of that name.
+            NotRecorded: there is no artifact of that name.
         """
 
     def newest(self, address: Address) -> Iterator[Artifact]:
-        """Artifacts without a span, newest first."""
+        """Yields the artifacts without a span, newest first."""
 
     def spans(self, address: Address, *, below: int | None = None) -> Iterator[int]:
-        """The spans that were ever published there, highest first, lower than `below`."""
+        """Yields the spans published at the address, highest first, lower than `below`."""
 
     def of_span(self, address: Address, span: int) -> list[Artifact]:
-        """Every artifact published there for this span, of whatever version, oldest first."""
+        """All artifacts of this span at the address, of any version, oldest first."""
 
     def producer(self, artifact: Artifact) -> Execution:
-        """The execution that published it first.
+        """Returns the execution that first published the artifact.
 
         Raises:
-            NotRecorded: none is known to have.
+            NotRecorded: no such execution is known.
         """
 
     def consumers(self, artifact: Artifact) -> list[Execution]:
-        """The executions that read it, oldest first."""
+        """The executions that read the artifact, oldest first."""
 
     def links(self, *, artifacts: Collection[int] = (), executions: Collection[int] = ()) -> list[Link]:
-        """Who read and who had what: every link of any of these, by id, in no promised order.
+        """Returns every link of any of these ids, in no particular order.
 
-        With `artifacts_by_id` and `executions_by_id` it serves walks over many, which ask once for each step.
+        With `artifacts_by_id` and `executions_by_id`, a walk over many artifacts needs one query per step.
         """
 
     def artifacts_by_id(self, ids: Collection[int]) -> list[Artifact]:
-        """Those of them that there are, by their id."""
+        """The artifacts that exist among these ids."""
 
     def executions_by_id(self, ids: Collection[int]) -> list[Execution]:
-        """Those of them that there are, oldest first, without inputs and outputs: their links tell those."""
+        """The executions that exist among these ids, oldest first, without inputs and outputs: see `links`."""
 
     def close(self) -> None:
-        """Lets go of the connection."""
+        """Closes the connection."""
 
 
 def find_last(exists: Callable[[int], bool]) -> int:
-    """The highest n with `exists(n)`, where 1..n exist and nothing above; 0 when there is none.
+    """Returns the highest n with `exists(n)`, where 1..n exist and nothing above; 0 if there is none.
 
-    Gallops (1, 2, 4, …), then bisects: about 2 log2(n) questions, whatever the history.
+    Gallops (1, 2, 4, …), then bisects: about 2 log2(n) calls, however long the history.
     """
     high = 1
     while exists(high):
@@ -203,9 +203,9 @@ def find_last(exists: Callable[[int], bool]) -> int:
 
 
 class MemoryStore:
-    """The store in memory, for tests and for trying things out; nothing outlives the process.
+    """The store in memory, for tests and experiments; nothing outlives the process.
 
-    `clock` gives the current time (UTC); tests pass one that they move.
+    `clock` returns the current time (UTC); tests pass one that they control.
     """
 
     def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
@@ -258,7 +258,7 @@ class MemoryStore:
     def run(self, pipeline: str, number: int) -> Run:
         runs = self._runs.get(pipeline, [])
         if not 1 <= number <= len(runs):
-            raise NotRecorded(no_such_run(pipeline, number, len(runs)))
+            raise NotRecorded(format_no_such_run(pipeline, number, len(runs)))
         return runs[number - 1]
 
     def runs(self, pipeline: str, *, before: int | None = None) -> Iterator[Run]:
@@ -349,7 +349,7 @@ class MemoryStore:
 
     def producer(self, artifact: Artifact) -> Execution:
         if artifact.id not in self._producers:
-            raise NotRecorded(f"No execution is recorded as having made {artifact}.")
+            raise NotRecorded(f"No execution is recorded as the producer of {artifact}.")
         return self._executions[self._producers[artifact.id]]
 
     def consumers(self, artifact: Artifact) -> list[Execution]:
@@ -377,18 +377,18 @@ class MemoryStore:
         return [replace(self._executions[i], inputs={}, outputs={}) for i in sorted(set(ids)) if i in self._executions]
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing."""
 
 
-def no_such_run(pipeline: str, number: int, newest: int) -> str:
-    """The message for a run that is not there; `newest` is the highest number, 0 for none."""
+def format_no_such_run(pipeline: str, number: int, newest: int) -> str:
+    """Formats the message for a run that does not exist; `newest` is the highest number, 0 for none."""
     if not newest:
         return f"{pipeline!r} has never run here. See what has: spanwise runs"
     return f"{pipeline!r} has no run {number}; its runs are 1 to {newest}. See them: spanwise runs {pipeline}"
 
 
 def is_marked(store: Store, mark: str, artifact: Artifact) -> bool:
-    """Whether an artifact was ever marked, such as `blessed` or `pushed`; a mark never goes away."""
+    """Whether an artifact has a mark, such as `blessed` or `pushed`; marks are permanent."""
     return store.find_claim(mark, artifact.name) is not None
 
 
@@ -398,7 +398,7 @@ def number_of(name: str) -> int:
 
 
 def marks_of(outputs: Mapping[str, Sequence[Artifact]]) -> Iterator[Claim]:
-    """The claims that publishing these outputs makes about other artifacts."""
+    """The claims that publishing these outputs makes on other artifacts."""
     for artifact in itertools.chain(*outputs.values()):
         for mark, name in artifact.marks():
             yield Claim(mark, name)

@@ -25,7 +25,7 @@ from spanwise.orchestrator.mlmd import layout, span_index
 from spanwise.orchestrator.mlmd.connection import Lost, NameTaken, Proto, StoreConnection
 from spanwise.orchestrator.mlmd.location import Location
 from spanwise.orchestrator.run import Execution, Run, State
-from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, Link, find_last, no_such_run
+from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, Link, find_last, format_no_such_run
 
 T = TypeVar("T")
 
@@ -224,7 +224,7 @@ class MlmdStore:
         maker = layout.producer_of(found[0]) if found else 0
         message = self._execution_message(maker) if maker else None
         if message is None:
-            raise NotRecorded(f"No execution is recorded as having made {artifact}.")
+            raise NotRecorded(f"No execution is recorded as the producer of {artifact}.")
         return self._with_artifacts([message])[0]
 
     def consumers(self, artifact: Artifact) -> list[Execution]:
@@ -394,7 +394,7 @@ class MlmdStore:
         if (layout.PIPELINE, pipeline) not in self._lasting:
             context = self._context(layout.PIPELINE, pipeline)
             if context is None:
-                raise NotRecorded(no_such_run(pipeline, 1, 0))
+                raise NotRecorded(format_no_such_run(pipeline, 1, 0))
             self._lasting[layout.PIPELINE, pipeline] = context.id
         return self._lasting[layout.PIPELINE, pipeline]
 
@@ -468,7 +468,7 @@ class MlmdStore:
     def _run_context(self, pipeline: str, number: int) -> Proto:
         context = self._context(layout.RUN, f"{pipeline}/{number}")
         if context is None:
-            raise NotRecorded(no_such_run(pipeline, number, self._last_run(pipeline)))
+            raise NotRecorded(format_no_such_run(pipeline, number, self._last_run(pipeline)))
         return context
 
     def _landed_run(self, name: str, write: str) -> list[int] | None:

@@ -233,13 +233,13 @@ def read_tick(store: Store, key: str, tick: str) -> TickRecord | None:
         end=None if ended is None else ended.end,
         ended=None if ended is None else ended.at,
         alerted=ended is not None and ended.alerted,
-        recovered=None if recovered is None else recovered.whole("run"),
+        recovered=None if recovered is None else recovered.get_int("run"),
     )
 
 
 def _read_holder(store: Store, name: str, first: int) -> int:
     place = newest_number(store, "holder", name, sign="%")
-    return read_claim(store, "holder", f"{name}%{place}").whole("scheduler") if place else first
+    return read_claim(store, "holder", f"{name}%{place}").get_int("scheduler") if place else first
 
 
 def list_ticks(

@@ -102,7 +102,7 @@ def test_an_absent_required_property_cannot_be_read():
     draft = Forecast("/f")
 
     assert draft.note is None
-    with pytest.raises(MissingProperty, match="has no 'horizon_days', which every Forecast must have"):
+    with pytest.raises(MissingProperty, match="has no 'horizon_days', which Forecast requires"):
         _ = draft.horizon_days
 
 
@@ -180,7 +180,7 @@ def test_a_value_that_json_cannot_say_is_refused(value):
     draft = Forecast("/f")
     draft.by_city = value
 
-    with pytest.raises(ParameterError, match=r"Forecast\.by_city takes what JSON can say"):
+    with pytest.raises(ParameterError, match=r"Forecast\.by_city takes a JSON value"):
         normalize_draft(draft)
 
 

@@ -223,7 +223,7 @@ def test_outputs_come_back_with_their_content(bench):
         ("sets_an_unknown", "AttributeError: Tally has no property 'row'; it has: rows, by_split"),
         (
             "sets_nothing",
-            "Work made its output 'tally' without rows, which every Tally must have; set it in `run`: tally.rows = …",
+            "Work made its output 'tally' without rows, which Tally requires; set it in `run`: tally.rows = …",
         ),
     ],
 )
@@ -240,7 +240,7 @@ def test_a_property_that_json_cannot_say_fails_its_node(bench, how):
     """A value that could not be recorded is refused in the node that set it, not in the controller."""
     ended = done(bench, how)
 
-    assert ended.failure.message.startswith("Tally.by_split takes what JSON can say")
+    assert ended.failure.message.startswith("Tally.by_split takes a JSON value")
 
 
 def test_a_failure_shows_the_users_lines_only(bench):

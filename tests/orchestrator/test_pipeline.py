@@ -64,7 +64,7 @@ def test_relatives(diamond):
 
 def test_two_nodes_of_one_name_are_refused():
     """The message says how to tell them apart."""
-    with pytest.raises(PipelineError, match="has two nodes named 'a'; give one another name"):
+    with pytest.raises(PipelineError, match="has two nodes named 'a'; rename one"):
         Pipeline("p", [Node(name="a"), Node(name="a")])
 
 
@@ -86,7 +86,7 @@ def test_another_node_of_that_name_is_not_the_one_read():
 
 def test_what_is_no_node_is_refused():
     """A channel in the list of nodes is a slip."""
-    with pytest.raises(PipelineError, match=r"is made of nodes; .* is none"):
+    with pytest.raises(PipelineError, match=r"takes nodes; .* is not a node"):
         Pipeline("p", [Node(name="a")["report"]])
 
 
@@ -110,7 +110,7 @@ def test_the_past_of_a_later_node_is_no_circle():
     [
         (past("nobody", "report", Report), r"Latest reads nobody\['report'\], but that nobody is not in pipeline"),
         (past("b", "model", Model), "b has no output 'model'; it has: report"),
-        (past("b", "report", Examples), r"Latest expects Examples of b\['report'\]; it gives Report"),
+        (past("b", "report", Examples), r"Latest expects Examples from b\['report'\], which is a channel of Report"),
     ],
 )
 def test_the_past_is_checked_too(channel, message):

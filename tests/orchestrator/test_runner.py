@@ -215,7 +215,7 @@ def test_an_output_without_what_its_kind_requires_is_not_published(trial):
 
     ran = trial.run(Pipeline("p", [Measure()]))
 
-    assert "without level, which every Gauge must have" in ran["Measure"].error
+    assert "without level, which Gauge requires" in ran["Measure"].error
     assert list(trial.store.newest(Address("p", "Measure", "report"))) == []
     assert list(trial.store.newest(Address("p", "Measure", "gauge"))) == []
 
@@ -459,7 +459,15 @@ class Breaking:
 
 @pytest.mark.parametrize(
     ("verb", "at"),
-    [("begin", 1), ("begin", 2), ("publish", 1), ("publish", 2), ("update_run", 1), ("begin_run", 1), ("cached", 2)],
+    [
+        ("begin", 1),
+        ("begin", 2),
+        ("publish", 1),
+        ("publish", 2),
+        ("update_run", 1),
+        ("begin_run", 1),
+        ("find_cached", 2),
+    ],
 )
 @pytest.mark.parametrize("lands", [False, True], ids=["", "though it landed"])
 def test_a_store_that_fails_leaves_nothing_open_for_long(tmp_path, verb, at, lands):
