@@ -19,6 +19,7 @@ from spanwise.orchestrator.artifact import Artifact, missing_properties, normali
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import Fenced, MissingProperty, RunError, SpanwiseError
 from spanwise.orchestrator.job import JobFailure, NodeJob
+from spanwise.orchestrator.logs import log_to_stderr
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.signature import Attempt, Outputs, Signature, read_signature
 from spanwise.orchestrator.user_code import without_our_frames
@@ -64,9 +65,7 @@ def _redirect_output(log: str) -> None:
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)  # noqa: SIM115
-    logging.basicConfig(
-        force=True, level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    log_to_stderr()
     logging.captureWarnings(capture=True)
 
 

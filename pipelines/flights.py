@@ -120,7 +120,7 @@ def train(task: TrainerTask) -> None:
     if service:
         rows = rows.distribute(service, "exactly_once")
     flights = rows.to_arrow()
-    log.info("learning from %d flights, %s", flights.num_rows, f"by way of {service}" if service else "read here")
+    log.info("training-started", extra={"flights": flights.num_rows, "service": service})
     categories = [len(NUMBERS) + number for number in range(len(CATEGORIES))]
     columns = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), categories), remainder="passthrough")
     model = make_pipeline(columns, LogisticRegression(C=0.1, max_iter=1000))

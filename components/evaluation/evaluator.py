@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spanwise.components.evaluation.bootstrap import ResampleMethod
     from spanwise.components.evaluation.measurement import Measurement
 
-log = logging.getLogger("spanwise.evaluator")
+log = logging.getLogger("spanwise.evaluation")
 
 PAGE = "report.html"
 
@@ -252,16 +252,17 @@ def _log_gaps(measurement: Measurement, examples: Sequence[Examples], split: str
             "so there is nothing to evaluate."
         )
     if measurement.unlabelled:
-        log.warning("%d rows have no label and are left out", measurement.unlabelled)
+        log.warning("rows-skipped", extra={"rows": measurement.unlabelled, "reason": "no label"})
     for model, count in measurement.unscored.items():
         if count:
-            log.warning("%s gave no finite score for %d of %d rows", model, count, measurement.rows)
+            facts = {"model": model, "rows": count, "all_rows": measurement.rows, "reason": "no finite score"}
+            log.warning("rows-skipped", extra=facts)
     for slices in measurement.slices:
         if slices.occurring > len(slices.sizes):
-            by, count = ", ".join(slices.by), len(slices.sizes)
-            log.warning("%d slices by %s; the %d largest are reported", slices.occurring, by, count)
+            facts = {"by": slices.by, "slices": slices.occurring, "reported": len(slices.sizes)}
+            log.warning("slices-limited", extra=facts)
     for slicing in measurement.left_out:
-        log.warning("too many slices by %s to be measured among %d rows", ", ".join(slicing), measurement.rows)
+        log.warning("slices-skipped", extra={"by": slicing, "rows": measurement.rows, "reason": "there are too many"})
 
 
 def _judge_measurement(
@@ -328,7 +329,7 @@ def _describe(evaluation: Evaluation, report: Mapping[str, object]) -> None:
     evaluation.metrics = {name: value for name, value in overall.items() if value is not None}
     if isinstance(old, Mapping):
         evaluation.baseline_metrics = {name: value for name, value in old.items() if value is not None}
-    log.info("%s: %s", report["model"], ", ".join(f"{n} {v:.6g}" for n, v in overall.items() if v is not None))
+    log.info("model-evaluated", extra={"model": report["model"], "metrics": evaluation.metrics})
 
 
 def _bless(blessing: Blessing, model: Model, baseline: Model | None, refusals: Sequence[str]) -> None:
@@ -338,7 +339,7 @@ def _bless(blessing: Blessing, model: Model, baseline: Model | None, refusals: S
         blessing.baseline_model, blessing.baseline_model_id = baseline.name, baseline.id
     if refusals:
         blessing.reasons = list(refusals)
-        log.warning("not blessed: %s", "; ".join(refusals))
+        log.warning("blessing-refused", extra={"model": model.name, "reason": "; ".join(refusals)})
     (blessing.path / ("NOT_BLESSED" if refusals else "BLESSED")).touch()
 
 

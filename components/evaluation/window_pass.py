@@ -30,7 +30,7 @@ from spanwise.components.rows import ExamplesPart
 from spanwise.orchestrator import user_code
 from spanwise.orchestrator.errors import SpanwiseError
 
-log = logging.getLogger("spanwise.evaluator")
+log = logging.getLogger("spanwise.evaluation")
 
 M = TypeVar("M", bound="Mergeable")
 
@@ -84,7 +84,7 @@ def measure_window(
     if not count:
         return Measurement(rows=0)
     if count > exact_rows:
-        log.info("areas under curves are approximate: %d rows exceed exact_rows=%d", count, exact_rows)
+        log.info("curves-approximated", extra={"rows": count, "exact_rows": exact_rows})
         spec = _with_edges(spec, parts)
     if runner is None and count <= HERE_ROWS:
         result = merge_all(measure_part(part, spec) for part in parts)

@@ -30,7 +30,7 @@ from spanwise.orchestrator.span_pattern import SpanPattern
 if TYPE_CHECKING:
     from spanwise.components.ingest.plan import IngestReport
 
-log = logging.getLogger("spanwise.example_gen")
+log = logging.getLogger("spanwise.ingest")
 
 _INPUT = "input"  # the one input split of `pattern`; the ratios name what it becomes
 _DIALECT = Dialect()
@@ -173,13 +173,12 @@ class ExampleGen(Component):
         report = ingest_compared(plan, compare)
         describe_examples(examples, report, span=span, version=version, fingerprint=fingerprint, calendar=self.calendar)
         if report.new_columns:
-            log.info("columns-added: %s", ", ".join(report.new_columns))
+            log.info("columns-added", extra={"span": span, "columns": report.new_columns})
         if report.rejected:
             rejects.span, rejects.version, rejects.rows = span, version, report.rejected
             first = report.reject_examples[0]
-            log.warning(
-                "rows-rejected: %d; the first: %s, line %d: %s", report.rejected, first.path, first.line, first.reason
-            )
+            facts = {"rows": report.rejected, "first": f"{first.path}, line {first.line}", "reason": first.reason}
+            log.warning("rows-rejected", extra=facts)
 
 
 def _parse_patterns(node: str, pattern: object, patterns: object) -> Mapping[str, SpanPattern]:

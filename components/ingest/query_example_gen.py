@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from spanwise.components.ingest.database import Database
 
-log = logging.getLogger("spanwise.query_example_gen")
+log = logging.getLogger("spanwise.ingest")
 
 _INPUT = ("input",)  # one input split, which the ratios divide
 _BATCH_ROWS = 1 << 16
@@ -197,7 +197,8 @@ class QueryExampleGen(Component):
 
         rows, mark, total, mixed = 0, "", 0, 0
         with connect(connection, self.name) as database:
-            log.info("query-started: %s: %s", connection, self._query.fill(span, self.calendar))
+            facts = {"connection": connection, "query": self._query.fill(span, self.calendar)}
+            log.info("query-started", extra=facts)
             with database.query(self._query, span, self.calendar) as reader:
                 self._check_columns(reader.schema)
                 schema = pa.schema([(field.name, _storage_type(field.type)) for field in reader.schema])

@@ -15,7 +15,7 @@ from spanwise.orchestrator.signature import Input, Output
 if TYPE_CHECKING:
     import pyarrow as pa
 
-log = logging.getLogger("spanwise.bulk_inferrer")
+log = logging.getLogger("spanwise.serving")
 
 
 class BulkInferrer(Component):
@@ -62,7 +62,7 @@ class BulkInferrer(Component):
     ) -> None:
         reason = _find_refusal(model, blessing, connected=bool(self.inputs["blessing"]))
         if reason is not None or model is None:
-            log.warning("no predictions: %s", reason)
+            log.warning("prediction-skipped", extra={"reason": reason})
             return
         assert inference_result is not None, "outputs are always passed"
         names = list(splits if splits is not None else examples.split_names)
@@ -80,7 +80,7 @@ class BulkInferrer(Component):
         inference_result.model = model.name
         inference_result.rows = counts
         inference_result.columns = {field.name: str(field.type) for field in schema}
-        log.info("%s predicted %s", model.name, ", ".join(f"{n} rows of {split}" for split, n in counts.items()))
+        log.info("examples-predicted", extra={"model": model.name, "rows": counts})
 
 
 def _find_refusal(model: Model | None, blessing: Blessing | None, *, connected: bool) -> str | None:

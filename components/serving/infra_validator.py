@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-log = logging.getLogger("spanwise.infra_validator")
+log = logging.getLogger("spanwise.serving")
 
 _PROBE = Path(__file__).parent / "probe.py"
 _TAIL_LINES = 12  # of a traceback, in the report
@@ -163,7 +163,8 @@ def _predict_in_fresh_process(
             return {}, f"{python} could not be started ({error.strerror})"
     if process.returncode:
         lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        log.warning("serving-probe-failed\n%s", "\n".join(lines[-_TAIL_LINES:]), extra={"status": process.returncode})
+        sys.stderr.writelines(f"{line}\n" for line in lines[-_TAIL_LINES:])  # into the log of the node
+        log.warning("serving-probe-failed", extra={"status": process.returncode})
         how = f"was killed by signal {-process.returncode}" if process.returncode < 0 else "failed"
         return {}, f"a fresh process {how}: {lines[-1] if lines else 'it printed nothing'}"
     with np.load(predictions, allow_pickle=True) as file:

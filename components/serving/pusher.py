@@ -39,7 +39,7 @@ from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import Fenced, NodeFailed, ParameterError
 from spanwise.orchestrator.signature import Attempt, Input, Output
 
-log = logging.getLogger("spanwise.pusher")
+log = logging.getLogger("spanwise.serving")
 
 RECORD = ".spanwise.json"
 """The record in each version."""
@@ -155,15 +155,15 @@ class Pusher(Component):
             refusals = [verdict for verdict in connected.values() if verdict is not None and verdict.blessed != 1]
             reasons = [reason for verdict in refusals for reason in verdict.reasons or ()]
             pushed_model.reason = f"not pushed: {'; '.join([reason, *reasons])}"
-            log.warning("%s", pushed_model.reason)
+            log.warning("push-refused", extra={"model": model.name, "reason": "; ".join([reason, *reasons])})
         else:
             if not connected:
-                log.warning("pushing %s without evaluation: no blessing is connected", model.name)
+                log.warning("evaluation-skipped", extra={"model": model.name, "reason": "no blessing is connected"})
             home = str(pushed_model.path.parents[2])
             version, pushed_model.reason = push(model, destination, attempt, home=home, keep_versions=keep_versions)
             pushed_model.pushed_version = str(version.version)
             pushed_model.pushed_destination = str(version.path)
-            log.info("%s: %s", version.path, pushed_model.reason or "pushed")
+            log.info("model-pushed", extra={"folder": version.path, "reason": pushed_model.reason})
         facts = {**pushed_model.properties, "content": model.content, "record": version and version.record}
         (pushed_model.path / "push.json").write_text(json.dumps(facts, indent=2, default=asdict) + "\n")
 
@@ -284,7 +284,7 @@ def _remove(top: Path, surplus: Iterable[PushedVersion]) -> None:
             old.path.rename(gone)
             shutil.rmtree(gone)
         except OSError as error:
-            log.warning("version %d could not be removed: %s", old.version, error)
+            log.warning("version-not-removed", extra={"version": old.version, "reason": str(error)})
 
 
 # --- drafts and locks ---------------------------------------------------------------------------------------------

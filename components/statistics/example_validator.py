@@ -10,7 +10,7 @@ from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.signature import Input, Output
 
-log = logging.getLogger("spanwise.example_validator")
+log = logging.getLogger("spanwise.statistics")
 
 
 class ExampleValidator(Component):
@@ -44,7 +44,8 @@ class ExampleValidator(Component):
         before = None if previous is None else SpanStatistics.load(previous.path)
         found = validate(now, DataSchema.load(schema.path), before)
         for anomaly in found:
-            log.warning("anomaly-found: %s", anomaly, extra={"span": statistics.span, "check": anomaly.check.value})
+            facts = {"span": statistics.span, "check": anomaly.check.value, "anomaly": anomaly}
+            log.warning("anomaly-found", extra=facts)
         write(found, anomalies.path / FILE)
         titles = ["" if s is None else Calendar(s.calendar or "number").label(s.span) for s in (statistics, previous)]
         html = page(found, now, before, title=titles[0], before=titles[1])

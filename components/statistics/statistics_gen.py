@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from spanwise.components.statistics.span_statistics import FeatureStatistics, SpanStatistics, SplitCounts
 
-log = logging.getLogger("spanwise.statistics_gen")
+log = logging.getLogger("spanwise.statistics")
 
 PAGE = "statistics.html"
 

@@ -18,7 +18,7 @@ from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.signature import Attempt, Input, Output
 
-log = logging.getLogger("spanwise.trainer")
+log = logging.getLogger("spanwise.training")
 
 
 class Trainer(Component):
@@ -66,7 +66,7 @@ class Trainer(Component):
         warm_start: Literal["except_backfill", "always"] = "except_backfill",  # noqa: ARG002 -- `prepare` reads it
     ) -> None:
         if base is not None and not from_base:
-            log.info("training from scratch and not from %s, as the run requires", base.name)
+            log.info("base-ignored", extra={"base": base.name, "reason": "the run trains from scratch"})
             base = None
         from spanwise.components.training.prepared_spans import SnapshotTally
 
@@ -86,12 +86,12 @@ class Trainer(Component):
         spans = format_versions(
             ((e.span, e.version) for e in task.examples), Calendar.from_name(task.examples[0].calendar)
         )
-        log.info("training on %s", spans)
+        log.info("training-started", extra={"spans": spans})
         try:
             _call(run_fn, task)
         finally:
             if counts := tally.counts():
-                log.info("snapshots: %s", ", ".join(f"{what} {count}" for what, count in counts.items()))
+                log.info("snapshots-used", extra=counts)
         if not any(path.is_file() for path in model.path.rglob("*")):
             name = getattr(run_fn, "__qualname__", type(run_fn).__qualname__)
             raise NodeFailed(

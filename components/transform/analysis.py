@@ -43,7 +43,7 @@ def analyze_window(window: TransformWindow) -> Preprocessor:
             raise _name_features(error, calls, waiting) from error
         known.update(values)
         phase += 1
-        log.info("phase-analyzed: %d analyzers", len(calls), extra={"phase": phase})
+        log.info("phase-analyzed", extra={"phase": phase, "analyzers": len(calls)})
     states.save()
     named = {name: known[key] for key, name in trace.names.items()}
     return Preprocessor.of(plan.source, plan.function, window.types, named, window.unreadable)

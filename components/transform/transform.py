@@ -17,6 +17,7 @@ from spanwise.orchestrator.artifact import Examples, TransformCache, TransformGr
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import NodeFailed, ParameterError, SpanwiseError
 from spanwise.orchestrator.history import History
+from spanwise.orchestrator.logs import log_to_stderr
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.signature import Attempt, Input, Output, Outputs
 
@@ -192,9 +193,7 @@ def _report(plan: TransformPlan) -> TransformReport:
 
 def main(asked: str, answered: str) -> None:
     """What the fresh process does."""
-    import logging
-
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr()
     from spanwise.components.transform.window_transform import transform_window
 
     found: object

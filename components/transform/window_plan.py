@@ -80,8 +80,7 @@ class TransformWindow:
         self.contents = [each.content or fingerprint.of_tree(each.path).digest for each in plan.examples]
         self.types, self.unreadable = _column_types(_window_schema(plan))
         for name, reason in self.unreadable.items():
-            # as text: the log of a node shows no fields
-            log.warning("column-left-out: %r, since Polars cannot read it: %s", name, reason)
+            log.warning("column-skipped", extra={"column": name, "reason": f"Polars cannot read it: {reason}"})
         self.reads = tuple(
             SpanReads(span=each.span, version=each.version, content=content)
             for each, content in zip(plan.examples, self.contents, strict=True)

@@ -37,16 +37,7 @@ def transform_window(plan: TransformPlan) -> TransformReport:
     except PreprocessingError as error:
         raise NodeFailed(str(error)) from error
     for reads in report.reads:
-        # as text: the log of a node shows no fields
-        log.info(
-            "span-transformed: span %d, analyzed %d rows of %d files, transformed %d rows of %d files%s",
-            reads.span,
-            reads.analyzed_rows,
-            reads.analyzed_files,
-            reads.transformed_rows,
-            reads.transformed_files,
-            f", linked from {reads.reused}" if reads.reused else "",
-        )
+        log.info("span-transformed", extra={name: value for name, value in vars(reads).items() if name != "content"})
     return report
 
 

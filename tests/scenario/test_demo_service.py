@@ -53,6 +53,6 @@ def test_the_demo_is_fed_by_a_data_service(tmp_path):
     (address,) = re.findall(r"fed by the data service at (grpc://[\d.:]+); its workers: [\d.:]+, [\d.:]+\.", served)
     assert len(MORNING.findall(served)) == DAYS
     assert MORNING.findall(served) == MORNING.findall(alone)
-    flights = re.search(r"learning from \d+ flights", logged(tmp_path / "alone"))[0]
-    assert f"{flights}, by way of {address}" in logged(tmp_path / "served")
+    flights = re.search(r"training-started flights=\d+", logged(tmp_path / "alone"))[0]
+    assert f"{flights} service={address}" in logged(tmp_path / "served")
     assert np.allclose(weights(tmp_path / "served"), weights(tmp_path / "alone"), atol=0.01)

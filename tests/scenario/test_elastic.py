@@ -22,8 +22,8 @@ def test_a_killed_trainer_goes_on_with_the_tasks_that_are_left(tmp_path):
     found = json.loads(told.splitlines()[-1])
     assert found == {"state": "complete", "attempt": 2, "rows": 1200, "sum": 4 * sum(range(300)), "version": 120}
     logs = "".join(path.read_text() for path in tmp_path.rglob("*.log"))
-    assert "resuming at version" in logs
-    assert "resuming at version 0 " not in logs
+    assert "job-resumed version=" in logs
+    assert "job-resumed version=0 " not in logs
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ Answer: TypeAlias = tuple[dict[str, Any], bytes]
 MOST_BYTES: Final = 1 << 30
 """The limit of a request: the gradient of one batch, or the predictions of one task."""
 
-_log = logging.getLogger("spanwise.elastic")
+_log = logging.getLogger("spanwise.training.elastic")
 
 
 class Master(Serving):

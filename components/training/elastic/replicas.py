@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, cast
 from spanwise.components.training.elastic.worker_processes import WorkerExit, WorkerProcesses
 from spanwise.orchestrator import process
 from spanwise.orchestrator.errors import NodeFailed
+from spanwise.orchestrator.logs import log_to_stderr
 from spanwise.orchestrator.user_code import Shipment, ship, unpack
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ RESTARTS: Final = 3
 
 POLL_S: Final = 0.05
 
-log = logging.getLogger("spanwise.elastic")
+log = logging.getLogger("spanwise.training.elastic")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,7 @@ def run_replicas(run_fn: Callable[[TrainerTask], None], task: TrainerTask) -> No
             killed = _run_once(work, task.workers, Path(folder))
         if killed is None:
             return
-        log.warning("%s %s; stopping all %d replicas", killed.name, killed.reason, task.workers)
+        log.warning("replicas-stopped", extra={"count": task.workers, "reason": f"{killed.name} {killed.reason}"})
         if not restarts:
             raise NodeFailed(
                 f"the {task.workers} workers were started {RESTARTS + 1} times, and each time one of them was killed; "
@@ -112,7 +113,7 @@ def _free_port() -> int:
 def main(parent: int) -> None:
     """The program of a replica: calls the function with its rank; dies with its parent."""
     process.die_with_parent(parent)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr()
     assignment: ReplicaAssignment = pickle.loads(sys.stdin.buffer.read())  # noqa: S301  from our parent
     os.environ.update(assignment.environment)
     try:

@@ -27,7 +27,7 @@ POLL_S: Final = 0.05
 RESTARTS: Final = 3
 """The number of restarts for each worker."""
 
-log = logging.getLogger("spanwise.elastic")
+log = logging.getLogger("spanwise.training.elastic")
 
 
 def run_job(job: ElasticJob, task: TrainerTask) -> ElasticOutcome:
@@ -51,16 +51,17 @@ def run_job(job: ElasticJob, task: TrainerTask) -> ElasticOutcome:
             )
 
         if master.is_resumed:
-            log.info("resuming at version %d with %d tasks done", master.parameters.version, master.table.done.total())
+            facts = {"version": master.parameters.version, "tasks_done": master.table.done.total()}
+            log.info("job-resumed", extra=facts)
         program = "from spanwise.components.training.elastic.worker import main; main(parent)"
         with WorkerProcesses(program, input_of) as processes:
             _supervise(master, processes, task.workers)
             processes.stop(GRACE_S)
         outcome = master.outcome()
         master.save()
-        log.info("%s", _summary(master, job, task.workers))
+        log.info("job-finished", extra=_facts_of(master, job, task.workers))
     for each in outcome.evaluations:
-        log.info("version %d: %s", each.version, ", ".join(f"{k} {v:.6g}" for k, v in each.metrics.items()))
+        log.info("version-evaluated", extra={"version": each.version, "metrics": each.metrics})
     job.save(task, outcome)
     return outcome
 
@@ -106,7 +107,7 @@ def _supervise(master: Master, processes: WorkerProcesses, workers: int) -> None
         for exited in processes.poll():
             tasks = master.lose(exited.name)
             numbers = ", ".join(str(task.number) for task in tasks) or "none"
-            log.warning("%s %s; its tasks go to others: %s", exited.name, exited.reason, numbers)
+            log.warning("worker-died", extra={"worker": exited.name, "reason": exited.reason, "tasks": numbers})
             if restarts and not master.is_over:
                 restarts -= 1
                 processes.start(exited.place)
@@ -126,12 +127,16 @@ def _describer(readings: Mapping[TaskKind, Parquet]) -> Callable[[ShardTask], st
     return describe
 
 
-def _summary(master: Master, job: ElasticJob, workers: int) -> str:
-    """The work done, in one line."""
-    table = master.table
-    tasks = ", ".join(f"{count} {kind}" for kind, count in table.done.items())
-    return (
-        f"{job.kind} with {workers} workers ({len(master.lost)} lost): {tasks} tasks, "
-        f"{table.epoch} epochs, {master.parameters.version} steps, {master.stale} stale gradients, "
-        f"{master.refused} reports refused; {master.phases}"
-    )
+def _facts_of(master: Master, job: ElasticJob, workers: int) -> dict[str, object]:
+    """The work done."""
+    return {
+        "job": job.kind,
+        "workers": workers,
+        "lost": len(master.lost),
+        "tasks": dict(master.table.done),
+        "epochs": master.table.epoch,
+        "steps": master.parameters.version,
+        "stale_gradients": master.stale,
+        "refused_reports": master.refused,
+        "phases": master.phases,
+    }

@@ -24,6 +24,7 @@ from spanwise.components.training.elastic.phases import Phase, Phases
 from spanwise.components.training.elastic.tasks import SHARD_TASK, TaskKind, TaskLease
 from spanwise.components.training.elastic.worker_input import TaskBatch, build_task_graph, rows_in, task_batches
 from spanwise.orchestrator import process, user_code
+from spanwise.orchestrator.logs import log_to_stderr
 from spanwise.orchestrator.user_code import Shipment
 from spanwise.pipelines.input.ops.parquet import Parquet
 from spanwise.pipelines.input.service.wire.connection import ServiceConnection, Unreachable
@@ -306,11 +307,10 @@ def run_worker(assignment: Assignment) -> None:
 
 def main(parent: int) -> None:
     """The program of a worker process: reads its assignment from standard input; dies with its parent."""
-    import logging
     import pickle
 
     process.die_with_parent(parent)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr()
     assignment = pickle.loads(sys.stdin.buffer.read())  # noqa: S301  from our parent
     run_worker(assignment)
     sys.stdout.flush()

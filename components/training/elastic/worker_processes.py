@@ -16,7 +16,7 @@ from typing import Final, Self
 GRACE_S: Final = 5.0
 """How long workers may take to exit when the job is over, before they are killed."""
 
-_log = logging.getLogger("spanwise.elastic")
+_log = logging.getLogger("spanwise.training.elastic")
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def test_a_rewritten_version_is_a_new_artifact_and_a_warning(field, caplog):
     first = field.ingest()
     field.arrive("1/v1/a.csv", "x", "2")
 
-    with caplog.at_level(logging.WARNING, "spanwise.example_gen"):
+    with caplog.at_level(logging.WARNING, "spanwise.ingest"):
         second = field.ingest()
 
     assert only(second, "examples").id != only(first, "examples").id

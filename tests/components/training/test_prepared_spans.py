@@ -187,7 +187,7 @@ def test_the_first_epoch_writes_and_the_second_reads(trial):
 
 def test_the_log_says_what_was_read_and_written(trial):
     """Also to those who look at nothing else."""
-    assert "snapshots: hits 0, misses 3, written 3, bytes_read" in Path(trained(trial).log).read_text()
+    assert "snapshots-used hits=0 misses=3 written=3 bytes_read=" in Path(trained(trial).log).read_text()
 
 
 def test_a_new_span_is_the_only_one_that_is_prepared(trial):
@@ -209,7 +209,7 @@ def test_a_training_that_fails_keeps_what_it_prepared(trial):
 
     failed = trained(trial, fails)
 
-    assert "snapshots: hits 0, misses 3, written 3" in Path(failed.log).read_text()
+    assert "snapshots-used hits=0 misses=3 written=3 " in Path(failed.log).read_text()
     assert counts(trained(trial)) == (3, 0, 0)
 
 

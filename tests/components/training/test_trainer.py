@@ -78,7 +78,7 @@ def test_the_model_records_its_spans(trained):
 
 def test_the_log_says_which_spans(trained):
     """With their versions, as people write them."""
-    assert "training on 1 to 2\n" in Path(trained[0].log).read_text()
+    assert 'training-started spans="1 to 2"\n' in Path(trained[0].log).read_text()
 
 
 def test_parameters_are_passed_on(trained):

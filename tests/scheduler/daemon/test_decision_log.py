@@ -2,7 +2,7 @@ import json
 import logging
 import sys
 
-from spanwise.scheduler.daemon.decision_log import JsonFormatter, TextFormatter
+from spanwise.scheduler.daemon.decision_log import JsonFormatter
 
 
 def record(**facts: object) -> logging.LogRecord:
@@ -11,13 +11,6 @@ def record(**facts: object) -> logging.LogRecord:
     )
     made.created = 1772334000.0
     return made
-
-
-def test_people_read_a_line() -> None:
-    """The event, then its facts; those with blanks in quotes, those that say nothing left out."""
-    line = TextFormatter().format(record(pipeline="flights", reason="no scheduler ran", span=None, note=""))
-
-    assert line == '2026-03-01T03:00:00Z INFO tick-missed pipeline=flights reason="no scheduler ran"'
 
 
 def test_programs_read_an_object() -> None:

@@ -1,0 +1,52 @@
+"""Log lines: how an event and its facts (the fields of `extra=`) are written, for schedulers and nodes alike."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Mapping
+
+_STANDARD_FIELDS = frozenset([*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"])
+"""The fields of every log record; all others are facts."""
+
+
+def log_to_stderr() -> None:
+    """Sends all that this process logs to stderr: for the processes of nodes, whose stderr is the node's log."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(EventFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(force=True, level=logging.INFO, handlers=[handler])
+
+
+class EventFormatter(logging.Formatter):
+    """`2026-03-01T03:00:00Z INFO tick-taken pipeline=flights tick=2026-03-01T03:00`."""
+
+    converter = time.gmtime  # type: ignore[assignment]  # mypy binds it as a method
+    default_time_format = "%Y-%m-%dT%H:%M:%SZ"
+    default_msec_format = None
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name of the standard library
+        """The line of the format, and the facts behind it."""
+        facts = (f"{name}={_quote(_format_value(value))}" for name, value in facts_of(record).items())
+        return " ".join([super().formatMessage(record), *facts])
+
+
+def facts_of(record: logging.LogRecord) -> dict[str, object]:
+    """The facts of a record; without those that are None or empty text."""
+    facts = {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
+    return {name: value for name, value in facts.items() if value is not None and str(value)}
+
+
+def _format_value(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_format_value(each)}" for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_format_value, value))
+    return str(value)
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text) if not text or any(c.isspace() or c in '"=' for c in text) else text

@@ -1,0 +1,30 @@
+import logging
+
+from spanwise.orchestrator.logs import EventFormatter
+
+
+def line_of(message: str, *arguments: object, **facts: object) -> str:
+    record = logging.getLogger("spanwise.ingest").makeRecord(
+        "spanwise.ingest", logging.INFO, "part.py", 1, message, arguments, None, extra=facts
+    )
+    record.created = 1772334000.0
+    return EventFormatter("%(asctime)s %(levelname)s %(message)s").format(record)
+
+
+def test_people_read_a_line() -> None:
+    """The event, then its facts; those with blanks in quotes, those that say nothing left out."""
+    line = line_of("tick-missed", pipeline="flights", reason="no scheduler ran", span=None, note="")
+
+    assert line == '2026-03-01T03:00:00Z INFO tick-missed pipeline=flights reason="no scheduler ran"'
+
+
+def test_facts_of_several_parts_are_listed() -> None:
+    """Lists and mappings read as text, and figures are short."""
+    line = line_of("model-evaluated", metrics={"auc": 0.123456789, "count": 842}, by=["hour", "day"])
+
+    assert line.endswith('model-evaluated metrics="auc 0.123457, count 842" by="hour, day"')
+
+
+def test_a_message_of_a_library_is_written_as_it_is() -> None:
+    """It has arguments and no facts."""
+    assert line_of("took %d s", 3) == "2026-03-01T03:00:00Z INFO took 3 s"
