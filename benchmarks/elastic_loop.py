@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +32,9 @@ from spanwise.components.training.elastic.parameters import Contribution, Parame
 from spanwise.components.training.elastic.phases import Phase, Phases
 from spanwise.pipelines.input.dataset import Dataset
 from spanwise.pipelines.input.service.wire.connection import ServiceConnection
-from spanwise.pipelines.input.service.wire.requests import ServiceMessage
+from spanwise.pipelines.input.service.wire.requests import Done, Request
 from spanwise.pipelines.input.service.wire.security import Security
-from spanwise.pipelines.input.service.wire.server import FlightServer
+from spanwise.pipelines.input.service.wire.server import Answer, FlightServer
 from spanwise.pipelines.input.sources import from_generator
 
 Batch: TypeAlias = tuple[NDArray[np.float32], NDArray[np.int32]]  # features and labels
@@ -279,44 +279,55 @@ def parameter_server() -> Iterator[ServiceConnection]:
         process.stdout.close()
 
 
+class SendModel(Request[Done]):
+    """The arrays follow as bytes."""
+
+    kind: ClassVar = "set_model"
+
+    layout: requests.WireLayout
+
+
+class SendGradient(Request[Done]):
+    """The arrays follow as bytes."""
+
+    kind: ClassVar = "report_gradient"
+
+    layout: requests.WireLayout
+
+
+class GetCurrentModel(Request[requests.SharedModel]):
+    kind: ClassVar = "get_model"
+
+
 def serve() -> None:
     """The parameter server's program: serves until its standard input is closed."""
-
-    class SendArrays(ServiceMessage):
-        """The arrays follow as bytes."""
-
-        layout: requests.Layout
-
-    class GetCurrentModel(ServiceMessage):
-        """Asks for the parameters."""
-
     model: list[Parameters] = []
 
     def descend(values: Arrays, gradient: Arrays) -> Arrays:
         return {name: value - RATE * gradient[name] for name, value in values.items()}
 
-    def set_model(request: SendArrays, content: bytes) -> tuple[dict[str, Any], bytes]:
+    def set_model(request: SendModel, content: bytes) -> Answer:
         model[:] = [Parameters(unpack(request.layout, content), descend)]
-        return {}, b""
+        return Done(), b""
 
-    def get_model(_: GetCurrentModel, __: bytes) -> tuple[dict[str, Any], bytes]:
+    def get_model(_: GetCurrentModel, __: bytes) -> Answer:
         layout, content = pack(model[0].values)
-        return {"layout": layout}, content
+        return requests.SharedModel(version=model[0].version, layout=layout), content
 
-    def report_gradient(request: SendArrays, content: bytes) -> tuple[dict[str, Any], bytes]:
+    def report_gradient(request: SendGradient, content: bytes) -> Answer:
         gradient = unpack(request.layout, content)
         model[0].offer(Contribution(worker="one", rows=BATCH, gradient=gradient), model[0].version)
         model[0].advance(frozenset())
-        return {"version": model[0].version}, b""
+        return Done(), b""
 
     server = FlightServer(
         "127.0.0.1",
         0,
         Security(token=sys.stdin.readline().strip()),
         actions={
-            "set_model": (SendArrays, set_model),
-            "get_model": (GetCurrentModel, get_model),
-            "report_gradient": (SendArrays, report_gradient),
+            SendModel.kind: (SendModel, set_model),
+            GetCurrentModel.kind: (GetCurrentModel, get_model),
+            SendGradient.kind: (SendGradient, report_gradient),
         },
         limit_bytes=1 << 30,
     )
@@ -357,7 +368,7 @@ class LoopData:
             _write_records(path, sizes)
         model = _model(sizes)
         layout, content = pack(model)
-        server.call("set_model", {"layout": layout}, content)
+        server.ask(SendModel(layout=layout), content)
         return cls(path=path, record_bytes=1 + PIXELS + sizes.tail_bytes + 4, model=model, server=server)
 
 
@@ -432,13 +443,14 @@ def _step(take: Callable[[Phases], Batch], gradient: Gradient, server: ServiceCo
     phases = Phases(batches=1)
     batch = take(phases)
     with phases.during(Phase.GET_MODEL):
-        answer, content = server.call("get_model", {})
-        parameters = unpack(answer["layout"], content)
+        answer, content = server.ask(GetCurrentModel())
+        assert answer.layout is not None, "it always sends all"
+        parameters = unpack(answer.layout, content)
     with phases.during(Phase.COMPUTE):
         values = gradient(parameters, batch)
     with phases.during(Phase.REPORT):
         layout, content = pack(values)
-        server.call("report_gradient", {"layout": layout}, content)
+        server.ask(SendGradient(layout=layout), content)
     return phases
 
 

@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +35,14 @@ from spanwise.pipelines.input.service.dispatcher.records import AcquireClient, C
 from spanwise.pipelines.input.service.policy import ShardingPolicy
 from spanwise.pipelines.input.service.wire.config import DispatcherConfig
 from spanwise.pipelines.input.service.wire.connection import ServiceConnection
-from spanwise.pipelines.input.service.wire.requests import RegisterDataset
+from spanwise.pipelines.input.service.wire.requests import (
+    ExchangeSplits,
+    GetStatus,
+    Heartbeat,
+    JoinJob,
+    RegisterDataset,
+    TakeSplits,
+)
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.sources import from_arrow_files
 
@@ -160,26 +166,24 @@ class Asking:
 
     def __init__(self, target: str, mode: str) -> None:
         self._connection = ServiceConnection(target, Security())
-        dataset = {"dataset": "d", "structure": "", "splits": [SPLITS], "infinite": False}
-        self._call("put_dataset", {**dataset, "unsplittable": "", "unleasable": ""})
-        self._client = self._call("join", {"dataset": "d", "mode": mode, "name": "", "epoch": "0"})["client"]
-        worker = {"worker": "w", "address": "127.0.0.1:1", "process": "p"}
-        tasks = self._call("heartbeat", {**worker, "tasks": [], "finished": [], "wait_s": 0.0})["tasks"]
-        self._task = tasks[0]["task"] if tasks else None
+        self._connection.ask(RegisterDataset(dataset="d", structure="", splits=(SPLITS,)))
+        join = JoinJob(dataset="d", mode=ShardingPolicy(mode), name="", epoch="0")
+        self._client = self._connection.ask(join)[0].client
+        heartbeat = Heartbeat(worker="w", address="127.0.0.1:1", process="p", wait_s=0.0)
+        tasks = self._connection.ask(heartbeat)[0].tasks
+        self._task = tasks[0].task if tasks else 0
         self._number = 0
-        self._held: list[int] = []
-
-    def _call(self, kind: str, request: dict[str, Any]) -> Any:
-        return self._connection.call(kind, request)[0]
+        self._held: tuple[int, ...] = ()
 
     def dynamic(self) -> int:
         self._number += 1
-        request = {"task": self._task, "number": self._number, "source": 0, "repetition": 0}
-        return int(self._call("deal", request)["count"])
+        request = TakeSplits(task=self._task, number=self._number, source=0, repetition=0)
+        return self._connection.ask(request)[0].count
 
     def at_least_once(self) -> int:
         """As a consumer of four workers does."""
-        self._held = self._call("lease", {"client": self._client, "done": self._held, "want": 16})["held"]
+        request = ExchangeSplits(client=self._client, done=self._held, want=16)
+        self._held = self._connection.ask(request)[0].held
         return len(self._held)
 
 
@@ -209,9 +213,9 @@ def _start(folder: Path) -> Figure:
     journal.close()
     begun = time.perf_counter()
     with DispatchServer(DispatcherConfig(work_dir=str(folder / "restart"), fault_tolerant_mode=True)) as there:
-        (job,) = ServiceConnection(there.target, Security()).call("status", {})[0]["jobs"]
+        (job,) = ServiceConnection(there.target, Security()).ask(GetStatus())[0].jobs
         took_s = time.perf_counter() - begun
-    assert job["splits_leased"] == 1
+    assert job.splits_leased == 1
     return at_most(f"a start on a journal of {JOURNALED:,} splits", took_s, "s", 2)
 
 
@@ -236,9 +240,9 @@ def _crowd() -> Iterator[Figure]:
         took_s = []
         for _ in range(20):
             asked = time.perf_counter()
-            status = connection.call("status", {})[0]
+            status = connection.ask(GetStatus())[0]
             took_s.append(time.perf_counter() - asked)
-        yield at_least("consumers that the dispatcher knows", status["jobs"][0]["consumers"], "", CROWD)
+        yield at_least("consumers that the dispatcher knows", status.jobs[0].consumers, "", CROWD)
         yield at_most("an answer of the dispatcher meanwhile, the slowest of 20", max(took_s), "s", 1)
         for name, pid in zip(("dispatcher", "worker"), service.pids, strict=False):
             yield Figure(name=f"threads of the {name}", value=_of_process(pid, "Threads"), unit="")

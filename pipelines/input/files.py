@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -127,7 +128,7 @@ def check_unique_columns(who: str, schema: pa.Schema) -> None:
     Raises:
         DatasetError: names them.
     """
-    double = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    double = sorted(name for name, count in Counter(schema.names).items() if count > 1)
     if double:
         raise DatasetError(f"{who}: several columns are named {', '.join(map(repr, double))}; rename them.")
 

@@ -156,18 +156,23 @@ def top(
     Example: spanwise service top grpc://127.0.0.1:5050
     """
     from spanwise.pipelines.input.service.wire.connection import ServiceConnection
+    from spanwise.pipelines.input.service.wire.requests import GetStatus
     from spanwise.pipelines.input.service.wire.security import Security
     from spanwise.scheduler.data_service import service_status
 
     connection = ServiceConnection(dispatcher, Security.from_environment())
+
+    def status() -> dict[str, Any]:
+        return connection.ask(GetStatus())[0].model_dump(mode="json")
+
     if json or once:
-        found, _ = connection.call("status", {})
+        found = status()
         if json:
             print_document(found)
         else:
             typer.echo(service_status.format_status(found))
     else:
-        service_status.watch_status(lambda: connection.call("status", {})[0])
+        service_status.watch_status(status)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import time
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.service.client import distribute as _loaded_before_the_forks  # noqa: F401
 from spanwise.pipelines.input.service.wire.connection import ServiceConnection
+from spanwise.pipelines.input.service.wire.requests import GetStatus
 from spanwise.pipelines.input.service.wire.security import Security
 from tests.pipelines.input.service.servers import free_ports
 
@@ -55,7 +56,7 @@ class Servers:
     def status(self):
         connection = ServiceConnection(self.target, Security())
         try:
-            return connection.call("status", {})[0]
+            return connection.ask(GetStatus())[0].model_dump(mode="json")
         finally:
             connection.close()
 

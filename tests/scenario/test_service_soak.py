@@ -18,6 +18,7 @@ from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.service.dispatcher.journal import COMPACT_RECORDS
 from spanwise.pipelines.input.service.policy import ShardingPolicy
 from spanwise.pipelines.input.service.wire.connection import ServiceConnection, Unreachable
+from spanwise.pipelines.input.service.wire.requests import ExchangeSplits, JoinJob, LeaveJob, RegisterDataset
 from spanwise.pipelines.input.service.wire.security import Security
 from tests.pipelines.input.service.servers import eventually
 from tests.scenario.served import Consumer, Servers
@@ -118,19 +119,18 @@ class Soak:
 def lease(target, over):
     """Leases one split after the other of a dataset that nobody makes, so that the journal grows."""
     connection = ServiceConnection(target, Security())
-    facts = {"dataset": "counted", "structure": "", "splits": [1 << 40], "unsplittable": "", "unleasable": ""}
-    eventually(lambda: reached(connection, "put_dataset", {**facts, "infinite": False}), SOON_S)
-    job = {"dataset": "counted", "mode": "at_least_once", "name": "", "epoch": "0"}
-    client = connection.call("join", job)[0]["client"]
-    done = []
+    dataset = RegisterDataset(dataset="counted", structure="", splits=(1 << 40,))
+    eventually(lambda: reached(connection, dataset), SOON_S)
+    client = connection.ask(JoinJob(dataset="counted", mode="at_least_once", name="", epoch="0"))[0].client
+    done = ()
     while not over.is_set():
-        done = connection.call("lease", {"client": client, "done": done, "want": 1})[0]["held"]
-    connection.call("leave", {"client": client})
+        done = connection.ask(ExchangeSplits(client=client, done=done, want=1))[0].held
+    connection.ask(LeaveJob(client=client))
 
 
-def reached(connection, *request):
+def reached(connection, request):
     with suppress(Unreachable):
-        connection.call(*request)
+        connection.ask(request)
         return True
     return False
 

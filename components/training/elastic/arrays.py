@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spanwise.orchestrator.errors import ServiceError
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Arrays: TypeAlias = "Mapping[str, NDArray[Any]]"
 """Parameters or gradients, by name."""
 
-Layout: TypeAlias = Sequence[tuple[str, str, Sequence[int]]]
+Layout: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]
 """Name, dtype and shape of each array."""
 
 _KINDS = "biufc"  # numbers only: objects would need pickle
@@ -33,11 +33,11 @@ def pack(arrays: Mapping[str, object]) -> tuple[Layout, bytes]:
             raise ServiceError(
                 f"{name!r} is {array.dtype}, and only numbers can be sent: return NumPy arrays of numbers by name."
             )
-    layout = [(name, array.dtype.str, array.shape) for name, array in contiguous.items()]
+    layout = tuple((name, array.dtype.str, array.shape) for name, array in contiguous.items())
     return layout, b"".join(array.tobytes() for array in contiguous.values())
 
 
-def unpack(layout: Layout, content: bytes) -> dict[str, NDArray[Any]]:
+def unpack(layout: Iterable[tuple[str, str, Sequence[int]]], content: bytes) -> dict[str, NDArray[Any]]:
     """The arrays, read-only.
 
     Raises:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from spanwise.components.training.elastic import checkpoint
 from spanwise.components.training.elastic import requests as ask
@@ -16,15 +16,13 @@ from spanwise.components.training.elastic.arrays import Arrays, pack, unpack
 from spanwise.components.training.elastic.job import ElasticJob, ElasticOutcome, VersionMetrics
 from spanwise.components.training.elastic.parameters import Contribution, Parameters
 from spanwise.components.training.elastic.phases import Phases
-from spanwise.components.training.elastic.tasks import SHARD_TASK, JobPlan, ShardTask, TaskKind, TaskTable
+from spanwise.components.training.elastic.tasks import JobPlan, ShardTask, TaskKind, TaskTable
 from spanwise.orchestrator.errors import NodeFailed, ServiceError
 from spanwise.pipelines.input.service.wire.security import Security
-from spanwise.pipelines.input.service.wire.server import FlightServer, Serving
+from spanwise.pipelines.input.service.wire.server import Answer, FlightServer, Serving
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-Answer: TypeAlias = tuple[dict[str, Any], bytes]
 
 MOST_BYTES: Final = 1 << 30
 """The limit of a request: the gradient of one batch, or the predictions of one task."""
@@ -97,12 +95,12 @@ class Master(Serving):
             0,
             self.security,
             actions={
-                "get_task": (ask.GetTask, self._get_task),
-                "heartbeat": (ask.JobHeartbeat, self._heartbeat),
-                "get_model": (ask.GetModel, self._get_model),
-                "report_gradient": (ask.ReportGradient, self._report_gradient),
-                "report_task": (ask.ReportTask, self._report_task),
-                "report_failure": (ask.ReportFailure, self._report_failure),
+                ask.GetTask.kind: (ask.GetTask, self._get_task),
+                ask.JobHeartbeat.kind: (ask.JobHeartbeat, self._heartbeat),
+                ask.GetModel.kind: (ask.GetModel, self._get_model),
+                ask.ReportGradient.kind: (ask.ReportGradient, self._report_gradient),
+                ask.ReportTask.kind: (ask.ReportTask, self._report_task),
+                ask.ReportFailure.kind: (ask.ReportFailure, self._report_failure),
             },
             limit_bytes=MOST_BYTES,
         )
@@ -211,16 +209,15 @@ class Master(Serving):
             while not self.is_over:
                 lease = self.table.take(request.worker, self._clock())
                 if lease is not None:
-                    task = SHARD_TASK.dump_python(lease.task, mode="json")
-                    return {"lease": lease.number, "counted": lease.counted, "task": task}, b""
+                    return ask.LeasedTask(lease=lease.number, counted=lease.counted, task=lease.task), b""
                 if not self._changed.wait(deadline - time.monotonic()):
-                    return {"lease": None, "is_over": self.is_over}, b""
-            return {"lease": None, "is_over": True}, b""
+                    return ask.LeasedTask(is_over=self.is_over), b""
+            return ask.LeasedTask(is_over=True), b""
 
     def _heartbeat(self, request: ask.JobHeartbeat, _: bytes) -> Answer:
         with self._changed:
             self.table.renew(request.worker, self._clock())
-            return {"is_over": self.is_over}, b""
+            return ask.ElasticJobState(is_over=self.is_over), b""
 
     def _get_model(self, request: ask.GetModel, _: bytes) -> Answer:
         with self._changed:
@@ -230,18 +227,18 @@ class Master(Serving):
             version = model.version if request.version is None else request.version
             values = model.values if version == model.version else self._models.get(version)
         if values is None:  # its evaluation has ended
-            return {"version": None, "layout": None}, b""
+            return ask.SharedModel(), b""
         if version == request.have:
-            return {"version": version, "layout": None, "is_over": self.is_over}, b""
+            return ask.SharedModel(version=version, is_over=self.is_over), b""
         layout, content = pack(values)
-        return {"version": version, "layout": layout}, content
+        return ask.SharedModel(version=version, layout=layout), content
 
     def _report_gradient(self, request: ask.ReportGradient, content: bytes) -> Answer:
         gradient = unpack(request.layout, content)
         with self._changed:
             if self.table.held(request.task, request.lease) is None:
                 self.refused += 1
-                return {"answer": "lost"}, b""
+                return ask.Receipt(answer="lost"), b""
             self.table.renew(request.worker, self._clock())
             expected = self.table.next_batch(request.task)
             if request.batch > expected:
@@ -250,10 +247,10 @@ class Master(Serving):
                 contribution = Contribution(worker=request.worker, rows=max(1, request.rows), gradient=gradient)
                 if not self.parameters.offer(contribution, request.version):
                     self.stale += 1
-                    return {"answer": "stale"}, b""
+                    return ask.Receipt(answer="stale"), b""
                 self.table.count(request.task, request.lease)
                 self._advance()
-            return {"answer": "taken"}, b""
+            return ask.Receipt(answer="taken"), b""
 
     def _report_task(self, request: ask.ReportTask, content: bytes) -> Answer:
         with self._changed:
@@ -263,9 +260,9 @@ class Master(Serving):
                 self._add_results(held.task, request, content)
             if not self.table.finish(request.task, request.lease):
                 self.refused += 1
-                return {"answer": "lost"}, b""
+                return ask.Receipt(answer="lost"), b""
             self._advance()
-            return {"answer": "taken"}, b""
+            return ask.Receipt(answer="taken"), b""
 
     def _add_results(self, task: ShardTask, request: ask.ReportTask, content: bytes) -> None:
         if task.kind is TaskKind.EVALUATION:
@@ -281,7 +278,7 @@ class Master(Serving):
         with self._changed:
             if not self.table.fail(request.task, request.lease):
                 self.refused += 1
-                return {"answer": "lost"}, b""
+                return ask.Receipt(answer="lost"), b""
             _log.warning(
                 "task-failed",
                 extra={"task": request.task, "worker": request.worker, "reason": request.message},
@@ -294,7 +291,7 @@ class Master(Serving):
                     f"{request.worker}: {request.message}\n{request.trace}".rstrip()
                 )
             self._advance()
-            return {"answer": "taken"}, b""
+            return ask.Receipt(answer="taken"), b""
 
 
 def _add_prefix(prefix: str, arrays: Arrays) -> dict[str, NDArray[Any]]:

@@ -1,31 +1,63 @@
-"""The requests of workers to the master, validated as they arrive."""
+"""The requests of workers to the master, and its answers."""
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from spanwise.pipelines.input.service.wire.requests import Name, Number, ServiceMessage, Text
+from spanwise.components.training.elastic.tasks import ShardTask
+from spanwise.pipelines.input.service.wire.requests import Name, Number, Request, ServiceMessage, Text
 
-Layout: TypeAlias = Annotated[
+WireLayout: TypeAlias = Annotated[
     tuple[tuple[Name, Annotated[str, Field(max_length=20)], Annotated[tuple[Number, ...], Field(max_length=32)]], ...],
     Field(max_length=10_000),
 ]
 Wait: TypeAlias = Annotated[float, Field(ge=0, le=10)]
 
 
-class GetTask(ServiceMessage):
+class ElasticJobState(ServiceMessage):
+    is_over: bool = False
+
+
+class LeasedTask(ElasticJobState):
+    """A task; none if the wait was in vain or the job is over."""
+
+    lease: Number | None = None
+    task: ShardTask | None = None
+    counted: Number = 0  #: batches that other workers have reported
+
+
+class SharedModel(ElasticJobState):
+    """The parameters, whose arrays follow as bytes."""
+
+    version: Number | None = None  #: None if it is no longer evaluated
+    layout: WireLayout | None = None  #: None if the worker has this version
+
+
+class Receipt(ServiceMessage):
+    """Whether a report counts: its lease may be lost, or its gradient too old."""
+
+    answer: Literal["taken", "stale", "lost"]
+
+
+class GetTask(Request[LeasedTask]):
+    kind: ClassVar = "get_task"
+
     worker: Name
     wait_s: Wait  #: how long the master may wait for a task before it answers
 
 
-class JobHeartbeat(ServiceMessage):
+class JobHeartbeat(Request[ElasticJobState]):
+    kind: ClassVar = "heartbeat"
+
     worker: Name
 
 
-class GetModel(ServiceMessage):
+class GetModel(Request[SharedModel]):
     """Asks for the parameters: a version that is being evaluated, or the current one."""
+
+    kind: ClassVar = "get_model"
 
     worker: Name
     version: Number | None = None
@@ -34,8 +66,10 @@ class GetModel(ServiceMessage):
     wait_s: Wait = 0.0
 
 
-class ReportGradient(ServiceMessage):
+class ReportGradient(Request[Receipt]):
     """Reports the gradient of one batch; its arrays follow as bytes."""
+
+    kind: ClassVar = "report_gradient"
 
     worker: Name
     task: Number
@@ -43,11 +77,15 @@ class ReportGradient(ServiceMessage):
     batch: Number  #: its index in the task
     version: Number  #: of the parameters
     rows: Number
-    layout: Layout
+    layout: WireLayout
 
 
-class ReportTask(ServiceMessage):
+class ReportTask(Request[Receipt]):
     """Reports that every batch of a task was computed; predictions follow as an Arrow file."""
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")
+
+    kind: ClassVar = "report_task"
 
     worker: Name
     task: Number
@@ -58,7 +96,9 @@ class ReportTask(ServiceMessage):
     seconds: dict[Name, float]  #: spent in each phase since the worker's last report
 
 
-class ReportFailure(ServiceMessage):
+class ReportFailure(Request[Receipt]):
+    kind: ClassVar = "report_failure"
+
     worker: Name
     task: Number
     lease: Number

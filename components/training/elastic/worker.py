@@ -16,18 +16,20 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from spanwise.components.training.elastic import requests
 from spanwise.components.training.elastic.arrays import Arrays, pack, unpack
 from spanwise.components.training.elastic.job import ElasticJob
 from spanwise.components.training.elastic.phases import Phase, Phases
-from spanwise.components.training.elastic.tasks import SHARD_TASK, TaskKind, TaskLease
+from spanwise.components.training.elastic.tasks import TaskKind, TaskLease
 from spanwise.components.training.elastic.worker_input import TaskBatch, build_task_graph, rows_in, task_batches
 from spanwise.orchestrator import process, user_code
 from spanwise.orchestrator.logs import log_to_stderr
 from spanwise.orchestrator.user_code import Shipment
 from spanwise.pipelines.input.ops.parquet import Parquet
 from spanwise.pipelines.input.service.wire.connection import ServiceConnection, Unreachable
+from spanwise.pipelines.input.service.wire.requests import Request, ServiceMessage
 from spanwise.pipelines.input.service.wire.security import Security
 
 WAIT_S: Final = 1.0
@@ -35,6 +37,8 @@ WAIT_S: Final = 1.0
 
 PATIENCE: Final = 5
 """How often a request is sent before the master counts as gone."""
+
+_Answer = TypeVar("_Answer", bound=ServiceMessage)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +59,7 @@ class MasterClient:
         self.worker = worker
         self._connection = ServiceConnection(target, security)
 
-    def call(self, kind: str, content: bytes = b"", **header: object) -> tuple[Any, bytes]:
+    def ask(self, request: Request[_Answer], content: bytes = b"") -> tuple[_Answer, bytes]:
         """Sends a request, again if there is no answer: the master recognises repeated reports.
 
         Raises:
@@ -63,7 +67,7 @@ class MasterClient:
         """
         for left in reversed(range(PATIENCE)):
             try:
-                return self._connection.call(kind, {"worker": self.worker, **header}, content)
+                return self._connection.ask(request, content)
             except Unreachable:
                 if not left:
                     raise
@@ -72,13 +76,12 @@ class MasterClient:
     def next_lease(self) -> TaskLease | None:
         """Waits for the next task; None when the job is over."""
         while True:
-            answer, _ = self.call("get_task", wait_s=WAIT_S)
-            if answer["lease"] is not None:
-                task = SHARD_TASK.validate_python(answer["task"])
+            found, _ = self.ask(requests.GetTask(worker=self.worker, wait_s=WAIT_S))
+            if found.lease is not None and found.task is not None:
                 return TaskLease(
-                    task=task, number=answer["lease"], worker=self.worker, until_s=0.0, counted=answer["counted"]
+                    task=found.task, number=found.lease, worker=self.worker, until_s=0.0, counted=found.counted
                 )
-            if answer["is_over"]:
+            if found.is_over:
                 return None
 
     def close(self) -> None:
@@ -160,9 +163,8 @@ class TrainingWorker:
                 gradient = self._job.gradient(parameters, batch.batch)
             with self.phases.during(Phase.REPORT):
                 layout, content = pack(gradient)
-                answer, _ = self._client.call(
-                    "report_gradient",
-                    content,
+                report = requests.ReportGradient(
+                    worker=self._client.worker,
                     task=lease.task.number,
                     lease=lease.number,
                     batch=batch.number,
@@ -170,11 +172,12 @@ class TrainingWorker:
                     rows=rows,
                     layout=layout,
                 )
-            if answer["answer"] == "taken":
+                receipt, _ = self._client.ask(report, content)
+            if receipt.answer == "taken":
                 self._contributed = version
                 self._progress.rows += rows
                 return
-            if answer["answer"] == "lost":
+            if receipt.answer == "lost":
                 self._drop(lease)
                 return
 
@@ -182,11 +185,13 @@ class TrainingWorker:
         """The current parameters; waits for the next version if this worker has contributed to the current one."""
         while not self._is_over:
             have = self._current[0]
-            answer, content = self._client.call("get_model", have=have, newer=have <= self._contributed, wait_s=WAIT_S)
-            if answer["layout"] is not None:
-                self._current = (answer["version"], unpack(answer["layout"], content))
+            newer = have <= self._contributed
+            request = requests.GetModel(worker=self._client.worker, have=have, newer=newer, wait_s=WAIT_S)
+            model, content = self._client.ask(request)
+            if model.version is not None and model.layout is not None:
+                self._current = (model.version, unpack(model.layout, content))
             else:
-                self._is_over = answer["is_over"]
+                self._is_over = model.is_over
             if self._current[0] > self._contributed:
                 break
         return self._current
@@ -196,11 +201,11 @@ class TrainingWorker:
         version = batch.lease.task.version
         with self.phases.during(Phase.GET_MODEL):
             if self._evaluated[0] != version:
-                answer, content = self._client.call("get_model", version=version)
-                if answer["layout"] is None:  # other workers have finished it
+                model, content = self._client.ask(requests.GetModel(worker=self._client.worker, version=version))
+                if model.layout is None:  # other workers have finished it
                     self._drop(batch.lease)
                     return
-                self._evaluated = (version, unpack(answer["layout"], content))
+                self._evaluated = (version, unpack(model.layout, content))
         with self.phases.during(Phase.COMPUTE):
             metrics = self._job.evaluate(self._evaluated[1], batch.batch)
         rows, sums = rows_in(batch.batch), self._progress.sums
@@ -226,9 +231,8 @@ class TrainingWorker:
             )
         progress, self._progress = self._progress, TaskProgress()
         with self.phases.during(Phase.REPORT):
-            self._client.call(
-                "report_task",
-                _arrow_file(progress.predictions),
+            report = requests.ReportTask(
+                worker=self._client.worker,
                 task=batch.lease.task.number,
                 lease=batch.lease.number,
                 batches=progress.batches,
@@ -236,17 +240,19 @@ class TrainingWorker:
                 metrics=progress.sums,
                 seconds={phase: spent - self._reported.seconds[phase] for phase, spent in self.phases.seconds.items()},
             )
+            self._client.ask(report, _arrow_file(progress.predictions))
         self._reported = Phases(self.phases.seconds)
 
     def _fail(self, lease: TaskLease, error: Exception) -> None:
         self._drop(lease)
-        self._client.call(
-            "report_failure",
+        failure = requests.ReportFailure(
+            worker=self._client.worker,
             task=lease.task.number,
             lease=lease.number,
             message=f"{type(error).__name__}: {error}"[:2_000],
             trace="".join(traceback.format_exception(error))[-8_000:],
         )
+        self._client.ask(failure)
 
     def _drop(self, lease: TaskLease) -> None:
         """Ignores the remaining batches of a lease."""
@@ -281,7 +287,7 @@ class WorkerPulse:
     def _beat(self) -> None:
         while not self._over.wait(self._every_s):
             try:
-                self._client.call("heartbeat")
+                self._client.ask(requests.JobHeartbeat(worker=self._client.worker))
             except Unreachable:
                 return  # the loop fails by itself
 

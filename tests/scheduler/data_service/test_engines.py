@@ -20,6 +20,7 @@ from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServer
 from spanwise.pipelines.input.service.wire.config import DispatcherConfig, WorkerConfig
 from spanwise.pipelines.input.service.wire.connection import ServiceConnection, Unreachable
+from spanwise.pipelines.input.service.wire.requests import GetStatus
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.scheduler.cli import app
 from spanwise.scheduler.data_service.engines import Engine, spread, start
@@ -140,8 +141,8 @@ def command(cluster, target, *words, workers=2):
 
 def workers(target):
     """Their addresses by their ids; one that is started again has another id."""
-    there = ServiceConnection(target, SECURITY).call("status", {})[0]["workers"]
-    return {each["worker"]: each["address"] for each in there}
+    there = ServiceConnection(target, SECURITY).ask(GetStatus())[0].workers
+    return {each.worker: each.address for each in there}
 
 
 def placed(number):

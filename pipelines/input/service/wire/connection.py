@@ -118,7 +118,7 @@ class ServiceConnection:
             Unreachable: there was no answer.
             SpanwiseError: as the other side raised it.
         """
-        header, content = self._exchange(request.kind, request.model_dump_json().encode(), blob)
+        header, content = self.exchange(request.kind, request.model_dump_json().encode(), blob)
         return cast("_Answer", request.answer.model_validate_json(header)), content
 
     def ask_until_answered(self, request: Request[_Answer], stopped: threading.Event) -> tuple[_Answer, bytes]:
@@ -134,12 +134,8 @@ class ServiceConnection:
                 stopped.wait(_RETRY_S)
         raise CallCanceled
 
-    def call(self, kind: str, header: Mapping[str, Any], blob: bytes = b"") -> tuple[Any, bytes]:
-        """As `ask`, with plain JSON in place of records."""
-        answer, content = self._exchange(kind, json.dumps(header).encode(), blob)
-        return json.loads(answer), content
-
-    def _exchange(self, kind: str, header: bytes, blob: bytes) -> tuple[bytes, bytes]:
+    def exchange(self, kind: str, header: bytes, blob: bytes = b"") -> tuple[bytes, bytes]:
+        """The answer to a request as JSON, and the bytes that come with it; both sides unchecked."""
         import pyarrow as pa
         from pyarrow import flight
 
@@ -166,9 +162,8 @@ class ServiceConnection:
         self._client.close()
 
 
-def packed_answer(header: BaseModel | Mapping[str, Any], blob: bytes = b"") -> bytes:
-    text = json.dumps(header) if isinstance(header, Mapping) else header.model_dump_json()
-    return text.encode() + b"\n" + blob
+def packed_answer(header: BaseModel, blob: bytes = b"") -> bytes:
+    return header.model_dump_json().encode() + b"\n" + blob
 
 
 _Model = TypeVar("_Model", bound=BaseModel)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MAX_WAITING: Final = 128
 
-Answer: TypeAlias = "tuple[ServiceMessage | dict[str, Any], bytes]"
+Answer: TypeAlias = "tuple[ServiceMessage, bytes]"
 """What a request is answered with: a record, and bytes that come with it."""
 
 Action: TypeAlias = "tuple[type[BaseModel], Callable[[Any, bytes], Answer]]"

@@ -85,11 +85,11 @@ def test_ED_04_the_next_task_is_asked_for_before_the_last_batch_of_one_is_comput
     class Told(MasterClient):
         """Notes when it is asked for a task, and when one is reported."""
 
-        def call(self, kind, content=b"", **header):
+        def ask(self, request, content=b""):
             with asked:
-                events.append((kind, header.get("task")))
+                events.append((request.kind, getattr(request, "task", None)))
                 asked.notify_all()
-            return super().call(kind, content, **header)
+            return super().ask(request, content)
 
     def gradient(parameters, batch):
         if batch["x"][-1] % 20 == 19:  # the last of a task

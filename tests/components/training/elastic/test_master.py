@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from spanwise.components.training.elastic import requests
 from spanwise.components.training.elastic.arrays import pack, unpack
 from spanwise.components.training.elastic.job import ElasticJob
 from spanwise.components.training.elastic.master import Master
@@ -28,9 +29,8 @@ def task(tmp_path):
 def give(client, lease, batch, gradient, version=0, rows=1):
     """Reports the gradient of a batch, and gives the answer."""
     layout, content = pack(gradient)
-    answer, _ = client.call(
-        "report_gradient",
-        content,
+    report = requests.ReportGradient(
+        worker=client.worker,
         task=lease.task.number,
         lease=lease.number,
         batch=batch,
@@ -38,14 +38,15 @@ def give(client, lease, batch, gradient, version=0, rows=1):
         rows=rows,
         layout=layout,
     )
-    return answer["answer"]
+    return client.ask(report, content)[0].answer
 
 
 def finish(client, lease):
-    answer, _ = client.call(
-        "report_task", task=lease.task.number, lease=lease.number, batches=1, rows=1, metrics={}, seconds={}
+    number, worker = lease.task.number, client.worker
+    report = requests.ReportTask(
+        worker=worker, task=number, lease=lease.number, batches=1, rows=1, metrics={}, seconds={}
     )
-    return answer["answer"]
+    return client.ask(report)[0].answer
 
 
 def averaging(grads_to_wait=1, **changes):
@@ -211,8 +212,8 @@ def test_nobody_waits_for_who_gives_no_more(task, goes):
             finish(b, of_b)
 
         assert master.parameters.version == 1
-        found, content = a.call("get_model", have=0, newer=True, wait_s=1.0)
-        assert unpack(found["layout"], content) == {"w": 4.0}
+        found, content = a.ask(requests.GetModel(worker="a", have=0, newer=True, wait_s=1.0))
+        assert unpack(found.layout, content) == {"w": 4.0}
 
 
 def test_a_gradient_that_is_too_old_is_computed_anew(task):

@@ -19,6 +19,7 @@ from spanwise.pipelines.input.service.client.reader import JobReader
 from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServer
 from spanwise.pipelines.input.service.wire.config import DispatcherConfig
 from spanwise.pipelines.input.service.wire.connection import ServiceConnection, Unreachable, this_process
+from spanwise.pipelines.input.service.wire.requests import ExchangeSplits, GetStatus, JoinJob, PollJob
 from spanwise.pipelines.input.service.wire.security import Security
 from tests.pipelines.input.service.servers import Service, eventually, free_ports, listed
 
@@ -390,11 +391,11 @@ def test_JB_09_unused_jobs_are_forgotten(monkeypatch):
         eventually(lambda: len(jobs(service)) == 1)
         sweeps = count_calls(monkeypatch, service.dispatcher, "_collect_idle")
         eventually(lambda: sweeps.total() >= 2)
-        assert [job["mode"] for job in jobs(service)] == [DYNAMIC]
+        assert [job.mode for job in jobs(service)] == [DYNAMIC]
     with Service(1, job_gc_timeout_s=0.02, gc_dynamic_sharding_jobs=True) as service:
         with inputs.range(10).repeat().distribute(service.target, DYNAMIC, "j").iterator() as elements:
             next(elements)
-        eventually(lambda: jobs(service) == [])
+        eventually(lambda: jobs(service) == ())
 
 
 def count_calls(monkeypatch, owner, name):
@@ -410,7 +411,7 @@ def count_calls(monkeypatch, owner, name):
 
 
 def jobs(service):
-    return ServiceConnection(service.target, Security()).call("status", {})[0]["jobs"]
+    return ServiceConnection(service.target, Security()).ask(GetStatus())[0].jobs
 
 
 def test_JB_10_a_forgotten_name_can_be_used_again():
@@ -419,7 +420,7 @@ def test_JB_10_a_forgotten_name_can_be_used_again():
         for _ in range(3):
             with inputs.range(10_000).distribute(service.target, OFF, "t").iterator() as elements:
                 assert list(itertools.islice(elements, 50)) == list(range(50))
-            eventually(lambda: jobs(service) == [])
+            eventually(lambda: jobs(service) == ())
 
 
 def test_JB_11_a_client_that_is_silent_is_dropped():
@@ -427,14 +428,14 @@ def test_JB_11_a_client_that_is_silent_is_dropped():
     with Service(1, client_timeout_s=2) as service:
         inputs.register_dataset(service.target, inputs.range(3), dataset_id="d")
         connection = ServiceConnection(service.target, Security())
-        silent, _ = connection.call("join", {"dataset": "d", "mode": OFF, "name": "", "epoch": "0"})
-        look = {"client": silent["client"], "targets": "any", "process": this_process(), "tasks": []}
+        silent, _ = connection.ask(JoinJob(dataset="d", mode=OFF, name="", epoch="0"))
+        look = PollJob(client=silent.client, targets="any", process=this_process(), wait_s=0)
         with inputs.range(3).distribute(service.target, OFF, max_outstanding_requests=1).iterator() as elements:
             next(elements)
             eventually(lambda: len(jobs(service)) == 1)  # that of the silent one is forgotten
             assert next(elements) == 1
         with pytest.raises(ServiceError, match=r"was silent for more than 2 s"):
-            connection.call("look", {**look, "waited_s": 0, "given": 0, "wait_s": 0})
+            connection.ask(look)
 
 
 def test_JB_12_registration(one):
@@ -546,17 +547,17 @@ def test_JR_01_what_was_answered_is_in_the_journal(tmp_path):
     with Service(0, fault_tolerant_mode=True, work_dir=str(tmp_path / "a")) as service:
         connection = ServiceConnection(service.target, Security())
         inputs.register_dataset(service.target, inputs.range(10), dataset_id="d")
-        joined, _ = connection.call("join", {"dataset": "d", "mode": "exactly_once", "name": "j", "epoch": "0"})
-        leased, _ = connection.call("lease", {"client": joined["client"], "done": [], "want": 4})
+        joined, _ = connection.ask(JoinJob(dataset="d", mode="exactly_once", name="j", epoch="0"))
+        leased, _ = connection.ask(ExchangeSplits(client=joined.client, want=4))
         copy = tmp_path / "b"
         copy.mkdir()
         (copy / "journal").write_bytes((tmp_path / "a" / "journal").read_bytes())
 
     with DispatchServer(DispatcherConfig(fault_tolerant_mode=True, work_dir=str(copy))) as again:
         connection = ServiceConnection(again.target, Security())
-        after, _ = connection.call("lease", {"client": joined["client"], "done": [], "want": 4})
+        after, _ = connection.ask(ExchangeSplits(client=joined.client, want=4))
 
-    assert leased["held"] == after["held"] == [0, 1, 2, 3]
+    assert leased.held == after.held == (0, 1, 2, 3)
 
 
 @pytest.mark.parametrize("mode", ["at_least_once", "exactly_once"])

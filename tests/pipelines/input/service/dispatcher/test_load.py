@@ -63,7 +63,7 @@ def test_errors_are_counted():
         connection = ServiceConnection(service.target, Security())
         for kind in ("get_dataset", "no such request"):
             with pytest.raises(ServiceError):
-                connection.call(kind, {"dataset": "unknown"})
+                connection.exchange(kind, b'{"dataset": "unknown"}')
         status = service.dispatcher.status()
 
     assert status["errors"] == {"get_dataset": 1}

@@ -18,6 +18,7 @@ from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServer
 from spanwise.pipelines.input.service.wire.config import DispatcherConfig, WorkerConfig
 from spanwise.pipelines.input.service.wire.connection import ServiceConnection, environment
+from spanwise.pipelines.input.service.wire.requests import GetStatus
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph, pack_graph, unpack_graph
 from spanwise.pipelines.input.service.worker.worker import WorkerServer
@@ -131,7 +132,7 @@ def test_mutual_tls_lets_in_who_has_a_certificate(tmp_path):
         found = list(inputs.range(5).distribute(dispatcher.target, security=client))
         for stranger in (Security(token="t", authority=authority.path), authority.security("old", days=-1)):
             with pytest.raises(ServiceError):
-                ServiceConnection(dispatcher.target, stranger).call("status", {})
+                ServiceConnection(dispatcher.target, stranger).ask(GetStatus())
 
     assert dispatcher.target.startswith("grpc+tls://")
     assert found == [0, 1, 2, 3, 4]
@@ -147,7 +148,7 @@ def test_one_certificate_serves_many_addresses_under_a_name(tmp_path):
     ):
         found = list(inputs.range(3).distribute(dispatcher.target, security=server))
         with pytest.raises(ServiceError, match="do not trust each other's certificates"):
-            ServiceConnection(dispatcher.target, Security(token="t", authority=authority.path)).call("status", {})
+            ServiceConnection(dispatcher.target, Security(token="t", authority=authority.path)).ask(GetStatus())
 
     assert found == [0, 1, 2]
 
@@ -160,9 +161,9 @@ def test_settings_for_other_machines_hold_the_files_themselves(tmp_path):
         file.unlink()
 
     with DispatchServer(DispatcherConfig(security=carried)) as dispatcher:
-        answer, _ = ServiceConnection(dispatcher.target, carried).call("status", {})
+        answer, _ = ServiceConnection(dispatcher.target, carried).ask(GetStatus())
 
-    assert answer["workers"] == []
+    assert answer.workers == ()
     assert "PRIVATE" not in repr(carried)
     assert "'t'" not in repr(carried)
 
@@ -187,9 +188,9 @@ def test_what_is_too_large_or_malformed_is_refused_and_the_rest_goes_on():
             list(inputs.from_tensors(np.random.default_rng(0).bytes(20_000)).distribute(service.target))
         for header in ({}, {"client": "x"}, {"client": -1}, {"client": 1, "more": 2}):
             with pytest.raises(ServiceError, match="malformed"):
-                dispatcher.call("leave", header)
+                dispatcher.exchange("leave", json.dumps(header).encode())
         with pytest.raises(ServiceError, match="there is no request"):
-            dispatcher.call("open_the_door", {})
+            dispatcher.exchange("open_the_door", b"{}")
         raw = flight.connect(service.target)
         for body in (b"", b"\xff\x00", b"[" * 5_000, b"null"):
             with pytest.raises(flight.FlightServerError, match="refused"):

@@ -8,6 +8,7 @@ import pytest
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.service.wire import server
 from spanwise.pipelines.input.service.wire.connection import ServiceConnection, this_process
+from spanwise.pipelines.input.service.wire.requests import JoinJob, PollJob
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.service.wire.server import WaitingPlaces
 from tests.pipelines.input.service.servers import Service
@@ -32,14 +33,12 @@ def test_who_cannot_wait_at_the_dispatcher_is_answered_at_once(monkeypatch):
     with Service(0) as service:
         dataset = inputs.register_dataset(service.target, inputs.range(10))
         connection = ServiceConnection(service.target, Security())
-        join = {"dataset": dataset, "mode": "off", "name": "", "epoch": "0"}
-        client = connection.call("join", join)[0]["client"]
+        client = connection.ask(JoinJob(dataset=dataset, mode="off", name="", epoch="0"))[0].client
         monkeypatch.setattr(service.dispatcher._keeper.changed, "wait", lambda _: pytest.fail("it waits"))
-        look = {"client": client, "targets": "any", "process": this_process(), "tasks": []}
-        answer, _ = connection.call("look", {**look, "waited_s": 0, "given": 0, "wait_s": 10})
+        answer, _ = connection.ask(PollJob(client=client, targets="any", process=this_process(), wait_s=10))
 
-    assert answer["again_s"] == 10
-    assert not answer["finished"]
+    assert answer.again_s == 10
+    assert not answer.finished
 
 
 def test_consumers_get_everything_though_none_may_wait(monkeypatch):
