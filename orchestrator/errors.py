@@ -1,4 +1,4 @@
-"""Every error a user can meet. The class says whose fault it is and so which exit code ends the command.
+"""Errors: every error that a user can meet. The class says whose fault it is, and so decides the exit code.
 
 SpanwiseError
 ├── UsageError                  the command, the pipeline file or a setting is wrong      exit 2
@@ -6,12 +6,12 @@ SpanwiseError
 │   ├── PipelineError           nodes wired wrongly: unknown input, cycle, two of one name
 │   ├── ParameterError          a parameter that is unknown, missing or of another type
 │   ├── Unfingerprintable       a value, function or folder whose content a cache key cannot cover
-│   ├── DatasetError            a dataset put together wrongly: an argument, a column, elements that do not fit
+│   ├── DatasetError            a dataset composed wrongly: an argument, a column, elements that do not fit
 │   │   └── NotPortable         a function, an element or a result that cannot be sent to another process
-│   ├── ScheduleError           a cron expression, time zone or other part of a schedule that cannot mean anything
+│   ├── ScheduleError           a cron expression, time zone or other part of a schedule that is invalid
 │   ├── LoadError               a pipeline file that could not be imported or defines no pipeline
 │   └── SettingsError           spanwise.toml or a SPANWISE_* variable
-├── RunError                    the run was right to start and could not finish           exit 1
+├── RunError                    the run started and could not finish           exit 1
 │   ├── InputError              the data itself
 │   │   ├── SpanNotFound        no such span; the message says which there are
 │   │   ├── AmbiguousSpan       the splits disagree on the newest span or version
@@ -19,12 +19,12 @@ SpanwiseError
 │   │   └── ColumnsChanged      a column disappeared or changed type since the previous span
 │   ├── ResolutionError         a resolver found less than it needs
 │   │   └── WindowIncomplete    spans missing from a rolling window
-│   ├── FunctionFailed          a function given to a dataset raised; the message says at which element
+│   ├── FunctionFailed          a function of a dataset raised; the message says at which element
 │   ├── StateMismatch           a saved state of a dataset that belongs to another graph
 │   ├── WorkerLost              a process that worked for a dataset was killed
 │   ├── ServiceError            the data service: not reachable, not allowed, not known to it, or damaged
-│   ├── SnapshotNotFound        a snapshot was to be read, and there is none
-│   ├── SnapshotDamaged         a file of a snapshot that is not what was written
+│   ├── SnapshotNotFound        a required snapshot does not exist
+│   ├── SnapshotDamaged         a file of a snapshot that differs from what was written
 │   ├── NodeFailed              an executor raised, exited or was killed
 │   ├── MissingProperty         an output was published without a property its kind requires
 │   └── Fenced                  another run has taken the lease; this one may publish nothing more
@@ -42,7 +42,7 @@ from typing import ClassVar
 
 
 class SpanwiseError(Exception):
-    """Something a user can act on; its message is complete and is shown without a traceback."""
+    """Something a user can act on; its message is complete and is printed without a traceback."""
 
     exit_code: ClassVar[int] = 1
 
@@ -70,7 +70,7 @@ class Unfingerprintable(UsageError):
 
 
 class DatasetError(UsageError):
-    """A dataset put together wrongly: an argument that is out of range, an unknown column, elements that do not fit."""
+    """A dataset composed wrongly: an argument that is out of range, an unknown column, elements that do not fit."""
 
 
 class NotPortable(DatasetError):
@@ -78,7 +78,7 @@ class NotPortable(DatasetError):
 
 
 class ScheduleError(UsageError):
-    """A schedule that cannot mean anything, found when it is made; the message shows one that can."""
+    """An invalid schedule, found when it is created; the message shows a valid one."""
 
 
 class LoadError(UsageError):
@@ -94,7 +94,7 @@ class RunError(SpanwiseError):
 
 
 class InputError(RunError):
-    """The data that was to be ingested."""
+    """The input data is missing or wrong."""
 
 
 class SpanNotFound(InputError):
@@ -118,11 +118,11 @@ class ResolutionError(RunError):
 
 
 class WindowIncomplete(ResolutionError):
-    """Spans are missing from a rolling window; the message names them and the backfill that mends it."""
+    """Spans are missing from a rolling window; the message names them and the command that fills the gap."""
 
 
 class FunctionFailed(RunError):
-    """A function given to a dataset raised; its error is the cause, the message says at which element."""
+    """A function of a dataset raised; its error is the cause, the message says at which element."""
 
 
 class StateMismatch(RunError):
@@ -134,15 +134,15 @@ class WorkerLost(RunError):
 
 
 class ServiceError(RunError):
-    """The data service cannot do what was asked: it is not reachable, refuses it, or does not know what was named."""
+    """The data service failed: it is unreachable, refuses the request, or does not know the name in it."""
 
 
 class SnapshotNotFound(RunError):
-    """A snapshot was to be read, and there is none, or none that is whole."""
+    """A required snapshot does not exist or is incomplete."""
 
 
 class SnapshotDamaged(RunError):
-    """A file of a snapshot is missing, cut short or not what was written; the message names it."""
+    """A file of a snapshot is missing, truncated or altered; the message names it."""
 
 
 class NodeFailed(RunError):
@@ -158,13 +158,13 @@ class Fenced(RunError):
 
 
 class Held(SpanwiseError):
-    """Another run holds the pipeline; the message says which, and what to type."""
+    """Another run holds the pipeline; the message says which, and which command to type next."""
 
     exit_code = 3
 
 
 class StoreError(SpanwiseError):
-    """The metadata database."""
+    """The metadata database failed."""
 
 
 class StoreUnavailable(StoreError):
@@ -172,7 +172,7 @@ class StoreUnavailable(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """The file is no database, or a damaged one."""
+    """The file is not a database, or is damaged."""
 
 
 class StoreTooNew(StoreError):

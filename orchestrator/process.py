@@ -1,10 +1,10 @@
-"""Processes: which one this is, whether another still lives, what belongs together, and ending all of it.
+"""Processes: their identity, whether they are alive, which belong to one run, and killing them.
 
-Linux's /proc and a few system calls do the work; elsewhere a process is known by its id and ended by its group.
+It uses Linux's /proc and a few system calls; elsewhere a process is known by its id and killed by its group.
 
-What belongs to one run carries its mark, a number kept as the limit of file locks: Linux has such a limit for every
-process and shows it, but has not enforced it since 2.4.25. A fork has its parent's limits, and so has a program that is
-started, in whatever session, folder and name it goes on, and with whatever environment and open files.
+The processes of one run carry its mark, a number stored as their limit of file locks: Linux has such a limit for every
+process and shows it, but has not enforced it since 2.4.25. Forks and programs inherit it from their parent, whatever
+their session, folder, name, environment and open files.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 RLIMIT_LOCKS = 10  # asm-generic/resource.h; Python's `resource` does not name it
 _HIGHEST_MARK = 1 << 62
 _LOWEST_CEILING = 1 << 40  # below it two runs might draw the same mark
-_LONGEST_COMMAND = 120  # characters that are shown
+_LONGEST_COMMAND = 120  # characters
 _MARKS = re.compile(rb"Max file locks +(\S+) +(\S+)")
 
 
 @dataclass(frozen=True)
 class Identity:
-    """One process among all there ever were: ids are used again, an id with its start time is not."""
+    """A unique name of a process: the system reuses ids, but not an id with its start time."""
 
-    machine: str  #: host, boot and process namespace: only from the same one can a process be looked up by its id
+    machine: str  #: host, boot and process namespace; ids mean nothing in another
     pid: int
     started: int  #: kernel clock ticks since boot; 0 where unknown
 
@@ -48,14 +48,14 @@ class Identity:
 
 
 def identity(pid: int | None = None) -> Identity:
-    """Who has this id here; without one, who we are."""
+    """Identifies the process with this id on this machine; by default this process."""
     pid = pid or os.getpid()
     return Identity(machine(), pid, _stat(pid).started)
 
 
 @functools.cache
 def machine() -> str:
-    """This host, this boot, this process namespace: two containers of one name are two machines."""
+    """Identifies this host, boot and process namespace: two containers of one name are two machines."""
     boot, namespace = "", ""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -64,7 +64,7 @@ def machine() -> str:
 
 
 def is_alive(who: Identity) -> bool | None:
-    """Whether that process lives; None when it is on another machine, where we cannot look."""
+    """Whether the process is alive; None if it is on another machine."""
     if who.machine != machine():
         return None
     if not LINUX:
@@ -86,7 +86,7 @@ class _Stat:
 
     @property
     def lives(self) -> bool:
-        """A zombie has ended and was not collected; unless only its first thread has ended, and others go on."""
+        """A zombie has ended but was not collected, unless only its first thread has ended."""
         return self.state not in "ZX" or self.threads > 1
 
 
@@ -106,7 +106,7 @@ def _list_processes(but: Collection[int] = ()) -> Iterator[_Stat]:
 
 
 def children(pid: int | None = None) -> list[int]:
-    """The living children of a process, this one if none is given, and the orphans it has adopted."""
+    """The living children of a process, by default this one, including the orphans it has adopted."""
     pid = pid or os.getpid()
     try:
         # Of our own none is missed while we read: only this process takes its dead off these lists.
@@ -118,7 +118,7 @@ def children(pid: int | None = None) -> list[int]:
 
 
 def thread_names() -> list[str]:
-    """What this process's threads are called, those of libraries too; nothing where there is no /proc."""
+    """The names of this process's threads, including those of libraries; empty where there is no /proc."""
     names = []
     with contextlib.suppress(OSError):
         for task in Path("/proc/self/task").iterdir():
@@ -128,7 +128,7 @@ def thread_names() -> list[str]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Everything below a process, whatever session or group it has moved to."""
+    """All descendants of a process, in any session or group."""
     children: dict[int, list[int]] = {}
     for process in _list_processes():
         if process.lives:
@@ -142,7 +142,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def send(pids: Iterable[int], number: signal.Signals) -> None:
-    """Sends a signal to each that is still there."""
+    """Sends a signal to each process that still exists."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
@@ -150,7 +150,7 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
 
 @dataclass(frozen=True)
 class Survivor:
-    """A process that should be gone."""
+    """A process that should have ended."""
 
     pid: int
     state: str  #: the kernel's letter: R runs, S sleeps, D sleeps uninterruptibly, T is stopped
@@ -161,17 +161,17 @@ class Survivor:
 
 
 def format_survivors(survivors: Sequence[Survivor]) -> str:
-    """Survivors for people: who they are, and how to see what holds them."""
+    """Formats survivors for people, with the command that shows what blocks them."""
     return (
         f"{', '.join(map(str, survivors))}\n"
-        f"See what holds them:  ps -o pid,user,stat,wchan:30,args -p {','.join(str(each.pid) for each in survivors)}"
+        f"See what blocks them:  ps -o pid,user,stat,wchan:30,args -p {','.join(str(each.pid) for each in survivors)}"
     )
 
 
 def new_mark() -> int:
-    """A mark that nothing else has; 0, which marks nobody, where there is none to be had.
+    """Draws a new mark; 0, which marks no process, where marks are unavailable.
 
-    It is below that of this process, if that is marked itself: a limit can only be lowered.
+    It is lower than the mark of this process, if there is one: a limit can only be lowered.
     """
     _, ceiling = resource.getrlimit(RLIMIT_LOCKS) if LINUX else (0, 0)
     highest = _HIGHEST_MARK if ceiling == resource.RLIM_INFINITY else ceiling
@@ -179,9 +179,9 @@ def new_mark() -> int:
 
 
 def take_mark(mark: int) -> bool:
-    """Marks this process and all that it will start; False where the system does not let it.
+    """Marks this process and all that it starts; False if the system refuses.
 
-    What is marked already, because it runs inside another run, has both marks from then on.
+    A process that is marked already, because it runs inside another run, has both marks from then on.
     """
     if not mark:
         return False
@@ -192,15 +192,15 @@ def take_mark(mark: int) -> bool:
 
 
 def find_survivors(mark: int, *, sparing: Collection[int] = ()) -> list[Survivor]:
-    """The living processes with this mark, this one left out."""
+    """Finds the living processes with this mark, except this one."""
     return [_survivor(each) for each in _find_marked(mark, sparing)]
 
 
 def kill(mark: int, *others: Identity, sparing: Collection[int] = (), limit_s: float = 10.0) -> list[Survivor]:
-    """Kills whoever has this mark, and these others, until none is left; returns who would not die within `limit_s`.
+    """Kills the processes with this mark, and these others, until none is left; returns those alive after `limit_s`.
 
-    A process in uninterruptible sleep dies when what it waits for comes, which may be never; nor does one die that
-    belongs to another user.
+    A process in uninterruptible sleep survives until its wait ends, which may be never; so does one that belongs to
+    another user.
     """
     deadline = time.monotonic() + limit_s
     while True:
@@ -214,10 +214,10 @@ def kill(mark: int, *others: Identity, sparing: Collection[int] = (), limit_s: f
 
 
 def _find_marked(mark: int, sparing: Collection[int]) -> Iterator[_Stat]:
-    """The living processes with this mark, as they are found.
+    """Yields the living processes with this mark.
 
-    None is missed because it moves: a process that ends between being listed and being looked at may have left a child
-    that is not on that list, so the list is read again until none does. Who is not marked never will be.
+    It misses none: a process that ends after it was listed and before it was read may leave a child that is not on the
+    list, so the list is read again until no process vanishes. A process without the mark never acquires it.
     """
     known = {os.getpid(), *sparing}
     found, vanished = False, bool(mark)
@@ -238,7 +238,7 @@ def _survivor(process: _Stat) -> Survivor:
 
 
 def _marks(pid: int) -> tuple[int, ...]:
-    """What a process is marked with; -1 stands for no mark. Nothing is known of one that is gone."""
+    """The marks of a process, -1 for no mark; empty if it has ended."""
     try:
         found = _MARKS.search(Path(f"/proc/{pid}/limits").read_bytes())
     except OSError:
@@ -249,15 +249,15 @@ def _marks(pid: int) -> tuple[int, ...]:
 def _command(pid: int) -> str:
     """The command line of a process, or its name in brackets."""
     with contextlib.suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
         name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
-        line = " ".join(words).strip() or f"[{name}]"
+        line = " ".join(arguments).strip() or f"[{name}]"
         return "".join(c if c.isprintable() else " " for c in line[:_LONGEST_COMMAND])
     return "?"
 
 
 def kill_descendants(*, limit_s: float) -> None:
-    """Kills and collects everything below this process, or gives up after `limit_s`."""
+    """Kills and collects all descendants of this process, or gives up after `limit_s`."""
     deadline = time.monotonic() + limit_s
     while left := descendants(os.getpid()):
         send(left, signal.SIGKILL)
@@ -270,17 +270,17 @@ def kill_descendants(*, limit_s: float) -> None:
 
 
 def watch(pid: int) -> int | None:
-    """A descriptor that can be read once the process has ended; None where there is no such thing."""
+    """A descriptor that is readable once the process has ended; None where the system has none."""
     if not hasattr(os, "pidfd_open"):
         return None
-    with contextlib.suppress(OSError):  # a kernel without it, or a process that is gone
+    with contextlib.suppress(OSError):  # the kernel lacks it, or the process has ended
         return os.pidfd_open(pid)
     return None
 
 
 @contextlib.contextmanager
 def block_signals(*numbers: signal.Signals) -> Iterator[None]:
-    """Keeps these signals waiting, in a child forked meanwhile as well, until each knows what to do with them."""
+    """Blocks these signals, also in a child forked meanwhile, until each process has its handlers."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
@@ -290,16 +290,16 @@ def block_signals(*numbers: signal.Signals) -> Iterator[None]:
 
 @contextlib.contextmanager
 def catch_end_signals(take: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Has SIGTERM, SIGINT and SIGHUP call `take` instead of ending this process; for its main thread.
+    """Makes SIGTERM, SIGINT and SIGHUP call `take` instead of ending this process; for its main thread.
 
-    What our starter has us ignore stays ignored: SIGHUP under nohup, SIGINT in the background of a script.
+    Signals that the parent made us ignore stay ignored: SIGHUP under nohup, SIGINT in the background of a script.
     """
 
     def handle(number: int, _frame: FrameType | None) -> None:
         take(signal.Signals(number))
 
-    heard = [n for n in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, *heard)}
+    caught = [n for n in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, *caught)}
     try:
         yield
     finally:
@@ -313,9 +313,9 @@ def adopt_orphans() -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Has the kernel kill this process when its parent's main thread ends; `parent` is whom we expect that to be."""
+    """Asks the kernel to kill this process when its parent's main thread ends; `parent` is the expected parent's id."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we could ask
+    if os.getppid() != parent:  # it ended before the call
         os._exit(1)
 
 

@@ -1,4 +1,4 @@
-"""Testing: what a test needs to run a pipeline for real, with no more than a folder and no waiting.
+"""Testing: run a pipeline for real in a test, in a folder of its own, without a scheduler or a server.
 
 def test_the_window_slides(tmp_path):
 lake = Lake(tmp_path / "lake")
@@ -38,7 +38,7 @@ _PATTERN = {
 
 
 class FakeClock:
-    """A time that stands until it is moved; sleeping moves it. Calling it gives the current time, as stores ask."""
+    """A clock that moves only when a test moves it; sleeping moves it. Calling it returns the time, as stores need."""
 
     def __init__(self, start: datetime = datetime(2024, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
@@ -55,21 +55,21 @@ class FakeClock:
         return self._passed.total_seconds()
 
     def sleep(self, seconds: float) -> None:
-        """Returns at once, that much later."""
+        """Moves the time on and returns at once."""
         self._passed += timedelta(seconds=seconds)
 
     def forward(self, by: timedelta) -> datetime:
-        """Moves the time on, and gives it."""
+        """Moves the time on and returns it."""
         self._passed += by
         return self.now()
 
     def lease(self, *, ttl_s: float = TTL_S) -> Clock:
-        """This time, as leases take it."""
+        """Returns this clock in the form that leases take."""
         return Clock(now=self.now, monotonic=self.monotonic, sleep=self.sleep, ttl_s=ttl_s)
 
 
 class Lake:
-    """A data lake in a folder: a CSV file for each version of each span, where `pattern` finds it."""
+    """A data lake in a folder: a CSV file for each version of each span, at the place that `pattern` matches."""
 
     def __init__(self, folder: Path, calendar: Calendar = Calendar.NUMBER) -> None:
         if calendar not in _PATTERN:
@@ -79,14 +79,14 @@ class Lake:
 
     @property
     def pattern(self) -> str:
-        """What an ExampleGen is given to find the files."""
+        """The span pattern of the files, for an ExampleGen."""
         return f"{self.folder}/{_PATTERN[self.calendar]}"
 
     def arrive(self, *, span: int | str, version: int = 1, rows: Sequence[Mapping[str, object]] = ()) -> Path:
         """Writes one version of a span, and returns its file.
 
-        `span` is a number or what people write, such as "2013-01-08". Without `rows` there are ten, with the span in
-        them: `span`, `version`, `row`.
+        `span` is a number or a label such as "2013-01-08". Without `rows` it writes ten, with the columns `span`,
+        `version` and `row`.
         """
         number = self.calendar.parse(span) if isinstance(span, str) else span
         rows = rows or [{"span": number, "version": version, "row": row} for row in range(10)]
@@ -101,10 +101,10 @@ class Lake:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRun:
-    """What became of a run, and words to ask for it."""
+    """The outcome of a run, and shortcuts to its parts."""
 
     outcome: RunOutcome
-    events: tuple[Event, ...]  #: what happened, in order
+    events: tuple[Event, ...]  #: in order
 
     @property
     def run(self) -> Run:
@@ -112,7 +112,7 @@ class TrialRun:
 
     @property
     def states(self) -> dict[str, State]:
-        """The state of each node that was reached, by its name."""
+        """The state of each node that began, by name."""
         return {name: execution.state for name, execution in self.outcome.executions.items()}
 
     def __getitem__(self, node: str) -> Execution:
@@ -120,21 +120,21 @@ class TrialRun:
         return self.outcome.executions[node]
 
     def artifacts(self, node: str, key: str) -> tuple[Artifact, ...]:
-        """What a node published under a key."""
+        """The artifacts that a node published under a key."""
         return tuple(self[node].outputs.get(key, ()))
 
     def artifact(self, node: str, key: str) -> Artifact:
-        """The only thing that a node published under a key."""
+        """The only artifact that a node published under a key."""
         (only,) = self.artifacts(node, key)
         return only
 
     def log(self, node: str) -> str:
-        """Everything the last attempt at a node printed."""
+        """The output of the last attempt at a node."""
         return Path(self[node].log).read_text(encoding="utf-8", errors="replace")
 
 
 class Trial:
-    """A root folder and a store, for one run after the other; nodes run in processes of their own, as always."""
+    """A root folder and a store for a sequence of runs; nodes run in processes of their own, as always."""
 
     def __init__(self, root: Path, store: Store | None = None, clock: Clock | None = None) -> None:
         self.root = root
@@ -142,7 +142,7 @@ class Trial:
         self.clock = clock
 
     def run(self, pipeline: Pipeline, request: RunRequest | None = None, *, span: int | None = None) -> TrialRun:
-        """Runs the pipeline, or the part that `request` selects, and waits for it; raises what the runner raises."""
+        """Runs the pipeline, or the part that `request` selects, to its end; raises what the runner raises."""
         asked = request or RunRequest()
         events: list[Event] = []
         with Executor(pipeline) as executor:

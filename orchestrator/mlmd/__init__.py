@@ -1,4 +1,4 @@
-"""ML Metadata: the real store. What is here opens it; only then is ml_metadata imported, which takes 0.25 s."""
+"""ML Metadata: the real store. `open_store` imports ml_metadata, which takes 0.25 s, only when it is called."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ def open_store(
     deadline_s: float = 30.0,
     migrate: bool = False,
 ) -> Store:
-    """Opens the metadata at `url`, and makes a new database where there is none.
+    """Opens the metadata at `url`; creates the database if there is none.
 
     `url` is the path of an SQLite file, `sqlite:///path`, `mysql://user:password@host:port/database` or
-    `postgresql://user:password@host:port/database`. `clock` stamps what is recorded. `deadline_s` is how long to wait
-    for a database that others have locked. `migrate` brings the tables of an older ml-metadata up to this one's.
+    `postgresql://user:password@host:port/database`. `clock` stamps the records. `deadline_s` is how long to wait for
+    a database that others have locked. `migrate` upgrades the tables of an older ml-metadata.
 
     Raises:
-        SettingsError: the url is none of these.
-        StoreUnavailable: the database cannot be reached, made or locked.
-        StoreCorrupt: the file is no metadata database, or a damaged one.
+        SettingsError: the URL is none of these.
+        StoreUnavailable: the database cannot be reached, created or locked.
+        StoreCorrupt: the file is not a metadata database, or is damaged.
         StoreTooNew: it was written by a newer ml-metadata.
         StoreError: it was written by an older one, and `migrate` is not set.
     """
     where = parse_location(url)
-    # Read when the library is loaded: without it PostgreSQL's refusals of a taken name are printed on stderr.
+    # The library reads it when it is imported; without it PostgreSQL's refusals of a taken name appear on stderr.
     os.environ.setdefault("GLOG_minloglevel", "4")
 
     from spanwise.orchestrator.mlmd.store import MlmdStore

@@ -1,16 +1,15 @@
-"""The connection: one open ML Metadata store, how it is locked, retried and opened again, and what its errors mean.
+"""The connection to one ML Metadata store: its locks, retries and reconnects, and the meaning of its errors.
 
-SQLite. Its journal is a write-ahead log, so readers wait for nobody. Writers take turns by an advisory lock on a
+SQLite. Its journal is a write-ahead log, so readers never wait. Writers take turns by an advisory lock on a
 side file, `<database>.lock`: ml-metadata begins its transactions as readers, and SQLite answers two of them that want
 to write at the same moment with an error at once; its own retry then sleeps seconds.
 
-The log is switched on with Python's `sqlite3`, before ml-metadata opens the file. The two bring an SQLite each, and
-POSIX takes away all of a process's locks on a file when it closes *any* descriptor of it, so this is done only while
-nothing in this process has the file open. That is looked up in the list of its descriptors, not remembered: no one
-else's opening is missed.
+Python's `sqlite3` switches the log on before ml-metadata opens the file. Each of the two has its own SQLite, and POSIX
+drops all of a process's locks on a file when it closes *any* descriptor of it, so this happens only while nothing in
+this process has the file open. The list of open descriptors says so, whoever opened the file.
 
-Servers. A connection that broke is opened again once. Whether a write that it broke in has landed is not known here;
-`Lost` says so to the one who knows what to look for.
+Servers. A broken connection is opened again once. Whether an interrupted write has landed is unknown here; the caller
+catches `ConnectionLost` and checks.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ Proto: TypeAlias = Any
 
 _LONGEST_DETAIL = 200
 
-_opening = threading.Lock()  # what one thread finds out about open files, another must not make untrue
+_opening = threading.Lock()  # no other thread may open a file between the check and its use
 
 _BROKEN = (errors.InternalError, errors.UnavailableError, errors.CancelledError, errors.UnknownError)
 
 
-class Lost(Exception):
-    """The connection to a server broke in the middle of a write; whether the write has landed is not known."""
+class ConnectionLost(Exception):
+    """The connection to a server broke during a write; whether the write has landed is unknown."""
 
 
 class NameTaken(Exception):
-    """A name that was to be inserted is there already; nothing of the write took place."""
+    """The name to insert exists already; nothing was written."""
 
 
 class StoreConnection:
@@ -66,7 +65,7 @@ class StoreConnection:
         self._turn = threading.Lock()
         self._lock_file: int | None = None
         self._broken = False
-        _hush()
+        _silence_ml_metadata()
         if isinstance(where, DatabaseServer):
             self._store = self._connect(migrate=migrate)
             return
@@ -87,14 +86,14 @@ class StoreConnection:
             raise
 
     def read(self, method: str, *arguments: object, **options: object) -> Proto:
-        """Asks; the methods are those of ml_metadata's MetadataStore."""
+        """Reads; the methods are those of ml_metadata's MetadataStore."""
         try:
             return self._ask(method, arguments, options)
         except errors.NotFoundError as error:
-            raise translated(error, self._where) from error
+            raise translate_error(error, self._where) from error
 
     def find(self, method: str, *arguments: object) -> list[Proto]:
-        """Asks for what may not be there: the methods that look many names up raise when they find none."""
+        """Reads what may not exist: the methods that look up many names raise if they find none."""
         try:
             return list(self._ask(method, arguments, {}))
         except errors.NotFoundError:
@@ -104,8 +103,8 @@ class StoreConnection:
         """Writes in one transaction.
 
         Raises:
-            Lost: see there; never from SQLite, whose transactions end with an answer.
-            NameTaken: a name in it is taken, and nothing was written.
+            ConnectionLost: never from SQLite, whose transactions end with an answer.
+            NameTaken: a name in it is taken; nothing was written.
         """
         with self._writing():
             try:
@@ -113,10 +112,10 @@ class StoreConnection:
             except errors.AlreadyExistsError as error:
                 raise NameTaken(_detail(error)) from error
             except errors.NotFoundError as error:
-                raise translated(error, self._where) from error
+                raise translate_error(error, self._where) from error
 
     def close(self) -> None:
-        """Closes it; asking again raises StoreError."""
+        """Closes the connection; later reads and writes raise StoreError."""
         self._store = None
         if self._lock_file is not None and os.getpid() == self._pid:
             os.close(self._lock_file)
@@ -140,7 +139,7 @@ class StoreConnection:
     def _ask_once(
         self, method: str, arguments: tuple[object, ...], options: dict[str, object], *, writes: bool
     ) -> Proto:
-        """Asks, on a server that broke off once more when it was only to read."""
+        """Calls the method; repeats a read once if the connection to a server broke."""
         repeatable = isinstance(self._where, DatabaseServer) and not writes
         while True:
             self._make_ready()
@@ -151,27 +150,27 @@ class StoreConnection:
             except _BROKEN as error:
                 self._broken = True
                 if isinstance(self._where, DatabaseServer) and writes:
-                    raise Lost(_detail(error)) from error
+                    raise ConnectionLost(_detail(error)) from error
                 if not repeatable:
-                    raise translated(error, self._where) from error
+                    raise translate_error(error, self._where) from error
                 repeatable = False
             except errors.StatusError as error:
-                raise translated(error, self._where) from error
+                raise translate_error(error, self._where) from error
 
     def _make_ready(self) -> None:
         self._check_owner()
         if self._store is None:
             raise self._closed()
         if self._broken:
-            # A server is connected to anew; and on a file ml_metadata leaves its transaction open when SQLite has
-            # ended it by itself, as on a full disk, so that nothing could be written any more.
+            # Reconnects to a server. On a file, ml_metadata leaves its transaction open after SQLite has ended it by
+            # itself, as on a full disk, which would block all later writes.
             self._store = self._connect()
             self._broken = False
 
     def _check_owner(self) -> None:
         if os.getpid() != self._pid:
             raise StoreError(
-                f"The metadata {self._where} was opened by process {self._pid} and is used by its child {os.getpid()}. "
+                f"The metadata {self._where} was opened by process {self._pid} and used by its child {os.getpid()}. "
                 "A connection does not survive a fork: open it in the child, after the fork: open_store(…)"
             )
 
@@ -182,9 +181,9 @@ class StoreConnection:
             try:
                 return metadata_store.MetadataStore(config, enable_upgrade_migration=migrate)
             except (RuntimeError, errors.StatusError) as error:
-                # Several that make a server's tables at the same moment get in each other's way.
-                if not _passing(error) or time.monotonic() >= waiting_until:
-                    raise translated(error, self._where) from error
+                # Processes that create a server's tables at the same moment conflict.
+                if not _is_transient(error) or time.monotonic() >= waiting_until:
+                    raise translate_error(error, self._where) from error
                 _pause()
 
     @contextlib.contextmanager
@@ -194,7 +193,7 @@ class StoreConnection:
             yield
             return
         self._check_owner()
-        with self._turn:  # threads share the descriptor, which the file's lock does not tell apart
+        with self._turn:  # threads share the descriptor, so the file's lock does not separate them
             lock = self._lock_file
             if lock is None:
                 raise self._closed()
@@ -223,7 +222,7 @@ class StoreConnection:
         if isinstance(self._where, DatabaseServer):
             return StoreUnavailable(
                 f"The metadata {self._where} was locked by others for {self._deadline_s:g} s. "
-                "See what they do: SHOW PROCESSLIST (MySQL), TABLE pg_stat_activity (PostgreSQL)"
+                "See what holds the locks: SHOW PROCESSLIST (MySQL), TABLE pg_stat_activity (PostgreSQL)"
             )
         return StoreUnavailable(
             f"The metadata {self._where} was locked by another process for {self._deadline_s:g} s. "
@@ -231,8 +230,8 @@ class StoreConnection:
         )
 
 
-def translated(error: Exception, where: Location) -> StoreError:
-    """What an error of ml_metadata means to a user."""
+def translate_error(error: Exception, where: Location) -> StoreError:
+    """Translates an error of ml_metadata into one for users."""
     text, detail = str(error), _detail(error)
     if "is greater than library version" in text:
         return StoreTooNew(
@@ -245,12 +244,10 @@ def translated(error: Exception, where: Location) -> StoreError:
             "Make a copy of it, then bring it up to date: spanwise doctor --migrate"
         )
     if isinstance(error, errors.InvalidArgumentError | errors.NotFoundError | errors.FailedPreconditionError):
-        return StoreError(
-            f"The metadata {where} refused what was asked of it: {detail}. See what is wrong with it: spanwise doctor"
-        )
+        return StoreError(f"The metadata {where} refused the request: {detail}. Diagnose it: spanwise doctor")
     if isinstance(where, DatabaseServer):
         return StoreUnavailable(
-            f"The metadata {where} did not do what was asked: {detail}. "
+            f"The metadata {where} is unavailable: {detail}. "
             f"Check that the server runs, and the user, password and database: nc -z {where.host} {where.port}"
         )
     return _file_error(text, detail, where)
@@ -260,12 +257,12 @@ def _file_error(text: str, detail: str, where: SqliteFile) -> StoreError:
     folder = where.path.parent
     if re.search("not a database|malformed|no such (table|column)", text):
         return StoreCorrupt(
-            f"{where} is no metadata database, or a damaged one ({detail}). "
-            "Put back a copy of it. To start anew, move it away with the artifacts that only it knew: "
+            f"{where} is not a metadata database, or is damaged ({detail}). "
+            "Restore a backup. To start over, move it away with the artifacts that it records: "
             f"mv {folder} {folder}.damaged"
         )
     if "disk is full" in text:
-        return StoreUnavailable(f"The disk of the metadata {where} is full. Make room: df -h {folder}")
+        return StoreUnavailable(f"The disk of the metadata {where} is full. Free some space: df -h {folder}")
     return StoreUnavailable(
         f"The metadata {where} cannot be read or written: {detail}. "
         f"Check its file, its folder and their disk: ls -ld {where.path} {folder}; df -h {folder}"
@@ -273,13 +270,13 @@ def _file_error(text: str, detail: str, where: SqliteFile) -> StoreError:
 
 
 def _detail(error: Exception) -> str:
-    """The reason alone: the messages go on with the SQL and the values in it."""
+    """The reason alone, without the SQL and the values that follow it in the message."""
     text = re.sub(r"^Error when executing query: ", "", str(error)).split(" query:")[0]
     line = " ".join(text.split()).rstrip(". ")
     return line if len(line) <= _LONGEST_DETAIL else line[:_LONGEST_DETAIL] + "…"
 
 
-def _passing(error: Exception) -> bool:
+def _is_transient(error: Exception) -> bool:
     return isinstance(error, errors.AbortedError) or bool(
         re.search("locked|busy|already exists|duplicate|deadlock|concurrently", str(error), re.IGNORECASE)
     )
@@ -291,7 +288,7 @@ def _pause() -> None:
 
 def _config(where: Location) -> Proto:
     config = metadata_store_pb2.ConnectionConfig()
-    config.retry_options.max_num_retries = 1  # 0 would be for ever
+    config.retry_options.max_num_retries = 1  # 0 would retry forever
     if isinstance(where, SqliteFile):
         config.sqlite.filename_uri = str(where.path)
         config.sqlite.connection_mode = metadata_store_pb2.SqliteMetadataSourceConfig.READWRITE_OPENCREATE
@@ -306,7 +303,7 @@ def _config(where: Location) -> Proto:
 
 
 def _prepare(where: SqliteFile) -> None:
-    """Switches the write-ahead log on, and refuses a file that is something else. Its caller holds both locks."""
+    """Switches the write-ahead log on, and refuses a file that is not a database. The caller holds both locks."""
     if _open_here(where):
         return
     try:
@@ -314,7 +311,7 @@ def _prepare(where: SqliteFile) -> None:
         if head[18:20] == b"\x02\x02":  # SQLite's file format: the log is on already
             return
         if head and not head.startswith(b"SQLite format 3\0"):
-            raise translated(sqlite3.DatabaseError("file is not a database"), where)
+            raise translate_error(sqlite3.DatabaseError("file is not a database"), where)
         with contextlib.closing(sqlite3.connect(where.path, timeout=1)) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             if tables and "MLMDEnv" not in tables:
@@ -326,7 +323,7 @@ def _prepare(where: SqliteFile) -> None:
             with contextlib.suppress(sqlite3.OperationalError):
                 database.execute("PRAGMA journal_mode=WAL").fetchall()
     except (OSError, sqlite3.Error) as error:
-        raise translated(error, where) from error
+        raise translate_error(error, where) from error
 
 
 def _head(path: Path) -> bytes:
@@ -343,7 +340,7 @@ def _open_here(where: SqliteFile) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise translated(error, where) from error
+        raise translate_error(error, where) from error
     for descriptor in Path("/dev/fd").iterdir():
         with contextlib.suppress(OSError):  # closed meanwhile
             if os.path.samestat(os.fstat(int(descriptor.name)), wanted):
@@ -351,8 +348,8 @@ def _open_here(where: SqliteFile) -> bool:
     return False
 
 
-def _hush() -> None:
-    """Keeps ml_metadata from logging its settings, which hold the password, and each error that is handled here."""
+def _silence_ml_metadata() -> None:
+    """Stops ml_metadata from logging its settings, which include the password, and errors that are handled here."""
     absl = logging.getLogger("absl")
     if _not_from_ml_metadata not in absl.filters:
         absl.addFilter(_not_from_ml_metadata)

@@ -1,6 +1,6 @@
-"""The layout: which record of ours is which message of ML Metadata. Pure translation, both ways.
+"""The layout: how our records map to messages of ML Metadata. Pure functions, in both directions.
 
-Names and types are those of TFX where it has them, so that what reads its metadata reads this
+Names and types are TFX's where it has them, so programs that read TFX's metadata can read ours
 (docs/decisions/0010-metadata-layout.md).
 """
 
@@ -15,7 +15,7 @@ from ml_metadata.proto import metadata_store_pb2
 
 from spanwise.orchestrator.artifact import Artifact, Value
 from spanwise.orchestrator.errors import StoreError
-from spanwise.orchestrator.mlmd.text import fits_an_integer, keepable, restored, stored
+from spanwise.orchestrator.mlmd.text import decode, encode, fits_an_integer, is_storable
 from spanwise.orchestrator.run import Execution, Run, State, Trigger
 from spanwise.orchestrator.store import Claim
 
@@ -27,10 +27,10 @@ RUN = "pipeline_run"
 NODE = "node"
 CACHE = "execution_cache"
 CLAIM = "spanwise.claim"
-TURNING = "spanwise.span"
+SPAN_INDEX = "spanwise.span"
 
 WRITE = "spanwise.write"
-"""The property that tells one write from another with the same content: a random word."""
+"""The property that identifies a write, whatever its content: a random word."""
 
 _NO_COMPONENT = "spanwise.node"  # a type needs a name
 _LONGEST_NAME = 255
@@ -50,7 +50,7 @@ ARTIFACT_PROPERTIES = {
     "span": _INT,
     "version": _INT,
     "split_names": _STRING,
-    # Ours; typed, because a kind may have a property of its own by such a name, and that is a custom one.
+    # Ours; typed, because a kind may declare a custom property of the same name.
     "content": _STRING,
     "size_bytes": _STRING,  # an integer column ends at 2 GB
     "created": _STRING,
@@ -60,18 +60,18 @@ ARTIFACT_PROPERTIES = {
 
 
 def name_of(text: str) -> str:
-    """The name, if every database can keep it.
+    """Returns the name if every database can store it.
 
     Raises:
-        StoreError: it cannot.
+        StoreError: some database cannot.
     """
     if len(text) > _LONGEST_NAME:
         raise StoreError(
-            f"The name {text[:60]}… has {len(text)} characters; the metadata keeps {_LONGEST_NAME}. "
-            "Give the pipeline or the node a shorter one."
+            f"The name {text[:60]}… has {len(text)} characters; the limit is {_LONGEST_NAME}. "
+            "Shorten the name of the pipeline or the node."
         )
-    if not keepable(text):
-        raise StoreError(f"The name {text!r} holds a backslash, a NUL or half a character; the metadata keeps none.")
+    if not is_storable(text):
+        raise StoreError(f"The name {text!r} holds a backslash, a NUL or half a character; the metadata stores none.")
     return text
 
 
@@ -80,7 +80,7 @@ def claim_name(kind: str, name: str) -> str:
 
 
 def claim_context(claim: Claim, *, type_id: int, created: str, write: str) -> Proto:
-    """`created` is not the caller's to say: a fact of that name is replaced."""
+    """`created` replaces a fact of that name."""
     context = metadata_store_pb2.Context(type_id=type_id, name=name_of(claim_name(claim.kind, claim.name)))
     _fill(context.custom_properties, {**claim.facts, "created": created, WRITE: write})
     return context
@@ -152,7 +152,7 @@ def execution_type(component: str) -> str:
 
 
 def execution_message(execution: Execution, *, type_id: int, write: str) -> Proto:
-    """All of it but the artifacts: `events` has those. A key without any leaves no event, so it is noted here."""
+    """All but the artifacts, which events record. A key without artifacts has no event, so it is recorded here."""
     name = name_of(execution.name)
     message = metadata_store_pb2.Execution(
         id=execution.id or None,
@@ -185,12 +185,12 @@ def execution_message(execution: Execution, *, type_id: int, write: str) -> Prot
 
 
 def is_ours(execution: Proto) -> bool:
-    """Whether we recorded it; others may write to the same database."""
+    """Whether spanwise recorded it; other programs may write to the same database."""
     return WRITE in execution.custom_properties
 
 
 def execution_of(message: Proto, events: Iterable[Proto], artifacts: Mapping[int, Artifact]) -> Execution:
-    """`events` are those of this execution, `artifacts` holds at least those they name, by id."""
+    """`events` are those of this execution; `artifacts` holds at least the artifacts in them, by id."""
     facts: Mapping[str, Any] = _read(message.custom_properties)
     inputs: dict[str, dict[int, Artifact]] = defaultdict(dict)
     outputs: dict[str, dict[int, Artifact]] = defaultdict(dict)
@@ -227,7 +227,7 @@ def state_of(execution: Proto) -> State:
 
 
 def event(places: Iterable[tuple[str, int]], *, is_input: bool, artifact_id: int = 0) -> Proto:
-    """One event, for all the places in which an execution has the artifact: a second one would be refused."""
+    """One event for all places of an artifact in an execution: a second event would be refused."""
     kind = metadata_store_pb2.Event.INPUT if is_input else metadata_store_pb2.Event.OUTPUT
     message = metadata_store_pb2.Event(type=kind, artifact_id=artifact_id or None)
     for key, index in places:
@@ -237,7 +237,7 @@ def event(places: Iterable[tuple[str, int]], *, is_input: bool, artifact_id: int
 
 
 def places(artifacts: Mapping[str, Sequence[Artifact]]) -> dict[int, list[tuple[str, int]]]:
-    """Where each published artifact stands, by its id."""
+    """The places of each published artifact, by its id."""
     found: dict[int, list[tuple[str, int]]] = defaultdict(list)
     for key, row in artifacts.items():
         for index, artifact in enumerate(row):
@@ -247,9 +247,9 @@ def places(artifacts: Mapping[str, Sequence[Artifact]]) -> dict[int, list[tuple[
 
 
 def artifact_message(artifact: Artifact, *, type_id: int, producer: int) -> Proto:
-    """A draft that has been given its name and `created`."""
+    """Converts a draft that has its name and `created`."""
     name = name_of(artifact.name)
-    if not keepable(artifact.uri):
+    if not is_storable(artifact.uri):
         raise StoreError(f"The URI {artifact.uri!r} holds a backslash, a NUL or half a character. Choose another root.")
     message = metadata_store_pb2.Artifact(
         type_id=type_id,
@@ -271,7 +271,7 @@ def artifact_message(artifact: Artifact, *, type_id: int, producer: int) -> Prot
     _fill(message.properties, _present(typed))
     if isinstance(custom.get("split_names"), list):
         # TFX's form, JSON text; it differs where a name has a backslash or a percent sign
-        message.properties["split_names"].string_value = str(stored(custom.pop("split_names"))).removeprefix("json:")
+        message.properties["split_names"].string_value = str(encode(custom.pop("split_names"))).removeprefix("json:")
     _fill(message.custom_properties, custom)
     return message
 
@@ -279,7 +279,7 @@ def artifact_message(artifact: Artifact, *, type_id: int, producer: int) -> Prot
 def artifact_of(message: Proto) -> Artifact:
     typed: dict[str, Any] = {}
     for key, kept in message.properties.items():
-        typed[key] = restored(f"json:{kept.string_value}") if key == "split_names" else _value(kept)
+        typed[key] = decode(f"json:{kept.string_value}") if key == "split_names" else _value(kept)
     own = {key: typed.pop(key, None) for key in ("content", "size_bytes", "created", "producer")}
     return Artifact(
         message.uri,
@@ -294,18 +294,18 @@ def artifact_of(message: Proto) -> Artifact:
 
 
 def producer_of(message: Proto) -> int:
-    """The id of the execution that made it; 0 when others recorded it."""
+    """The id of the execution that produced it; 0 if another program recorded it."""
     return int(message.properties["producer"].int_value) if "producer" in message.properties else 0
 
 
 def write_of(message: Proto) -> str:
-    """Which write recorded a context or an execution last."""
+    """The last write that recorded a context or an execution."""
     return str(message.custom_properties[WRITE].string_value) if WRITE in message.custom_properties else ""
 
 
 def _fill(properties: Proto, values: Mapping[str, Value]) -> None:
     for key, value in values.items():
-        kept = stored(value)
+        kept = encode(value)
         target = properties[name_of(key)]
         if isinstance(kept, bool):
             target.bool_value = kept
@@ -320,7 +320,7 @@ def _read(properties: Proto) -> dict[str, Value]:
 
 
 def _value(kept: Proto) -> Value:
-    value: Value = restored(getattr(kept, kept.WhichOneof("value")))
+    value: Value = decode(getattr(kept, kept.WhichOneof("value")))
     return value
 
 

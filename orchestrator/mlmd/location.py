@@ -1,4 +1,4 @@
-"""Locations: where the metadata is, read from a URL. The password is in here and is never shown."""
+"""Locations: where the metadata is, parsed from a URL. They hold the password and never print it."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ Location: TypeAlias = SqliteFile | DatabaseServer
 
 
 def parse_location(url: str) -> Location:
-    """Reads a URL; a plain path, and SQLite's path after `sqlite:///`, count from the current folder.
+    """Parses a URL; a plain path, and the path after `sqlite:///`, are relative to the current folder.
 
     Raises:
-        SettingsError: it says nothing that can be opened.
+        SettingsError: it is not the URL of a supported database.
     """
     if "://" not in url:
         return _file(url)
@@ -63,7 +63,7 @@ def parse_location(url: str) -> Location:
         port = parts.port
     except ValueError as error:
         # from None: the cause quotes the part that it could not read, which may be the password
-        raise SettingsError(f"The metadata's url cannot be read: {type(error).__name__}. {_FORMS}") from None
+        raise SettingsError(f"Invalid metadata URL: {type(error).__name__}. {_FORMS}") from None
     if parts.scheme == "sqlite":
         if parts.netloc:
             raise SettingsError(f"sqlite://{parts.netloc}… needs three slashes: sqlite:///path. {_FORMS}")
@@ -72,7 +72,7 @@ def parse_location(url: str) -> Location:
         return _server("mysql", parts, port)
     if parts.scheme == "postgresql":
         return _server("postgresql", parts, port)
-    raise SettingsError(f"The metadata cannot be kept in {parts.scheme!r}. {_FORMS}")
+    raise SettingsError(f"The metadata cannot be stored in {parts.scheme!r}. {_FORMS}")
 
 
 def _file(path: str) -> SqliteFile:
@@ -87,7 +87,7 @@ def _server(kind: Literal["mysql", "postgresql"], parts: SplitResult, port: int 
     database = unquote(parts.path.removeprefix("/"))
     if not parts.hostname or not database:
         missing = "database" if parts.hostname else "host"
-        raise SettingsError(f"The metadata's {kind} url names no {missing}. {_FORMS}")
+        raise SettingsError(f"The metadata's {kind} URL names no {missing}. {_FORMS}")
     return DatabaseServer(
         kind=kind,
         host=parts.hostname,

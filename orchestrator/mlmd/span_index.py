@@ -1,13 +1,13 @@
-"""The span index: names from which the highest span is found without a list of them. It knows names, not the store.
+"""The span index: names by which to find the highest span without listing all spans. It knows names, not the store.
 
-A span is found like a word in a dictionary. Every span that was published stands under an address with the number of
-its digits and with each of its leading parts but the whole:
+It finds a span as one finds a word in a dictionary. For every published span there are names of the address with the
+number of its digits, and with each of its prefixes except the whole:
 
     20130105  ->  address:+8, address:+8:2, address:+8:20, … address:+8:2013010
 
-The whole is the artifact itself, `address/20130105/1`. So a name that was inserted before a crash kept its artifact
-from being published is a turning without a house: the walk looks and goes on. The names are inserted before the
-artifact; that the longest exists means that all do. Spans that count up need a new one every tenth time.
+The whole is the artifact itself, `address/20130105/1`. The names are inserted before the artifact, so a crash can leave
+names without an artifact, which the search skips; if the longest name exists, all do. Consecutive spans need a new
+name once in ten.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from collections.abc import Callable, Iterator, Sequence
 from spanwise.orchestrator.errors import StoreError
 
 MOST_DIGITS = 20
-"""Of a span: more than 64 bits have."""
+"""In a span: more than 64 bits have."""
 
 Exist = Callable[[Sequence[str]], set[str]]
 """Which of these names exist."""
 
 
-def turnings(address: str, span: int) -> list[str]:
+def index_names(address: str, span: int) -> list[str]:
     """The names that must exist before an artifact of this span is published, the longest last."""
     digits = str(abs(span))
     if len(digits) > MOST_DIGITS:
-        raise StoreError(f"Span {span} of {address} has {len(digits)} digits; a span has {MOST_DIGITS} at most.")
+        raise StoreError(f"Span {span} of {address} has {len(digits)} digits; the limit is {MOST_DIGITS}.")
     head = _head(address, span < 0, len(digits))
     return [head, *(f"{head}:{digits[:length]}" for length in range(1, len(digits)))]
 
@@ -37,7 +37,7 @@ def descend(
 ) -> Iterator[int]:
     """The spans that are published, highest first, lower than `below`.
 
-    `exist` looks up turnings, `published` says which of some spans are there.
+    `exist` looks up names of the index, `published` returns which of some spans exist.
     """
     counts = range(1, MOST_DIGITS + 1)
     order = [(False, count) for count in reversed(counts)] + [(True, count) for count in counts]
@@ -77,5 +77,5 @@ def _reaches(negative: bool, prefix: str, rest: int, below: int | None) -> bool:
 
 
 def _canonical(negative: bool, digits: str) -> bool:
-    """Leaves out -0 and 01, which no span is written as."""
+    """False for -0 and 01, which no span is written as."""
     return str(int(digits)) == digits and not (negative and digits == "0")

@@ -1,7 +1,7 @@
-"""The store on ML Metadata: the verbs of the port. What a record looks like there is the layout's to know.
+"""The store on ML Metadata: the methods of `Store`. `layout` knows how records are represented there.
 
-No verb's cost grows with the history: what is looked for has a name, and what is listed belongs to one run, one
-artifact or one cache key. Names are looked up in groups by `external_id`, which is unique over all types.
+The cost of no method grows with the history: lookups go by name, and lists belong to one run, one artifact or one
+cache key. Names are looked up in groups by `external_id`, which is unique over all types.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ml_metadata.proto import metadata_store_pb2
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.errors import NotRecorded, StoreError, StoreUnavailable
 from spanwise.orchestrator.mlmd import layout, span_index
-from spanwise.orchestrator.mlmd.connection import Lost, NameTaken, Proto, StoreConnection
+from spanwise.orchestrator.mlmd.connection import ConnectionLost, NameTaken, Proto, StoreConnection
 from spanwise.orchestrator.mlmd.location import Location
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, Link, find_last, format_no_such_run
@@ -30,10 +30,10 @@ from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, Link, fi
 T = TypeVar("T")
 
 _MOST_RACES = 1000
-"""How often another may take the number that was about to be used, before something else must be wrong."""
+"""How often another process may take the next number before this is an error."""
 
 _MOST_IDS = 2000
-"""So many are asked for at once; each is a part of one SQL statement."""
+"""The ids in one query; each is a part of one SQL statement."""
 
 
 class MlmdStore:
@@ -50,8 +50,8 @@ class MlmdStore:
         self._clock = clock
         self._connection = StoreConnection(where, deadline_s=deadline_s, migrate=migrate)
         self._types: dict[tuple[str, str], int] = {}
-        self._lasting: dict[tuple[str, str], int] = {}  # ids of the contexts of pipelines and nodes
-        self._lasts: dict[str, int] = {}  # the last number that was seen at a place; nothing is ever removed
+        self._context_ids: dict[tuple[str, str], int] = {}  # ids of the contexts of pipelines and nodes
+        self._last_numbers: dict[str, int] = {}  # the last known number by place; nothing is ever removed
 
     # --- claims
 
@@ -67,7 +67,7 @@ class MlmdStore:
         try:
             self._write(partial(self._put_contexts, contexts), landed)
         except NameTaken as error:
-            raise AlreadyClaimed(_listed(claims)) from error
+            raise AlreadyClaimed(_format_claims(claims)) from error
 
     def find_claim(self, kind: str, name: str) -> Claim | None:
         context = self._context(layout.CLAIM, layout.claim_name(kind, name))
@@ -102,7 +102,7 @@ class MlmdStore:
                 continue
             self._adopt(ids[0], self._pipeline_id(run.pipeline))
             return begun
-        raise self._losing(f"the next run of {run.pipeline!r}")
+        raise self._race_error(f"the next run of {run.pipeline!r}")
 
     def update_run(self, run: Run, *claims: Claim) -> None:
         old = self._run_context(run.pipeline, run.number)
@@ -112,7 +112,7 @@ class MlmdStore:
         try:
             self._write(partial(self._put_contexts, [context, *claimed]), partial(self._landed_run, run.name, write))
         except NameTaken as error:
-            raise AlreadyClaimed(_listed(claims)) from error  # nothing else in it is new
+            raise AlreadyClaimed(_format_claims(claims)) from error  # nothing else in it is new
 
     def run(self, pipeline: str, number: int) -> Run:
         return layout.run_of(self._run_context(pipeline, number))
@@ -121,7 +121,7 @@ class MlmdStore:
         newest = self._last_run(pipeline)
         if before is not None:
             newest = min(newest, before - 1)
-        for context in self._descending("get_contexts_by_external_ids", pipeline, newest):
+        for context in self._read_descending("get_contexts_by_external_ids", pipeline, newest):
             yield layout.run_of(context)
 
     def pipelines(self) -> list[str]:
@@ -131,7 +131,7 @@ class MlmdStore:
 
     def begin(self, execution: Execution, *claims: Claim) -> Execution:
         begun = replace(execution, inputs={}, outputs={}, started=execution.started or self._clock())
-        home = self._home(execution)
+        home = self._contexts_of(execution)
         claimed, write = self._claim_contexts(claims)
         type_id = self._type_id("execution", layout.execution_type(execution.component))
         message = layout.execution_message(begun, type_id=type_id, write=write)
@@ -157,14 +157,14 @@ class MlmdStore:
         if layout.state_of(begun).ended:
             raise StoreError(f"Execution {execution.name} has ended as {layout.state_of(begun).value} already.")
         ended = replace(execution, ended=execution.ended or self._clock())
-        self._lay_turnings(ended)
+        self._insert_span_index(ended)
         for _ in range(_MOST_RACES):
-            named = replace(ended, outputs=self._number(ended))
+            named = replace(ended, outputs=self._assign_names(ended))
             try:
                 return self._put_publication(named, begun.type_id, claims)
             except NameTaken as error:
                 self._refuse_taken(claims, error)
-        raise self._losing(f"the numbers of what {execution.name} made")
+        raise self._race_error(f"the numbers of what {execution.name} made")
 
     def executions(self, run: Run) -> list[Execution]:
         context = self._context(layout.RUN, run.name)
@@ -196,7 +196,7 @@ class MlmdStore:
 
     def newest(self, address: Address) -> Iterator[Artifact]:
         place = str(address)
-        for message in self._descending("get_artifacts_by_external_ids", place, self._last_artifact(place)):
+        for message in self._read_descending("get_artifacts_by_external_ids", place, self._last_artifact(place)):
             yield layout.artifact_of(message)
 
     def spans(self, address: Address, *, below: int | None = None) -> Iterator[int]:
@@ -211,7 +211,7 @@ class MlmdStore:
 
     def of_span(self, address: Address, span: int) -> list[Artifact]:
         versions: list[Artifact] = []
-        for numbers in _doubling(1):
+        for numbers in _grow_ranges(1):
             names = [f"{address}/{span}/{number}" for number in numbers]
             found = self._artifacts(names)
             versions += [found[name] for name in names if name in found]
@@ -237,17 +237,18 @@ class MlmdStore:
     def links(self, *, artifacts: Collection[int] = (), executions: Collection[int] = ()) -> list[Link]:
         read = metadata_store_pb2.Event.INPUT
         events = itertools.chain(
-            self._found("get_events_by_artifact_ids", artifacts), self._found("get_events_by_execution_ids", executions)
+            self._find_by_id("get_events_by_artifact_ids", artifacts),
+            self._find_by_id("get_events_by_execution_ids", executions),
         )
         found = [Link(artifact=e.artifact_id, execution=e.execution_id, read=e.type == read) for e in events]
         return list(dict.fromkeys(found)) if artifacts and executions else found  # only both have the same event
 
     def artifacts_by_id(self, ids: Collection[int]) -> list[Artifact]:
-        messages = sorted(self._found("get_artifacts_by_id", ids), key=lambda m: int(m.id))
+        messages = sorted(self._find_by_id("get_artifacts_by_id", ids), key=lambda m: int(m.id))
         return [layout.artifact_of(message) for message in messages]
 
     def executions_by_id(self, ids: Collection[int]) -> list[Execution]:
-        messages = sorted(self._found("get_executions_by_id", ids), key=lambda m: int(m.id))
+        messages = sorted(self._find_by_id("get_executions_by_id", ids), key=lambda m: int(m.id))
         return [layout.execution_of(message, (), {}) for message in messages if layout.is_ours(message)]
 
     def close(self) -> None:
@@ -256,18 +257,18 @@ class MlmdStore:
     # --- writing
 
     def _write(self, put: Callable[[], T], landed: Callable[[], T | None] = lambda: None) -> T:
-        """Writes; where the connection broke, looks whether the write has landed, and writes again if it has not."""
+        """Writes; if the connection broke, checks whether the write has landed, and repeats it if not."""
         try:
             return put()
-        except Lost:
+        except ConnectionLost:
             found = landed()
             if found is not None:
                 return found
         try:
             return put()
-        except Lost as error:
+        except ConnectionLost as error:
             raise StoreUnavailable(
-                f"The metadata {self._connection} broke off twice in one write ({error}). "
+                f"The metadata {self._connection} lost its connection twice in one write ({error}). "
                 "Look at the server's log, then run again."
             ) from error
 
@@ -291,7 +292,7 @@ class MlmdStore:
             for is_input, side in ((True, execution.inputs), (False, execution.outputs))
             for artifact_id, places in layout.places(side).items()
         ]
-        contexts = [*self._home(execution), *claimed]
+        contexts = [*self._contexts_of(execution), *claimed]
         if execution.key and execution.state is State.COMPLETE:
             known = self._context(layout.CACHE, execution.key)
             contexts.append(_by_id(known.id) if known else self._named(layout.CACHE, execution.key))
@@ -309,13 +310,13 @@ class MlmdStore:
 
         ids = dict(zip(drafts, self._write(put, landed), strict=True))
         outputs = {
-            key: tuple(a if a.id else _published(a, ids[key, index]) for index, a in enumerate(row))
+            key: tuple(a if a.id else _with_id(a, ids[key, index]) for index, a in enumerate(row))
             for key, row in execution.outputs.items()
         }
         return replace(execution, outputs=outputs)
 
-    def _number(self, execution: Execution) -> dict[str, tuple[Artifact, ...]]:
-        """The outputs, the new ones with a name, `created` and the plain class that reading them gives."""
+    def _assign_names(self, execution: Execution) -> dict[str, tuple[Artifact, ...]]:
+        """Returns the outputs, the new ones with a name, `created` and the class that reading them returns."""
         taken: dict[str, int] = defaultdict(int)
         created = self._clock()
 
@@ -336,54 +337,54 @@ class MlmdStore:
 
         return {key: tuple(named(key, artifact) for artifact in row) for key, row in execution.outputs.items()}
 
-    def _lay_turnings(self, execution: Execution) -> None:
-        """Inserts the span index's names that are missing; they may stand without an artifact, not the reverse."""
+    def _insert_span_index(self, execution: Execution) -> None:
+        """Inserts the missing names of the span index; they may exist without an artifact, not the reverse."""
         for key, row in execution.outputs.items():
             address = str(Address(execution.pipeline, execution.node, key))
             spans = {a.properties.get("span") for a in row if not a.id}
             for span in sorted(s for s in spans if isinstance(s, int)):
-                self._lay(span_index.turnings(address, span))
+                self._insert_index_names(span_index.index_names(address, span))
 
-    def _lay(self, names: Sequence[str]) -> None:
+    def _insert_index_names(self, names: Sequence[str]) -> None:
         for _ in range(_MOST_RACES):
             if self._connection.find("get_contexts_by_external_ids", names[-1:]):
                 return
             there = {c.name for c in self._connection.find("get_contexts_by_external_ids", names)}
-            fresh = [self._named(layout.TURNING, name, external=True) for name in names if name not in there]
+            fresh = [self._named(layout.SPAN_INDEX, name, external=True) for name in names if name not in there]
             try:
                 self._write(partial(self._put_contexts, fresh))
             except NameTaken:
                 continue
             return
-        raise self._losing(f"the span index {names[-1]}")
+        raise self._race_error(f"the span index {names[-1]}")
 
     def _claim_contexts(self, claims: Sequence[Claim]) -> tuple[list[Proto], str]:
-        """The contexts to insert, and the word that marks this write."""
+        """The contexts to insert, and the random word that identifies this write."""
         write = uuid.uuid4().hex
         if not claims:
             return [], write
         if len({(c.kind, c.name) for c in claims}) < len(claims):
-            raise AlreadyClaimed(_listed(claims))
+            raise AlreadyClaimed(_format_claims(claims))
         type_id = self._type_id("context", layout.CLAIM)
         created = self._clock().isoformat()
         return [layout.claim_context(c, type_id=type_id, created=created, write=write) for c in claims], write
 
     def _refuse_taken(self, claims: Sequence[Claim], error: NameTaken) -> None:
-        """Raises AlreadyClaimed if it was a claim's name that was taken; a claim never goes away, so it is there."""
+        """Raises AlreadyClaimed if the taken name was that of a claim; claims are never removed, so it exists now."""
         taken = [c for c in claims if self.find_claim(c.kind, c.name) is not None]
         if taken:
-            raise AlreadyClaimed(_listed(taken)) from error
+            raise AlreadyClaimed(_format_claims(taken)) from error
 
-    def _losing(self, what: str) -> StoreError:
+    def _race_error(self, what: str) -> StoreError:
         return StoreError(
-            f"The metadata {self._connection} refused {what} {_MOST_RACES} times, as taken, and yet it is not there. "
-            "Another program may have recorded it under that name; look at it: spanwise doctor"
+            f"The metadata {self._connection} refused {what} {_MOST_RACES} times as taken, but it does not exist. "
+            "Another program may have recorded that name; check the metadata: spanwise doctor"
         )
 
     # --- contexts and types
 
-    def _home(self, execution: Execution) -> list[Proto]:
-        """The contexts an execution belongs to, by id alone: their properties are not touched."""
+    def _contexts_of(self, execution: Execution) -> list[Proto]:
+        """The contexts of an execution, by id alone, which leaves their properties unchanged."""
         run = self._run_context(execution.pipeline, execution.run)
         node = f"{execution.pipeline}.{execution.node}"
         return [
@@ -391,23 +392,23 @@ class MlmdStore:
         ]
 
     def _pipeline_id(self, pipeline: str) -> int:
-        if (layout.PIPELINE, pipeline) not in self._lasting:
+        if (layout.PIPELINE, pipeline) not in self._context_ids:
             context = self._context(layout.PIPELINE, pipeline)
             if context is None:
                 raise NotRecorded(format_no_such_run(pipeline, 1, 0))
-            self._lasting[layout.PIPELINE, pipeline] = context.id
-        return self._lasting[layout.PIPELINE, pipeline]
+            self._context_ids[layout.PIPELINE, pipeline] = context.id
+        return self._context_ids[layout.PIPELINE, pipeline]
 
     def _node_id(self, pipeline: str, name: str) -> int:
-        if (layout.NODE, name) not in self._lasting:
-            self._lasting[layout.NODE, name] = self._found_or_made_node(pipeline, name)
-        return self._lasting[layout.NODE, name]
+        if (layout.NODE, name) not in self._context_ids:
+            self._context_ids[layout.NODE, name] = self._find_or_create_node(pipeline, name)
+        return self._context_ids[layout.NODE, name]
 
-    def _found_or_made_node(self, pipeline: str, name: str) -> int:
+    def _find_or_create_node(self, pipeline: str, name: str) -> int:
         context = self._context(layout.NODE, name)
         if context is None:
             fresh = self._named(layout.NODE, name)
-            with contextlib.suppress(NameTaken):  # made by another meanwhile
+            with contextlib.suppress(NameTaken):  # created by another process meanwhile
                 self._write(partial(self._put_contexts, [fresh]))
             context = self._context(layout.NODE, name)
             assert context is not None, "contexts are never removed"
@@ -415,13 +416,13 @@ class MlmdStore:
         return int(context.id)
 
     def _adopt(self, child: int, parent: int) -> None:
-        """Notes the parent of a context; only other programs read that."""
+        """Records the parent of a context; only other programs read it."""
         link = metadata_store_pb2.ParentContext(child_id=child, parent_id=parent)
-        with contextlib.suppress(NameTaken):  # noted already
+        with contextlib.suppress(NameTaken):  # recorded already
             self._write(partial(self._connection.write, "put_parent_contexts", [link]))
 
     def _named(self, kind: str, name: str, *, external: bool = False) -> Proto:
-        """A context that is nothing but its name."""
+        """A context without properties."""
         name = layout.name_of(name)
         type_id = self._type_id("context", kind)
         return metadata_store_pb2.Context(type_id=type_id, name=name, external_id=name if external else None)
@@ -436,9 +437,9 @@ class MlmdStore:
                 if properties.keys() <= known.properties.keys():
                     self._types[of, known.name] = known.id
             if (of, name) not in self._types:
-                with contextlib.suppress(NameTaken):  # registered by another at the same moment: look again
+                with contextlib.suppress(NameTaken):  # registered by another process at the same moment: look again
                     self._write(partial(self._register, of, name, properties, fresh=name not in there))
-        raise self._losing(f"the {of} type {name!r}")
+        raise self._race_error(f"the {of} type {name!r}")
 
     def _register(self, of: str, name: str, properties: Mapping[str, int], *, fresh: bool) -> None:
         kinds = {
@@ -448,9 +449,9 @@ class MlmdStore:
         }
         declared = kinds[of](name=layout.name_of(name), properties=properties)
         if fresh:
-            # The name alone would be registered twice by two at one moment, under two ids; external ids are unique.
+            # Two processes could register one name at the same moment, under two ids; external ids are unique.
             declared.external_id = layout.name_of(f"spanwise:{of}:{name}")
-        # A type of that name may be there, of another program; it keeps what it has and gets what we need.
+        # Another program may have a type of that name; it keeps its properties and gets ours.
         self._connection.write(f"put_{of}_type", declared, can_add_fields=True, can_omit_fields=True)
 
     # --- reading
@@ -459,8 +460,8 @@ class MlmdStore:
         context = self._connection.read("get_context_by_type_and_name", kind, name)
         if context is not None and context.name != name:
             raise StoreError(
-                f"To the metadata {self._connection}, {name!r} and {context.name!r} are one name: its collation takes "
-                "them for the same. Rename one, or make the database so that it does not: "
+                f"In the metadata {self._connection}, {name!r} and {context.name!r} are the same name, because of its "
+                "collation. Rename one, or create the database with another collation: "
                 "CREATE DATABASE … CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
             )
         return context
@@ -480,14 +481,14 @@ class MlmdStore:
         return found[0] if found and layout.is_ours(found[0]) else None
 
     def _artifacts(self, names: Sequence[str]) -> dict[str, Artifact]:
-        """Those of them that there are, by name."""
+        """The artifacts that exist among these names, by name."""
         if not names:
             return {}
         found = self._connection.find("get_artifacts_by_external_ids", names)
         return {message.name: layout.artifact_of(message) for message in found}
 
     def _with_artifacts(self, messages: Iterable[Proto]) -> list[Execution]:
-        """The executions, in the order in which they were begun."""
+        """The executions, in the order in which they began."""
         ours = sorted((m for m in messages if layout.is_ours(m)), key=lambda m: int(m.id))
         if not ours:
             return []
@@ -499,8 +500,8 @@ class MlmdStore:
         artifacts = {message.id: layout.artifact_of(message) for message in found}
         return [layout.execution_of(message, events[message.id], artifacts) for message in ours]
 
-    def _found(self, method: str, ids: Collection[int]) -> Iterator[Proto]:
-        """What there is of many ids, so many at a time that no question grows too long for a server."""
+    def _find_by_id(self, method: str, ids: Collection[int]) -> Iterator[Proto]:
+        """Yields the messages that exist among many ids, a limited number per query."""
         ordered = sorted(set(ids))
         for first in range(0, len(ordered), _MOST_IDS):
             yield from self._connection.find(method, ordered[first : first + _MOST_IDS])
@@ -512,14 +513,14 @@ class MlmdStore:
         return self._last(place, lambda number: bool(self._artifacts([f"{place}/{number}"])))
 
     def _last(self, place: str, exists: Callable[[int], bool]) -> int:
-        """The last number there, looked for from where it was last seen."""
-        seen = self._lasts.get(place, 0)
-        self._lasts[place] = seen + find_last(lambda further: exists(seen + further))
-        return self._lasts[place]
+        """The last number at a place, searched from the last known one."""
+        seen = self._last_numbers.get(place, 0)
+        self._last_numbers[place] = seen + find_last(lambda further: exists(seen + further))
+        return self._last_numbers[place]
 
-    def _descending(self, method: str, place: str, newest: int) -> Iterator[Proto]:
-        """What is numbered there, from `newest` to 1."""
-        for offsets in _doubling(0):
+    def _read_descending(self, method: str, place: str, newest: int) -> Iterator[Proto]:
+        """Yields the messages numbered at a place, from `newest` down to 1."""
+        for offsets in _grow_ranges(0):
             names = [f"{place}/{newest - offset}" for offset in offsets if offset < newest]
             if not names:
                 return
@@ -527,8 +528,8 @@ class MlmdStore:
             yield from (found[name] for name in names if name in found)
 
 
-def _doubling(start: int) -> Iterator[range]:
-    """Ever longer ranges of numbers, to 64: who stops early has asked for little."""
+def _grow_ranges(start: int) -> Iterator[range]:
+    """Yields ever longer ranges of numbers, up to 64, so that a reader who stops early costs little."""
     size = 4
     while True:
         yield range(start, start + size)
@@ -540,7 +541,7 @@ def _place(address: Address, artifact: Artifact) -> str:
     return str(address) if span is None else f"{address}/{span}"
 
 
-def _published(draft: Artifact, id: int) -> Artifact:  # noqa: A002
+def _with_id(draft: Artifact, id: int) -> Artifact:  # noqa: A002
     return Artifact(
         draft.uri,
         id=id,
@@ -557,5 +558,5 @@ def _by_id(id: int) -> Proto:  # noqa: A002
     return metadata_store_pb2.Context(id=id)
 
 
-def _listed(claims: Sequence[Claim]) -> str:
+def _format_claims(claims: Sequence[Claim]) -> str:
     return ", ".join(f"{c.kind} {c.name}" for c in claims)

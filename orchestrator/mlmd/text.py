@@ -1,9 +1,9 @@
-"""Values as ML Metadata can keep them: whatever JSON can say goes in and comes back exactly equal.
+"""Values as ML Metadata can store them: every JSON value is read back exactly as it was written.
 
-A string is kept as it is, a boolean and a number of 32 bits too. Everything else is JSON text after `json:`:
+Strings, booleans and integers of 32 bits are stored as they are. Everything else is JSON text after `json:`:
 
-- floats, because a double column keeps six decimals;
-- whole numbers beyond 32 bits, because the integer columns of MySQL and PostgreSQL hold no more;
+- floats, because a double column stores six decimals;
+- whole numbers beyond 32 bits, because the integer columns of MySQL and PostgreSQL are no larger;
 - lists, dicts and None, which have no column;
 - strings with a NUL, which are cut there; with a backslash, which ml-metadata 1.17 quotes wrongly for PostgreSQL (a
   syntax error); with half a surrogate pair, which protobuf refuses; and those that begin with `json:`.
@@ -19,14 +19,14 @@ from typing import TypeAlias
 from spanwise.orchestrator.artifact import Value
 
 Stored: TypeAlias = bool | int | str
-"""What a property of ML Metadata holds here."""
+"""The values that we store in properties of ML Metadata."""
 
 _JSON = "json:"
 _INT32 = range(-(2**31), 2**31)
 
 
-def stored(value: Value) -> Stored:
-    """The value as a property keeps it."""
+def encode(value: Value) -> Stored:
+    """Encodes a value for a property."""
     if isinstance(value, bool) or (isinstance(value, str) and _plain(value)):
         return value
     if isinstance(value, int) and value in _INT32:
@@ -34,22 +34,22 @@ def stored(value: Value) -> Stored:
     return _JSON + json.dumps(value).replace("%", "%25").replace("\\", "%5C")
 
 
-def restored(kept: Stored) -> Value:
-    """What was put in."""
-    if isinstance(kept, str) and kept.startswith(_JSON):
-        text = kept.removeprefix(_JSON).replace("%5C", "\\").replace("%25", "%")
+def decode(encoded: Stored) -> Value:
+    """Decodes the value of a property."""
+    if isinstance(encoded, str) and encoded.startswith(_JSON):
+        text = encoded.removeprefix(_JSON).replace("%5C", "\\").replace("%25", "%")
         value: Value = json.loads(text)
         return value
-    return kept
+    return encoded
 
 
 def fits_an_integer(value: Value) -> bool:
-    """Whether every database can keep it in an integer column."""
+    """Whether every database can store the value in an integer column."""
     return isinstance(value, int) and not isinstance(value, bool) and value in _INT32
 
 
-def keepable(text: str) -> bool:
-    """Whether every database keeps this text as it is."""
+def is_storable(text: str) -> bool:
+    """Whether every database can store this text as it is."""
     if "\0" in text or "\\" in text:
         return False
     try:
@@ -60,4 +60,4 @@ def keepable(text: str) -> bool:
 
 
 def _plain(text: str) -> bool:
-    return not text.startswith(_JSON) and keepable(text)
+    return not text.startswith(_JSON) and is_storable(text)

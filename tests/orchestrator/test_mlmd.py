@@ -20,7 +20,7 @@ from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.errors import SettingsError, StoreCorrupt, StoreError, StoreTooNew, StoreUnavailable
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.mlmd.location import DatabaseServer, SqliteFile, parse_location
-from spanwise.orchestrator.mlmd.text import restored, stored
+from spanwise.orchestrator.mlmd.text import decode, encode
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import Address, Claim, find_last
 
@@ -385,7 +385,7 @@ def test_a_file_that_is_no_database_is_corrupt(tmp_path):
     file = tmp_path / "notes.txt"
     file.write_text("these are notes, not metadata\n" * 100)
 
-    with pytest.raises(StoreCorrupt, match=r"notes\.txt is no metadata database.*mv "):
+    with pytest.raises(StoreCorrupt, match=r"notes\.txt is not a metadata database.*mv "):
         open_store(str(file))
 
     assert file.read_text() == "these are notes, not metadata\n" * 100
@@ -633,6 +633,6 @@ def test_a_password_is_never_shown(caplog):
 )
 def test_values_are_kept_as_these_texts(value, kept):
     """The form of a value in the database does not drift: what is recorded today is read by tomorrow's program."""
-    assert stored(value) == kept
-    assert type(restored(kept)) is type(value)
-    assert restored(kept) == value
+    assert encode(value) == kept
+    assert type(decode(kept)) is type(value)
+    assert decode(kept) == value

@@ -301,7 +301,7 @@ def test_what_cannot_be_ended_is_named(sleeper, monkeypatch):
     assert [(each.pid, each.command) for each in left] == [(program.pid, "sleep 1000")]
     assert process.format_survivors(left) == (
         f"{program.pid} (state {left[0].state}: sleep 1000)\n"
-        f"See what holds them:  ps -o pid,user,stat,wchan:30,args -p {program.pid}"
+        f"See what blocks them:  ps -o pid,user,stat,wchan:30,args -p {program.pid}"
     )
 
 
