@@ -47,7 +47,7 @@ STORIES = {
     "train-elastically": ("how-to/train-elastically.md",),
     "speed-up-an-input": ("how-to/speed-up-an-input.md",),
     "use-the-data-service": ("how-to/use-the-data-service.md",),
-    "mend": ("how-to/repair.md",),
+    "repair": ("how-to/repair.md",),
     "correct-data": ("how-to/correct-data.md",),
     "run-part-of-a-pipeline": ("how-to/run-part-of-a-pipeline.md",),
     "backfill": ("how-to/backfill.md",),
