@@ -218,7 +218,10 @@ def test_our_own_mistake_asks_to_be_reported(folder: Path, spanwise: Command, mo
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (lambda file: file.write_text("not a database, but long enough to have a header"), "is no metadata database"),
+        (
+            lambda file: file.write_text("not a database, but long enough to have a header"),
+            "is not a metadata database",
+        ),
         (lambda file: sqlite3.connect(file).execute("CREATE TABLE other (x)").connection.close(), "something else"),
     ],
 )

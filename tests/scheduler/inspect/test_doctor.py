@@ -55,7 +55,7 @@ def test_a_database_that_does_not_open_fails(tmp_path: Path) -> None:
     checks = found(tmp_path)
 
     assert checks["metadata"].level == "fail"
-    assert "is no metadata database" in checks["metadata"].fix
+    assert "is not a metadata database" in checks["metadata"].fix
     assert checks["root"].level == "ok"
 
 
