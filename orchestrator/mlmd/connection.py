@@ -244,10 +244,10 @@ def translate_error(error: Exception, where: Location) -> StoreError:
             "Make a copy of it, then bring it up to date: spanwise doctor --migrate"
         )
     if isinstance(error, errors.InvalidArgumentError | errors.NotFoundError | errors.FailedPreconditionError):
-        return StoreError(f"The metadata {where} refused the request: {detail}. Diagnose it: spanwise doctor")
+        return StoreError(f"The metadata store {where} refused the request: {detail}. Diagnose it: spanwise doctor")
     if isinstance(where, DatabaseServer):
         return StoreUnavailable(
-            f"The metadata {where} is unavailable: {detail}. "
+            f"The metadata store {where} is unavailable: {detail}. "
             f"Check that the server runs, and the user, password and database: nc -z {where.host} {where.port}"
         )
     return _file_error(text, detail, where)
@@ -264,7 +264,7 @@ def _file_error(text: str, detail: str, where: SqliteFile) -> StoreError:
     if "disk is full" in text:
         return StoreUnavailable(f"The disk of the metadata {where} is full. Free some space: df -h {folder}")
     return StoreUnavailable(
-        f"The metadata {where} cannot be read or written: {detail}. "
+        f"The metadata store {where} is unavailable: {detail}. "
         f"Check its file, its folder and their disk: ls -ld {where.path} {folder}; df -h {folder}"
     )
 

@@ -235,9 +235,9 @@ def _add_service(desk: Apprise, url: str) -> str:
 
     scheme, known = url.partition("://")[0].lower(), NotificationManager()  # type: ignore[no-untyped-call]
     if scheme not in known:
-        return "Apprise knows no such service. The services: https://appriseit.com/services/"
+        return "Apprise supports no such service. See https://appriseit.com/services/"
     if not desk.add(url):
-        return f"is no URL for {known[scheme].service_name} as Apprise wants it. See {known[scheme].setup_url}"
+        return f"is not a valid Apprise URL for {known[scheme].service_name}. See {known[scheme].setup_url}"
     return ""
 
 

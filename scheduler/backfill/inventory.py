@@ -63,9 +63,11 @@ def take_inventory(pipeline: Pipeline, store: Store, spans: Collection[int] | No
     found = []
     for name, node in find_ingest_nodes(pipeline).items():
         ready = node.available(spans)
-        editions = {span: store.of_span(address_of(pipeline, name, node), span) for span in ready}
+        published_artifacts = {span: store.of_span(address_of(pipeline, name, node), span) for span in ready}
         published = {
-            span: version_of(max(versions, key=version_key)) for span, versions in editions.items() if versions
+            span: version_of(max(versions, key=version_key))
+            for span, versions in published_artifacts.items()
+            if versions
         }
         found.append(IngestInventory(node=name, ready=ready, published=published))
     return found

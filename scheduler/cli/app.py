@@ -84,16 +84,16 @@ def _program(
     pass
 
 
-def settings_of(root: Path | None, config: Path | None) -> Settings:
+def read_settings(root: Path | None, config: Path | None) -> Settings:
     from spanwise.scheduler.project import settings
 
     return settings.read(config=config, root=root)
 
 
-def reading_store(root: Path | None, config: Path | None, act: Callable[[Store], None]) -> None:
+def read_store(root: Path | None, config: Path | None, act: Callable[[Store], None]) -> None:
     from spanwise.scheduler.project import root as home
 
-    with home.open_for_reading(settings_of(root, config)) as store:
+    with home.open_for_reading(read_settings(root, config)) as store:
         act(store)
 
 
@@ -107,7 +107,7 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def elsewhere(root: Path | None, config: Path | None) -> list[str]:
+def location_options(root: Path | None, config: Path | None) -> list[str]:
     """--root and --config as arguments, for a command that is printed."""
     options = [("--root", root), ("--config", config)]
     return [text for name, value in options if value is not None for text in (name, str(value))]

@@ -15,9 +15,9 @@ from spanwise.scheduler.cli.app import (
     Param,
     Root,
     app,
-    elsewhere,
+    location_options,
     print_document,
-    settings_of,
+    read_settings,
 )
 
 
@@ -75,7 +75,7 @@ def backfill(
     from spanwise.scheduler.backfill.plan import BackfillOptions
     from spanwise.scheduler.run.launch import ExecutionOptions
 
-    settings = settings_of(root, config)
+    settings = read_settings(root, config)
     request = command.BackfillRequest(
         reference=file,
         span=span,
@@ -94,7 +94,7 @@ def backfill(
         kill=kill,
         fail_fast=fail_fast,
         execution=ExecutionOptions(jobs, cache=not no_cache),
-        elsewhere=elsewhere(root, config),
+        elsewhere=location_options(root, config),
     )
     if resume is not None:
         so_far, loaded = command.load_resumed(request, settings)

@@ -6,7 +6,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from spanwise.scheduler.cli.app import Config, Json, Root, app, now, print_document, settings_of
+from spanwise.scheduler.cli.app import Config, Json, Root, app, now, print_document, read_settings
 
 Artifact: TypeAlias = Annotated[
     str, typer.Argument(metavar="ARTIFACT", help="Its name, as `spanwise artifacts` lists it, its id, or its folder.")
@@ -60,7 +60,7 @@ def gc(
     from spanwise.scheduler.storage import formatting
     from spanwise.scheduler.storage import gc as collection
 
-    settings = settings_of(root, config)
+    settings = read_settings(root, config)
     retention = collection.override_retention(
         settings.gc, last=keep_last, last_of=keep_last_of, younger=keep_younger, marked=keep_marked, logs=keep_logs
     )
@@ -101,7 +101,7 @@ def pin(
     from spanwise.scheduler.project import root as home
     from spanwise.scheduler.storage import pins as pinning
 
-    settings = settings_of(root, config)
+    settings = read_settings(root, config)
     with home.open_for_reading(settings) as store:
         found = find.artifact(store, artifact, settings.root)
         pinning.pin(store, found, why=why, now=now())
@@ -121,7 +121,7 @@ def unpin(artifact: Artifact, root: Root = None, config: Config = None, json: Js
     from spanwise.scheduler.project import root as home
     from spanwise.scheduler.storage import pins as pinning
 
-    settings = settings_of(root, config)
+    settings = read_settings(root, config)
     with home.open_for_reading(settings) as store:
         found = find.artifact(store, artifact, settings.root)
         pinning.unpin(store, found, now=now())

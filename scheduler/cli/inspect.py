@@ -17,7 +17,7 @@ from spanwise.scheduler.cli.app import (
     app,
     now,
     print_document,
-    reading_store,
+    read_store,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def runs(
         else:
             typer.echo(records.format_runs(found, now=now()) if found else "Nothing has run here yet.")
 
-    reading_store(root, config, print_runs)
+    read_store(root, config, print_runs)
 
 
 @app.command()
@@ -65,7 +65,7 @@ def show(run: Run, whole: All = False, root: Root = None, config: Config = None,
         else:
             typer.echo(records.format_run(found, executions, now=now(), whole=whole))
 
-    reading_store(root, config, print_run)
+    read_store(root, config, print_run)
 
 
 @app.command()
@@ -100,7 +100,7 @@ def logs(
         else:
             typer.echo(run_logs.format_logs(run_logs.read_logs(store, found, node)))
 
-    reading_store(root, config, print_logs)
+    read_store(root, config, print_logs)
 
 
 @app.command()
@@ -130,4 +130,4 @@ def artifacts(
                 else find.no_artifacts_message(store, pipeline, type)
             )
 
-    reading_store(root, config, print_artifacts)
+    read_store(root, config, print_artifacts)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spanwise.scheduler.cli.app import All, Config, Json, Root, Run, app, print_document, reading_store, settings_of
+from spanwise.scheduler.cli.app import All, Config, Json, Root, Run, app, print_document, read_settings, read_store
 
 if TYPE_CHECKING:
     from spanwise.orchestrator.store import Store
@@ -47,7 +47,7 @@ def lineage(
     from spanwise.scheduler.inspect import find
     from spanwise.scheduler.inspect import lineage as lineages
 
-    settings = settings_of(root, config)
+    settings = read_settings(root, config)
 
     def print_lineage(store: Store) -> None:
         start = find.artifact(store, artifact, settings.root)
@@ -59,7 +59,7 @@ def lineage(
             draw = {LineageFormat.TEXT: lineages.format_tree, LineageFormat.MERMAID: lineages.format_mermaid}[format]
             typer.echo(draw(found, calendars))
 
-    reading_store(root, config, print_lineage)
+    read_store(root, config, print_lineage)
 
 
 @app.command()
@@ -89,7 +89,7 @@ def tainted(
     from spanwise.scheduler.inspect import taint as taints
     from spanwise.scheduler.run.launch import parse_span
 
-    settings = settings_of(root, config)
+    settings = read_settings(root, config)
 
     def print_taint(store: Store) -> None:
         name, source = find.pipeline_or_file(store, pipeline, settings.params)
@@ -103,7 +103,7 @@ def tainted(
             typer.echo(taints.format_taint(found, whole=whole))
         raise typer.Exit(1 if found.serving else 0)
 
-    reading_store(root, config, print_taint)
+    read_store(root, config, print_taint)
 
 
 @app.command()
@@ -131,7 +131,7 @@ def diff(
         else:
             typer.echo(diffs.format_differences(before, after, found))
 
-    reading_store(root, config, print_differences)
+    read_store(root, config, print_differences)
 
 
 @app.command()
@@ -158,4 +158,4 @@ def why(
         else:
             typer.echo(explanations.format_explanation(found))
 
-    reading_store(root, config, print_explanation)
+    read_store(root, config, print_explanation)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from spanwise.scheduler.cli.app import Config, Json, Root, Run, app, print_document, settings_of
+from spanwise.scheduler.cli.app import Config, Json, Root, Run, app, print_document, read_settings
 
 
 @app.command()
@@ -30,7 +30,7 @@ def stop(
     from spanwise.scheduler.project import root as home
     from spanwise.scheduler.run import stop as stopping
 
-    settings = settings_of(root, config)
+    settings = read_settings(root, config)
     with home.open_for_reading(settings) as store:
         grace_s = settings.grace_s if grace is None else grace
         stopped = stopping.stop(store, find.run(store, run), settings.root, grace_s=grace_s)
@@ -53,15 +53,15 @@ def doctor(
 ) -> None:
     """Check everything that a run needs.
 
-    The installation, the root, the metadata, the alert channels, and what earlier runs have left, each with the
-    command that fixes it.
+    The installation, the root, the metadata, the alert channels, and leftovers of earlier runs, each with the command
+    that fixes it.
 
     Example: spanwise doctor
     """
     from spanwise.scheduler.inspect import doctor as checks
 
     found = []
-    for check in checks.run_checks(settings_of(root, config), migrate=migrate, alert=alert):
+    for check in checks.run_checks(read_settings(root, config), migrate=migrate, alert=alert):
         found.append(check)
         if not json:
             typer.echo(checks.format_check(check))

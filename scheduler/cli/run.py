@@ -22,10 +22,10 @@ from spanwise.scheduler.cli.app import (
     Root,
     Run,
     app,
-    elsewhere,
+    location_options,
     print_document,
-    reading_store,
-    settings_of,
+    read_settings,
+    read_store,
 )
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def run(
         cache=not no_cache,
         jobs=jobs,
     )
-    outcome, _ = launch.launch(options, settings_of(root, config), json=json)
+    outcome, _ = launch.launch(options, read_settings(root, config), json=json)
     _end(outcome, root, config, json=json)
 
 
@@ -118,7 +118,7 @@ def resume(
     from spanwise.scheduler.run.launch import ExecutionOptions
 
     execution = ExecutionOptions(jobs, cache=not no_cache)
-    outcome, _ = resuming.resume(run, settings_of(root, config), execution, typed=param, json=json)
+    outcome, _ = resuming.resume(run, read_settings(root, config), execution, typed=param, json=json)
     _end(outcome, root, config, json=json)
 
 
@@ -130,7 +130,7 @@ def _end(outcome: RunOutcome, root: Path | None, config: Path | None, *, json: b
         if json:
             print_document(launch.outcome_document(outcome))
         else:
-            sys.stdout.write(launch.format_run_outcome(outcome, elsewhere(root, config)) + "\n")
+            sys.stdout.write(launch.format_run_outcome(outcome, location_options(root, config)) + "\n")
             sys.stdout.flush()
     raise typer.Exit(launch.exit_code(outcome))
 
@@ -153,7 +153,7 @@ def validate(
     from spanwise.scheduler.inspect import records
     from spanwise.scheduler.project import load
 
-    loaded = load.load(file, typed=param, settings=settings_of(root, config).params)
+    loaded = load.load(file, typed=param, settings=read_settings(root, config).params)
     if json:
         print_document(records.pipeline_document(loaded.pipeline, loaded.parameters))
     else:
@@ -176,14 +176,19 @@ def graph(
     from spanwise.scheduler.inspect import graph as drawing
     from spanwise.scheduler.project import load
 
-    pipeline = load.load(file, typed=param, settings=settings_of(root, config).params).pipeline
+    pipeline = load.load(file, typed=param, settings=read_settings(root, config).params).pipeline
     if json:
         edges = [
-            {"from": e.source, "to": e.target, "key": e.key or None, "past": e.past} for e in drawing.edges(pipeline)
+            {"from": e.source, "to": e.target, "key": e.key or None, "past": e.past}
+            for e in drawing.list_edges(pipeline)
         ]
-        print_document({"pipeline": pipeline.name, "layers": drawing.layers(pipeline), "edges": edges})
+        print_document({"pipeline": pipeline.name, "layers": drawing.assign_layers(pipeline), "edges": edges})
         return
-    draw = {GraphFormat.TEXT: drawing.text, GraphFormat.MERMAID: drawing.mermaid, GraphFormat.SVG: drawing.svg}[format]
+    draw = {
+        GraphFormat.TEXT: drawing.format_text,
+        GraphFormat.MERMAID: drawing.format_mermaid,
+        GraphFormat.SVG: drawing.draw_svg,
+    }[format]
     typer.echo(draw(pipeline))
 
 
@@ -210,7 +215,7 @@ def window(
     from spanwise.scheduler.project import load
     from spanwise.scheduler.run.launch import parse_span, parse_time
 
-    settings = settings_of(root, config)
+    settings = read_settings(root, config)
     loaded = load.load(file, typed=param, settings=settings.params)
     end = None if at is None else parse_span(at, loaded.calendar)
     then = None if as_of is None else parse_time(as_of)
@@ -225,7 +230,7 @@ def window(
             typer.echo("\n\n".join(windows.format_window(w, loaded.calendar) for w in found))
         raise typer.Exit(1 if any(w.refusal for w in found) else 0)
 
-    reading_store(root, config, print_windows)
+    read_store(root, config, print_windows)
 
 
 @app.command()

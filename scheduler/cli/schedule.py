@@ -16,11 +16,11 @@ from spanwise.scheduler.cli.app import (
     Json,
     Root,
     app,
-    elsewhere,
+    location_options,
     now,
     print_document,
-    reading_store,
-    settings_of,
+    read_settings,
+    read_store,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ schedule = typer.Typer(
 )
 app.add_typer(schedule)
 
-_LAST_RUNS = 200  # whose durations are used
+_LAST_RUNS = 200  # durations to draw from
 
 Files: TypeAlias = Annotated[
     list[str], typer.Argument(metavar="FILE...", help="Python files; FILE:NAME selects a schedule of several.")
@@ -69,7 +69,7 @@ def start(
 ) -> None:
     """Run pipelines by their schedules.
 
-    Goes on until it is stopped: SIGTERM or Ctrl-C. A changed file is loaded again, and so are all on SIGHUP.
+    Runs until SIGTERM or Ctrl-C. Reloads a file when it changes, and all files on SIGHUP.
 
     Example: spanwise schedule start flights.py
     """
@@ -77,7 +77,7 @@ def start(
     from spanwise.scheduler.daemon.loop import SchedulerLoop
 
     decision_log.configure(as_json=json)
-    settings, options = settings_of(root, config), elsewhere(root, config)
+    settings, options = read_settings(root, config), location_options(root, config)
     if listen is None:
         SchedulerLoop(files, settings, let_finish=let_finish, options=options).run()
         return
@@ -109,13 +109,13 @@ def tick(files: Files, root: Root = None, config: Config = None, json: Json = Fa
     from spanwise.scheduler.project import root as home
 
     decision_log.configure(level=logging.WARNING)
-    settings = settings_of(root, config)
+    settings = read_settings(root, config)
     ended: list[TickRecord] = []
-    SchedulerLoop(files, settings, once=True, options=elsewhere(root, config), on_ended=ended.append).run()
+    SchedulerLoop(files, settings, once=True, options=location_options(root, config), on_ended=ended.append).run()
     with home.open_for_reading(settings) as store:
         found = [(read_tick(store, e.key, e.tick.name) or e, find_schedule(store, e.key)) for e in ended]
         if json:
-            print_document([tick_document(e, of, elsewhere(root, config)) for e, of in found])
+            print_document([tick_document(e, of, location_options(root, config)) for e, of in found])
         else:
             for record, of in found:
                 typer.echo(format_ended_tick(record, of))
@@ -127,14 +127,14 @@ def tick(files: Files, root: Root = None, config: Config = None, json: Json = Fa
 @schedule.command("next")
 def list_next(
     file: File,
-    count: Annotated[int, typer.Argument(metavar="[N]", min=1, help="How many.")] = 5,
+    count: Annotated[int, typer.Argument(metavar="[N]", min=1, help="How many ticks.")] = 5,
     root: Root = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
     """Show the next ticks.
 
-    With the span of each, and with what changes of the clock do to it.
+    With the span of each, and the effect of clock changes.
 
     Example: spanwise schedule next flights.py 10
     """
@@ -143,19 +143,19 @@ def list_next(
 
     found = [
         (timetable, preview.list_coming(timetable, now(), count, rule), Calendar.from_name(calendar))
-        for timetable, rule, calendar in _timetables(file, settings_of(root, config))
+        for timetable, rule, calendar in _timetables(file, read_settings(root, config))
     ]
     if json:
         print_document([preview.ticks_document(*each) for each in found])
     else:
-        typer.echo("\n\n".join(_headed(each[0], preview.format_ticks(*each)) for each in found))
+        typer.echo("\n\n".join(_add_heading(each[0], preview.format_ticks(*each)) for each in found))
 
 
 @schedule.command()
 def ticks(
     what: Annotated[str, typer.Argument(metavar="FILE|PIPELINE", help="A pipeline file, or a scheduled pipeline.")],
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="From when on, such as 2026-03-01. [default: a week ago]")
+        str | None, typer.Option(metavar="TIME", help="The start, such as 2026-03-01. [default: a week ago]")
     ] = None,
     root: Root = None,
     config: Config = None,
@@ -175,7 +175,7 @@ def ticks(
     from spanwise.scheduler.ledger.status_formatting import format_past_ticks, past_tick_document
     from spanwise.scheduler.run.launch import parse_time
 
-    settings = settings_of(root, config)
+    settings = read_settings(root, config)
     by_file = is_file(what)
     wanted = [(timetable, calendar) for timetable, _, calendar in _timetables(what, settings)] if by_file else []
 
@@ -200,9 +200,9 @@ def ticks(
                 ]
             )
         else:
-            typer.echo("\n\n".join(_headed(each[1], format_past_ticks(*each)) for each in found))
+            typer.echo("\n\n".join(_add_heading(each[1], format_past_ticks(*each)) for each in found))
 
-    reading_store(root, config, print_ticks)
+    read_store(root, config, print_ticks)
 
 
 @schedule.command()
@@ -220,22 +220,21 @@ def missed(pipelines: Pipelines = None, root: Root = None, config: Config = None
 
     def print_missed(store: Store) -> None:
         found = [(find_schedule(store, key), list_missed(store, key)) for key in expand_keys(store, pipelines)]
-        options = elsewhere(root, config)
+        options = location_options(root, config)
         if json:
             print_document([tick_document(tick, of, options) for of, ticks in found for tick in ticks])
         else:
             typer.echo(format_missed(found, options))
         raise typer.Exit(1 if any(ticks for _, ticks in found) else 0)
 
-    reading_store(root, config, print_missed)
+    read_store(root, config, print_missed)
 
 
 @schedule.command()
 def status(pipelines: Pipelines = None, root: Root = None, config: Config = None, json: Json = False) -> None:
     """Show the status of schedules.
 
-    What came last and comes next, what runs, how long runs take and will take, what is missing or wrong, and which
-    schedulers there are.
+    The last and next ticks, the running run, past and predicted durations, problems, and the schedulers.
 
     Example: spanwise schedule status flights
     """
@@ -249,7 +248,7 @@ def status(pipelines: Pipelines = None, root: Root = None, config: Config = None
     )
     from spanwise.scheduler.schedule.forecast import forecast_document
 
-    alerts = settings_of(root, config).alerts
+    alerts = read_settings(root, config).alerts
 
     def print_status(store: Store) -> None:
         keys = expand_keys(store, pipelines)
@@ -266,10 +265,10 @@ def status(pipelines: Pipelines = None, root: Root = None, config: Config = None
                 }
             )
             return
-        parts = [format_status(one, ahead, now()) for one, ahead in found] or ["Nothing was ever scheduled here."]
+        parts = [format_status(one, ahead, now()) for one, ahead in found] or ["Nothing is scheduled here."]
         typer.echo("\n\n".join([*parts, format_schedulers(schedulers, now())]))
 
-    reading_store(root, config, print_status)
+    read_store(root, config, print_status)
 
 
 @schedule.command()
@@ -285,7 +284,7 @@ def pause(
 ) -> None:
     """Pause a schedule.
 
-    Every scheduler heeds it, at once. A run that is going on goes on; ticks in the pause are recorded as missed.
+    All schedulers obey it at once. A running run goes on; ticks during the pause are recorded as missed.
 
     Example: spanwise schedule pause flights --why "new disks" --until 2026-03-02T06:00
     """
@@ -298,15 +297,19 @@ def pause(
 
     end = None if until is None else parse_time(until)
     if end is not None and end <= now():
-        raise UsageError(f"--until {until} is past, so there is nothing to pause.")
+        raise UsageError(f"--until {until} is in the past; give a later time.")
     with _open_ledger(root, config) as store:
         find_schedule(store, expand_keys(store, [pipeline])[0])
-        made = pause_schedule(store, pipeline, who=user_name(), why=why, now=now(), until=end)
+        new_pause = pause_schedule(store, pipeline, who=user_name(), why=why, now=now(), until=end)
     if json:
-        print_document(pause_document(pipeline, made))
+        print_document(pause_document(pipeline, new_pause))
     else:
-        goes_on = f"until {format_time(made.until)}" if made.until else f"until:  spanwise schedule resume {pipeline}"
-        typer.echo(f"The schedule of {pipeline} is paused {goes_on}")
+        end_text = (
+            f"until {format_time(new_pause.until)}"
+            if new_pause.until
+            else f"until:  spanwise schedule resume {pipeline}"
+        )
+        typer.echo(f"The schedule of {pipeline} is paused {end_text}")
 
 
 @schedule.command()
@@ -327,15 +330,15 @@ def resume(pipeline: Pipeline, root: Root = None, config: Config = None, json: J
     if json:
         print_document(None if ended is None else pause_document(pipeline, ended))
     else:
-        typer.echo(f"The schedule of {pipeline} {'was not paused.' if ended is None else 'goes on.'}")
+        typer.echo(f"The schedule of {pipeline} {'was not paused.' if ended is None else 'is resumed.'}")
     raise typer.Exit(1 if ended is None else 0)
 
 
 @schedule.command()
 def check(pipelines: Pipelines = None, root: Root = None, config: Config = None, json: Json = False) -> None:
-    """Check whether schedules are kept.
+    """Check for overdue ticks and stale models.
 
-    To be run by another machine or a monitor: exit code 1, and an alert, when a tick is overdue or a model is stale.
+    For another machine or a monitor: exit code 1, and an alert, when a tick is overdue or a model is stale.
 
     Example: spanwise schedule check flights
     """
@@ -346,27 +349,27 @@ def check(pipelines: Pipelines = None, root: Root = None, config: Config = None,
     from spanwise.scheduler.ledger.schedule_status import expand_keys, read_status
     from spanwise.scheduler.ledger.status_formatting import format_check, status_document
 
-    decision_log.configure(level=logging.ERROR)  # what is wrong is said on stdout
+    decision_log.configure(level=logging.ERROR)  # problems are printed on stdout
 
-    settings = settings_of(root, config)
+    settings = read_settings(root, config)
 
     def print_check(store: Store) -> None:
         found = [read_status(store, key, now()) for key in expand_keys(store, pipelines)]
-        watchdog.send_alerts(found, settings, now(), elsewhere(root, config))
+        watchdog.send_alerts(found, settings, now(), location_options(root, config))
         if json:
             print_document([status_document(one) for one in found])
         else:
-            typer.echo("\n".join(format_check(one) for one in found) or "Nothing was ever scheduled here.")
+            typer.echo("\n".join(format_check(one) for one in found) or "Nothing is scheduled here.")
         raise typer.Exit(0 if all(one.healthy for one in found) else 1)
 
-    reading_store(root, config, print_check)
+    read_store(root, config, print_check)
 
 
 @schedule.command()
 def simulate(
     file: File,
-    start: Annotated[str, typer.Option("--from", metavar="TIME", help="When it begins; in the schedule's zone.")],
-    end: Annotated[str, typer.Option("--to", metavar="TIME", help="When it ends.")],
+    start: Annotated[str, typer.Option("--from", metavar="TIME", help="The start; in the schedule's zone.")],
+    end: Annotated[str, typer.Option("--to", metavar="TIME", help="The end.")],
     duration: Annotated[
         str | None,
         typer.Option(
@@ -374,17 +377,17 @@ def simulate(
         ),
     ] = None,
     from_history: Annotated[
-        bool, typer.Option("--duration-from-history", help="Runs take as long as those that were recorded.")
+        bool, typer.Option("--duration-from-history", help="Draw the durations from recorded runs.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of the dice; one seed gives one result.")] = 0,
+    seed: Annotated[int, typer.Option(help="The random seed; the same seed gives the same result.")] = 0,
     whole: All = False,
     root: Root = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Show what a schedule would do.
+    """Simulate a schedule.
 
-    Plays it on a clock of its own: ticks, overruns, what would be skipped, days on which clocks change.
+    On a simulated clock: ticks, overruns, skipped ticks, days on which clocks change.
 
     Example: spanwise schedule simulate flights.py --from 2026-03-01 --to 2026-04-01 --duration "normal(2h,30m)"
     """
@@ -395,11 +398,11 @@ def simulate(
     from spanwise.scheduler.schedule.duration import Duration
 
     if (duration is None) != from_history:
-        raise UsageError("Say how long runs take: either --duration 2h, or --duration-from-history.")
-    settings = settings_of(root, config)
+        raise UsageError("Give the duration of runs: either --duration 2h, or --duration-from-history.")
+    settings = read_settings(root, config)
     found = []
     for timetable, rule, calendar in _timetables(file, settings):
-        length = Duration.parse(duration) if duration is not None else _seen(timetable.pipeline, settings)
+        length = Duration.parse(duration) if duration is not None else _read_durations(timetable.pipeline, settings)
         begin, stop = parse_time(start, timetable.clock), parse_time(end, timetable.clock)
         found.append((play.simulate(timetable, begin, stop, length, seed, rule=rule), Calendar.from_name(calendar)))
     if json:
@@ -409,7 +412,7 @@ def simulate(
 
 
 def _timetables(file: str, settings: Settings) -> Iterator[tuple[Timetable, SpanRule | None, str]]:
-    """The schedules of a file, each with the span rule that only the file has, and with how spans are shown."""
+    """The schedules of a file, each with its custom span rule and the calendar of its spans."""
     from spanwise.scheduler.project import load
     from spanwise.scheduler.schedule.schedule import rule_of, timetables_of
     from spanwise.scheduler.schedule.schedule_key import part_of
@@ -421,15 +424,15 @@ def _timetables(file: str, settings: Settings) -> Iterator[tuple[Timetable, Span
             yield timetable, rule, loaded.calendar.value
 
 
-def _headed(timetable: Timetable, text: str) -> str:
-    """A table of ticks under the name of the part that they are of."""
+def _add_heading(timetable: Timetable, text: str) -> str:
+    """A table of ticks under its schedule key, if the schedule is of a part."""
     from spanwise.scheduler.schedule.schedule_key import part_of
 
     return f"{timetable.pipeline}\n{text}" if part_of(timetable.pipeline) else text
 
 
-def _seen(pipeline: str, settings: Settings) -> Duration:
-    """How long the runs of a pipeline took."""
+def _read_durations(pipeline: str, settings: Settings) -> Duration:
+    """The durations of the last runs of a pipeline."""
     from spanwise.scheduler.ledger.past_runs import list_past_runs
     from spanwise.scheduler.project import root as home
     from spanwise.scheduler.schedule.duration import Duration
@@ -440,8 +443,8 @@ def _seen(pipeline: str, settings: Settings) -> Duration:
 
 @contextmanager
 def _open_ledger(root: Path | None, config: Path | None) -> Iterator[Store]:
-    """The metadata to write to; nothing is made where nothing was ever recorded."""
+    """The store to write to; creates nothing if nothing was recorded yet."""
     from spanwise.scheduler.project import root as home
 
-    with home.open_for_reading(settings_of(root, config)) as store:
+    with home.open_for_reading(read_settings(root, config)) as store:
         yield store

@@ -1,6 +1,6 @@
 """Commands for the data service: start a dispatcher or a worker, and show its status.
 
-It may import `spanwise.pipelines.input` (docs/decisions/0060-data-service.md); `service_status` shows what it finds.
+It may import `spanwise.pipelines.input` (docs/decisions/0060-data-service.md); `service_status` formats the status.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ service = typer.Typer(
 app.add_typer(service)
 
 Host: TypeAlias = Annotated[
-    str, typer.Option(metavar="ADDRESS", help="Where to listen. Any but loopback wants a token and TLS.")
+    str, typer.Option(metavar="ADDRESS", help="Where to listen. Any but loopback needs a token and TLS.")
 ]
-Port: TypeAlias = Annotated[int, typer.Option(min=0, max=65_535, help="Where to listen; 0 takes a free one.")]
+Port: TypeAlias = Annotated[int, typer.Option(min=0, max=65_535, help="Where to listen; 0: any free port.")]
 Metrics: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -46,7 +46,7 @@ def dispatcher(
     port: Port = DISPATCHER_PORT,
     work_dir: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Keep a journal here, and go on where it was when started again."),
+        typer.Option(metavar="DIR", help="Keep a journal here, and continue from it after a restart."),
     ] = None,
     worker: Annotated[
         list[str] | None,
@@ -54,13 +54,13 @@ def dispatcher(
     ] = None,
     client_timeout: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=1, help="A consumer that is silent so long is gone, with its leases."),
+        typer.Option(metavar="SECONDS", min=1, help="Drop a consumer, with its leases, after this silence."),
     ] = 20.0,
     metrics: Metrics = None,
 ) -> None:
     """Start a dispatcher of the data service.
 
-    It deals out work until it is stopped.
+    It assigns work until it is stopped.
 
     Example: spanwise service dispatcher --work-dir /var/lib/spanwise/service
     """
@@ -97,10 +97,10 @@ def worker(
     port: Port = 0,
     address: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Where consumers reach it, if that is another name for it."),
+        typer.Option(metavar="HOST:PORT", help="The address that consumers use, if it is another."),
     ] = None,
     on: Annotated[Engine | None, typer.Option("--on", help="Run workers on a cluster of this engine.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, metavar="N", help="With --on: how many. Default: 1.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, metavar="N", help="With --on: how many. [default: 1]")] = None,
     cluster: Annotated[
         str | None,
         typer.Option(metavar="ADDRESS", help="With --on: the cluster's address, if the engine does not know it."),
@@ -109,7 +109,7 @@ def worker(
 ) -> None:
     """Start a worker of the data service.
 
-    It runs what its dispatcher deals it until it is stopped.
+    It runs the tasks that the dispatcher assigns until it is stopped.
 
     Example: spanwise service worker grpc://127.0.0.1:5050
     """
@@ -126,7 +126,7 @@ def worker(
     )
     if on is None:
         if workers is not None or cluster is not None:
-            raise UsageError("--workers and --cluster are about workers on a cluster; say of which engine with --on.")
+            raise UsageError("--workers and --cluster need --on, the engine of the cluster.")
         from spanwise.pipelines.input.service.worker.worker import WorkerServer
 
         server = WorkerServer(config)
@@ -135,14 +135,14 @@ def worker(
             _serve_until_stopped(server.join, server.stop)
     else:
         if address is not None:
-            raise UsageError("--address is where one worker is reached, and with --on there are several; leave it out.")
+            raise UsageError("--address is the address of one worker, and --on starts several; leave it out.")
         if metrics is not None:
-            raise UsageError("--metrics-port shows one worker, and with --on there are several; ask the dispatcher's.")
+            raise UsageError("--metrics-port serves one worker, and --on starts several; use the dispatcher's.")
         from spanwise.scheduler.formatting import format_count
 
-        there = engines.start(on, cluster, config, workers or 1, own_address=host is None)
+        cluster_workers = engines.start(on, cluster, config, workers or 1, own_address=host is None)
         typer.echo(f"{format_count(workers or 1, 'worker')} on {on.title()}")
-        _serve_until_stopped(there.join, there.stop)
+        _serve_until_stopped(cluster_workers.join, cluster_workers.stop)
 
 
 @service.command()
@@ -162,24 +162,24 @@ def top(
 
     connection = ServiceConnection(dispatcher, Security.from_environment())
 
-    def status() -> dict[str, Any]:
+    def read_status() -> dict[str, Any]:
         return connection.ask(GetStatus())[0].model_dump(mode="json")
 
     if json or once:
-        found = status()
+        status = read_status()
         if json:
-            print_document(found)
+            print_document(status)
         else:
-            typer.echo(service_status.format_status(found))
+            typer.echo(service_status.format_status(status))
     else:
-        service_status.watch_status(status)
+        service_status.watch_status(read_status)
 
 
 @contextlib.contextmanager
 def _metrics(
     typed: str | None, member: Literal["dispatcher", "worker"], status: Callable[[], Mapping[str, Any]]
 ) -> Iterator[None]:
-    """Shows the metrics of a server, if that was asked for."""
+    """Serves the metrics of a server if a port was given."""
     if typed is None:
         yield
         return
@@ -188,8 +188,8 @@ def _metrics(
     from spanwise.scheduler.data_service import service_metrics
 
     option = "--metrics-port"
-    board = MetricsPage(lambda: service_metrics.families(member, status()))
-    with health.serve_metrics(health.parse_address(typed, option), board, option=option) as where:
+    page = MetricsPage(lambda: service_metrics.families(member, status()))
+    with health.serve_metrics(health.parse_address(typed, option), page, option=option) as where:
         typer.echo(f"metrics at http://{where}/metrics")
         yield
 

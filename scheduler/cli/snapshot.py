@@ -1,6 +1,6 @@
 """Commands for snapshots of datasets: list, show, verify and remove them.
 
-With `snapshot_formatting`, which shows them, all of the scheduler that imports `pipelines.input`
+With `snapshot_formatting`, the only part of the scheduler that imports `pipelines.input`
 (docs/decisions/0032-snapshots.md).
 """
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from spanwise.scheduler.cli.app import Config, Json, Root, app, now, print_document, settings_of
+from spanwise.scheduler.cli.app import Config, Json, Root, app, now, print_document, read_settings
 
 if TYPE_CHECKING:
     from spanwise.pipelines.input.snapshot.storage import Files
@@ -43,11 +43,11 @@ def ls(path: Place = None, root: Root = None, config: Config = None, json: Json 
     from spanwise.pipelines.input.snapshot import inventory
     from spanwise.scheduler.data_service import snapshot_formatting as rendering
 
-    found = sorted(inventory.snapshots(_files(path, root, config)), key=rendering.by_age)
+    found = sorted(inventory.snapshots(_files(path, root, config)), key=rendering.age_key)
     if json:
         print_document([rendering.listing_document(listing) for listing in found])
     else:
-        typer.echo(rendering.listings(found) if found else "No snapshot is here yet.")
+        typer.echo(rendering.format_listings(found) if found else "No snapshot is stored here yet.")
 
 
 @snapshot.command()
@@ -65,7 +65,7 @@ def show(
     if json:
         print_document(rendering.listing_document(listing, whole=True))
     else:
-        typer.echo(rendering.listing(listing))
+        typer.echo(rendering.format_listing(listing))
 
 
 @snapshot.command()
@@ -93,7 +93,7 @@ def verify(
     if json:
         print_document([rendering.verdict_document(verdict) for verdict in verdicts])
     else:
-        typer.echo(rendering.verdicts(verdicts))
+        typer.echo(rendering.format_verdicts(verdicts))
     raise typer.Exit(1 if any(verdict.problem for verdict in verdicts) else 0)
 
 
@@ -119,19 +119,19 @@ def gc(
     """
     from spanwise.pipelines.input.snapshot import inventory
     from spanwise.scheduler.data_service import snapshot_formatting as rendering
-    from spanwise.scheduler.schedule.duration import length
+    from spanwise.scheduler.schedule.duration import parse_length
 
     files = _files(path, root, config)
-    whole_s = None if older_than is None else length(older_than).total_seconds()
+    whole_s = None if older_than is None else parse_length(older_than).total_seconds()
     act = inventory.garbage if dry_run else inventory.collect
     gone = list(act(files, now=now().timestamp(), whole_s=whole_s, expiry_s=_EXPIRY_S))
     if json:
         print_document([rendering.garbage_document(each) for each in gone])
     else:
-        typer.echo(rendering.garbage(gone, dry_run=dry_run))
+        typer.echo(rendering.format_garbage(gone, dry_run=dry_run))
 
 
 def _files(path: str | None, root: Path | None, config: Path | None) -> Files:
     from spanwise.pipelines.input.snapshot.storage import files_at
 
-    return files_at(path if path is not None else settings_of(root, config).root / "snapshots")
+    return files_at(path if path is not None else read_settings(root, config).root / "snapshots")

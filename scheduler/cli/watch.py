@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spanwise.scheduler.cli.app import Config, Root, app, elsewhere, settings_of
+from spanwise.scheduler.cli.app import Config, Root, app, location_options, read_settings
 from spanwise.scheduler.cli.schedule import Files
 
 if TYPE_CHECKING:
@@ -32,9 +32,8 @@ def watch(
 ) -> None:
     """Run pipelines when data arrives.
 
-    For a new span a run of it; for a newer version of a span that a window reads, one from scratch; of several, each is
-    ingested and one model trained. Goes on until it is stopped: SIGTERM or Ctrl-C. With --once, exit code 1 when a run
-    did not succeed.
+    Runs each new span, and from scratch each newer version that a window reads; of several, each is ingested and one
+    model is trained. Runs until SIGTERM or Ctrl-C. With --once, exit code 1 when a run did not succeed.
 
     Example: spanwise watch flights.py --settle 300
     """
@@ -45,7 +44,7 @@ def watch(
     from spanwise.scheduler.project import root as home
 
     decision_log.configure(as_json=json)
-    settings, options = settings_of(root, config), elsewhere(root, config)
+    settings, options = read_settings(root, config), location_options(root, config)
     data_watch = DataWatch(settle_s=settle, poll_s=poll)
     ended: list[TickRecord] = []
 

@@ -1,6 +1,6 @@
-"""Arrivals: spans that lie ready and were not ingested at their newest version, and what is to run for them.
+"""Arrivals: spans whose newest version was not ingested yet, and the runs that are due for them.
 
-Looking needs the pipeline, so a child does it; settling and deciding are pure.
+Finding them needs the pipeline, so a child does it; settling and deciding are pure.
 """
 
 from __future__ import annotations
@@ -30,58 +30,60 @@ from spanwise.scheduler.schedule.schedule_key import INGEST, TRAIN, WHOLE
 
 log = logging.getLogger("spanwise.scheduler")
 
-OWED_TICKS = 1000
-"""How many ticks back it is looked whether something was ingested and not trained on."""
+UNTRAINED_TICKS = 1000
+"""How many ticks back to search for data that was ingested and not trained on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arrival:
-    """A span that has come, or a newer version of it."""
+    """A span that has arrived, or a newer version of it."""
 
     span: int
-    name: str  #: its span, its version, and a digest that changes with its files; the name of its tick
-    read: bool  #: a window reads it
+    name: str  #: span, version and a digest that changes with the files; the name of the tick
+    in_window: bool  #: a window reads it
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyData:
-    """What lay ready when somebody looked."""
+    """The data that was ready at one moment."""
 
-    newest: int | None  #: span; None where there is none
-    divided: bool  #: what ingests can run without what trains
+    newest: int | None  #: span; None if there is none
+    divided: bool  #: ingestion can run without training
     arrivals: tuple[Arrival, ...]  #: the oldest first
 
 
 def find_ready(pipeline: Pipeline, calendar: Calendar, store: Store) -> ReadyData:
-    """What lies ready now.
+    """The data that is ready now.
 
     Raises:
         UsageError: no node of the pipeline ingests spans.
     """
     sources = take_inventory(pipeline, store)
-    there = ready_versions(sources)
-    come = arrived_versions(sources)
+    ready = ready_versions(sources)
+    arrived = arrived_versions(sources)
     expected = WindowForecast(pipeline, store, calendar)
-    for span, versions in come.items():
+    for span, versions in arrived.items():
         expected.add(span, versions)
     windows = list(expected.windows())
     wanted = {span for window in windows for span in (*dict(window.spans), *window.absent)}
-    if unseen := wanted - set(there):  # a source that names only its newest span may have a new version of these
-        come |= arrived_versions(take_inventory(pipeline, store, sorted(unseen)))
-    newest = max(there, default=None)
+    if unseen := wanted - set(ready):  # a source that names only its newest span may have a new version of these
+        arrived |= arrived_versions(take_inventory(pipeline, store, sorted(unseen)))
+    newest = max(ready, default=None)
     read = wanted if windows else {newest}
     return ReadyData(
         newest=newest,
         divided=INGEST in completed_parts(pipeline, pipeline.order),
         arrivals=tuple(
-            Arrival(span=span, name=_name(pipeline, calendar, span, versions, marked=span in read), read=span in read)
-            for span, versions in sorted(come.items())
+            Arrival(
+                span=span, name=_name(pipeline, calendar, span, versions, marked=span in read), in_window=span in read
+            )
+            for span, versions in sorted(arrived.items())
         ),
     )
 
 
 def _name(pipeline: Pipeline, calendar: Calendar, span: int, versions: Mapping[str, Version], *, marked: bool) -> str:
-    """InputChangeMarker are taken of what may be run, since they cost a look at each file."""
+    """The name of an arrival; only one that may be run is `marked`, since that reads the state of each file."""
     nodes = find_ingest_nodes(pipeline)
     marks = {n: node.mark(span) for n, node in nodes.items() if marked and isinstance(node, InputChangeMarker)}
     digest = hashlib.blake2b(json.dumps([sorted(versions.items()), sorted(marks.items())]).encode(), digest_size=5)
@@ -90,13 +92,13 @@ def _name(pipeline: Pipeline, calendar: Calendar, span: int, versions: Mapping[s
 
 
 class ArrivalWatch:
-    """For how long what has come has not changed."""
+    """How long arrivals have not changed."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
 
-    def settled(self, arrivals: Iterable[Arrival], settle_s: float, monotonic: float) -> list[Arrival]:
-        """Those that were seen so long ago, and ever since, as they are now."""
+    def select_settled(self, arrivals: Iterable[Arrival], settle_s: float, monotonic: float) -> list[Arrival]:
+        """The arrivals that have not changed for `settle_s`."""
         seen = list(arrivals)
         self._since = {each.name: self._since.get(each.name, monotonic) for each in seen}
         return [each for each in seen if monotonic - self._since[each.name] >= settle_s]
@@ -104,86 +106,86 @@ class ArrivalWatch:
 
 @dataclass(frozen=True, kw_only=True)
 class ArrivalRun:
-    """A run that is due because of data."""
+    """A run that is due because data has arrived."""
 
     name: str  #: of its tick
     part: str
     span: int | None
-    from_scratch: bool  #: an earlier model may have learned from what was replaced
+    from_scratch: bool  #: an earlier model may have learned from replaced data
 
 
-def decide_arrival(due: Sequence[Arrival], found: ReadyData, owed: TickRecord | None) -> ArrivalRun | None:
-    """What runs next for arrivals that are due; None when nothing does.
+def decide_arrival(due: Sequence[Arrival], ready: ReadyData, untrained: TickRecord | None) -> ArrivalRun | None:
+    """The next run for arrivals that are due; None if there is none.
 
-    One is a run of the whole pipeline. Of several, all but the newest are only ingested, so that one model is trained.
-    `owed` was ingested so and never trained on: where nothing else is due, its training is.
+    A single arrival gets a run of the whole pipeline. Of several, all but the newest are only ingested, so that one
+    model is trained. `untrained` was only ingested: once nothing else is due, its training is.
     """
     if not due:
-        if owed is None:
+        if untrained is None:
             return None
-        return ArrivalRun(name=f"train.{owed.number}", part=TRAIN, span=None, from_scratch=True)
+        return ArrivalRun(name=f"train.{untrained.number}", part=TRAIN, span=None, from_scratch=True)
     first, *more = sorted(due, key=lambda each: each.span)
-    if more and found.divided:
+    if more and ready.divided:
         return ArrivalRun(name=first.name, part=INGEST, span=first.span, from_scratch=True)
-    old = owed is not None or first.span != found.newest
+    old = untrained is not None or first.span != ready.newest
     return ArrivalRun(name=first.name, part=WHOLE, span=first.span, from_scratch=old)
 
 
-def find_owed(entries: Iterable[TickRecord], coming: Collection[int]) -> TickRecord | None:
-    """The newest tick that has only ingested, and after which nothing was trained; `entries` are the newest first.
+def find_untrained(records: Iterable[TickRecord], pending: Collection[int]) -> TickRecord | None:
+    """The newest tick that only ingested, if nothing was trained after it; `records` are newest first.
 
-    `coming` are spans that were not ingested yet: a run of one of these failed before it could train. A run that has
-    failed later is for people to look at.
+    `pending` are spans that were not ingested yet: a run of one of these failed before it could train. A run that
+    failed later is left to people.
     """
-    for entry in entries:
-        ran = entry.end is not None and entry.end.outcome is TickOutcome.RAN and entry.end.run is not None
-        if entry.end is None or entry.tick.part == TRAIN:
+    for record in records:
+        ran = record.end is not None and record.end.outcome is TickOutcome.RAN and record.end.run is not None
+        if record.end is None or record.tick.part == TRAIN:
             return None
-        if entry.tick.part == INGEST and ran:
-            return entry
-        if entry.tick.part == WHOLE and (ran or entry.tick.span not in coming):
+        if record.tick.part == INGEST and ran:
+            return record
+        if record.tick.part == WHOLE and (ran or record.tick.span not in pending):
             return None
     return None
 
 
 class ArrivalQueue:
-    """The data that has arrived for one pipeline, and what is still to be done about it."""
+    """The data that has arrived for one pipeline and was not processed yet."""
 
     def __init__(self, ready: ReadyData | None) -> None:
-        self.unread = ready  #: what was found ready, until it was looked at
-        self.wants_look = False  #: what is ready may have changed, by what was done here
-        self.settling = False  #: something has arrived that has not settled yet, or waits for its turn
+        self.unread = ready  #: the ready data, until a decision has used it
+        self.wants_look = False  #: a run of ours may have changed what is ready
+        self.settling = False  #: an arrival has not settled yet, or waits for its turn
         self._watch = ArrivalWatch()
-        self._outside: frozenset[str] = frozenset()  # what was logged as outside every window
+        self._outside: frozenset[str] = frozenset()  # names that were logged as outside every window
 
     @property
     def pending(self) -> bool:
-        """Whether something is still to be waited for."""
+        """Whether there is still something to wait for."""
         return self.settling or self.wants_look
 
     def update(self, ready: ReadyData | None) -> None:
-        """Goes on with what was found ready now."""
+        """Uses the data that is ready now."""
         self.unread, self.wants_look = ready, False
 
     def decide(self, store: Store, key: str, calendar: str, settle_s: float, monotonic: float) -> ArrivalRun | None:
-        """The run that is due for what was found ready.
+        """The run that is due for the ready data.
 
-        Each look is used once: what is found while the pipeline is held may have been ingested when it no longer is.
+        Each inventory is used once: data found while the pipeline is held may be ingested by the time it is free.
         """
         ready, self.unread = self.unread, None
-        assert ready is not None, "it was looked"
+        assert ready is not None, "it was updated"
         self._log_outside(ready, key, calendar)
-        read = [each for each in ready.arrivals if each.read]
-        settled = self._watch.settled(read, settle_s, monotonic)
+        read = [each for each in ready.arrivals if each.in_window]
+        settled = self._watch.select_settled(read, settle_s, monotonic)
         new = {each.name for each in read if not is_taken(store, key, each.name)}
         due = [each for each in settled if each.name in new]
-        owed = find_owed(list_ticks(store, key, limit=OWED_TICKS), {each.span for each in read})
-        run = decide_arrival(due, ready, owed)
+        untrained = find_untrained(list_ticks(store, key, limit=UNTRAINED_TICKS), {each.span for each in read})
+        run = decide_arrival(due, ready, untrained)
         self.settling = run is not None or bool(new)
         return run
 
     def _log_outside(self, ready: ReadyData, key: str, calendar: str) -> None:
-        outside = [each for each in ready.arrivals if not each.read]
+        outside = [each for each in ready.arrivals if not each.in_window]
         if any(each.name not in self._outside for each in outside):
             spans = format_spans([each.span for each in outside], Calendar.from_name(calendar))
             log.warning("spans-ignored", extra={"pipeline": key, "spans": spans, "reason": "no window reads them"})

@@ -50,7 +50,7 @@ class ScheduleDescription:
     calendar: str = "number"  #: how its spans are shown
     pushes: tuple[str, ...] = ()  #: outputs of pushed models, `node/key`
     spans: Mapping[datetime, int] = field(default_factory=dict)  #: of the ticks that were asked for, by their moment
-    trouble: str = ""  #: why some of these could not be told
+    trouble: str = ""  #: why some of these could not be computed
     ready: ReadyData | None = None  #: what lies ready to be ingested, where that was asked
 
     @property

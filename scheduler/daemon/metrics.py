@@ -1,4 +1,4 @@
-"""Metrics: what a scheduler counts and measures, in the words of Prometheus. It is told, or looks; it changes nothing.
+"""Metrics: what a scheduler counts and measures, in the format of Prometheus. Reads only.
 
 A registry of its own, so that two schedulers in one process do not mix. Counters and histograms are of this scheduler
 since it started; add them up over schedulers. What is true at a moment is read when somebody asks.
@@ -248,7 +248,7 @@ class SchedulerMetrics:
 
 
 class MetricsRegistry(CollectorRegistry):
-    """Leaves out when each series began: that makes a page half as long again, and rates are told without it."""
+    """Leaves out when each series began: a third of the page, and rates do not need it."""
 
     def collect(self) -> Iterator[Metric]:
         for family in super().collect():

@@ -666,7 +666,9 @@ class PipelineScheduler:
 
     def _log(self, record: TickRecord, number: int | None = None) -> Path:
         """The log of an attempt; of the last that began, if no number is given."""
-        return scheduled_run.log_of(self._services.root, self.key, record.tick.name, number or max(1, record.attempts))
+        return scheduled_run.log_path(
+            self._services.root, self.key, record.tick.name, number or max(1, record.attempts)
+        )
 
     def _facts(self, tick: Tick, **facts: object) -> Mapping[str, object]:
         return {"pipeline": self.key, "tick": tick.name, "span": tick.span, **facts}

@@ -1,8 +1,8 @@
 """A scheduled run: one attempt at one tick, in a process of its own that outlives the scheduler which started it.
 
-`python -m` of this module reads its job on stdin, waits for its input or ends the run before it where the job
-says so, and runs the pipeline. The attempt is claimed in the transaction that begins the run, so however many processes
-have the same job, one of them runs. What it says goes to its log; its exit code says how it ended.
+`python -m` of this module reads its job on stdin, waits for its input or stops the run before it if the job says so,
+and runs the pipeline. The attempt is claimed in the transaction that creates the run, so of several processes with the
+same job one runs. Its output goes to its log; its exit code is its result.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ TAKEN = 4
 """Exit code: another process has made this attempt, or the tick has ended."""
 
 INGESTED = 5
-"""Exit code: the data that the run was for was ingested by another meanwhile."""
+"""Exit code: another run has ingested the data meanwhile."""
 
 BETWEEN_S = 60.0
-"""How long a controller may hold a lease without a run, between two or before its first, when it is to make way."""
+"""How long a controller may hold a lease without a run, between two or before its first, when it is to be stopped."""
 
 _POLL_S = 0.2
-_SAID = "spanwise: "
-_LONGEST_SAYING = 4000
+_ERROR_PREFIX = "spanwise: "
+_LONGEST_ERROR = 4000
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduledJob:
-    """What a child is to do. Moments are ISO 8601."""
+    """The job of a child. Moments are ISO 8601."""
 
     source: str  #: `/path/file.py:name`
     pipeline: str  #: or a part of it: `flights:ingest`
@@ -64,14 +64,14 @@ class ScheduledJob:
     part: str = WHOLE  #: which nodes run
     from_scratch: bool = False
     config: str | None = None
-    base: int | None = None  #: the run to take up where it stopped
-    end_others: bool = False  #: whatever run holds the pipeline is ended first
-    wait_until: str | None = None  #: the input is waited for until then
+    base: int | None = None  #: the run to resume
+    end_others: bool = False  #: stop the run that holds the pipeline first
+    wait_until: str | None = None  #: wait for the input until then
     poll_s: float = 60.0
-    close: int | None = None  #: do nothing but put the records of this run right, whose controller is dead
+    close: int | None = None  #: only close the records of this run, whose controller is dead
 
 
-def log_of(home: Path, pipeline: str, tick: str, attempt: int) -> Path:
+def log_path(home: Path, pipeline: str, tick: str, attempt: int) -> Path:
     """The file with everything that an attempt prints."""
     name = ".".join(filter(None, [part_of(pipeline), tick, str(attempt)]))
     return home / pipeline_of(pipeline) / ".schedule" / f"{name}.log"
@@ -83,22 +83,22 @@ def start(job: ScheduledJob) -> subprocess.Popen[bytes]:
     Raises:
         OSError: its log cannot be written, or the system starts no more processes.
     """
-    log = log_of(Path(job.root), job.pipeline, job.tick, job.attempt)
+    log = log_path(Path(job.root), job.pipeline, job.tick, job.attempt)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
         return child_process.start("spanwise.scheduler.daemon.scheduled_run", asdict(job), stdout=file, stderr=file)
 
 
 def last_error(log: Path) -> str:
-    """The last error in a log, in our words; empty where there is none."""
+    """The last error message in a log, or its last lines; empty if it has none."""
     try:
         with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _LONGEST_SAYING))
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LONGEST_ERROR))
             text = file.read().decode(errors="replace")
     except OSError:
         return ""
-    _, found, words = text.rpartition(f"\n{_SAID}")
-    return words.strip() if found else text.strip()[-_LONGEST_SAYING:]
+    _, found, message = text.rpartition(f"\n{_ERROR_PREFIX}")
+    return message.strip() if found else text.strip()[-_LONGEST_ERROR:]
 
 
 # --- in the child
@@ -106,7 +106,7 @@ def last_error(log: Path) -> str:
 
 def main() -> int:
     """Does the job on stdin."""
-    job = ScheduledJob(**child_process.read_document())  # type: ignore[arg-type]  # as `start` has written it
+    job = ScheduledJob(**child_process.read_document())  # type: ignore[arg-type]  # as `start` wrote it
     known = settings.read(config=None if job.config is None else Path(job.config), root=Path(job.root))
     try:
         return _close_run(job, known) if job.close is not None else _run(job, known)
@@ -117,11 +117,11 @@ def main() -> int:
         sys.stdout.write("Another run has ingested this meanwhile; nothing was done.\n")
         return INGESTED
     except SpanwiseError as error:
-        sys.stderr.write(f"\n{_SAID}{error}\n")
+        sys.stderr.write(f"\n{_ERROR_PREFIX}{error}\n")
         return error.exit_code
-    except Exception as error:  # noqa: BLE001  here is where every error of the child ends
+    except Exception as error:  # noqa: BLE001  every error of the child ends here
         traceback.print_exc()
-        sys.stderr.write(f"\n{_SAID}{type(error).__name__}: {error}\n")
+        sys.stderr.write(f"\n{_ERROR_PREFIX}{type(error).__name__}: {error}\n")
         return 1
 
 
@@ -129,9 +129,9 @@ def _run(job: ScheduledJob, known: Settings) -> int:
     loaded = load.load(job.source, settings=known.params)
     if job.end_others:
         with root.open_for_writing(known) as store:
-            make_way(store, job, known)
+            stop_others(store, job, known)
     if job.wait_until is not None and job.span is not None:
-        wait_for(loaded, job.span, job, known)
+        wait_for_input(loaded, job.span, job, known)
 
     def request(store: Store) -> RunRequest:
         if part_of(job.pipeline) == DATA and job.span is not None:
@@ -149,7 +149,7 @@ def _run(job: ScheduledJob, known: Settings) -> int:
 
 
 class AlreadyIngested(Exception):
-    """What a run was to be for is no longer new."""
+    """Another run has ingested the data meanwhile."""
 
 
 def _refuse_ingested(store: Store, pipeline: Pipeline, span: int) -> None:
@@ -163,22 +163,22 @@ def _refuse_ingested(store: Store, pipeline: Pipeline, span: int) -> None:
 def _create_request(store: Store, job: ScheduledJob, pipeline: Pipeline) -> RunRequest:
     if job.base is not None:
         before = store.run(pipeline.name, job.base)
-        with contextlib.suppress(UsageError):  # the pipeline has lost nodes of that run: all of it is run again
+        with contextlib.suppress(UsageError):  # the pipeline has lost nodes of that run, so all of it runs again
             return resume.resume_request(before, usable_executions(store, store.executions(before)), pipeline)
     return RunRequest(selection=select_part(pipeline, job.part), span=job.span, from_scratch=job.from_scratch)
 
 
-def make_way(store: Store, job: ScheduledJob, known: Settings) -> None:
-    """Ends whatever run holds the pipeline, and returns once none of its processes is left; of another part, waits.
+def stop_others(store: Store, job: ScheduledJob, known: Settings) -> None:
+    """Stops the run that holds the pipeline, and returns once no process of it is left; waits for one of another part.
 
     Raises:
-        RunError: a run would not die.
-        Held: something else than a run holds the pipeline for long.
+        RunError: a run could not be killed.
+        Held: something other than a run holds the pipeline for long.
     """
     deadline = time.monotonic() + BETWEEN_S
-    while (holder := going(store, pipeline_of(job.pipeline))) is not None:
-        run = run_of(store, holder)
-        if run is not None and of_another_line(run, job.pipeline):
+    while (holder := find_holder(store, pipeline_of(job.pipeline))) is not None:
+        run = find_run(store, holder)
+        if run is not None and belongs_to_other_key(run, job.pipeline):
             time.sleep(_POLL_S)
             deadline = time.monotonic() + BETWEEN_S
         elif run is not None:
@@ -191,11 +191,11 @@ def make_way(store: Store, job: ScheduledJob, known: Settings) -> None:
             time.sleep(_POLL_S)
 
 
-def going(store: Store, pipeline: str, now: datetime | None = None) -> Holder | None:
-    """Who holds a pipeline and is not known to be dead.
+def find_holder(store: Store, pipeline: str, now: datetime | None = None) -> Holder | None:
+    """The holder of a pipeline, unless it is known to be dead.
 
-    A holder elsewhere whose heartbeat is old does not count: who tries to take its lease watches it first. Nor does a
-    garbage collection: who tries waits for that second.
+    A holder elsewhere whose heartbeat is old does not count: whoever acquires its lease watches it first. Nor does a
+    garbage collection: whoever acquires the lease waits for that second.
     """
     holder = lease.current(store, pipeline)
     if holder is None or holder.released or holder.purpose == lease.COLLECTING:
@@ -206,13 +206,13 @@ def going(store: Store, pipeline: str, now: datetime | None = None) -> Holder | 
     return holder if lives else None
 
 
-def of_another_line(run: Run, line: str) -> bool:
-    """Whether a run is one of another cadence of its pipeline, which never overruns this one."""
-    return run.trigger is Trigger.SCHEDULE and parse_cause(run.pipeline, run.cause)[0] != line
+def belongs_to_other_key(run: Run, key: str) -> bool:
+    """Whether a run is one of another schedule key of its pipeline, which is no overrun of this one."""
+    return run.trigger is Trigger.SCHEDULE and parse_cause(run.pipeline, run.cause)[0] != key
 
 
-def run_of(store: Store, holder: Holder) -> Run | None:
-    """The run that a lease's holder is making; None before its first, or between two."""
+def find_run(store: Store, holder: Holder) -> Run | None:
+    """The current run of a lease's holder; None before its first, or between two."""
     for run in store.runs(holder.pipeline):
         if run.token < holder.token:
             return None
@@ -221,27 +221,27 @@ def run_of(store: Store, holder: Holder) -> Run | None:
     return None
 
 
-def wait_for(loaded: Loaded, span: int, job: ScheduledJob, known: Settings) -> None:
+def wait_for_input(loaded: Loaded, span: int, job: ScheduledJob, known: Settings) -> None:
     """Waits until every ingesting node has its span.
 
     Raises:
-        SpanNotFound: it has not come in time.
+        SpanNotFound: it did not arrive in time.
         AlreadyClaimed: the tick has ended meanwhile.
     """
     assert job.wait_until is not None
     until = datetime.fromisoformat(job.wait_until)
-    told = False
+    announced = False
     while absent := [node.name for node in loaded.pipeline if not _has_arrived(node, span)]:
         label = loaded.calendar.label(span)
         if datetime.now(UTC) >= until:
             raise SpanNotFound(
-                f"{', '.join(absent)} found no span {label} up to {format_time(until)}, the end of `wait_for_input`. "
+                f"{', '.join(absent)} found no span {label} until {format_time(until)}, the end of `wait_for_input`. "
                 f"Once it is there:  spanwise backfill {format_source(job.source)} --span {label}"
             )
-        if not told:
+        if not announced:
             sys.stdout.write(f"{', '.join(absent)}: waiting for span {label}, until {format_time(until)}.\n")
             sys.stdout.flush()
-            told = True
+            announced = True
         with root.open_for_reading(known) as store:
             entry = read_tick(store, job.pipeline, job.tick)
         if entry is not None and entry.end is not None:
@@ -250,13 +250,13 @@ def wait_for(loaded: Loaded, span: int, job: ScheduledJob, known: Settings) -> N
 
 
 class SpanSource(Protocol):
-    """A node that knows which spans lie ready."""
+    """A node that knows which spans have input."""
 
     def available(self, spans: Collection[int] | None = None) -> Mapping[int, int | None]: ...
 
 
 def _has_arrived(node: object, span: int) -> bool:
-    """Whether a node that ingests has this span; one that does not ingest waits for nothing."""
+    """Whether a node has the input of this span; always true for one that does not ingest."""
     return not hasattr(node, "available") or span in cast("SpanSource", node).available([span])
 
 

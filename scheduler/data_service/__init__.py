@@ -1,1 +1,1 @@
-"""The data service and snapshots as the command line shows them, and workers on Ray or Dask."""
+"""Output of the command line about the data service and snapshots, and workers on Ray or Dask."""

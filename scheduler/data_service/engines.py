@@ -1,8 +1,8 @@
-"""Workers of the data service on a cluster that is there: each is a task of Ray's or Dask's that never ends by itself.
+"""Workers of the data service on an existing cluster: each is a task of Ray or Dask that does not end by itself.
 
-The engine says where it runs, and begins it again when its process or its machine is lost. What a worker is set up
-with, the token and keys among it, goes there as the task's argument: through the engine's own connections, and not
-by command lines or environments, which others see.
+The engine places the task, and restarts it when its process or machine is lost. The worker's configuration, including
+the token and keys, is the task's argument: it goes through the engine's own connections, not through command lines or
+environments, which others can read.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-if TYPE_CHECKING:  # errors only where there are some: `spanwise --help` waits for none of them
+if TYPE_CHECKING:  # imported when needed, so that `spanwise --help` is fast
     from spanwise.orchestrator.errors import ServiceError, SettingsError
     from spanwise.pipelines.input.service.wire.config import WorkerConfig
 
-_LOOK_S: Final = 0.5
-"""How often a worker looks whether it is still wanted."""
+_POLL_S: Final = 0.5
+"""How often a worker checks whether it should still run."""
 
-_PATIENCE_S: Final = 10.0
+_TIMEOUT_S: Final = 10.0
 """How long to wait for an answer of the cluster."""
 
 
@@ -31,13 +31,13 @@ class Engine(StrEnum):
 
 
 class Workers(Protocol):
-    """Workers on a cluster, which has begun to start them."""
+    """Workers that a cluster is starting or running."""
 
     def join(self) -> None:
-        """Keeps them there, and never comes back.
+        """Keeps them running; does not return.
 
         Raises:
-            ServiceError: one cannot work, or the cluster is gone.
+            ServiceError: a worker failed, or the cluster is gone.
         """
 
     def stop(self) -> None:
@@ -45,22 +45,22 @@ class Workers(Protocol):
 
 
 def start(engine: Engine, cluster: str | None, config: WorkerConfig, count: int, *, own_address: bool) -> Workers:
-    """Has a cluster start workers, on as many of its machines as there are.
+    """Starts workers on a cluster, spread over its machines.
 
     Args:
-        engine: whose cluster it is.
-        cluster: its address; None for the one that the engine itself would take.
-        config: what each worker is set up with.
+        engine: the engine of the cluster.
+        cluster: its address; None for the engine's default.
+        config: the configuration of each worker.
         count: how many workers.
-        own_address: whether each listens where its machine is reached, and not at the host that `config` names.
+        own_address: whether each listens at the address of its machine instead of the host in `config`.
 
     Raises:
         SettingsError: the engine is not installed, or no cluster is named.
         ServiceError: the cluster does not answer.
     """
-    carried = replace(config, security=config.security.inlined())
+    inlined = replace(config, security=config.security.inlined())
     kind = OnRay if engine is Engine.RAY else OnDask
-    return kind(cluster, carried, count, own_address=own_address)
+    return kind(cluster, inlined, count, own_address=own_address)
 
 
 class OnRay:
@@ -90,12 +90,12 @@ class OnRay:
 
         for task in self._tasks:
             ray.cancel(task)
-        ray.wait(self._tasks, num_returns=len(self._tasks), timeout=_PATIENCE_S)
+        ray.wait(self._tasks, num_returns=len(self._tasks), timeout=_TIMEOUT_S)
         ray.shutdown()
 
 
 def _on_ray(config: WorkerConfig, *, own_address: bool) -> None:
-    """A worker, until KeyboardInterrupt, which is how Ray cancels a task."""
+    """Runs a worker until KeyboardInterrupt, with which Ray cancels a task."""
     import ray
 
     host = ray.util.get_node_ip_address() if own_address else config.host
@@ -115,11 +115,11 @@ class OnDask:
             from spanwise.orchestrator.errors import SettingsError
 
             raise SettingsError(
-                "workers were to run on Dask, and no cluster is named: give the address of its scheduler, "
+                "no Dask cluster is named for the workers. Give the address of its scheduler: "
                 "--cluster tcp://HOST:8786, or set DASK_SCHEDULER_ADDRESS."
             )
         try:
-            self._client = Client(address, timeout=_PATIENCE_S, set_as_default=False)
+            self._client = Client(address, timeout=_TIMEOUT_S, set_as_default=False)
         except (OSError, ValueError) as error:
             raise _unreachable(Engine.DASK, address, error) from error
         self._config = config
@@ -128,10 +128,10 @@ class OnDask:
         for worker, count_there in self._client.nthreads().items():
             host = get_address_host(worker)
             threads[host] = threads.get(host, 0) + count_there
-        self._tasks = {self._submitted(host): host for host in spread(threads, count)}
+        self._tasks = {self._submit(host): host for host in spread(threads, count)}
 
-    def _submitted(self, host: str | None) -> Any:
-        """A task; on this host, as long as that is there."""
+    def _submit(self, host: str | None) -> Any:
+        """Submits a task; to this host as long as it exists."""
         return self._client.submit(
             _on_dask,
             self._config,
@@ -150,7 +150,7 @@ class OnDask:
             error = None if task.cancelled() else task.exception()
             if not isinstance(error, KilledWorker):
                 raise _failed(Engine.DASK, error)
-            again = self._submitted(host := self._tasks.pop(task))  # Dask gives a task up after a few deaths
+            again = self._submit(host := self._tasks.pop(task))  # Dask abandons a task after a few deaths
             self._tasks[again] = host
             ended.add(again)
 
@@ -160,7 +160,7 @@ class OnDask:
 
 
 def _on_dask(config: WorkerConfig, *, own_address: bool) -> None:
-    """A worker, until nobody waits for the task any more: Dask does not tell a task, which has to look."""
+    """Runs a worker until the task is cancelled, which Dask does not announce to the task."""
     from distributed import Reschedule, get_worker
     from distributed.comm import get_address_host
     from distributed.core import Status
@@ -182,7 +182,7 @@ def _on_dask(config: WorkerConfig, *, own_address: bool) -> None:
 
 
 def spread(threads: Mapping[str, int], count: int) -> list[str | None]:
-    """A host for each worker: one after the other as long as they have threads, and None for what has to wait."""
+    """A host for each worker, in turns as long as they have free threads; None for a worker that has to wait."""
 
     def turns() -> Iterator[str]:
         for turn in range(max(threads.values(), default=0)):
@@ -197,23 +197,23 @@ def _work(config: WorkerConfig, is_wanted: Callable[[], bool]) -> None:
 
     with WorkerServer(config):
         while is_wanted():
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
 
 def _not_installed(engine: Engine) -> SettingsError:
     from spanwise.orchestrator.errors import SettingsError
 
     return SettingsError(
-        f"workers were to run on {engine.title()}, which is not installed: pip install 'spanwise[{engine}]'"
+        f"Workers on {engine.title()} need its library, which is not installed: pip install 'spanwise[{engine}]'"
     )
 
 
 def _unreachable(engine: Engine, cluster: str | None, error: Exception) -> ServiceError:
     from spanwise.orchestrator.errors import ServiceError
 
-    where = f"no cluster answers at {cluster}: {str(error).strip()[:300]}" if cluster else "there is no cluster here"
+    where = f"no cluster answers at {cluster}: {str(error).strip()[:300]}" if cluster else "no cluster was found"
     return ServiceError(
-        f"workers were to run on {engine.title()}, and {where.rstrip('.')}. Start one, or name another with --cluster."
+        f"Could not start workers on {engine.title()}: {where.rstrip('.')}. Start one, or name one with --cluster."
     )
 
 
@@ -221,6 +221,8 @@ def _failed(engine: Engine, error: BaseException | None) -> ServiceError:
     from spanwise.orchestrator.errors import ServiceError, SettingsError
 
     if isinstance(error, ServiceError | SettingsError):
-        return ServiceError(f"a worker on {engine.title()} cannot work: {error}")
-    reason = "the cluster has dropped it" if error is None else f"{type(error).__name__}: {str(error).strip()[-500:]}"
-    return ServiceError(f"a worker on {engine.title()} has ended: {reason}. Its machines need spanwise, as here.")
+        return ServiceError(f"A worker on {engine.title()} failed: {error}")
+    reason = "the cluster has cancelled it" if error is None else f"{type(error).__name__}: {str(error).strip()[-500:]}"
+    return ServiceError(
+        f"A worker on {engine.title()} ended: {reason}. The machines of the cluster need the same version of spanwise."
+    )

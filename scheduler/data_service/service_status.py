@@ -1,4 +1,4 @@
-"""The status of a data service as tables: its workers, who reads which job, and how long consumers wait."""
+"""The status of a data service as tables: its jobs, its workers, and how long consumers wait."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _STARVED: Final = 0.5
-"""A consumer that waits for more of its time than this is shown in red; for more than a fifth of this, in yellow."""
+"""A consumer that waits for a larger share of its time is red; for more than a fifth of this, yellow."""
 
 Status: TypeAlias = Mapping[str, Any]
 
@@ -24,7 +24,7 @@ def format_status(status: Status, width: int = 100) -> str:
 
 
 def draw_status(status: Status) -> RenderableType:
-    """A line about the service, its jobs, its workers, and how many workers it needs."""
+    """The service, its jobs, its workers, and how many workers it needs."""
     from rich.console import Group
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""How snapshots are shown: as text for people, and as documents for programs. Pure."""
+"""Formatting of snapshots: as text for people, and as documents for programs. Pure."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _SHORT = 12  # letters of a fingerprint
 _LEAST = datetime.min.replace(tzinfo=UTC)
 
 
-def by_age(listing: SnapshotListing) -> tuple[float, str]:
-    """To sort by: newest first."""
+def age_key(listing: SnapshotListing) -> tuple[float, str]:
+    """A sort key: newest first."""
     return -(listing.started or _LEAST).timestamp(), listing.fingerprint
 
 
-def listings(found: Sequence[SnapshotListing]) -> str:
+def format_listings(found: Sequence[SnapshotListing]) -> str:
     rows = [
         [
             listing.fingerprint[:_SHORT],
@@ -36,15 +36,15 @@ def listings(found: Sequence[SnapshotListing]) -> str:
     return format_table(["fingerprint", "state", "elements", "size", "runs", "started"], rows)
 
 
-def listing(found: SnapshotListing) -> str:
+def format_listing(found: SnapshotListing) -> str:
     """One snapshot, its runs and its chunks."""
     metadata = found.final or found.pending
     lines = [f"snapshot {found.fingerprint}: {found.state}"]
     if metadata is not None:
-        made_by = ", ".join(f"{name} {version}" for name, version in metadata.versions.items() if version)
-        lines += [f"  started  {format_time(found.started)}, with {made_by}", f"  elements are  {metadata.spec}"]
+        versions = ", ".join(f"{name} {version}" for name, version in metadata.versions.items() if version)
+        lines += [f"  started  {format_time(found.started)}, with {versions}", f"  elements are  {metadata.spec}"]
     if found.state == "failed" and found.failed is not None:
-        lines.append(f"  the save job failed to write it: {found.failed.error}")
+        lines.append(f"  the save job failed: {found.failed.error}")
     runs = [
         [
             run.run_id,
@@ -81,16 +81,16 @@ def listing_document(found: SnapshotListing, *, whole: bool = False) -> Document
     return document
 
 
-def verdicts(found: Sequence[ChunkVerdict]) -> str:
+def format_verdicts(found: Sequence[ChunkVerdict]) -> str:
     damaged = [verdict for verdict in found if verdict.problem]
     lines = [verdict.problem for verdict in damaged]
     whole = len({verdict.fingerprint for verdict in found} - {verdict.fingerprint for verdict in damaged})
     read = format_size(sum(verdict.chunk.size_bytes for verdict in found))
     lines.append(
-        f"{format_count(whole, 'snapshot')} whole, {format_count(len(damaged), 'chunk')} damaged, {read} read."
+        f"{format_count(whole, 'snapshot')} intact, {format_count(len(damaged), 'chunk')} damaged, {read} read."
     )
     if damaged:
-        lines.append("The next pass over a damaged snapshot writes it anew.")
+        lines.append("The next pass that reads a damaged snapshot rewrites it.")
     return "\n".join(lines)
 
 
@@ -98,12 +98,12 @@ def verdict_document(verdict: ChunkVerdict) -> Document:
     return {**asdict(verdict), "chunk": dict(asdict(verdict.chunk))}
 
 
-def garbage(found: Sequence[SnapshotGarbage], *, dry_run: bool) -> str:
+def format_garbage(found: Sequence[SnapshotGarbage], *, dry_run: bool) -> str:
     if not found:
-        return "Nothing can go."
+        return "Nothing to remove."
     rows = [[each.name, each.why, format_size(each.size_bytes)] for each in found]
     total = format_size(sum(each.size_bytes for each in found))
-    return f"{format_table(['', 'why', 'size'], rows)}\n{total} {'would go' if dry_run else 'removed'}."
+    return f"{format_table(['', 'why', 'size'], rows)}\n{total} {'would be removed' if dry_run else 'removed'}."
 
 
 def garbage_document(each: SnapshotGarbage) -> Document:

@@ -1,4 +1,4 @@
-"""Graphs: a pipeline drawn as text, as Mermaid, or as an SVG picture that needs nothing beside itself. Pure."""
+"""Graphs: a pipeline drawn as text, as Mermaid, or as a self-contained SVG picture. Pure."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from spanwise.orchestrator.pipeline import Pipeline, channels_of
 
 BOX_HEIGHT, GAP_X, GAP_Y, MARGIN = 46, 34, 58, 20
 CHAR_WIDTH = 7.9
-"""Pixels of a character at 13 px, generously: the picture does not know the font it is drawn in."""
+"""Pixels of a character at 13 px; a generous estimate, because the font is not known."""
 
 PORT_GAP = 40
 _SWEEPS = 6
 
 
-def text(pipeline: Pipeline) -> str:
-    """The nodes by layer, each with what it reads."""
+def format_text(pipeline: Pipeline) -> str:
+    """The nodes by layer, each with its inputs."""
     lines = []
-    for depth, layer in enumerate(layers(pipeline)):
+    for depth, layer in enumerate(assign_layers(pipeline)):
         for name in layer:
             reads = [f"{c!r}" for c in channels_of(pipeline.nodes[name])]
             after = [f"after {other.name}" for other in pipeline.nodes[name].after]
-            shown = f"  <- {', '.join(dict.fromkeys([*reads, *after]))}" if reads or after else ""
-            lines.append(f"{'   ' * depth}{name}{shown}")
+            sources = f"  <- {', '.join(dict.fromkeys([*reads, *after]))}" if reads or after else ""
+            lines.append(f"{'   ' * depth}{name}{sources}")
     return "\n".join(lines)
 
 
-def mermaid(pipeline: Pipeline) -> str:
-    """The pipeline in Mermaid's flowchart language, as Markdown renderers draw it."""
+def format_mermaid(pipeline: Pipeline) -> str:
+    """The pipeline as a Mermaid flowchart."""
     ids = {name: f"n{i}" for i, name in enumerate(pipeline.order)}
     lines = ["flowchart TD"]
     for node in pipeline:
         left, right = ("([", "])") if isinstance(node, Resolver) else ("[", "]")
         lines.append(f'    {ids[node.name]}{left}"{_label(node)}"{right}')
-    for edge in edges(pipeline):
+    for edge in list_edges(pipeline):
         arrow = "-.->" if edge.past else "-->"
         arrow = arrow if edge.waits else f"{arrow}|{edge.key}|"
         lines.append(f"    {ids[edge.source]} {arrow} {ids[edge.target]}")
@@ -47,17 +47,17 @@ def mermaid(pipeline: Pipeline) -> str:
 
 @dataclass(frozen=True)
 class Edge:
-    """One node reads from another."""
+    """A connection of two nodes."""
 
     source: str
     target: str
     key: str
-    past: bool = False  #: it reads what earlier runs have made, and waits for nothing
-    waits: bool = False  #: it comes after the other, and reads nothing of it; the key is empty
+    past: bool = False  #: the target reads outputs of earlier runs, and does not wait
+    waits: bool = False  #: the target runs after the source and reads nothing of it; the key is empty
 
 
-def edges(pipeline: Pipeline) -> list[Edge]:
-    """Every connection, once for each output that is read."""
+def list_edges(pipeline: Pipeline) -> list[Edge]:
+    """Every edge, one for each output that is read."""
     found = {
         Edge(channel.node, node.name, channel.key, channel.producer is None): None
         for node in pipeline
@@ -67,8 +67,8 @@ def edges(pipeline: Pipeline) -> list[Edge]:
     return [*found, *order]
 
 
-def layers(pipeline: Pipeline) -> list[list[str]]:
-    """The nodes by their distance from the start: each is below everything that it waits for."""
+def assign_layers(pipeline: Pipeline) -> list[list[str]]:
+    """The nodes by their distance from the start: each is below all nodes that it waits for."""
     depth: dict[str, int] = {}
     for name in pipeline.order:
         depth[name] = max((depth[p] + 1 for p in pipeline.parents(name)), default=0)
@@ -78,26 +78,26 @@ def layers(pipeline: Pipeline) -> list[list[str]]:
     return found
 
 
-def svg(pipeline: Pipeline) -> str:
-    """A picture: layers from top to bottom; a resolver has round ends, an edge into the past is dashed.
+def draw_svg(pipeline: Pipeline) -> str:
+    """A picture: layers from top to bottom; resolvers have round ends, edges into the past are dashed.
 
-    The layout is Sugiyama's: an edge that passes layers gets a place of its own in each, the order within a layer is
-    swept towards the middle of its neighbours, and so few edges cross and none runs behind a box.
+    The layout is Sugiyama's: an edge that passes through layers gets a place in each, and the nodes of a layer are
+    ordered by the mean place of their neighbours, so that few edges cross and none runs behind a box.
     """
-    drawn = [e for e in edges(pipeline) if not e.past]
-    rows, chains = _with_passages(layers(pipeline), {(e.source, e.target) for e in drawn})
-    rows = _ordered(rows, chains)
+    drawn = [e for e in list_edges(pipeline) if not e.past]
+    rows, chains = _insert_passages(assign_layers(pipeline), {(e.source, e.target) for e in drawn})
+    rows = _order_rows(rows, chains)
     widths = {name: _width(pipeline.nodes.get(name)) for row in rows for name in row}
-    centres, total = _placed(rows, widths, chains)
+    centres, total = _place_rows(rows, widths, chains)
     tops = {name: MARGIN + i * (BOX_HEIGHT + GAP_Y) for i, row in enumerate(rows) for name in row}
     height = 2 * MARGIN + len(rows) * BOX_HEIGHT + max(0, len(rows) - 1) * GAP_Y
     keys: dict[tuple[str, str], list[str]] = {}
     for edge in drawn:
         keys.setdefault((edge.source, edge.target), []).append(edge.key or "then")
-    past = [e for e in edges(pipeline) if e.past]
+    past = [e for e in list_edges(pipeline) if e.past]
     sides = {n: (centres[n] + widths[n] / 2, tops[n]) for n in pipeline.nodes}
     parts = [_head(total + (3 * MARGIN if past else 0), height, pipeline.name)]
-    ports = _ports(chains, centres, widths)
+    ports = _assign_ports(chains, centres, widths)
     parts += [_path(_points(edge, chain, centres, tops, ports)) for edge, chain in chains.items()]
     parts += [_past(sides[e.source], sides[e.target], total) for e in past]
     parts += [_box(node, centres[node.name], tops[node.name], widths[node.name]) for node in pipeline]
@@ -106,10 +106,10 @@ def svg(pipeline: Pipeline) -> str:
 
 
 Chains: TypeAlias = Mapping[tuple[str, str], Sequence[str]]
-"""By edge: the places it goes through, from its source to its target."""
+"""By edge: the places that it passes, from its source to its target."""
 
 
-def _with_passages(rows: list[list[str]], pairs: Iterable[tuple[str, str]]) -> tuple[list[list[str]], Chains]:
+def _insert_passages(rows: list[list[str]], pairs: Iterable[tuple[str, str]]) -> tuple[list[list[str]], Chains]:
     """The layers with a place for each edge in every layer it passes, and each edge as the places it goes through."""
     rows = [list(row) for row in rows]
     depth = {name: i for i, row in enumerate(rows) for name in row}
@@ -126,7 +126,7 @@ def _with_passages(rows: list[list[str]], pairs: Iterable[tuple[str, str]]) -> t
     return rows, chains
 
 
-def _ordered(rows: list[list[str]], chains: Chains) -> list[list[str]]:
+def _order_rows(rows: list[list[str]], chains: Chains) -> list[list[str]]:
     links = {(a, b) for chain in chains.values() for a, b in itertools.pairwise(chain)}
     above: dict[str, list[str]] = {}
     below: dict[str, list[str]] = {}
@@ -147,8 +147,8 @@ def _mean(places: Sequence[float], otherwise: float) -> float:
     return sum(places) / len(places) if places else otherwise
 
 
-def _placed(rows: list[list[str]], widths: Mapping[str, float], chains: Chains) -> tuple[dict[str, float], float]:
-    """The centre of each place, near those of its neighbours, without overlaps; and the width of all."""
+def _place_rows(rows: list[list[str]], widths: Mapping[str, float], chains: Chains) -> tuple[dict[str, float], float]:
+    """The centre of each place, near those of its neighbours and without overlaps; and the total width."""
     links = {(a, b) for chain in chains.values() for a, b in itertools.pairwise(chain)}
     near: dict[str, list[str]] = {}
     for a, b in links:
@@ -171,7 +171,7 @@ def _placed(rows: list[list[str]], widths: Mapping[str, float], chains: Chains) 
 
 
 def _spread(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """The places nearest to those wanted that keep the order and the gaps: the mean of pushing right and left."""
+    """The nearest places that keep the order and the gaps: the mean of pushing right and pushing left."""
     right = list(wanted)
     for i in range(1, len(right)):
         right[i] = max(right[i], right[i - 1] + (widths[i - 1] + widths[i]) / 2 + GAP_X)
@@ -183,14 +183,16 @@ def _spread(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Port:
-    """Where an edge arrives at a box."""
+    """The point at which an edge enters a box."""
 
     x: float
-    place: int  #: among the edges into that box, from the left
+    place: int  #: its index among the edges into that box, from the left
 
 
-def _ports(chains: Chains, centres: Mapping[str, float], widths: Mapping[str, float]) -> dict[tuple[str, str], Port]:
-    """Where each edge arrives: side by side, in the order of where they come from."""
+def _assign_ports(
+    chains: Chains, centres: Mapping[str, float], widths: Mapping[str, float]
+) -> dict[tuple[str, str], Port]:
+    """The port of each edge: side by side, in the order of their sources."""
     found: dict[tuple[str, str], Port] = {}
     for target in dict.fromkeys(target for _, target in chains):
         arriving = sorted((e for e in chains if e[1] == target), key=lambda e: centres[chains[e][-2]])
@@ -213,7 +215,7 @@ def _points(
 
 def _width(node: Node | None) -> float:
     if node is None:
-        return 8.0  # an edge that passes
+        return 8.0  # an edge that passes through
     lines = [node.name, *([] if type(node).__name__ == node.name else [type(node).__name__])]
     return 28 + CHAR_WIDTH * max(len(line) for line in lines)
 
@@ -230,7 +232,7 @@ def _head(width: float, height: float, name: str) -> str:
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:
-    """A smooth line from below the first place to the top of the last, straight through the places between."""
+    """A smooth line from the bottom of the first place to the top of the last, straight through those between."""
     (x, top), *rest = points
     y = top + BOX_HEIGHT
     drawn = [f"M{x:.1f} {y:.1f}"]
@@ -245,7 +247,7 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _past(source: tuple[float, float], target: tuple[float, float], right: float) -> str:
-    """A dashed line from the right side of what was made to the right side of who chooses from it."""
+    """A dashed line from the right side of the producer to the right side of the resolver."""
     (x1, top1), (x2, top2) = source, target
     y1, y2 = top1 + BOX_HEIGHT * 0.7, top2 + BOX_HEIGHT * 0.3
     out = right + MARGIN
@@ -274,10 +276,10 @@ def _box(node: Node, centre: float, top: float, width: float) -> str:
 
 
 def _caption(text: str, port: Port, top: float) -> str:
-    """The name of what goes along an edge, where it arrives; every other one higher, so that they do not touch."""
+    """The caption of an edge at its port; every other one is higher, so that they do not touch."""
     place = f'x="{port.x:.1f}" y="{top - 11 - port.place % 2 * 12:.1f}" text-anchor="middle" font-size="10"'
     text = html.escape(text)
-    # The first is the light around the second: not every program that draws SVG knows `paint-order`.
+    # The first is a light outline of the second: not every SVG renderer supports `paint-order`.
     return (
         f'<text {place} stroke="#ffffff" stroke-width="4" fill="#ffffff">{text}</text>\n'
         f'<text {place} fill="#334155">{text}</text>'

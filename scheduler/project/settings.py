@@ -227,10 +227,10 @@ def _url(text: str) -> str:
 
 
 def _length(text: object) -> timedelta:
-    from spanwise.scheduler.schedule.duration import length
+    from spanwise.scheduler.schedule.duration import parse_length
 
     try:
-        return length(str(text))
+        return parse_length(str(text))
     except UsageError as error:
         raise ValueError("expected a length of time, such as 12h or 30d") from error
 

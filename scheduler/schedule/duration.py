@@ -15,7 +15,7 @@ from spanwise.scheduler.formatting import format_duration
 _UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)")
 _CALL = re.compile(r"(\w+)\s*\(\s*([^,()]+?)\s*,\s*([^,()]+?)\s*\)")
-_NORMAL_95 = 1.6448536269514722  # so many standard deviations above the mean lie 5 % of a normal distribution
+_NORMAL_95 = 1.6448536269514722  # the 95th percentile of a normal distribution, in standard deviations
 _LEAST_S = 1.0
 _KINDS = {
     "normal": "mean and standard deviation",
@@ -25,15 +25,15 @@ _KINDS = {
 _EXAMPLE = "Write 2h, normal(2h,30m), uniform(1h,3h) or lognormal(2h,5h)."
 
 
-def length(text: str) -> timedelta:
-    """A length of time as people write it: `90s`, `30m`, `2h`, `1h30m`, `1.5d`.
+def parse_length(text: str) -> timedelta:
+    """Parses a length of time: `90s`, `30m`, `2h`, `1h30m`, `1.5d`.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a length of time.
     """
     parts = _LENGTH.findall(text)
     if not parts or _LENGTH.sub("", text).strip():
-        raise UsageError(f"{text!r} is no length of time. Write for example 90s, 30m, 2h, 1h30m or 1d.")
+        raise UsageError(f"{text!r} is not a length of time; write for example 90s, 30m, 2h, 1h30m or 1d.")
     return timedelta(seconds=sum(float(number) * _UNITS_S[unit] for number, unit in parts))
 
 
@@ -49,27 +49,27 @@ class Duration:
         """Reads `2h`, `normal(mean,deviation)`, `uniform(shortest,longest)` or `lognormal(median,95th percentile)`.
 
         Raises:
-            UsageError: it is none of them, or cannot be.
+            UsageError: it is none of these, or its parameters are wrong.
         """
         call = _CALL.fullmatch(text.strip())
         if call is None:
             if "(" in text:
-                raise UsageError(f"{text!r} is no duration. {_EXAMPLE}")
-            return cls(kind="constant", values_s=(length(text).total_seconds(),))
+                raise UsageError(f"{text!r} is not a duration. {_EXAMPLE}")
+            return cls(kind="constant", values_s=(parse_length(text).total_seconds(),))
         kind, *lengths = call.groups()
         if kind not in _KINDS:
             raise UsageError(f"{text!r}: there is no distribution {kind!r}. {_EXAMPLE}")
-        low, high = (length(part).total_seconds() for part in lengths)
+        low, high = (parse_length(part).total_seconds() for part in lengths)
         if (kind != "normal" and low > high) or (kind == "lognormal" and low <= 0):
             raise UsageError(f"{text!r}: {kind} takes {_KINDS[kind]}, the smaller first. {_EXAMPLE}")
         return cls(kind=kind, values_s=(low, high))
 
     @classmethod
     def of(cls, lengths_s: Sequence[float]) -> Duration:
-        """What was seen: each as likely as the others.
+        """The durations of past runs, each as likely as the others.
 
         Raises:
-            UsageError: nothing was.
+            UsageError: there are none.
         """
         if not lengths_s:
             raise UsageError(f"There is no complete run whose duration could be taken. {_EXAMPLE}")

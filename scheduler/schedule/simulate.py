@@ -24,7 +24,7 @@ from spanwise.scheduler.schedule.ticks import Tick, span_of, starts
 from spanwise.scheduler.schedule.timetable import Timetable
 
 _SECOND = timedelta(seconds=1)
-_MANY = 60  # ticks, of which only the notable are told
+_MANY = 60  # more ticks than this, and only the unusual ones are listed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ from spanwise.scheduler.backfill.record import BackfillStage
 from spanwise.scheduler.formatting import run_calendar
 from spanwise.scheduler.ledger.schedule_status import user_name
 from spanwise.scheduler.project.load import Loaded
-from spanwise.scheduler.schedule.duration import length
+from spanwise.scheduler.schedule.duration import parse_length
 from spanwise.scheduler.storage.disk_inventory import ASIDE, DiskInventory, Leftover, take_inventory
 from spanwise.scheduler.storage.pins import describe_pin
 
@@ -109,9 +109,9 @@ def override_retention(
     return Retention(
         last=retention.last if last is None else last,
         last_of={**retention.last_of, **dict(map(_kind_and_number, last_of))},
-        younger=retention.younger if younger is None else length(younger),
+        younger=retention.younger if younger is None else parse_length(younger),
         marked=tuple(m for m in marked if m != "none") if marked else retention.marked,
-        logs=retention.logs if logs is None else length(logs),
+        logs=retention.logs if logs is None else parse_length(logs),
     )
 
 

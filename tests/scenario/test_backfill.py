@@ -376,8 +376,7 @@ def test_a_span_out_of_every_window_is_left_out(days, refilled):
     said = days.backfill("--span", "2013-01-03")
 
     assert said == (
-        "Nothing of flights is to be backfilled.\n"
-        "Skipped because no window reads them: 2013-01-03  (--force runs them)\n"
+        "flights needs no backfill.\nSkipped because no window reads them: 2013-01-03  (--force runs them)\n"
     )
     assert len(days.runs) == before
 

@@ -348,16 +348,16 @@ def test_a_channel_that_cannot_be_used_is_found_before_it_is_needed() -> None:
         check_channels(read_routes(AlertSettings(urls=urls, pipelines={"taxi": other})))
 
     assert str(refused.value) == (
-        "alerts.pipelines.taxi.urls[0] (mailto): is no URL for E-Mail as Apprise wants it. "
+        "alerts.pipelines.taxi.urls[0] (mailto): is not a valid Apprise URL for E-Mail. "
         "See https://appriseit.com/services/email/\n"
-        "alerts.urls[1] (slak): Apprise knows no such service. The services: https://appriseit.com/services/\n"
-        "alerts.urls[2] (slack): is no URL for Slack as Apprise wants it. See https://appriseit.com/services/slack/"
+        "alerts.urls[1] (slak): Apprise supports no such service. See https://appriseit.com/services/\n"
+        "alerts.urls[2] (slack): is not a valid Apprise URL for Slack. See https://appriseit.com/services/slack/"
     )
 
 
 def test_a_variable_that_is_not_set_is_named() -> None:
     """With the setting that wants it, and what to type."""
-    with pytest.raises(SettingsError, match=r"alerts\.urls\[1\] wants the variable TOKEN, which is not set") as refused:
+    with pytest.raises(SettingsError, match=r"alerts\.urls\[1\] needs the variable TOKEN, which is not set") as refused:
         read_routes(AlertSettings(urls=("json://x", "slack://${TOKEN}")), {"TOKEN": ""})
 
     assert "export TOKEN=…" in str(refused.value)

@@ -114,7 +114,7 @@ def test_a_channel_that_cannot_be_used_is_found_at_the_start(file, project, shel
     code, _, err = shell("schedule", "start", file)
 
     assert code == 2
-    assert "alerts.urls[0] (slak): Apprise knows no such service" in err
+    assert "alerts.urls[0] (slak): Apprise supports no such service" in err
     assert "secret" not in err
 
 
@@ -143,7 +143,7 @@ def test_a_reload_keeps_the_channels_there_were_when_the_new_ones_cannot_be_used
     finally:
         loop.kill()
 
-    assert refused["reason"].startswith("alerts.urls[0] (slak): Apprise knows no such service")
+    assert refused["reason"].startswith("alerts.urls[0] (slak): Apprise supports no such service")
     assert told["subject"] == "scheduler: invalid alert settings"
     assert taken["channels"] == 1
 
@@ -217,10 +217,10 @@ def test_a_pause_is_heeded_until_it_is_resumed(store, spanwise):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("pause", "flow", "--why", "x", "--until", "2001-01-01"), "is past"),
+        (("pause", "flow", "--why", "x", "--until", "2001-01-01"), "is in the past"),
         (("pause", "taxi", "--why", "x"), "'taxi' was never scheduled here. Scheduled are: flow."),
         (("status", "taxi"), "'taxi' was never scheduled here."),
-        (("simulate", "flow.py", "--from", "2026-03-01", "--to", "2026-03-02"), "Say how long runs take"),
+        (("simulate", "flow.py", "--from", "2026-03-01", "--to", "2026-03-02"), "Give the duration of runs"),
     ],
 )
 def test_what_makes_no_sense_is_refused(store, spanwise, words, says):

@@ -196,7 +196,7 @@ def test_a_backfill_that_goes_on_is_not_planned_anew(failed: World, word: str) -
     ("old", "new", "says"),
     [
         ("[ingest, check, recent, train, push]", "[ingest, check, recent, train]", "it no longer has Push"),
-        ("Pipeline(name, [", "Pipeline('weeks', [", "it makes 'weeks'"),
+        ("Pipeline(name, [", "Pipeline('weeks', [", "it defines 'weeks'"),
         (
             "train, push])",
             "train, push, Push(model=train['model'], serving='second', name='Second')])",
@@ -227,7 +227,7 @@ def test_a_backfill_whose_pipeline_has_changed_its_parts_does_not_go_on(
     assert len(failed.runs()) == 2
 
 
-def test_a_backfill_goes_on_with_mended_code(failed: World) -> None:
+def test_a_backfill_goes_on_with_fixed_code(failed: World) -> None:
     """Of nodes that still have their places, whatever else has changed."""
     failed.rewrite('if said == "broken":', 'if said == "":')
 
@@ -235,7 +235,7 @@ def test_a_backfill_goes_on_with_mended_code(failed: World) -> None:
     assert learned(failed) == ["2024-05-01 v1", "2024-05-02 v1"]
 
 
-def test_an_argument_that_is_mended_stays_so(world: World) -> None:
+def test_an_argument_that_is_fixed_stays_so(world: World) -> None:
     """It is recorded with the backfill and with its runs, for whoever goes on after that."""
     world.arrive(1)
     assert world("backfill", "days.py", "--span", "2024-05-01", "--param", "fail=true")[0] == 1
@@ -264,10 +264,10 @@ def test_a_signal_is_noted_unless_it_was_to_be_ignored() -> None:
     try:
         with catch_stop_signals() as by:
             signal.raise_signal(signal.SIGHUP)
-            assert by.by == ""
+            assert by.name == ""
             signal.raise_signal(signal.SIGTERM)
             signal.raise_signal(signal.SIGINT)
-            assert by.by == "SIGTERM"
+            assert by.name == "SIGTERM"
             with pytest.raises(KeyboardInterrupt):
                 by.sleep(60.0)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
@@ -283,8 +283,8 @@ def test_a_run_that_is_stopped_from_another_machine_stops_the_backfill(world: Wo
     world.arrive(2)
     child = start("backfill", "days.py", "--span", "2024-05-01..2024-05-02", "--param", "work_s=60", cwd=world.folder)
     assert child.stdout is not None
-    while "has begun" not in child.stdout.readline():
-        pass
+    while "started" not in child.stdout.readline():
+        assert child.poll() is None
     with world.store() as store:
         store.claim(Claim("stop", "days/1"))
 
@@ -501,8 +501,8 @@ def test_two_backfills_take_turns_and_the_last_resumes_the_schedule(world: World
     scheduled(world, at=datetime(2024, 5, 3, 3, tzinfo=UTC))
     first = start("backfill", "days.py", "--missed", "--param", "work_s=2", cwd=world.folder)
     assert first.stdout is not None
-    while "has begun" not in first.stdout.readline():
-        pass
+    while "started" not in first.stdout.readline():
+        assert first.poll() is None
 
     code, out, _ = world("backfill", "days.py", "--span", "2024-05-01", "--force")
 
@@ -526,8 +526,8 @@ def test_a_pause_that_somebody_makes_meanwhile_is_left_to_them(world: World) -> 
     scheduled(world, at=datetime(2024, 5, 3, 3, tzinfo=UTC))
     child = start("backfill", "days.py", "--missed", "--param", "work_s=2", cwd=world.folder)
     assert child.stdout is not None
-    while "has begun" not in child.stdout.readline():
-        pass
+    while "started" not in child.stdout.readline():
+        assert child.poll() is None
     with world.store() as store:
         pause_schedule(store, "days", who="ann", why="the lake moves", now=datetime.now(UTC))
 

@@ -16,8 +16,8 @@ from spanwise.scheduler.daemon.arrival import (
     ArrivalWatch,
     ReadyData,
     decide_arrival,
-    find_owed,
     find_ready,
+    find_untrained,
 )
 from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.project.load import load
@@ -32,7 +32,7 @@ NOW = datetime(2024, 5, 4, tzinfo=UTC)
 
 
 def came(*spans: int) -> list[Arrival]:
-    return [Arrival(span=span, name=f"{span}.v1", read=True) for span in spans]
+    return [Arrival(span=span, name=f"{span}.v1", in_window=True) for span in spans]
 
 
 def ready(newest: int, *, divided: bool = True) -> ReadyData:
@@ -80,7 +80,7 @@ def test_what_runs_next(due: list[int], found: ReadyData, left: TickRecord | Non
 )
 def test_what_was_only_ingested_is_owed_its_training(entries: list[TickRecord], wanted: TickRecord | None) -> None:
     """Until something was trained after it, or its training has failed; a run that failed before it trained is none."""
-    assert find_owed(entries, coming={6}) == wanted
+    assert find_untrained(entries, pending={6}) == wanted
 
 
 def test_what_changes_has_not_settled() -> None:
@@ -88,10 +88,10 @@ def test_what_changes_has_not_settled() -> None:
     settling = ArrivalWatch()
     first, second = came(5)[0], replace(came(5)[0], name="5.v1 other")
 
-    assert settling.settled([first], 60, 0) == []
-    assert settling.settled([second], 60, 59) == []
-    assert settling.settled([first], 60, 100) == []
-    assert settling.settled([first], 60, 160) == [first]
+    assert settling.select_settled([first], 60, 0) == []
+    assert settling.select_settled([second], 60, 59) == []
+    assert settling.select_settled([first], 60, 100) == []
+    assert settling.select_settled([first], 60, 160) == [first]
 
 
 def test_a_look_finds_what_is_not_ingested_and_which_of_it_a_window_reads(world: World) -> None:
@@ -105,7 +105,7 @@ def test_a_look_finds_what_is_not_ingested_and_which_of_it_a_window_reads(world:
     with world.store() as store:
         found = find_ready(loaded.pipeline, loaded.calendar, store)
 
-    assert [(a.name.rpartition(".")[0], a.read) for a in found.arrivals] == [
+    assert [(a.name.rpartition(".")[0], a.in_window) for a in found.arrivals] == [
         ("2024-05-01.v2", False),
         ("2024-05-03.v2", True),
         ("2024-05-05.v1", True),

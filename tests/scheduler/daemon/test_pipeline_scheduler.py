@@ -343,7 +343,7 @@ def test_an_attempt_that_could_not_begin_counts(tmp_path):
     world = World(tmp_path, retry=Retry(times=1, backoff_s=1.0))
     for minute in (0, 1):
         world.at(1, minute)
-        log = scheduled_run.log_of(world.root, "p", world.child.job.tick, 1)
+        log = scheduled_run.log_path(world.root, "p", world.child.job.tick, 1)
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("waiting\n\nspanwise: there is no file p.py\n")
         world.child.returncode = 2

@@ -74,7 +74,7 @@ class Place:
         return child.wait(timeout=60)
 
     def said(self, attempt: int = 1) -> str:
-        return scheduled_run.last_error(scheduled_run.log_of(self.root, "steps", TICK.name, attempt))
+        return scheduled_run.last_error(scheduled_run.log_path(self.root, "steps", TICK.name, attempt))
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_a_run_that_is_not_to_be_ended_is_respected(place: Place) -> None:
 def test_the_input_is_waited_for(place: Place) -> None:
     """Until it lies there."""
     child = scheduled_run.start(replace(place.job, wait_until="2999-01-01T00:00:00+00:00", poll_s=0.05))
-    log = scheduled_run.log_of(place.root, "steps", TICK.name, 1)
+    log = scheduled_run.log_path(place.root, "steps", TICK.name, 1)
     while "waiting for span 5" not in (log.read_text() if log.exists() else ""):
         assert child.poll() is None
     (place.folder / "span-5").touch()

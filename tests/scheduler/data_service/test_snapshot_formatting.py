@@ -86,7 +86,7 @@ def test_verify_finds_a_byte_that_has_changed(spanwise: Command, kept: Path) -> 
     damaged = spanwise("snapshot", "verify", "--path", str(kept))
 
     assert (well[0], damaged[0]) == (0, 1)
-    assert well[1].startswith("1 snapshot whole, 0 chunks damaged")
+    assert well[1].startswith("1 snapshot intact, 0 chunks damaged")
     assert str(chunk(kept)) in damaged[1]
 
 
@@ -102,7 +102,7 @@ def test_gc_removes_what_was_replaced_and_only_when_told_what_is_whole(spanwise:
     after = sorted(kept.rglob("*.snapshot"))
     spanwise("snapshot", "gc", "--older-than", "0s", "--path", str(kept))
 
-    assert "would go" in dry[1]
+    assert "would be removed" in dry[1]
     assert (len(before), after_dry, len(after)) == (2, before, 1)
     assert list(kept.rglob("*.snapshot")) == []
 

@@ -104,7 +104,7 @@ def test_channels_for_alerts_are_looked_at(tmp_path: Path) -> None:
 
     assert none["alerts"] == HealthCheck("alerts", "ok", "not configured: [alerts] in spanwise.toml has no urls")
     assert found["alerts"].level == "fail"
-    assert found["alerts"].fix.startswith("alerts.urls[1] (slak): Apprise knows no such service.")
+    assert found["alerts"].fix.startswith("alerts.urls[1] (slak): Apprise supports no such service.")
 
 
 def test_a_channel_is_tried_when_it_is_asked_for(tmp_path: Path) -> None:

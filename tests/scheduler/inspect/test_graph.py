@@ -35,7 +35,7 @@ def diamond() -> Pipeline:
 
 def test_a_node_is_below_everything_it_waits_for() -> None:
     """Layers count the longest way from the start; the past is not waited for."""
-    assert graph.layers(diamond()) == [
+    assert graph.assign_layers(diamond()) == [
         ["Top", "Before"],
         ["Left", "A_node_with_a_long_name", "Warm"],
         ["Low"],
@@ -45,7 +45,7 @@ def test_a_node_is_below_everything_it_waits_for() -> None:
 
 def test_an_edge_into_the_past_is_marked() -> None:
     """It is drawn otherwise: it holds nothing up."""
-    assert [(e.source, e.target) for e in graph.edges(diamond()) if e.past] == [("Top", "Before")]
+    assert [(e.source, e.target) for e in graph.list_edges(diamond()) if e.past] == [("Top", "Before")]
 
 
 def test_a_node_that_only_waits_is_drawn_below_what_it_waits_for() -> None:
@@ -53,15 +53,15 @@ def test_a_node_that_only_waits_is_drawn_below_what_it_waits_for() -> None:
     first = Make(name="First")
     pipeline = Pipeline("waiting", [first, Make(name="Then", after=[first])])
 
-    assert graph.edges(pipeline) == [graph.Edge("First", "Then", "", waits=True)]
-    assert graph.text(pipeline) == "First\n   Then  <- after First"
-    assert "n0 --> n1" in graph.mermaid(pipeline)
-    assert ">then</text>" in graph.svg(pipeline)
+    assert graph.list_edges(pipeline) == [graph.Edge("First", "Then", "", waits=True)]
+    assert graph.format_text(pipeline) == "First\n   Then  <- after First"
+    assert "n0 --> n1" in graph.format_mermaid(pipeline)
+    assert ">then</text>" in graph.draw_svg(pipeline)
 
 
 def test_text_says_what_each_node_reads() -> None:
     """A node per line, indented by its layer."""
-    lines = graph.text(diamond()).splitlines()
+    lines = graph.format_text(diamond()).splitlines()
 
     assert "      Low  <- Left['report'], A_node_with_a_long_name['report']" in lines
     assert lines[0] == "Top"
@@ -69,7 +69,7 @@ def test_text_says_what_each_node_reads() -> None:
 
 def test_mermaid_has_every_node_and_edge() -> None:
     """Resolvers are round, edges into the past dotted."""
-    text = graph.mermaid(diamond())
+    text = graph.format_mermaid(diamond())
 
     assert text.startswith("flowchart TD\n")
     assert text.count("-->") == 7
@@ -89,7 +89,7 @@ def boxes(picture: str) -> dict[str, tuple[float, float, float, float]]:
 
 def test_boxes_do_not_overlap_and_lie_in_the_picture() -> None:
     """Every node has room of its own."""
-    picture = graph.svg(diamond())
+    picture = graph.draw_svg(diamond())
     found = boxes(picture)
     root = ET.fromstring(picture)
 
@@ -104,7 +104,7 @@ def test_boxes_do_not_overlap_and_lie_in_the_picture() -> None:
 
 def test_no_edge_runs_behind_a_box() -> None:
     """An edge that passes a layer has a place of its own there, where it goes straight down."""
-    picture = graph.svg(diamond())
+    picture = graph.draw_svg(diamond())
     straight = re.findall(r"([\d.]+) ([\d.]+) L([\d.]+) ([\d.]+)", picture)
     passed = [(float(x), float(top)) for x, top, _, _ in straight]
 
@@ -113,7 +113,7 @@ def test_no_edge_runs_behind_a_box() -> None:
         assert not [n for n, (left, y, width, _) in boxes(picture).items() if y == top and left < x < left + width]
 
 
-@pytest.mark.parametrize("draw", [graph.text, graph.mermaid, graph.svg])
+@pytest.mark.parametrize("draw", [graph.format_text, graph.format_mermaid, graph.draw_svg])
 def test_an_empty_pipeline_can_be_drawn(draw: object) -> None:
     """There is nothing in it."""
     assert isinstance(draw(Pipeline("empty", [])), str)  # type: ignore[operator]
@@ -121,7 +121,7 @@ def test_an_empty_pipeline_can_be_drawn(draw: object) -> None:
 
 def test_a_picture_needs_nothing_beside_itself() -> None:
     """No fonts, images or scripts are fetched; a name is text, whatever is in it."""
-    picture = graph.svg(diamond())
+    picture = graph.draw_svg(diamond())
 
     assert re.findall(r"https?://[^\"]+", picture) == ["http://www.w3.org/2000/svg"]
     assert "<script" not in picture

@@ -1,6 +1,9 @@
 import random
-import time
+import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from types import FrameType
+from typing import TypeVar
 
 import pytest
 
@@ -11,10 +14,28 @@ from spanwise.scheduler.schedule.timetable import Catchup, Timetable
 
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+T = TypeVar("T")
 
 
 def hourly(**terms: object) -> Timetable:
     return Timetable("flights", **{"cron": "0 * * * *", **terms})  # type: ignore[arg-type]
+
+
+def count_calls(act: Callable[[], T]) -> tuple[T, int]:
+    """The result, and the number of function calls: the work, whatever the machine."""
+    calls = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        result = act()
+    finally:
+        sys.setprofile(before)
+    return result, calls
 
 
 def names(found: DueTicks) -> list[str]:
@@ -132,11 +153,11 @@ def test_missed_ticks_come_before_those_that_run() -> None:
 def test_a_paused_schedule_runs_nothing_and_says_why() -> None:
     """Its ticks are missed for that reason, and the next one is known."""
     found = find_due(
-        hourly(catchup=Catchup.ALL), NOON - 2 * HOUR, NOON, paused="paused by Ann: the source is being mended"
+        hourly(catchup=Catchup.ALL), NOON - 2 * HOUR, NOON, paused="paused by Ann: the source is being fixed"
     )
 
     assert found.run == ()
-    assert {missed.why for missed in found.missed} == {"paused by Ann: the source is being mended"}
+    assert {missed.why for missed in found.missed} == {"paused by Ann: the source is being fixed"}
     assert found.next is not None
 
 
@@ -194,9 +215,7 @@ def test_years_of_missed_minutes_are_summed_up(catchup: Catchup) -> None:
     """The newest are listed; of the others it is told when they were, and about how many: it does not count them."""
     table = hourly(cron="* * * * *", catchup=catchup)
 
-    begin = time.process_time()
-    found = find_due(table, NOON - 3650 * DAY, NOON)
-    took_s = time.process_time() - begin
+    found, calls = count_calls(lambda: find_due(table, NOON - 3650 * DAY, NOON))
 
     listed = [missed.tick.at for missed in found.missed] + [tick.at for tick in found.run]
     assert listed == [NOON - MINUTE * n for n in range(LISTED - 1, -1, -1)]
@@ -204,7 +223,7 @@ def test_years_of_missed_minutes_are_summed_up(catchup: Catchup) -> None:
     assert found.older == OlderTicks(first=NOON - 3650 * DAY + MINUTE, last=NOON - LISTED * MINUTE, about=5_300_000)
     assert found.next is not None
     assert found.next.at == NOON + MINUTE
-    assert took_s < 1.0
+    assert calls < 500 * LISTED, calls
 
 
 def test_the_gap_that_is_just_too_long_to_list_has_one_older_tick() -> None:
@@ -230,19 +249,16 @@ def test_a_long_gap_with_jitter_runs_nothing_early() -> None:
     assert starts(table, found.next) > NOON
 
 
-def test_a_thousand_schedules_are_decided_in_a_quarter_of_a_second() -> None:
-    """What is due, and the next tick of each, for a thousand pipelines on minute schedules in several zones."""
+def test_a_thousand_schedules_are_decided_with_little_work() -> None:
+    """For a thousand pipelines in several zones, what is due takes few calls; `benchmarks/scheduler.py` has the time."""
     zones = ["UTC", "America/New_York", "Europe/London", "Australia/Sydney", "Australia/Lord_Howe"]
     tables = [
         Timetable(f"p{n}", cron="* * * * *" if n % 2 else f"{n % 60} * * * *", zone=zones[n % 5], span=hours_before(1))
         for n in range(1000)
     ]
 
-    took_s = []
     for minute in range(3):
-        begin = time.process_time()
-        found = [find_due(table, NOON + (minute - 1) * MINUTE, NOON + minute * MINUTE) for table in tables]
-        took_s.append(time.process_time() - begin)
+        now = NOON + minute * MINUTE
+        found, calls = count_calls(lambda now=now: [find_due(table, now - MINUTE, now) for table in tables])
         assert sum(len(each.run) for each in found) >= 500
-
-    assert min(took_s) < 0.25
+        assert calls < 300 * len(tables), calls

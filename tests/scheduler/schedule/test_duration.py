@@ -4,7 +4,7 @@ import statistics
 import pytest
 
 from spanwise.orchestrator import UsageError
-from spanwise.scheduler.schedule.duration import Duration, length
+from spanwise.scheduler.schedule.duration import Duration, parse_length
 
 
 @pytest.mark.parametrize(
@@ -13,14 +13,14 @@ from spanwise.scheduler.schedule.duration import Duration, length
 )
 def test_a_length_is_read_as_people_write_it(text: str, length_s: float) -> None:
     """Parts add up."""
-    assert length(text).total_seconds() == length_s
+    assert parse_length(text).total_seconds() == length_s
 
 
 @pytest.mark.parametrize("text", ["", "2", "2 hours", "h2", "-1h", "2h!", "1h,2h"])
 def test_what_is_no_length_is_refused_with_an_example(text: str) -> None:
     """A number without a unit too: it could be anything."""
     with pytest.raises(UsageError, match="1h30m"):
-        length(text)
+        parse_length(text)
 
 
 @pytest.mark.parametrize(
@@ -74,12 +74,12 @@ def test_no_run_takes_less_than_a_second() -> None:
     ("text", "said"),
     [
         ("gamma(1h,2h)", "no distribution 'gamma'"),
-        ("normal(2h)", "is no duration"),
-        ("normal(2h,30m", "is no duration"),
+        ("normal(2h)", "is not a duration"),
+        ("normal(2h,30m", "is not a duration"),
         ("uniform(3h,1h)", "the smaller first"),
         ("lognormal(5h,2h)", "median and 95th percentile"),
         ("lognormal(0s,2h)", "lognormal takes"),
-        ("normal(2,1)", "'2' is no length of time"),
+        ("normal(2,1)", "'2' is not a length of time"),
     ],
 )
 def test_what_is_no_duration_is_refused(text: str, said: str) -> None:

@@ -641,7 +641,7 @@ def test_gc_typed(spanwise: Command, project: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["gc", "--keep-younger", "often"], "'often' is no length of time"),
+        (["gc", "--keep-younger", "often"], "'often' is not a length of time"),
         (["gc", "--keep-last-of", "Model"], "such as Model=30"),
         (["gc", "flights"], "No pipeline 'flights' has run here."),
         (["pin", "flow/First/report/9"], "There is no artifact 'flow/First/report/9'."),
