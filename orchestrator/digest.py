@@ -198,7 +198,7 @@ def _digest_nodes(nodes: Sequence[ValueNode]) -> list[bytes]:
         if len(circle) == 1 and circle[0] not in nodes[circle[0]].links:
             done[circle[0]] = _digest_node(nodes[circle[0]], done)
             continue
-        # Colour refinement: each member is told apart by its surroundings, one step further each round, until that
+        # Colour refinement: each member is distinguished by its surroundings, one step further each round, until that
         # tells no more of them apart; then all colours together make each member depend on the whole circle.
         for member in circle:
             done[member] = frame(b"D", b"circle")

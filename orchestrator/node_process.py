@@ -43,7 +43,7 @@ def run_job(pipeline: Pipeline, job: NodeJob, line: Connection, parent: int) -> 
         if os.getpid() == me:  # the work may have forked, and this be the copy
             line.send(("done", made))
             code = 0
-    except BaseException as error:  # noqa: BLE001  whatever it is, the controller is told
+    except BaseException as error:  # noqa: BLE001  the controller reports every error
         if os.getpid() == me:
             with contextlib.suppress(OSError):
                 line.send(("failed", _failure(error)))
