@@ -32,7 +32,7 @@ def test_ls_lists_what_there_is(spanwise: Command, kept: Path) -> None:
 
     assert code == 0
     assert out.splitlines()[1].split()[1:3] == ["whole", "100"]
-    assert spanwise("snapshot", "ls", "--path", f"{kept}-none") == (0, "No snapshot is here yet.\n", "")
+    assert spanwise("snapshot", "ls", "--path", f"{kept}-none") == (0, "No snapshot is stored here yet.\n", "")
 
 
 def test_ls_as_a_document(spanwise: Command, kept: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_save_that_failed_says_why(spanwise: Command, tmp_path: Path) -> None:
 
     assert code == 0
     assert "snapshot abc: failed" in out
-    assert "the save job failed to write it: the disk is full" in out
+    assert "the save job failed: the disk is full" in out
 
 
 def test_show_of_what_is_not_there(spanwise: Command, kept: Path) -> None:
