@@ -21,7 +21,7 @@ class Figure:
     name: str
     value: float
     unit: str
-    goal: str = ""  #: in words, such as "<= 30"; empty for a figure that is only told
+    goal: str = ""  #: as text, such as "<= 30"; empty for a figure without one
     ok: bool = True
 
 

@@ -27,7 +27,7 @@ from spanwise.orchestrator.lineage import Direction, walk
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.store import Address, Store
 from spanwise.scheduler.inspect import lineage
-from spanwise.scheduler.inspect.taint import taint, told
+from spanwise.scheduler.inspect.taint import format_taint, trace_taint
 
 ARTIFACTS = 100_000
 RUNS = 500
@@ -50,8 +50,8 @@ def measured() -> Iterator[Figure]:
 
 def _tracing(store: Store, pipeline: str) -> Iterator[Figure]:
     wrong = RUNS - LONG_AGO
-    found = taint(store, pipeline, wrong, version=1)
-    taken = median_s(lambda: told(taint(store, pipeline, wrong, version=1)), times=3)
+    found = trace_taint(store, pipeline, wrong, version=1)
+    taken = median_s(lambda: format_taint(trace_taint(store, pipeline, wrong, version=1)), times=3)
     yield at_most(f"tainted, {pipeline} starts, {len(found.models)} models", taken, "s", 1)
     newest = next(store.newest(Address(pipeline, "Trainer", "model")))
     oldest = store.of_span(Address(pipeline, "ExampleGen", "examples"), wrong)[0]
@@ -64,7 +64,7 @@ def _tracing(store: Store, pipeline: str) -> Iterator[Figure]:
 
 def _lineage(store: Store, start: Artifact, way: Direction) -> str:
     found = walk(store, [start], way)
-    return lineage.text(found, lineage.calendars(store, found.artifacts.values()))
+    return lineage.format_tree(found, lineage.find_calendars(store, found.artifacts.values()))
 
 
 @dataclass(frozen=True, kw_only=True)

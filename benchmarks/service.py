@@ -233,7 +233,7 @@ def _crowd() -> Iterator[Figure]:
         for each in crowd:
             service.callback(each.terminate)
         begun = time.perf_counter()
-        fed = sum(_told(each) for each in crowd)
+        fed = sum(_read_count(each) for each in crowd)
         yield at_least(f"of {CROWD:,} consumers at once, those with an element", fed, "", CROWD)
         yield Figure(name="until all of them have one", value=time.perf_counter() - begun, unit="s")
         connection = ServiceConnection(service.target, Security())
@@ -249,10 +249,10 @@ def _crowd() -> Iterator[Figure]:
             yield at_most(f"memory of the {name}", _of_process(pid, "VmHWM") / 1024, "MiB", 1024)
         for each in crowd:
             print(file=each.stdin, flush=True)
-        yield at_least("consumers with another element after 5 s", sum(_told(each) for each in crowd), "", CROWD)
+        yield at_least("consumers with another element after 5 s", sum(_read_count(each) for each in crowd), "", CROWD)
 
 
-def _told(process: subprocess.Popen[str]) -> int:
+def _read_count(process: subprocess.Popen[str]) -> int:
     assert process.stdout is not None
     return int(process.stdout.readline() or 0)
 

@@ -1,4 +1,4 @@
-"""Evaluator: measures a model on the examples of a window, beside the model it would replace, and gives the verdict."""
+"""Evaluator: measures a model on the examples of a window, compares it with its baseline, and blesses or refuses it."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ log = logging.getLogger("spanwise.evaluation")
 PAGE = "report.html"
 
 EXACT_ROWS = 1_000_000
-"""Up to so many rows of the split every figure is exact; that takes about 215 MB."""
+"""Up to this many rows of the split every figure is exact; that takes about 215 MB."""
 
 
 class Evaluator(Component):
-    """Evaluates a model on one split of all the examples it is given, overall and by slice.
+    """Evaluates a model on one split of its examples, overall and by slice.
 
         Evaluator(examples=recent["examples"], model=trainer["model"], baseline=champion["model"], label="late",
                   predict_fn=predict, slices=("origin", ("origin", "carrier")),
                   thresholds={"auc": Threshold(at_least=0.6, max_drop=0.01)})
 
-    `predict_fn(model_dir, table)` gives one score for each row; it is called batch by batch, so it does well to keep
-    the model it has loaded (`functools.cache`). `label` is a column, or a function that makes the labels of a table.
-    Rows whose label is null or NaN are left out and counted. `slices` are columns, or groups of columns. With
-    `classes`, labels are one of them and `predict_fn` gives a score for each, in their order.
+    `predict_fn(model_dir, table)` returns one score for each row; it is called once a batch, so cache the loaded model
+    (`functools.cache`). `label` is a column, or a function that computes the labels of a table. Rows whose label is
+    null or NaN are skipped and counted. `slices` are columns, or groups of columns. With `classes`, each label is one
+    of them, and `predict_fn` returns a score for each class, in their order.
 
-    Every figure, and its difference to the baseline's on the same rows, has a 95 % interval from `replicates` of a
-    Poisson bootstrap. `evaluation` holds them in `metrics.json`, and `report.html` shows them.
+    Every metric, and its difference from the baseline's on the same rows, has a 95 % interval from `replicates` of a
+    Poisson bootstrap. `evaluation` holds them in `metrics.json` and as a page in `report.html`.
 
-    With thresholds there is a `blessing`, 1 when every threshold is met; `slice_thresholds` hold for every slice of at
-    least `small_slice_rows`. Without any there is no verdict and so no blessing, as in TFX; a Pusher that is connected
-    to it then does not push. A refused model does not fail the run.
+    With thresholds there is a `blessing`: 1 if every threshold is met. `slice_thresholds` apply to every slice of at
+    least `small_slice_rows`. Without thresholds there is no verdict and no blessing, as in TFX, and a Pusher that is
+    connected to it does not push. A refused model does not fail the run.
 
     `beam_runner` and `beam_options` send the work to a Beam cluster that sees the same storage. Up to a million rows
     are measured in this process when no runner is named; the figures are the same.
@@ -69,7 +69,7 @@ class Evaluator(Component):
                 if which == "thresholds" and threshold.by is not None:
                     raise ParameterError(
                         f"{self.name}: the threshold of {metric!r} is of slices by {threshold.by!r}; "
-                        f"such a one belongs in slice_thresholds."
+                        f"move it to slice_thresholds."
                     )
                 if threshold.compares and not self.inputs["baseline"]:
                     raise ParameterError(
@@ -197,11 +197,9 @@ def _check_metrics(node: str, parameters: Mapping[str, object]) -> None:
                 f"{node}: {name} cannot be measured {'with' if classes else 'without'} classes; these can: {able}."
             )
     if own and classes:
-        raise ParameterError(
-            f"{node}: a metric of one's own ({min(own)}) takes one score a row, and classes have more."
-        )
+        raise ParameterError(f"{node}: the custom metric {min(own)} takes one score a row, and classes have several.")
     if taken := own & set(KNOWN):
-        raise ParameterError(f"{node}: there is a metric {min(taken)!r} already; call yours otherwise.")
+        raise ParameterError(f"{node}: there is a metric {min(taken)!r} already; rename yours.")
 
 
 def _check_numbers(node: str, parameters: Mapping[str, object]) -> None:
@@ -240,7 +238,7 @@ def _select_metrics(
 
 
 def _log_gaps(measurement: Measurement, examples: Sequence[Examples], split: str) -> None:
-    """Says what was not measured.
+    """Logs what was not measured.
 
     Raises:
         UnreadableInput: there is nothing to measure.
@@ -275,7 +273,7 @@ def _judge_measurement(
     thresholds: Mapping[str, Threshold],
     slice_thresholds: Mapping[str, Threshold],
 ) -> tuple[dict[str, object], list[str] | None]:
-    """The figures and the verdict, as `metrics.json` has them; and why the model is refused, None: not judged."""
+    """The content of `metrics.json`, and why the model is refused; None if it is not judged."""
     from spanwise.components.evaluation.results import figures, plain
 
     overall = figures(measurement.overall, 0, model=model, baseline=baseline, method=method)
@@ -316,14 +314,14 @@ def _judge_measurement(
 
 
 def _of_slice(findings: Sequence[Finding], values: Mapping[str, object], unscored: int) -> Iterator[Finding]:
-    """The findings as those of a slice; a metric that its labels leave undefined is not judged there."""
+    """The findings, marked with their slice; a metric that is undefined for its labels is not judged there."""
     for finding in findings:
         unjudged = math.isnan(finding.value) and not unscored
         yield replace(finding, slice=values, passed=None if unjudged else finding.passed)
 
 
 def _describe(evaluation: Evaluation, report: Mapping[str, object]) -> None:
-    """Sets the properties: what can be asked of the metadata needs no file."""
+    """Sets the properties, which can be queried without opening a file."""
     overall, old = report["overall"], report["baseline_overall"]
     assert isinstance(overall, Mapping), "as judged"
     evaluation.metrics = {name: value for name, value in overall.items() if value is not None}

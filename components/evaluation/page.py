@@ -13,49 +13,49 @@ from spanwise.components.report.plot import Line, Series, histogram, lines
 
 Report: TypeAlias = Mapping[str, object]
 
-MOST = 40
-"""Slices that are shown: of more, the worst and the best."""
+MAX_SLICES = 40
+"""Most slices in the table; of more, only the worst and the best."""
 
-_REASONS = 12
-_PLOT = 300  # width of the plot of a difference, px
-_NAMES = ("model", "baseline")
+_MAX_REASONS = 12
+_PLOT_PX = 300  # width of the plot of a difference, px
+_ROLES = ("model", "baseline")
 
 
 def page(report: Report, curves: Mapping[str, Curves]) -> str:
-    """`report` is what `metrics.json` has."""
-    made = ReportPage(f"Evaluation of {report['model']}")
-    made.plot("<style>.good { color: var(--c2); }</style>")
-    _verdict(made, report)
-    _metrics(made, report)
-    drawn = [(role, curves[str(report[role])]) for role in _NAMES if str(report[role]) in curves]
+    """The page as HTML; `report` is the content of `metrics.json`."""
+    document = ReportPage(f"Evaluation of {report['model']}")
+    document.plot("<style>.good { color: var(--c2); }</style>")
+    _write_verdict(document, report)
+    _write_metrics(document, report)
+    drawn = [(role, curves[str(report[role])]) for role in _ROLES if str(report[role]) in curves]
     if drawn and report["baseline"] != report["model"]:
-        _plots(made, drawn)
+        _write_curves(document, drawn)
     elif drawn:
-        _plots(made, drawn[:1])
+        _write_curves(document, drawn[:1])
     if drawn and drawn[0][1].at:
-        _decisions(made, drawn[0][1])
-    _confusion(made, report)
-    _slices(made, report)
-    return made.html()
+        _write_decisions(document, drawn[0][1])
+    _write_confusion(document, report)
+    _write_slices(document, report)
+    return document.html()
 
 
-def _verdict(made: ReportPage, report: Report) -> None:
+def _write_verdict(document: ReportPage, report: Report) -> None:
     blessed, reasons = report["blessed"], _list(report["reasons"])
     says, tone = {True: ("Blessed", "--c2"), False: ("Not blessed", "--bad"), None: ("No verdict", "--faint")}[
         None if blessed is None else bool(blessed)
     ]
     why = [escaped(reason) for reason in reasons]
     if blessed is None:
-        why = ["There are no thresholds, so nothing was asked of the model."]
+        why = ["There are no thresholds, so the model was not judged."]
     elif not why:
-        why = [f"All {len(_judged(report))} bounds are met."]
+        why = [f"All {len(_list_judged(report))} bounds are met."]
     unjudged = [t for t in _list(report["thresholds"]) if isinstance(t, Mapping) and t["passed"] is None]
     if unjudged:
         why.append(f"{len(unjudged)} bounds were not applied: no baseline, or a metric that is undefined in a slice.")
-    if len(why) > _REASONS:
-        why[_REASONS:] = [f"… {len(why) - _REASONS} more, in metrics.json"]
+    if len(why) > _MAX_REASONS:
+        why[_MAX_REASONS:] = [f"… {len(why) - _MAX_REASONS} more, in metrics.json"]
     items = "".join(f"<li>{line}</li>" for line in why)
-    made.plot(
+    document.plot(
         f'<div style="border-left:6px solid var({tone});background:var(--band);padding:10px 16px;margin:12px 0;'
         f'border-radius:4px"><b style="font-size:18px;color:var({tone})">{says}</b>'
         f'<ul style="margin:4px 0 0;padding-left:18px">{items}</ul></div>'
@@ -72,41 +72,48 @@ def _verdict(made: ReportPage, report: Report) -> None:
             notes.append(f"{model} gave no finite score for {_number(count):,.0f} rows")
     if not report["exact"]:
         notes.append("too many rows for exact areas under curves: rows with scores next to each other are ties")
-    made.paragraph("; ".join(notes) + ".")
+    document.paragraph("; ".join(notes) + ".")
 
 
-def _judged(report: Report) -> list[object]:
+def _list_judged(report: Report) -> list[object]:
     return [t for t in _list(report["thresholds"]) if isinstance(t, Mapping) and t["passed"] is not None]
 
 
-def _metrics(made: ReportPage, report: Report) -> None:
-    made.heading("Metrics")
+def _write_metrics(document: ReportPage, report: Report) -> None:
+    document.heading("Metrics")
     compared = report["baseline_overall"] is not None
-    limits = _limits(report)
+    limits = _limits_by_metric(report)
     head: list[str | Cell] = ["", "model", Cell("95 %", "text")]
     head += ["baseline", Cell("95 %", "text"), "difference", Cell("95 %", "text"), Cell("", "text")] if compared else []
     head += [Cell("asked for", "text")] if limits else []
     rows: list[list[str | Cell]] = []
     for name, value in _mapping(report["overall"]).items():
-        row: list[str | Cell] = [name, _shown(value, name), _ends(report["intervals"], name)]
+        row: list[str | Cell] = [name, _format_number(value, name), _format_interval(report["intervals"], name)]
         if compared:
             change = _mapping(report["change"]).get(name)
-            low, high = _pair(report["change_intervals"], name)
-            row += [_shown(_mapping(report["baseline_overall"])[name], name), _ends(report["baseline_intervals"], name)]
-            row += [_signed(change), _ends(report["change_intervals"], name, signed=True), _better(name, low, high)]
+            low, high = _interval_of(report["change_intervals"], name)
+            row += [
+                _format_number(_mapping(report["baseline_overall"])[name], name),
+                _format_interval(report["baseline_intervals"], name),
+            ]
+            row += [
+                _format_signed(change),
+                _format_interval(report["change_intervals"], name, signed=True),
+                _compare_intervals(name, low, high),
+            ]
         row += [limits.get(name, Cell("", "text"))] if limits else []
         rows.append(row)
-    made.table(head, rows, wide=True)
+    document.table(head, rows, wide=True)
     if report["replicates"]:
-        made.paragraph(
-            f"Intervals are of 95 %, from {report['replicates']} replicates "
+        document.paragraph(
+            f"Intervals cover 95 %, from {report['replicates']} replicates "
             f"({'Poisson bootstrap' if report['interval_method'] == 'bootstrap' else 'jackknife'} of the rows); "
             "that of a difference is narrower than those of its parts, since both models answer for the same rows."
         )
 
 
-def _limits(report: Report) -> dict[str, Cell]:
-    """What was asked of each metric over all rows."""
+def _limits_by_metric(report: Report) -> dict[str, Cell]:
+    """The thresholds of each metric over all rows."""
     said: dict[str, list[Mapping[str, object]]] = {}
     for finding in _list(report["thresholds"]):
         if isinstance(finding, Mapping) and finding["slice"] is None:
@@ -120,8 +127,8 @@ def _limits(report: Report) -> dict[str, Cell]:
     }
 
 
-def _better(name: str, low: float, high: float) -> Cell:
-    """Whether a difference is more than chance."""
+def _compare_intervals(name: str, low: float, high: float) -> Cell:
+    """Whether a difference is significant, and in whose favour."""
     direction = _direction(name)
     if math.isnan(low) or not direction:
         return Cell("", "text")
@@ -131,7 +138,7 @@ def _better(name: str, low: float, high: float) -> Cell:
 
 
 def _direction(name: str) -> int:
-    """1 where more is better, -1 where less is, 0 where neither or unknown."""
+    """1 if more is better, -1 if less is, 0 if neither or unknown."""
     known = KNOWN.get(name.partition("@")[0])
     return {"more": 1, "less": -1, "neither": 0}[known.better] if known is not None else 0
 
@@ -139,9 +146,9 @@ def _direction(name: str) -> int:
 # --- plots --------------------------------------------------------------------------------------------------------
 
 
-def _plots(made: ReportPage, drawn: Sequence[tuple[str, Curves]]) -> None:
-    made.heading("Curves")
-    made.legend([role for role, _ in drawn])
+def _write_curves(document: ReportPage, drawn: Sequence[tuple[str, Curves]]) -> None:
+    document.heading("Curves")
+    document.legend([role for role, _ in drawn])
     first = drawn[0][1]
     figures = []
     if any(curves.roc for _, curves in drawn):
@@ -153,7 +160,7 @@ def _plots(made: ReportPage, drawn: Sequence[tuple[str, Curves]]) -> None:
         area = [Line(role, curves.precision_recall) for role, curves in drawn]
         figures.append(("Precision and recall", lines(area, x_label="recall", y_label="precision", limits=unit)))
     if first.calibration:
-        figures.append(("Calibration", _calibration(drawn)))
+        figures.append(("Calibration", _draw_calibration(drawn)))
     if first.spread:
         names = ["rows"] if len(first.spread) == 1 else ["label 0", "label 1"]
         series = [Series(name, bars) for name, bars in zip(names, first.spread, strict=True)]
@@ -161,12 +168,12 @@ def _plots(made: ReportPage, drawn: Sequence[tuple[str, Curves]]) -> None:
         title = "Scores of the model" + ("" if len(names) == 1 else ": label 0 filled, label 1 outlined")
         figures.append((title, histogram(first.edges, series, ends=ends, height=260)))
     grid = "".join(f"<figure style='margin:0'><h3>{escaped(title)}</h3>{plot}</figure>" for title, plot in figures)
-    made.plot(
+    document.plot(
         f"<div style='display:grid;grid-template-columns:repeat(auto-fit,minmax(420px,1fr));gap:18px 32px'>{grid}</div>"
     )
 
 
-def _calibration(drawn: Sequence[tuple[str, Curves]]) -> str:
+def _draw_calibration(drawn: Sequence[tuple[str, Curves]]) -> str:
     """Mean label over mean score, in buckets of equally many rows."""
     points = [(x, y) for _, curves in drawn for x, y, _ in curves.calibration]
     least, most = min(min(p) for p in points), max(max(p) for p in points)
@@ -177,70 +184,70 @@ def _calibration(drawn: Sequence[tuple[str, Curves]]) -> str:
     return lines(found, x_label="mean score", y_label="mean label", diagonal=True, limits=limits)
 
 
-def _decisions(made: ReportPage, curves: Curves) -> None:
-    made.heading("Decisions by score")
+def _write_decisions(document: ReportPage, curves: Curves) -> None:
+    document.heading("Decisions by score")
     rows = [
         (f"above {at:g}", f"{share:.1%}", f"{precision:.3f}", f"{recall:.3f}", f"{_f1(precision, recall):.3f}")
         for at, precision, recall, share in curves.at
     ]
-    made.table(("score", "rows", "precision", "recall", "F1"), rows)
+    document.table(("score", "rows", "precision", "recall", "F1"), rows)
 
 
 def _f1(precision: float, recall: float) -> float:
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
-def _confusion(made: ReportPage, report: Report) -> None:
-    """Rows by class and what the model said of them."""
+def _write_confusion(document: ReportPage, report: Report) -> None:
+    """The confusion matrix: rows by class and by predicted class."""
     counts = _mapping(report["confusion"] or {}).get(str(report["model"]))
     names = [str(name) for name in _list(report["classes"] or [])]
-    if not isinstance(counts, list) or len(names) > MOST:
+    if not isinstance(counts, list) or len(names) > MAX_SLICES:
         return
-    made.heading("Classes")
+    document.heading("Classes")
     said = [sum(row[place] for row in counts) for place in range(len(names))]
     rows: list[list[str | Cell]] = []
     for place, (name, row) in enumerate(zip(names, counts, strict=True)):
         total, right = sum(row), row[place]
         recall, precision = right / total if total else math.nan, right / said[place] if said[place] else math.nan
         cells = [Cell(f"{n:,}", "" if i == place else "faint") for i, n in enumerate(row)]
-        rows.append([name, *cells, f"{total:,}", _shown(precision), _shown(recall)])
-    made.table(("label", *(f"said {name}" for name in names), "rows", "precision", "recall"), rows)
+        rows.append([name, *cells, f"{total:,}", _format_number(precision), _format_number(recall)])
+    document.table(("label", *(f"said {name}" for name in names), "rows", "precision", "recall"), rows)
 
 
 # --- slices -------------------------------------------------------------------------------------------------------
 
 
-def _slices(made: ReportPage, report: Report) -> None:
+def _write_slices(document: ReportPage, report: Report) -> None:
     slices = [s for s in _list(report["slices"]) if isinstance(s, Mapping)]
     if not slices:
         return
-    metric = _leading(report)
+    metric = _leading_metric(report)
     compared = report["baseline_overall"] is not None and report["baseline"] != report["model"]
     known = [s for s in slices if not s["small"] and _figure(s, metric, compared=compared) is not None]
     direction = _direction(metric) or 1
     known.sort(key=lambda s: direction * (_figure(s, metric, compared=compared) or 0.0))
-    made.heading(f"Slices by {'difference in ' if compared else ''}{metric}, the worst first")
-    told = [f"{len(known)} slices"]
+    document.heading(f"Slices by {'difference in ' if compared else ''}{metric}, the worst first")
+    notes = [f"{len(known)} slices"]
     small = sum(bool(s["small"]) for s in slices)
     if small:
-        told.append(f"{small} small ones are not judged and not shown")
+        notes.append(f"{small} small ones are not judged and not shown")
     undefined = len(slices) - small - len(known)
     if undefined:
-        told.append(f"{metric} is undefined in {undefined}")
+        notes.append(f"{metric} is undefined in {undefined}")
     for slicing in _list(report["slicings"]):
         if isinstance(slicing, Mapping) and slicing["occurring"] != slicing["reported"]:
             by = ", ".join(map(str, _list(slicing["by"])))
             many = "too many" if slicing["occurring"] is None else f"{slicing['occurring']:,}"
-            told.append(f"{many} slices by {by}, of which {slicing['reported']:,} were measured")
-    shown = known if len(known) <= MOST else [*known[: MOST * 3 // 4], *known[-MOST // 4 :]]
+            notes.append(f"{many} slices by {by}, of which {slicing['reported']:,} were measured")
+    shown = known if len(known) <= MAX_SLICES else [*known[: MAX_SLICES * 3 // 4], *known[-MAX_SLICES // 4 :]]
     if len(shown) < len(known):
-        told.append(f"the {MOST * 3 // 4} worst and the {MOST // 4} best of them are shown")
-    made.paragraph("; ".join(told) + ".")
+        notes.append(f"the {MAX_SLICES * 3 // 4} worst and the {MAX_SLICES // 4} best of them are shown")
+    document.paragraph("; ".join(notes) + ".")
     if shown:
-        made.plot(_forest(shown, metric, _refused(report), compared=compared))
+        document.plot(_draw_forest(shown, metric, _refused_slices(report), compared=compared))
 
 
-def _forest(slices: Sequence[Mapping[str, object]], metric: str, refused: set[str], *, compared: bool) -> str:
+def _draw_forest(slices: Sequence[Mapping[str, object]], metric: str, refused: set[str], *, compared: bool) -> str:
     """A table of slices, each with its figure and interval drawn on one scale."""
     ends = [_figure_ends(s, metric, compared=compared) for s in slices]
     every = [e for pair in ends for e in pair if not math.isnan(e)]
@@ -249,11 +256,11 @@ def _forest(slices: Sequence[Mapping[str, object]], metric: str, refused: set[st
     most += (least == most) * 1.0
 
     def x(value: float) -> float:
-        return 6 + (value - least) / (most - least) * (_PLOT - 12)
+        return 6 + (value - least) / (most - least) * (_PLOT_PX - 12)
 
     rows = []
     for each, (low, high) in zip(slices, ends, strict=True):
-        name = _name(each["slice"])
+        name = _slice_name(each["slice"])
         value = _figure(each, metric, compared=compared) or 0.0
         sure = compared and not math.isnan(low) and not low <= 0 <= high
         worse = sure and (value < 0) == ((_direction(metric) or 1) > 0)
@@ -263,38 +270,41 @@ def _forest(slices: Sequence[Mapping[str, object]], metric: str, refused: set[st
         )
         zero = f'<path d="M{x(0):.1f},0V30" stroke="var(--faint)"/>' if compared else ""
         svg = (
-            f'<svg viewBox="0 0 {_PLOT} 30" width="{_PLOT}" height="30" role="img">{zero}{bar}'
+            f'<svg viewBox="0 0 {_PLOT_PX} 30" width="{_PLOT_PX}" height="30" role="img">{zero}{bar}'
             f'<circle cx="{x(value):.1f}" cy="15" r="3.5" fill="{colour}"/></svg>'
         )
-        figures = [f"{_number(_mapping(each['metrics'])['count']):,.0f}", _shown(_mapping(each["metrics"])[metric])]
+        figures = [
+            f"{_number(_mapping(each['metrics'])['count']):,.0f}",
+            _format_number(_mapping(each["metrics"])[metric]),
+        ]
         if compared:
-            figures += [_shown(_mapping(each["baseline_metrics"])[metric]), _signed(value)]
+            figures += [_format_number(_mapping(each["baseline_metrics"])[metric]), _format_signed(value)]
         mark = ' <span class="bad">misses a threshold</span>' if name in refused else ""
         cells = "".join(f"<td>{escaped(figure)}</td>" for figure in figures)
         wrapped = 'style="max-width:360px;white-space:normal;overflow-wrap:anywhere"'
         rows.append(f'<tr><th {wrapped}>{escaped(name)}{mark}</th>{cells}<td style="padding:0">{svg}</td></tr>')
-    show = _signed if compared else _shown
+    show = _format_signed if compared else _format_number
     titles = ("", "rows", "model", *(("baseline", "difference") if compared else ()))
     head = "".join(f"<th>{escaped(title)}</th>" for title in titles)
     scale = f'<th style="text-align:center">{show(least)} … {show(most)}</th>'
     return f'<table class="wide"><thead><tr>{head}{scale}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
 
 
-def _name(values: object) -> str:
+def _slice_name(values: object) -> str:
     return ", ".join(f"{column}={'null' if value is None else value}" for column, value in _mapping(values).items())
 
 
-def _leading(report: Report) -> str:
-    """The metric that slices are ordered by: the first that slices, or else all rows, have a threshold for."""
+def _leading_metric(report: Report) -> str:
+    """The metric that orders the slices: the first with a threshold for slices, or else for all rows."""
     asked = [t for t in _list(report["thresholds"]) if isinstance(t, Mapping)]
     asked.sort(key=lambda t: t["slice"] is None)
     names = [str(t["metric"]) for t in asked] + list(_mapping(report["overall"]))
     return next((name for name in names if name != "count"), "count")
 
 
-def _refused(report: Report) -> set[str]:
+def _refused_slices(report: Report) -> set[str]:
     found = (t for t in _list(report["thresholds"]) if isinstance(t, Mapping) and t["passed"] is False and t["slice"])
-    return {_name(t["slice"]) for t in found}
+    return {_slice_name(t["slice"]) for t in found}
 
 
 def _figure(each: Mapping[str, object], metric: str, *, compared: bool) -> float | None:
@@ -303,30 +313,30 @@ def _figure(each: Mapping[str, object], metric: str, *, compared: bool) -> float
 
 
 def _figure_ends(each: Mapping[str, object], metric: str, *, compared: bool) -> tuple[float, float]:
-    return _pair(each["change_intervals" if compared else "intervals"], metric)
+    return _interval_of(each["change_intervals" if compared else "intervals"], metric)
 
 
 # --- numbers ------------------------------------------------------------------------------------------------------
 
 
-def _shown(value: object, name: str = "") -> str:
+def _format_number(value: object, name: str = "") -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "undefined"
     number = _number(value)
     return f"{number:,.0f}" if name == "count" else f"{number:.4f}" if abs(number) < 1000 else f"{number:,.4g}"  # noqa: PLR2004
 
 
-def _signed(value: object) -> str:
+def _format_signed(value: object) -> str:
     return "" if value is None else f"{_number(value):+.4f}"
 
 
-def _ends(intervals: object, name: str, *, signed: bool = False) -> Cell:
-    low, high = _pair(intervals, name)
-    show = _signed if signed else _shown
+def _format_interval(intervals: object, name: str, *, signed: bool = False) -> Cell:
+    low, high = _interval_of(intervals, name)
+    show = _format_signed if signed else _format_number
     return Cell("" if math.isnan(low) else f"{show(low)} … {show(high)}", "text faint")
 
 
-def _pair(intervals: object, name: str) -> tuple[float, float]:
+def _interval_of(intervals: object, name: str) -> tuple[float, float]:
     found = _mapping(intervals or {}).get(name)
     ends = [math.nan if end is None else _number(end) for end in _list(found or [None, None])]
     return ends[0], ends[1]

@@ -37,7 +37,7 @@ svg { display: block; max-width: 100%; height: auto; } svg text { fill: var(--fa
 svg text.value { fill: var(--ink); }
 """
 
-_SEARCH = """
+_SEARCH_SCRIPT = """
 const wanted = document.getElementById("wanted");
 wanted.addEventListener("input", () => {
   const text = wanted.value.toLowerCase();
@@ -48,7 +48,7 @@ wanted.addEventListener("input", () => {
 
 
 def escaped(text: object) -> str:
-    """Text as HTML shows it, whatever characters it has."""
+    """Text with the characters escaped that HTML gives a meaning."""
     return html.escape(str(text).encode("utf-8", "replace").decode("utf-8"), quote=True)
 
 
@@ -61,7 +61,7 @@ class Cell:
 
 
 class ReportPage:
-    """A page that is written from top to bottom; every method adds to its end."""
+    """A page under construction; every method appends to it."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -85,7 +85,7 @@ class ReportPage:
         self._parts.append(svg)
 
     def legend(self, names: Sequence[str]) -> None:
-        """Which colour is which series."""
+        """The colours of the series."""
         keys = (
             f'<span class="key" style="background: var(--c{i % 4})"></span>{escaped(name)}'
             for i, name in enumerate(names)
@@ -93,12 +93,12 @@ class ReportPage:
         self._parts.append(f"<p>{''.join(keys)}</p>")
 
     def search(self) -> None:
-        """A field that leaves only the features whose names hold what is typed."""
+        """A search field that hides the features whose names do not match."""
         self._searchable = True
         self._parts.append('<p><input id="wanted" type="search" placeholder="Find a feature" aria-label="Find"></p>')
 
     def feature(self, name: str, about: Sequence[Cell], figures: str, plot: str) -> None:
-        """A row about one feature: its name and what is to be noted, a table, a plot."""
+        """A row about one feature: its name and notes, a table, a plot."""
         notes = "".join(f'<span class="{escaped(a.tone or "faint")}">{escaped(a.text)}</span>' for a in about)
         self._parts.append(
             f'<section class="feature" data-name="{escaped(name)}"><header><h3>{escaped(name)}</h3>{notes}</header>'
@@ -107,7 +107,7 @@ class ReportPage:
 
     def html(self) -> str:
         """The whole page."""
-        script = f"<script>{_SEARCH}</script>" if self._searchable else ""
+        script = f"<script>{_SEARCH_SCRIPT}</script>" if self._searchable else ""
         return (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -119,13 +119,13 @@ class ReportPage:
 
 def table(head: Sequence[str | Cell], rows: Sequence[Sequence[str | Cell]], *, wide: bool = False) -> str:
     """The HTML of a table; the first cell of a row is its heading."""
-    titles = "".join(_cell("th", cell) for cell in head)
-    lines = ("".join(_cell("td" if i else "th", cell) for i, cell in enumerate(row)) for row in rows)
+    titles = "".join(_format_cell("th", cell) for cell in head)
+    lines = ("".join(_format_cell("td" if i else "th", cell) for i, cell in enumerate(row)) for row in rows)
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     kind = ' class="wide"' if wide else ""
     return f"<table{kind}><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _cell(tag: str, cell: str | Cell) -> str:
+def _format_cell(tag: str, cell: str | Cell) -> str:
     text, tone = (cell.text, cell.tone) if isinstance(cell, Cell) else (cell, "")
     return f'<{tag} class="{escaped(tone)}">{escaped(text)}</{tag}>' if tone else f"<{tag}>{escaped(text)}</{tag}>"

@@ -86,7 +86,7 @@ class FunctionReader:
         return getattr(self.function, "__name__", type(self.function).__name__)
 
     def _batches(self, path: str) -> Iterator[pa.RecordBatch]:
-        """What the function gives, as batches that are alike; whatever it raises is told with its own lines."""
+        """The batches of the function, of one schema; an error of its own shows its own lines."""
         import pyarrow as pa
 
         schema: pa.Schema | None = None

@@ -1,8 +1,9 @@
-"""CSV and TSV: a header line, then one record a row. Types are those that every value of the span can be read as."""
+"""CSV and TSV: a header line, then one record a row. A type is one that every value of the span can be read as."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,13 +33,13 @@ def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
     Raises:
         UnreadableInput: the file is empty, or its header is missing, repeats a name or leaves one out.
     """
-    delimiter = _delimiter(fmt, dialect)
-    head = _head(path, delimiter, dialect)
+    delimiter = _choose_delimiter(fmt, dialect)
+    head = _read_head(path, delimiter, dialect)
     bom = len(_BOM) if head.startswith(_BOM) else 0
     if not head[bom:].strip():
         raise UnreadableInput(f"{path}: the file is empty. It must have a header line and rows.")
     first = records.split(head[bom:], delimiter)[0]
-    names = tuple(_fields(first[1], delimiter))
+    names = tuple(_split_fields(first[1], delimiter))
     if dialect.column_names:
         start, line = bom, 1
         if len(names) != len(dialect.column_names):
@@ -56,7 +57,7 @@ def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
         return FileLayout(names=names, types=None, descriptors=(whole,))
     pieces = tuple(
         Descriptor(path=path, format=fmt, start=begin, stop=end, first_line=number, size_bytes=end - begin, names=names)
-        for begin, end, number in text.cut_pieces(whole, dialect, _boundary(path, delimiter))
+        for begin, end, number in text.cut_pieces(whole, dialect, _boundary_of(path, delimiter))
     )
     return FileLayout(names=names, types=None, descriptors=pieces or (whole,))
 
@@ -69,8 +70,8 @@ def infer(
     types: dict[str, pa.DataType] = dict.fromkeys(wanted, pa.null())
     if not wanted:
         return types
-    delimiter = _delimiter(descriptor.format, dialect)
-    for number, block in enumerate(text.read_blocks(descriptor, dialect, _boundary(descriptor.path, delimiter))):
+    delimiter = _choose_delimiter(descriptor.format, dialect)
+    for number, block in enumerate(text.read_blocks(descriptor, dialect, _boundary_of(descriptor.path, delimiter))):
         if number == blocks:
             break
         types = join_all(types, _infer_block(block.data, descriptor, dialect, wanted))
@@ -85,9 +86,9 @@ def read(
     Raises:
         Misfit: a value does not fit a type that was inferred, or is the previous span's.
     """
-    delimiter = _delimiter(descriptor.format, dialect)
+    delimiter = _choose_delimiter(descriptor.format, dialect)
     types = {column.name: column.type for column in columns}
-    for block in text.read_blocks(descriptor, dialect, _boundary(descriptor.path, delimiter)):
+    for block in text.read_blocks(descriptor, dialect, _boundary_of(descriptor.path, delimiter)):
         try:
             table = _parse(block.data, descriptor, dialect, types)
         except pa.ArrowException:
@@ -115,14 +116,14 @@ def _parse(
             block_size=len(data) + 1,
         ),
         parse_options=pa.csv.ParseOptions(
-            delimiter=_delimiter(descriptor.format, dialect),
+            delimiter=_choose_delimiter(descriptor.format, dialect),
             newlines_in_values=True,
             invalid_row_handler=(lambda _row: "skip") if skip_odd_rows else None,
         ),
         convert_options=pa.csv.ConvertOptions(
             null_values=list(dialect.null_values),
             strings_can_be_null=True,
-            # 0 and 1 are numbers: else a column's type would hang on which values happen to be in a block
+            # 0 and 1 are numbers: else a column's type would depend on the values in a block
             true_values=["true", "True", "TRUE"],
             false_values=["false", "False", "FALSE"],
             column_types=types,
@@ -144,7 +145,7 @@ def _infer_block(
             found = pa.time32("ms")
         elif pa.types.is_string(found) and _looks_like_instants(table.column(name)):
             # pyarrow tries seconds, then nanoseconds, which end in 2262: the year 9999 beside a fraction fits neither
-            found = _instants(data, descriptor, dialect, name)
+            found = _infer_instants(data, descriptor, dialect, name)
         types[name] = found
     return types
 
@@ -154,7 +155,7 @@ def _looks_like_instants(column: pa.ChunkedArray[Any]) -> bool:
     return len(some) > 0 and _INSTANT.match(some[0].as_py()) is not None
 
 
-def _instants(data: bytes, descriptor: Descriptor, dialect: Dialect, name: str) -> pa.DataType:
+def _infer_instants(data: bytes, descriptor: Descriptor, dialect: Dialect, name: str) -> pa.DataType:
     for candidate in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
         try:
             _parse(data, descriptor, dialect, {name: candidate}, skip_odd_rows=True)
@@ -171,31 +172,33 @@ def _parse_carefully(
     columns: Sequence[Column],
     reject: Callable[[Rejected], None],
 ) -> pa.Table:
-    """Reads a block in which something is wrong, column by column; finds the line, and rejects what can be rejected."""
-    care = CarefulParser(descriptor=descriptor, dialect=dialect, delimiter=_delimiter(descriptor.format, dialect))
+    """Reads a block with an error column by column; finds its line, and rejects the rows that may be rejected."""
+    care = CarefulParser(
+        descriptor=descriptor, dialect=dialect, delimiter=_choose_delimiter(descriptor.format, dialect)
+    )
     rows, refused = care.rows_of(block)
     if refused:
         with suppress(pa.ArrowException):
             table = care.table_of(rows, columns)
             _reject_in_order(refused, reject)
             return table
-    # what stops the ingest is looked for before any row is set aside, so that the answer does not hang on the order
+    # first what stops the ingest, then the rows to reject: the result must not depend on the order
     for column in sorted(columns, key=lambda c: c.source != "inferred"):
         try:
             care.column_of(rows, column)
         except pa.ArrowException as error:
             if column.source == "inferred":
                 raise Misfit(column.name) from error
-            for row, value in care.misfits(rows, column):
+            for row, value in care.find_misfits(rows, column):
                 if column.source == "previous":
                     raise Misfit(column.name, f"{descriptor.path}, line {row.line} ({value!r})") from error
                 reason = f"column '{column.name}': {value!r} is no {column.type}"
                 refused.setdefault(row, _reject_row(descriptor, row, reason))
     _reject_in_order(refused, reject)
-    kept = [row for row in rows if row not in refused]
+    accepted = [row for row in rows if row not in refused]
     with suppress(pa.ArrowException):
-        return care.table_of(kept, columns)
-    return pa.table({column.name: care.column_of(kept, column) for column in columns})
+        return care.table_of(accepted, columns)
+    return pa.table({column.name: care.column_of(accepted, column) for column in columns})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -214,7 +217,7 @@ class CarefulParser:
     delimiter: str
 
     def rows_of(self, block: text.TextBlock) -> tuple[list[DelimitedRow], dict[DelimitedRow, Rejected]]:
-        """The rows that have the right number of fields, and the others with the reason."""
+        """The rows with the right number of fields, and the others with the reason."""
         wanted = len(self.descriptor.names)
         good, refused = [], {}
         for number, (lines, record) in enumerate(records.split(block.data, self.delimiter)):
@@ -228,34 +231,34 @@ class CarefulParser:
         return good, refused
 
     def column_of(self, rows: Sequence[DelimitedRow], column: Column) -> pa.ChunkedArray[Any]:
-        """A column. Whole numbers written with a point (3.0) are whole numbers, where the column has to be."""
+        """A column; in a column of integers, numbers such as 3.0 are integers."""
         data = b"".join(row.record for row in rows)
         try:
-            return self._parsed(data, column.name, column.type)
+            return self._parse_column(data, column.name, column.type)
         except pa.ArrowException:
             if column.source == "inferred" or not pa.types.is_integer(column.type):
                 raise
         try:
-            numbers = self._parsed(data, column.name, pa.float64())
+            numbers = self._parse_column(data, column.name, pa.float64())
             if pc.any(pc.greater_equal(pc.abs(numbers), pa.scalar(EXACT_DOUBLE))).as_py():
                 raise pa.ArrowInvalid("a double that may have lost digits")
             return pc.cast(numbers, column.type, safe=True)
         except pa.ArrowException:
             if len(rows) == 1:
                 raise
-        # each value may be readable in one of the two ways, though not all of them in one
+        # each value may be readable in one of the two ways, though not all in the same
         half = len(rows) // 2
         chunks = [*self.column_of(rows[:half], column).chunks, *self.column_of(rows[half:], column).chunks]
         return pa.chunked_array(chunks, type=column.type)
 
     def table_of(self, rows: Sequence[DelimitedRow], columns: Sequence[Column]) -> pa.Table:
-        """All columns at once; fails where `column_of` may not."""
+        """All columns at once; stricter than `column_of`."""
         types = {column.name: column.type for column in columns}
         return _parse(b"".join(row.record for row in rows), self.descriptor, self.dialect, types)
 
-    def misfits(self, rows: Sequence[DelimitedRow], column: Column) -> list[tuple[DelimitedRow, str]]:
-        """The rows whose value does not fit, with that value."""
-        texts = self._parsed(b"".join(row.record for row in rows), column.name, pa.string())
+    def find_misfits(self, rows: Sequence[DelimitedRow], column: Column) -> list[tuple[DelimitedRow, str]]:
+        """The rows with a value that does not fit, and that value."""
+        texts = self._parse_column(b"".join(row.record for row in rows), column.name, pa.string())
         # each value once, and alone: a column has few wrong values, and the other columns need not be parsed
         alone = replace(self, descriptor=replace(self.descriptor, names=(column.name,)))
         values = cast("list[str]", pc.drop_null(pc.unique(texts)).to_pylist())
@@ -263,22 +266,22 @@ class CarefulParser:
             DelimitedRow(number=number, line=0, record=b'"' + value.encode().replace(b'"', b'""') + b'"\n')
             for number, value in enumerate(values)
         ]
-        wrong = {values[row.number] for row in alone.not_fitting(single, column)}
+        wrong = {values[row.number] for row in alone.find_unfit(single, column)}
         found = zip(rows, texts.to_pylist(), strict=True)
         return [(row, text) for row, text in found if text is not None and text in wrong]
 
-    def not_fitting(self, rows: Sequence[DelimitedRow], column: Column) -> list[DelimitedRow]:
-        """Found by halving, so that a few among many cost little."""
+    def find_unfit(self, rows: Sequence[DelimitedRow], column: Column) -> list[DelimitedRow]:
+        """The rows with a value that does not fit, by bisection, which is fast for a few among many."""
         try:
             self.column_of(rows, column)
         except pa.ArrowException:
             if len(rows) == 1:
                 return list(rows)
             half = len(rows) // 2
-            return self.not_fitting(rows[:half], column) + self.not_fitting(rows[half:], column)
+            return self.find_unfit(rows[:half], column) + self.find_unfit(rows[half:], column)
         return []
 
-    def _parsed(self, data: bytes, name: str, type_: pa.DataType) -> pa.ChunkedArray[Any]:
+    def _parse_column(self, data: bytes, name: str, type_: pa.DataType) -> pa.ChunkedArray[Any]:
         return _parse(data, self.descriptor, self.dialect, {name: type_}).column(0)
 
 
@@ -292,14 +295,14 @@ def _reject_row(descriptor: Descriptor, row: DelimitedRow, reason: str) -> Rejec
     return Rejected(path=descriptor.path, line=row.line, reason=reason, text=text_)
 
 
-def _delimiter(fmt: ReadAs, dialect: Dialect) -> str:
+def _choose_delimiter(fmt: ReadAs, dialect: Dialect) -> str:
     delimiter = dialect.delimiter or ("\t" if fmt == "tsv" else ",")
     if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
         raise ParameterError(f"delimiter: one ASCII character other than a quote or newline, not {delimiter!r}.")
     return delimiter
 
 
-def _boundary(path: str, delimiter: str) -> Callable[[bytes, bool], int]:
+def _boundary_of(path: str, delimiter: str) -> Callable[[bytes, bool], int]:
     def boundary(data: bytes, final: bool) -> int:
         if not final:
             return records.find_last_end(data, delimiter)
@@ -314,8 +317,8 @@ def _boundary(path: str, delimiter: str) -> Callable[[bytes, bool], int]:
     return boundary
 
 
-def _head(path: str, delimiter: str, dialect: Dialect) -> bytes:
-    """The beginning of the file, up to and with at least its first record that is not blank."""
+def _read_head(path: str, delimiter: str, dialect: Dialect) -> bytes:
+    """The beginning of the file, at least to the end of its first record that is not blank."""
     with text.open_text(path, dialect) as source:
         head = b""
         while fresh := source.read(max(1 << 16, len(head))):
@@ -328,7 +331,7 @@ def _head(path: str, delimiter: str, dialect: Dialect) -> bytes:
     return text.check_utf8(head[:end], path, 0, 1)
 
 
-def _fields(record: bytes, delimiter: str) -> list[str]:
+def _split_fields(record: bytes, delimiter: str) -> list[str]:
     """The values of one record as text, as the parser itself reads them."""
     if not record.strip(b"\r\n"):
         return []
@@ -345,18 +348,18 @@ def _fields(record: bytes, delimiter: str) -> list[str]:
 
 
 def _check_header(path: str, names: Sequence[str], dialect: Dialect) -> None:
-    way_out = "Add a header line, or name the columns: column_names=(...)."
+    fix = "Add a header line, or name the columns: column_names=(...)."
     for place, name in enumerate(names, 1):
         if not name.strip():
-            raise UnreadableInput(f"{path}, line 1: field {place} of the header has no name. {way_out}")
+            raise UnreadableInput(f"{path}, line 1: field {place} of the header has no name. {fix}")
     # a whole number can be a name (a year); a missing value, a fraction or a date cannot
     odd = [n for n in names if n in dialect.null_values or _INSTANT.match(n) or _is_fraction(n)]
     if odd or all(_NUMBER.fullmatch(name) for name in names):
         shown = ", ".join(repr(name) for name in (odd or names)[:3])
-        raise UnreadableInput(f"{path}, line 1: a row of data where the header should be ({shown}). {way_out}")
-    repeated = sorted({name for name in names if names.count(name) > 1})
+        raise UnreadableInput(f"{path}, line 1: a row of data where the header should be ({shown}). {fix}")
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if repeated:
-        raise UnreadableInput(f"{path}, line 1: two columns are called '{repeated[0]}'. Rename one. {way_out}")
+        raise UnreadableInput(f"{path}, line 1: two columns are named '{repeated[0]}'. Rename one. {fix}")
 
 
 def _is_fraction(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""JSON lines: one object a row. A string is text, whatever it looks like; a key that a row leaves out is missing."""
+"""JSON lines: one object a row. A string is text, whatever it looks like; a key that is not in a row is missing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Value = object
 
 
-class _Number(str):
+class JsonNumber(str):
     """A number as it is written."""
 
     __slots__ = ()
@@ -50,7 +50,7 @@ def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
         return FileLayout(names=(), types=None, descriptors=(whole,))
     pieces = tuple(
         Descriptor(path=path, format=fmt, start=begin, stop=end, first_line=line, size_bytes=end - begin)
-        for begin, end, line in text.cut_pieces(whole, dialect, _boundary)
+        for begin, end, line in text.cut_pieces(whole, dialect, _find_boundary)
     )
     return FileLayout(names=(), types=None, descriptors=pieces or (whole,))
 
@@ -58,10 +58,10 @@ def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
 def infer(
     descriptor: Descriptor, dialect: Dialect, known: frozenset[str], blocks: int | None
 ) -> dict[str, pa.DataType]:
-    """The narrowest type of each key, also of the known ones: here a value says itself what it is."""
+    """The narrowest type of each key, also of the known ones: JSON values have types."""
     del known
     types: dict[str, pa.DataType] = {}
-    for number, block in enumerate(text.read_blocks(descriptor, dialect, _boundary)):
+    for number, block in enumerate(text.read_blocks(descriptor, dialect, _find_boundary)):
         if number == blocks:
             break
         types = join_all(types, _infer_block(block))
@@ -79,7 +79,7 @@ def read(
     schema = pa.schema([(column.name, column.type) for column in columns])
     # the parser would take a number for an instant; the cast takes only text
     raw = pa.schema([(c.name, pa.string() if pa.types.is_temporal(c.type) else c.type) for c in columns])
-    for block in text.read_blocks(descriptor, dialect, _boundary):
+    for block in text.read_blocks(descriptor, dialect, _find_boundary):
         if not block.data.strip():
             continue
         try:
@@ -92,7 +92,7 @@ def read(
 def _parse(data: bytes, schema: pa.Schema | None) -> pa.Table:
     table = pa.json.read_json(
         cast("IO[bytes]", pa.BufferReader(data)),
-        # one chunk: the order of the keys and the types must not hang on where the parser cuts
+        # one chunk: the order of the keys and the types must not depend on where the parser cuts
         read_options=pa.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
         parse_options=pa.json.ParseOptions(
             explicit_schema=schema, unexpected_field_behavior="infer" if schema is None else "error"
@@ -104,7 +104,7 @@ def _parse(data: bytes, schema: pa.Schema | None) -> pa.Table:
     return table
 
 
-def _boundary(data: bytes, final: bool) -> int:
+def _find_boundary(data: bytes, final: bool) -> int:
     return len(data) if final else data.rfind(b"\n") + 1
 
 
@@ -115,34 +115,34 @@ def _infer_block(block: text.TextBlock) -> dict[str, pa.DataType]:
         table = _parse(block.data, None)
     except (pa.ArrowException, NotImplementedError):
         types: dict[str, pa.DataType] = {}
-        for _, raw in _lines(block):
-            row = _row(raw)
+        for _, raw in _split_lines(block):
+            row = _parse_row(raw)
             if isinstance(row, dict):
                 types = join_all(types, {name: _type_of_value(value) for name, value in row.items()})
         return types
-    return {field.name: _plain(field.type) for field in table.schema}
+    return {field.name: _strip_instants(field.type) for field in table.schema}
 
 
-def _plain(type_: pa.DataType) -> pa.DataType:
+def _strip_instants(type_: pa.DataType) -> pa.DataType:
     """The type without pyarrow's guess that a text is an instant."""
     if pa.types.is_timestamp(type_):
         return pa.string()
     if pa.types.is_list(type_):
-        return pa.list_(_plain(type_.value_type))
+        return pa.list_(_strip_instants(type_.value_type))
     if pa.types.is_struct(type_):
-        return pa.struct(sorted((field.name, _plain(field.type)) for field in type_))
+        return pa.struct(sorted((field.name, _strip_instants(field.type)) for field in type_))
     return canonical(type_)
 
 
 def _parse_carefully(
     block: text.TextBlock, descriptor: Descriptor, columns: Sequence[Column], reject: Callable[[Rejected], None]
 ) -> pa.Table:
-    """Reads a block row by row; finds the line at fault, and rejects what can be rejected."""
+    """Reads a block with an error row by row; finds its line, and rejects the rows that may be rejected."""
     names = {column.name for column in columns}
     good: list[tuple[int, str, dict[str, Value]]] = []
     refused: dict[int, Rejected] = {}
-    for line, raw in _lines(block):
-        row = _row(raw)
+    for line, raw in _split_lines(block):
+        row = _parse_row(raw)
         shown = raw.decode()
         if isinstance(row, str):
             refused[line] = Rejected(path=descriptor.path, line=line, reason=row, text=shown)
@@ -161,29 +161,35 @@ def _parse_carefully(
                 if column.source == "inferred":
                     raise Misfit(column.name) from error
                 if column.source == "previous":
-                    raise Misfit(column.name, f"{descriptor.path}, line {line} ({_text(value)})") from error
-                reason = f"column '{column.name}': {_text(value)} is no {column.type}"
+                    raise Misfit(column.name, f"{descriptor.path}, line {line} ({_format_value(value)})") from error
+                reason = f"column '{column.name}': {_format_value(value)} is no {column.type}"
                 refused.setdefault(line, Rejected(path=descriptor.path, line=line, reason=reason, text=shown))
                 values.append(None)
     for line in sorted(refused):
         reject(refused[line])
-    kept = [index for index, (line, _, _) in enumerate(good) if line not in refused]
+    accepted = [index for index, (line, _, _) in enumerate(good) if line not in refused]
     return pa.table(
-        [pa.array([arrays[column.name][index] for index in kept], type=column.type) for column in columns],
+        [pa.array([arrays[column.name][index] for index in accepted], type=column.type) for column in columns],
         schema=pa.schema([(column.name, column.type) for column in columns]),
     )
 
 
-def _lines(block: text.TextBlock) -> Iterator[tuple[int, bytes]]:
+def _split_lines(block: text.TextBlock) -> Iterator[tuple[int, bytes]]:
     for number, raw in enumerate(block.data.split(b"\n"), block.first_line):
         if stripped := raw.strip():
             yield number, stripped
 
 
-def _row(raw: bytes) -> dict[str, Value] | str:
+def _parse_row(raw: bytes) -> dict[str, Value] | str:
     """The object in a line, or why there is none."""
     try:
-        row = json.loads(raw, parse_int=_Number, parse_float=_Number, parse_constant=_Number, object_pairs_hook=_object)
+        row = json.loads(
+            raw,
+            parse_int=JsonNumber,
+            parse_float=JsonNumber,
+            parse_constant=JsonNumber,
+            object_pairs_hook=_build_object,
+        )
     except ValueError as error:
         return f"not JSON: {error}"
     if not isinstance(row, dict):
@@ -191,13 +197,13 @@ def _row(raw: bytes) -> dict[str, Value] | str:
     return row
 
 
-def _object(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
+def _build_object(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
         names = [name for name, _ in pairs]
         repeated = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key '{repeated}' stands twice in one object")
-    return made
+        raise ValueError(f"the key '{repeated}' is repeated in one object")
+    return result
 
 
 def _type_of_value(value: Value) -> pa.DataType:
@@ -205,7 +211,7 @@ def _type_of_value(value: Value) -> pa.DataType:
         return pa.null()
     if isinstance(value, bool):
         return pa.bool_()
-    if isinstance(value, _Number):
+    if isinstance(value, JsonNumber):
         whole = re.fullmatch(r"-?\d+", value) and -(2**63) <= int(value) < 2**63
         return pa.int64() if whole else pa.float64()
     if isinstance(value, list):
@@ -219,28 +225,28 @@ def _type_of_value(value: Value) -> pa.DataType:
 
 
 def _convert(value: Value, column: Column) -> Value:
-    """The value as Python keeps the column's type; a scalar that is not what it should be is refused."""
+    """The value as a Python object of the column's type; raises if it does not fit."""
     if value is None:
         return None
     wanted = column.type
     if pa.types.is_string(wanted):
-        if column.source == "previous" and (isinstance(value, _Number) or not isinstance(value, str)):
+        if column.source == "previous" and (isinstance(value, JsonNumber) or not isinstance(value, str)):
             raise TypeError("text wanted")
-        return value if isinstance(value, str) else _text(value)
+        return value if isinstance(value, str) else _format_value(value)
     if pa.types.is_nested(wanted):
-        plain = _python(value)
+        plain = _to_python(value)
         pa.array([plain], type=wanted)
         if not _covers(wanted, _type_of_value(value)):
             raise TypeError("a field that the type does not have")
         return plain
     if isinstance(value, list | dict):
         raise TypeError("a scalar wanted")
-    # text may stand for an instant, since JSON has no other way to write one; and for anything that is pinned
-    is_text = isinstance(value, str) and not isinstance(value, _Number)
+    # text may be an instant, for which JSON has no type of its own, or of any type that is pinned
+    is_text = isinstance(value, str) and not isinstance(value, JsonNumber)
     allowed = is_text and (column.source == "pinned" or pa.types.is_temporal(wanted))
     if not allowed and not reads_as(_type_of_value(value), wanted):
         raise TypeError("another kind of value")
-    if isinstance(value, _Number) and pa.types.is_integer(wanted) and not re.fullmatch(r"-?\d+", value):
+    if isinstance(value, JsonNumber) and pa.types.is_integer(wanted) and not re.fullmatch(r"-?\d+", value):
         if abs(float(value)) >= EXACT_DOUBLE:
             raise ValueError("digits may be lost")
         return pc.cast(pa.scalar(float(value)), wanted, safe=True).as_py()
@@ -259,26 +265,26 @@ def _covers(wanted: pa.DataType, found: pa.DataType) -> bool:
     return reads_as(found, wanted)
 
 
-def _python(value: Value) -> Value:
-    if isinstance(value, _Number):
+def _to_python(value: Value) -> Value:
+    if isinstance(value, JsonNumber):
         return int(value) if re.fullmatch(r"-?\d+", value) and -(2**63) <= int(value) < 2**63 else float(value)
     if isinstance(value, list):
-        return [_python(item) for item in value]
+        return [_to_python(item) for item in value]
     if isinstance(value, dict):
-        return {name: _python(item) for name, item in value.items()}
+        return {name: _to_python(item) for name, item in value.items()}
     return value
 
 
-def _text(value: Value) -> str:
-    """The value as JSON writes it, numbers with the digits they came with."""
-    if isinstance(value, _Number):
+def _format_value(value: Value) -> str:
+    """The value as JSON, numbers with their original digits."""
+    if isinstance(value, JsonNumber):
         return str(value)
     if isinstance(value, list):
-        return "[" + ",".join(_text(item) for item in value) + "]"
+        return "[" + ",".join(_format_value(item) for item in value) + "]"
     if isinstance(value, dict):
         return (
             "{"
-            + ",".join(f"{json.dumps(name, ensure_ascii=False)}:{_text(item)}" for name, item in value.items())
+            + ",".join(f"{json.dumps(name, ensure_ascii=False)}:{_format_value(item)}" for name, item in value.items())
             + "}"
         )
     return json.dumps(value, ensure_ascii=False)

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 _ONE, _TWO = 0x0A, 0x12  # field 1 or 2, of a length that follows
 _KINDS = {BYTES: pa.binary(), FLOATS: pa.float32(), INTS: pa.int64()}
 _PAD = 16  # bytes after the last record, so that looking ahead needs no check
-#: The mask that keeps so many bytes of a word.
+#: By number: the mask that keeps this many bytes of a word.
 _KEEP = np.array([(1 << 8 * count) - 1 for count in range(9)], dtype=np.uint64)
-#: Beyond this a value is copied on its own; gathering costs eight bytes of index for each byte.
+#: Longer values are copied one by one: gathering takes eight bytes of index for each byte.
 _LONG_BYTES = 96
 
 
@@ -77,25 +77,25 @@ class ExampleFeature:
 
 
 def read_features(records: Records) -> tuple[list[ExampleFeature], list[int]]:
-    """The features of the records by name, and the records that are no tf.Example, ascending.
+    """The features of the records by name, and the records that are not a tf.Example, ascending.
 
-    A feature that never has a value of any kind is a feature of nulls. Where a feature is of two kinds, int64 and
-    float meet in double; bytes and numbers are given as text, which no other feature is.
+    A feature without any value is a feature of nulls. Of a feature of two kinds, int64 and float become double; bytes
+    and numbers become text, which no other feature is.
     """
     odd = np.zeros(records.count, dtype=bool)
-    entries = _entries(records, odd)
+    entries = _find_entries(records, odd)
     found: dict[str, list[FeatureRun]] = {}
-    for name, run in _by_name(records.data, entries, odd):
+    for name, run in _group_by_name(records.data, entries, odd):
         found.setdefault(name, []).append(run)
-    found = {name: [kept for run in runs if (kept := run.without(odd))] for name, runs in found.items()}
+    found = {name: [left for run in runs if (left := run.without(odd))] for name, runs in found.items()}
     bad = _read_slowly(records, odd, found)
     whole = [_join_runs(name, runs) for name, runs in sorted(found.items()) if runs]
     return whole, bad
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Entries:
-    """Features of records: where the name is and where the values are."""
+class FeatureEntries:
+    """Where the names and the values of features are."""
 
     row: Ints
     key: Ints  #: where the name begins
@@ -104,8 +104,8 @@ class _Entries:
     start: Ints  #: of the list
     end: Ints
 
-    def select(self, which: Flags | Ints) -> _Entries:
-        return _Entries(
+    def select(self, which: Flags | Ints) -> FeatureEntries:
+        return FeatureEntries(
             row=self.row[which],
             key=self.key[which],
             key_size=self.key_size[which],
@@ -125,24 +125,24 @@ class FeatureRun:
     values: pa.Array[Any]
 
     def without(self, odd: Flags) -> FeatureRun | None:
-        """The run without the records that are odd; None when none is left."""
+        """The run without the odd records; None if nothing is left."""
         drop = odd[self.rows]
         if not drop.any():
             return self
         if drop.all():
             return None
-        kept = pa.array(np.repeat(~drop, self.counts))
+        left = pa.array(np.repeat(~drop, self.counts))
         return FeatureRun(
-            kind=self.kind, rows=self.rows[~drop], counts=self.counts[~drop], values=self.values.filter(kept)
+            kind=self.kind, rows=self.rows[~drop], counts=self.counts[~drop], values=self.values.filter(left)
         )
 
 
-def _entries(records: Records, odd: Flags) -> _Entries:
-    """Every entry of every map, found for all records side by side; marks the records in other forms."""
+def _find_entries(records: Records, odd: Flags) -> FeatureEntries:
+    """All entries of all maps, for all records at once; marks the records in other forms."""
     data = records.data
     active = np.flatnonzero(records.starts < records.ends)
     at, end = records.starts[active], records.ends[active]
-    size, at, right = _message(data, at, _ONE)
+    size, at, right = _read_header(data, at, _ONE)
     right &= at + size == end
     odd[active[~right]] = True
     active, at, end = active[right], at[right], end[right]
@@ -150,7 +150,7 @@ def _entries(records: Records, odd: Flags) -> _Entries:
     while active.size:
         going = at < end
         active, at, end = active[going], at[going], end[going]
-        size, begin, right = _message(data, at, _ONE)
+        size, begin, right = _read_header(data, at, _ONE)
         stop = begin + size
         right &= stop <= end
         odd[active[~right]] = True
@@ -160,29 +160,29 @@ def _entries(records: Records, odd: Flags) -> _Entries:
         ends.append(stop)
         at = stop
     none = np.zeros(0, dtype=np.int64)
-    return _split(
+    return _split_entries(
         data, np.concatenate([none, *rows]), np.concatenate([none, *starts]), np.concatenate([none, *ends]), odd
     )
 
 
-def _split(data: Bytes, row: Ints, start: Ints, end: Ints, odd: Flags) -> _Entries:
-    """Entries into names and lists."""
-    key_size, key, right = _message(data, start, _ONE)
+def _split_entries(data: Bytes, row: Ints, start: Ints, end: Ints, odd: Flags) -> FeatureEntries:
+    """Splits entries into names and lists."""
+    key_size, key, right = _read_header(data, start, _ONE)
     after = np.minimum(key + key_size, end)
-    size, value, tagged = _message(data, after, _TWO)
+    size, value, tagged = _read_header(data, after, _TWO)
     right &= tagged & (value + size == end)
     value = np.minimum(value, end)
     tag = data[value].astype(np.int64)
     kind = np.where(size > 0, tag >> 3, 0)
-    list_size, begin, _ = _message(data, value, None)
+    list_size, begin, _ = _read_header(data, value, None)
     right &= (size == 0) | ((tag & 7 == 2) & (kind >= BYTES) & (kind <= INTS) & (begin + list_size == end))  # noqa: PLR2004
     begin = np.where(size > 0, np.minimum(begin, end), end)
     odd[row[~right]] = True
-    return _Entries(row=row, key=key, key_size=key_size, kind=kind, start=begin, end=end).select(right)
+    return FeatureEntries(row=row, key=key, key_size=key_size, kind=kind, start=begin, end=end).select(right)
 
 
-def _message(data: Bytes, at: Ints, tag: int | None) -> tuple[Ints, Ints, Flags]:
-    """Size and start of the field that begins at each place, and whether it has this tag and a size that can be."""
+def _read_header(data: Bytes, at: Ints, tag: int | None) -> tuple[Ints, Ints, Flags]:
+    """Size and start of the field at each place, and whether it has this tag and a possible size."""
     right = np.ones(len(at), dtype=bool) if tag is None else data[at] == tag
     first = data[at + 1].astype(np.int64)
     size, begin = first & 0x7F, at + 2
@@ -204,26 +204,26 @@ def _message(data: Bytes, at: Ints, tag: int | None) -> tuple[Ints, Ints, Flags]
 # --- by name
 
 
-def _by_name(data: Bytes, entries: _Entries, odd: Flags) -> list[tuple[str, FeatureRun]]:
+def _group_by_name(data: Bytes, entries: FeatureEntries, odd: Flags) -> list[tuple[str, FeatureRun]]:
     if not entries.row.size:
         return []
-    names, ids = _named(data, entries, odd)
+    names, ids = _read_names(data, entries, odd)
     # by name, then by record: a radix sort, as the numbers are small
     order = np.lexsort((entries.row, ids))
     entries, ids = entries.select(order), ids[order]
     twice = (ids[1:] == ids[:-1]) & (entries.row[1:] == entries.row[:-1])
-    odd[entries.row[1:][twice]] = True  # of a key that stands twice the last counts
+    odd[entries.row[1:][twice]] = True  # of a repeated key the last counts
     bounds = np.searchsorted(ids, np.arange(len(names) + 1))
     runs = []
     for number, name in enumerate(names):
         mine = entries.select(np.arange(bounds[number], bounds[number + 1]))
         kinds = np.unique(mine.kind).tolist()
-        runs += [(name, _run(data, mine.select(mine.kind == kind), kind, odd)) for kind in kinds]
+        runs += [(name, _read_run(data, mine.select(mine.kind == kind), kind, odd)) for kind in kinds]
     return runs
 
 
-def _named(data: Bytes, entries: _Entries, odd: Flags) -> tuple[list[str], Ints]:
-    """The names, and for each entry the number of its own. Names are compared eight bytes at a time."""
+def _read_names(data: Bytes, entries: FeatureEntries, odd: Flags) -> tuple[list[str], Ints]:
+    """The names, and the number of the name of each entry. Names are compared eight bytes at a time."""
     words = np.ndarray(shape=(len(data) - 7,), dtype="<u8", buffer=data.data, strides=(1,))
     mixed = entries.key_size.astype(np.uint64)
     rest = entries.key_size.copy()
@@ -255,38 +255,38 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 # --- values
 
 
-def _run(data: Bytes, entries: _Entries, kind: int, odd: Flags) -> FeatureRun:
+def _read_run(data: Bytes, entries: FeatureEntries, kind: int, odd: Flags) -> FeatureRun:
     if kind == 0:
         none = np.zeros(len(entries.row), dtype=np.int64)
         return FeatureRun(kind=kind, rows=entries.row, counts=none, values=pa.array([], pa.null()))
-    counts, values = {BYTES: _bytes, FLOATS: _floats, INTS: _whole}[kind](data, entries, odd)
+    counts, values = {BYTES: _read_bytes, FLOATS: _read_floats, INTS: _read_ints}[kind](data, entries, odd)
     return FeatureRun(kind=kind, rows=entries.row, counts=counts, values=values)
 
 
-def _packed(data: Bytes, entries: _Entries, odd: Flags) -> tuple[Ints, Ints]:
+def _find_packed(data: Bytes, entries: FeatureEntries, odd: Flags) -> tuple[Ints, Ints]:
     """Start and size of the packed numbers of each list."""
     filled = entries.start < entries.end
-    size, start, right = _message(data, entries.start, _ONE)
+    size, start, right = _read_header(data, entries.start, _ONE)
     right = ~filled | (right & (start + size == entries.end))
     odd[entries.row[~right]] = True
     good = filled & right
     return np.where(good, start, 0), np.where(good, size, 0)
 
 
-def _floats(data: Bytes, entries: _Entries, odd: Flags) -> tuple[Ints, pa.Array[Any]]:
-    start, size = _packed(data, entries, odd)
+def _read_floats(data: Bytes, entries: FeatureEntries, odd: Flags) -> tuple[Ints, pa.Array[Any]]:
+    start, size = _find_packed(data, entries, odd)
     odd[entries.row[size % 4 != 0]] = True
     counts = size // 4
     floats = np.ndarray(shape=(len(data) - 3,), dtype="<f4", buffer=data.data, strides=(1,))
-    return counts, pa.array(floats[_places(start, counts, step=4)])
+    return counts, pa.array(floats[_expand_ranges(start, counts, step=4)])
 
 
-def _whole(data: Bytes, entries: _Entries, odd: Flags) -> tuple[Ints, pa.Array[Any]]:
-    start, size = _packed(data, entries, odd)
+def _read_ints(data: Bytes, entries: FeatureEntries, odd: Flags) -> tuple[Ints, pa.Array[Any]]:
+    start, size = _find_packed(data, entries, odd)
     unfinished = (size > 0) & (data[start + size - 1] >= MORE)  # it would run into the next list
     odd[entries.row[unfinished]] = True
     size = np.where(unfinished, 0, size)
-    raw = data[_places(start, size)]
+    raw = data[_expand_ranges(start, size)]
     last = raw < MORE
     stops = np.cumsum(size)
     done = np.concatenate(([0], np.cumsum(last)))
@@ -305,7 +305,7 @@ def _whole(data: Bytes, entries: _Entries, odd: Flags) -> tuple[Ints, pa.Array[A
     return counts, pa.array(values.view(np.int64))
 
 
-def _bytes(data: Bytes, entries: _Entries, odd: Flags) -> tuple[Ints, pa.Array[Any]]:
+def _read_bytes(data: Bytes, entries: FeatureEntries, odd: Flags) -> tuple[Ints, pa.Array[Any]]:
     counts = np.zeros(len(entries.row), dtype=np.int64)
     active = np.arange(len(entries.row))
     at = entries.start
@@ -315,7 +315,7 @@ def _bytes(data: Bytes, entries: _Entries, odd: Flags) -> tuple[Ints, pa.Array[A
         active, at = active[going], at[going]
         if not active.size:
             break
-        size, begin, right = _message(data, at, _ONE)
+        size, begin, right = _read_header(data, at, _ONE)
         right &= begin + size <= entries.end[active]
         odd[entries.row[active[~right]]] = True
         active, begin, size = active[right], begin[right], size[right]
@@ -329,21 +329,21 @@ def _bytes(data: Bytes, entries: _Entries, odd: Flags) -> tuple[Ints, pa.Array[A
     if len(owners) > 1:
         order = np.argsort(owner, kind="stable")
         start, size = start[order], size[order]
-    return counts, _binary(data, start, size)
+    return counts, _gather_bytes(data, start, size)
 
 
-def _binary(data: Bytes, start: Ints, size: Ints) -> pa.Array[Any]:
+def _gather_bytes(data: Bytes, start: Ints, size: Ints) -> pa.Array[Any]:
     total = int(size.sum())
     if total > _LONG_BYTES * len(size):
         view = data.data
         return pa.array([bytes(view[s : s + n]) for s, n in zip(start, size, strict=True)], pa.binary())
     offsets = np.concatenate(([0], np.cumsum(size))).astype(np.int32)
-    content = data[_places(start, size)]
+    content = data[_expand_ranges(start, size)]
     buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(content.tobytes())]
     return pa.Array.from_buffers(pa.binary(), len(size), buffers)
 
 
-def _places(start: Ints, count: Ints, step: int = 1) -> Ints:
+def _expand_ranges(start: Ints, count: Ints, step: int = 1) -> Ints:
     """`start`, `start + step`, ... , `count` of them, for each."""
     if len(count) and (count == 1).all():
         return start
@@ -355,7 +355,7 @@ def _places(start: Ints, count: Ints, step: int = 1) -> Ints:
 
 
 def _read_slowly(records: Records, odd: Flags, found: dict[str, list[FeatureRun]]) -> list[int]:
-    """Adds the records in other forms to the runs; returns those that are no tf.Example."""
+    """Adds the records in other forms to the runs; returns those that are not a tf.Example."""
     bad = []
     slow: dict[tuple[str, int], list[tuple[int, list[Any]]]] = {}
     for row in np.flatnonzero(odd).tolist():
@@ -386,13 +386,13 @@ def _join_runs(name: str, runs: Sequence[FeatureRun]) -> ExampleFeature:
     rows = np.concatenate([run.rows for run in runs])
     counts = np.concatenate([run.counts for run in runs])
     type_ = _common_type({run.values.type for run in runs if len(run.values)} or {run.values.type for run in runs})
-    parts = [_as(run.values, type_) for run in runs]
+    parts = [_cast(run.values, type_) for run in runs]
     values = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
     if len(runs) > 1:
         begins = np.cumsum(counts) - counts
         order = np.argsort(rows, kind="stable")
         rows, counts = rows[order], counts[order]
-        values = values.take(_places(begins[order], counts))
+        values = values.take(_expand_ranges(begins[order], counts))
     return ExampleFeature(name=name, rows=rows, counts=counts, values=values)
 
 
@@ -403,7 +403,7 @@ def _common_type(types: set[pa.DataType]) -> pa.DataType:
     return pa.string() if pa.binary() in types else pa.float64()
 
 
-def _as(values: pa.Array[Any], type_: pa.DataType) -> pa.Array[Any]:
+def _cast(values: pa.Array[Any], type_: pa.DataType) -> pa.Array[Any]:
     if not len(values):
         return pa.array([], type_)
     if pa.types.is_string(type_):

@@ -1,7 +1,7 @@
 """TFRecord files of tf.Example: a piece is a run of whole records, each checked by its CRC-32C. Needs no TensorFlow.
 
 A column is a feature. It is a plain value when no record of the span has more than one (then a record with none is a
-missing value), and a list otherwise. Features of whole numbers are int64, of floats float, of bytes text or binary.
+missing value), and a list otherwise. Integer features are int64, float features float, bytes features text or binary.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 _HEAD = Struct("<QI")  # length of the record, its checksum
 _FOOT = Struct("<I")  # checksum of the record
 _MASK = 0xA282EAD8
-#: No record is longer; a length beyond it is a damaged one whose checksum happens to be right, or a mean file.
+#: The longest record; a longer one is damaged with a checksum that happens to be right, or malicious.
 LONGEST_RECORD_BYTES = 2 << 30
-#: How much of a record is shown that is no tf.Example.
-_SHOWN_BYTES = 512
-#: What the decompression gives at once.
+#: The part of a record that is stored if it is not a tf.Example.
+_EXCERPT_BYTES = 512
+#: What is decompressed at once.
 _CHUNK_BYTES = 1 << 20
-#: zlib and gzip alike, told apart by their first bytes.
+#: zlib or gzip, detected by the first bytes.
 _ANY_WINDOW = 47
 
 
 class RecordSource(Protocol):
-    """What records are read from: the decompressed bytes of a file."""
+    """The decompressed bytes of a file."""
 
     def read(self, size: int, /) -> bytes:
         """Exactly `size` bytes, fewer only at the end."""
@@ -70,7 +70,7 @@ def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
     Raises:
         UnreadableInput: the file is empty, cut short or no TFRecord.
     """
-    size = _size(path)
+    size = _read_size(path)
     if not size:
         raise UnreadableInput(f"{path}: the file is empty (0 bytes).")
     whole = Descriptor(path=path, format=fmt, start=0, stop=None, first_line=1, size_bytes=size)
@@ -89,12 +89,12 @@ def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
 def infer(
     descriptor: Descriptor, dialect: Dialect, known: frozenset[str], blocks: int | None
 ) -> dict[str, pa.DataType]:
-    """The type of each feature, also of the known ones; a list that has had one value at most is a `single`.
+    """The type of each feature, also of the known ones; a list that never had more than one value is a `single`.
 
-    Records that cannot be parsed say nothing about types.
+    Records that cannot be parsed are skipped.
 
     Raises:
-        UnreadableInput: the piece is damaged, or a feature is text here and a number there.
+        UnreadableInput: the piece is damaged, or a feature is both text and a number.
     """
     del known
     types: dict[str, pa.DataType] = {}
@@ -103,7 +103,7 @@ def infer(
             break
         found = {}
         for feature in read_features(block.records)[0]:
-            found[feature.name] = _type(feature, dialect)
+            found[feature.name] = _infer_type(feature, dialect)
             kinds = {_is_text(found[feature.name]), _is_text(types.get(feature.name, pa.null()))}
             if {True, False} <= kinds or pa.types.is_string(feature.values.type):
                 raise _mixed_error(descriptor.path, feature.name)
@@ -114,7 +114,7 @@ def infer(
 def read(
     descriptor: Descriptor, dialect: Dialect, columns: Sequence[Column], reject: Callable[[Rejected], None]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows as `columns`. A record with a good checksum that is no tf.Example goes to `reject`.
+    """The rows as `columns`. A record with a valid checksum that is not a tf.Example goes to `reject`.
 
     Raises:
         Misfit: a value does not fit a type that was inferred, or is the previous span's.
@@ -127,7 +127,7 @@ def read(
             raise Misfit(None)
         rows = block.records.count
         arrays = [
-            _column(named[column.name], rows, column, descriptor, block.first_row)
+            _build_column(named[column.name], rows, column, descriptor, block.first_row)
             if column.name in named
             else pa.array([None] * rows, column.type)
             for column in columns
@@ -139,14 +139,14 @@ def read(
             if good.num_rows:
                 yield fit(good, columns, descriptor, block.first_row + start, reject)
             if record < rows:
-                reject(_reject(block, record, descriptor.path))
+                reject(_rejected(block, record, descriptor.path))
             start = record + 1
 
 
 def settle(found: pa.DataType, previous: str | None) -> pa.DataType:
     """The type of a column, from what a survey found and the type of the previous span, as text.
 
-    A span in which a list happens to have one value everywhere, or bytes happen to be text, is not of another type.
+    A list that happens to have one value everywhere in a span, or bytes that happen to be text, keep their type.
     """
     plain = element_type(found) if is_single(found) else found
     wider = [plain, pa.list_(plain)]
@@ -157,7 +157,7 @@ def settle(found: pa.DataType, previous: str | None) -> pa.DataType:
     return next((type_ for type_ in wider if str(type_) == previous), plain)
 
 
-def _type(feature: ExampleFeature, dialect: Dialect) -> pa.DataType:
+def _infer_type(feature: ExampleFeature, dialect: Dialect) -> pa.DataType:
     inner = feature.values.type
     if pa.types.is_binary(inner) and dialect.bytes_as_text and _is_utf8(feature.values):
         inner = pa.string()
@@ -185,21 +185,23 @@ def _mixed_error(path: str, name: str) -> UnreadableInput:
     )
 
 
-def _reject(block: RecordBlock, record: int, path: str) -> Rejected:
-    raw = block.records.data[block.records.starts[record] : block.records.ends[record]][:_SHOWN_BYTES]
+def _rejected(block: RecordBlock, record: int, path: str) -> Rejected:
+    raw = block.records.data[block.records.starts[record] : block.records.ends[record]][:_EXCERPT_BYTES]
     return Rejected(
         path=path, line=block.first_row + record, reason="not a tf.Example", text=f"hexadecimal {raw.tobytes().hex()}"
     )
 
 
-def _column(
+def _build_column(
     feature: ExampleFeature, rows: int, column: Column, descriptor: Descriptor, first_row: int
 ) -> pa.Array[Any]:
     """The feature as a column: a list for each record if the column has lists, else a value."""
     nested = pa.types.is_list(column.type)
-    values = _values(feature, column, element_type(column.type) if nested else column.type, descriptor, first_row)
+    values = _convert_values(
+        feature, column, element_type(column.type) if nested else column.type, descriptor, first_row
+    )
     if nested:
-        return _lists(feature, values, rows)
+        return _build_lists(feature, values, rows)
     if not feature.at_most_one:
         if column.source == "inferred":
             raise Misfit(column.name)
@@ -215,10 +217,10 @@ def _column(
     return values.take(cast("pa.Int64Array", pa.array(places, mask=missing)))
 
 
-def _values(
+def _convert_values(
     feature: ExampleFeature, column: Column, wanted: pa.DataType, descriptor: Descriptor, first_row: int
 ) -> pa.Array[Any]:
-    """All values of the feature, text as such where text is wanted; refuses what no conversion should hide."""
+    """All values of the feature, as text if text is wanted; refuses values that a conversion would change."""
     values = feature.values
     is_bytes = pa.types.is_binary(values.type)
     if column.source == "pinned":
@@ -238,7 +240,7 @@ def _values(
     return values
 
 
-def _lists(feature: ExampleFeature, values: pa.Array[Any], rows: int) -> pa.Array[Any]:
+def _build_lists(feature: ExampleFeature, values: pa.Array[Any], rows: int) -> pa.Array[Any]:
     counts = np.zeros(rows, dtype=np.int64)
     counts[feature.rows] = feature.counts
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
@@ -325,7 +327,7 @@ def _mask_checksum(data: bytes) -> int:
 
 
 class PlainRecords:
-    """A file that can be entered at any record."""
+    """An uncompressed file, which can be read from any record on."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -338,7 +340,7 @@ class PlainRecords:
 
 
 class CompressedRecords:
-    """A gzip or zlib file, or several after one another, as what it holds."""
+    """The content of a gzip or zlib file, or of several that were concatenated."""
 
     def __init__(self, file: IO[bytes], path: str) -> None:
         self._file = file
@@ -359,7 +361,7 @@ class CompressedRecords:
         return b"".join(found)
 
     def _inflate_more(self) -> bytes:
-        """Some more bytes; none at the end."""
+        """The next bytes; empty at the end."""
         while True:
             raw = self._inflate.unconsumed_tail or self._inflate.unused_data or self._file.read(_CHUNK_BYTES)
             if self._inflate.eof and raw:
@@ -377,7 +379,7 @@ class CompressedRecords:
                 return more
 
 
-def _size(path: str) -> int:
+def _read_size(path: str) -> int:
     try:
         return Path(path).stat().st_size
     except OSError as error:
@@ -386,7 +388,7 @@ def _size(path: str) -> int:
 
 @contextmanager
 def _open_file(path: str) -> Iterator[RecordSource]:
-    """The records of a file. Whether it is compressed is told by its first bytes, not by its name."""
+    """The records of a file. Its first bytes, not its name, say whether it is compressed."""
     try:
         with Path(path).open("rb") as file:
             head = file.read(_HEAD.size)

@@ -38,7 +38,7 @@ class Distinct:
 
     @classmethod
     def from_numbers(cls, values: NumberArray) -> Self:
-        # above 2^63 a number is told by its bits; the sketch takes signed ones
+        # above 2^63 a number is hashed by its bits, since the sketch takes signed ones
         return cls._of((values.view(np.int64) if values.dtype == np.uint64 else values).tolist())
 
     @classmethod

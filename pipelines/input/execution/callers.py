@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from typing import Literal, TypeAlias
 
 from spanwise.orchestrator.errors import WorkerLost
-from spanwise.pipelines.input.execution.process import Function, Process, serialize_function
+from spanwise.pipelines.input.execution.process import Function, Process, ship_function
 from spanwise.pipelines.input.execution.slot import AheadSlot
 from spanwise.pipelines.input.op import Element, Knob
 
@@ -105,7 +105,7 @@ class CallerTeam:
         if self._workers == "threads" or process is not None:
             return process
         try:
-            process = Process(serialize_function(self._function, name=self._name), name=self._name)
+            process = Process(ship_function(self._function, name=self._name), name=self._name)
         except Exception as error:  # noqa: BLE001  such as too many processes
             slot.error = error
             return None

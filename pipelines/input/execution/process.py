@@ -24,9 +24,10 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from spanwise.orchestrator.errors import NotPortable, WorkerLost
+from spanwise.orchestrator.errors import NotPortable, ParameterError, WorkerLost
+from spanwise.orchestrator.user_code import Shipment, ship, unpack
 from spanwise.pipelines.input.op import Element
 
 Function = Callable[[Element, int], Element]  #: of an element and its position
@@ -41,8 +42,8 @@ _PIECES = 512  # buffers a write, of the 1024 that POSIX allows
 class Process:
     """Another process that calls a function for this one, an element at a time. One thread may use it."""
 
-    def __init__(self, function: bytes, *, name: str) -> None:
-        """Starts it; `function` comes from `serialize_function`, `name` is the op's."""
+    def __init__(self, function: Shipment, *, name: str) -> None:
+        """Starts it; `function` comes from `ship_function`, `name` is the op's."""
         self._name = name
         self.cpu_s = 0.0  #: CPU time of its calls
         self._loaded = False
@@ -113,19 +114,17 @@ class Process:
         self._process.wait()
 
 
-def serialize_function(function: Function, *, name: str) -> bytes:
-    """A function as bytes that another process can call, with what it closes over; modules are sent by their name.
+def ship_function(function: Function, *, name: str) -> Shipment:
+    """A function for another process, with what it closes over; modules are sent by their names and files.
 
     Raises:
         NotPortable: it holds something that exists only in this process.
     """
-    import cloudpickle
-
     try:
-        return bytes(cloudpickle.dumps(function))
-    except Exception as error:
+        return ship(function)
+    except ParameterError as error:
         raise NotPortable(
-            f"{name}: the function cannot be sent to another process: {error}. "
+            f"{name}: the function cannot be sent to another process: {error.__cause__}. "
             "Create what it needs inside the function, or use threads: workers='threads'."
         ) from error
 
@@ -136,7 +135,7 @@ def serve(descriptor: int) -> None:
     parent = socket.socket(fileno=descriptor)
     threading.Thread(target=_end_with, args=(descriptor,), daemon=True).start()
     try:
-        function = pickle.loads(_receive(parent))  # noqa: S301  from our parent
+        function = cast("Function", unpack(_receive(parent)))
     except Exception as error:  # noqa: BLE001  such as a module that is not found here
         _send(parent, _NotTransferable(f"{type(error).__name__}: {error}"))
         return

@@ -66,7 +66,7 @@ def advise(readings: Mapping[Op, OpReading], elapsed_s: float, cores: float) -> 
 
 
 def _advise_parallel(op: Op, read: OpReading, elapsed_s: float, cores: float) -> str:
-    """What the other kind of workers would bring, if that can be told from the times of the calls."""
+    """What the other kind of workers would gain, if the times of the calls show it."""
     least, most = ONE_CORE
     if isinstance(op, Map) and read.work is not None and elapsed_s > 0:
         work, usable, busy = read.work, min(read.parallelism, cores), read.work.cpu_s / elapsed_s

@@ -232,7 +232,7 @@ def test_a_window_without_rows_is_an_error(tmp_path, rows, said):
             {"slices": ("origin",), "slice_thresholds": {"auc": Threshold(at_least=0.5, by="x")}},
             "which `slices` does not have",
         ),
-        ({"thresholds": {"auc": Threshold(at_least=0.5, by="origin")}}, "belongs in slice_thresholds"),
+        ({"thresholds": {"auc": Threshold(at_least=0.5, by="origin")}}, "move it to slice_thresholds"),
         ({"replicates": -1}, "replicates is -1; it is 0 or more"),
         ({"thresholds": {"acu": Threshold(at_least=1)}}, "acu"),
         ({"thresholds": {"auc": 0.6}}, "Threshold"),

@@ -20,7 +20,7 @@ import spanwise.pipelines.input as tfdata
 from spanwise.orchestrator.errors import DatasetError, FunctionFailed, WorkerLost
 from spanwise.orchestrator.process import children
 from spanwise.pipelines.input.execution.ahead import AheadStream
-from spanwise.pipelines.input.execution.process import Process, serialize_function
+from spanwise.pipelines.input.execution.process import Process, ship_function
 from spanwise.pipelines.input.op import Knob, Opening
 from spanwise.pipelines.input.ops import map as map_op
 
@@ -235,7 +235,7 @@ def test_what_goes_to_another_process_is_shared_not_copied_through_the_socket():
     """Arrays and batches come back as they went; a slice of a batch does not take its table along."""
     table = pa.table({"x": np.arange(1_000_000), "text": pa.array(["a", "bb"] * 500_000).dictionary_encode()})
     block = table.slice(500_000, 1000).to_batches()[0]
-    process = Process(serialize_function(lambda element, position: element, name="map"), name="map")
+    process = Process(ship_function(lambda element, position: element, name="map"), name="map")
     try:
         nested = {"a": (np.arange(50_000.0), "text"), "b": None}
         back = process(nested, 0)
