@@ -57,7 +57,7 @@ def test_the_other_commands_do_what_the_readme_says(project):
     [
         (["schedule", "next", "tips.py"], 0, "03:00"),
         (["schedule", "missed"], 0, ""),
-        (["backfill", "tips.py", "--missed"], 0, "Nothing of tips"),
+        (["backfill", "tips.py", "--missed"], 0, "tips needs no backfill"),
         (["backfill", "tips.py", "--span", "2024-01-01", "--train-once"], 0, "1 of 1 spans done, trained"),
         (["tainted", "--span", "2024-01-01", "--version", "1"], 1, "tips"),
         (["why", "tips/1", "Trainer"], 0, "Trainer"),

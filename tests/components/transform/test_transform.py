@@ -5,7 +5,6 @@ import json
 import polars as pl
 import pytest
 
-from spanwise.components import polars_pool
 from spanwise.components.transform.graph import Preprocessor
 from spanwise.components.transform.preprocessing import scale_to_z_score, vocabulary
 from spanwise.components.transform.transform import Transform, chosen_splits
@@ -25,8 +24,7 @@ def preprocess(columns):
 
 
 @pytest.fixture
-def bench(tmp_path, monkeypatch):
-    monkeypatch.setattr(polars_pool, "PATIENCE_S", 0.3)  # other tests of this process use Polars, so its pool is lost
+def bench(tmp_path):
     return Bench(tmp_path)
 
 

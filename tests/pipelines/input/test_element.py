@@ -42,7 +42,7 @@ def test_windows_are_datasets_to_all_ops():
     assert sorted(map(list, windows.shuffle(3, seed=1).cache().repeat(1))) == [[0, 1], [2, 3], [4, 5]]
     assert [(list(window), n) for window, n in inputs.zip(windows, inputs.range(2))] == [([0, 1], 0), ([2, 3], 1)]
     assert [w.to_arrow()["a"].to_pylist() for w in table.window(2)] == [[1, 2], [3]]
-    with pytest.raises(DatasetError, match="an element holds a Dataset, which cannot be kept"):
+    with pytest.raises(DatasetError, match="an element holds a Dataset, which cannot be stored"):
         list(windows.snapshot("memory://windows"))
 
 

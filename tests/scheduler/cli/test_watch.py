@@ -67,7 +67,7 @@ def test_a_new_span_starts_a_run_of_it(world: World) -> None:
     assert "span 2024-05-04: ran, days/4" in out
     assert learned(world) == ["2024-05-02 v1", "2024-05-03 v1", "2024-05-04 v1"]
     assert not world.runs()[-1].from_scratch
-    assert world(*ONCE)[:2] == (0, "Nothing has come.\n")
+    assert world(*ONCE)[:2] == (0, "No new data has arrived.\n")
 
 
 def test_a_new_version_of_a_span_in_the_window_trains_anew(world: World) -> None:
@@ -110,7 +110,7 @@ def test_a_failed_run_is_not_started_again_until_its_input_changes(world: World)
     code, _, err = world(*ONCE)
     assert code == 1
     assert "WARNING alert-raised kind=failure" in err
-    assert world(*ONCE)[:2] == (0, "Nothing has come.\n")
+    assert world(*ONCE)[:2] == (0, "No new data has arrived.\n")
     assert "spanwise backfill days.py --span 2024-05-04" in world("schedule", "missed", "days")[1]
 
     (world.folder / "data" / "2024-05-04" / "v1" / "rows").write_text("4 mended")
@@ -147,7 +147,7 @@ def test_a_pause_holds_for_data_too(world: World) -> None:
         pause_schedule(store, "days", who="ann", why="new disks", now=datetime.now(UTC))
     world.arrive(4)
 
-    assert world(*ONCE)[:2] == (0, "Nothing has come.\n")
+    assert world(*ONCE)[:2] == (0, "No new data has arrived.\n")
     assert world("schedule", "resume", "days")[0] == 0
     assert world(*ONCE)[0] == 0
 
@@ -166,7 +166,7 @@ def test_what_another_run_has_ingested_is_not_run_again(world: World) -> None:
 
     other.communicate()
     assert other.returncode == 0
-    assert (code, out) == (0, "Nothing has come.\n")
+    assert (code, out) == (0, "No new data has arrived.\n")
     assert len(world.runs()) == 4
 
 

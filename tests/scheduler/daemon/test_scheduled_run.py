@@ -172,7 +172,7 @@ def test_input_that_does_not_come_in_time_is_a_failure(place: Place) -> None:
     """Before any run has begun; what was said tells what to type."""
     assert place.run(wait_until="2026-01-01T00:00:00+00:00") == 1
 
-    assert "Read found no span 5 up to" in place.said()
+    assert "Read found no span 5 until" in place.said()
     assert "spanwise backfill" in place.said()
     assert list(place.store.runs("steps")) == []
 

@@ -233,8 +233,8 @@ def test_an_engine_that_is_not_installed_is_named_with_its_extra(engine, monkeyp
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--workers", "2"], "say of which engine with --on"),
-        (["--on", "dask", "--address", "here:1"], "with --on there are several"),
+        (["--workers", "2"], "--workers and --cluster need --on"),
+        (["--on", "dask", "--address", "here:1"], "--on starts several"),
         pytest.param(["--on", "dask"], "set DASK_SCHEDULER_ADDRESS", marks=NEEDS_DASK),
     ],
     ids=["no engine", "one address", "no cluster"],

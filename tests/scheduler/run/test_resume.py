@@ -66,7 +66,7 @@ def test_a_pipeline_that_lost_a_node_of_the_run_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "says"), [("", "was not started from a file"), ("/gone/p.py", "is gone: /gone/p.py. Put it back")]
+    ("source", "says"), [("", "was not started from a file"), ("/gone/p.py", "is gone: /gone/p.py. Restore it")]
 )
 def test_a_run_whose_pipeline_cannot_be_found_says_so(source: str, says: str, tmp_path: Path) -> None:
     """Without its file nothing is known of its nodes."""

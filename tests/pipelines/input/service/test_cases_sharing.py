@@ -52,7 +52,7 @@ def test_CT_04_needs_a_job_name():
     """By which trainers find together; and a trainer has a name itself."""
     with pytest.raises(DatasetError, match="wants a job_name"):
         ENDLESS.distribute("grpc://127.0.0.1:1", OFF, cross_trainer_cache=CrossTrainerCache("t1"))
-    with pytest.raises(DatasetError, match="another one for each trainer"):
+    with pytest.raises(DatasetError, match="a different one for each trainer"):
         CrossTrainerCache("")
     with pytest.raises(DatasetError, match=r"wants CrossTrainerCache\(trainer_id=…\)"):
         ENDLESS.distribute("grpc://127.0.0.1:1", OFF, "job", cross_trainer_cache="t1")
