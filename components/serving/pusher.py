@@ -163,8 +163,8 @@ class Pusher(Component):
             version, pushed_model.reason = push(model, destination, attempt, home=home, keep_versions=keep_versions)
             pushed_model.pushed_version = str(version.version)
             pushed_model.pushed_destination = str(version.path)
-            event = "push-skipped" if pushed_model.reason.startswith("not pushed") else "model-pushed"
-            log.info(event, extra={"folder": version.path, "reason": pushed_model.reason})
+            event = "push-skipped" if pushed_model.reason else "model-pushed"
+            log.info(event, extra={"folder": version.path, "reason": pushed_model.reason or ""})
         facts = {**pushed_model.properties, "content": model.content, "record": version and version.record}
         (pushed_model.path / "push.json").write_text(json.dumps(facts, indent=2, default=asdict) + "\n")
 

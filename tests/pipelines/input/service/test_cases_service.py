@@ -430,7 +430,7 @@ def test_JB_11_a_client_that_is_silent_is_dropped():
         connection = ServiceConnection(service.target, Security())
         silent, _ = connection.ask(JoinJob(dataset="d", mode=OFF, name="", epoch="0"))
         look = PollJob(client=silent.client, targets="any", process=this_process(), wait_s=0)
-        with inputs.range(3).distribute(service.target, OFF, max_outstanding_requests=1).iterator() as elements:
+        with inputs.range(1_000_000).distribute(service.target, OFF, max_outstanding_requests=1).iterator() as elements:
             next(elements)
             eventually(lambda: len(jobs(service)) == 1)  # that of the silent one is forgotten
             assert next(elements) == 1
