@@ -19,15 +19,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol, cast
 
-from spanwise.orchestrator import lease, process
+from spanwise.orchestrator import lease
 from spanwise.orchestrator.base_run import usable_executions
 from spanwise.orchestrator.errors import Held, SpanNotFound, SpanwiseError, UsageError
-from spanwise.orchestrator.lease import Holder
 from spanwise.orchestrator.pipeline import Pipeline
-from spanwise.orchestrator.run import Run, Trigger, format_source
+from spanwise.orchestrator.run import Trigger, format_source
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.store import AlreadyClaimed, Store
 from spanwise.scheduler.formatting import format_time
+from spanwise.scheduler.ledger.holder import find_holder, find_run, is_of_another_key
 from spanwise.scheduler.ledger.ticks import attempt_claim, mark_overrun, read_tick
 from spanwise.scheduler.project import child_process, load, root, settings
 from spanwise.scheduler.project.load import Loaded
@@ -178,7 +178,7 @@ def stop_others(store: Store, job: ScheduledJob, known: Settings) -> None:
     deadline = time.monotonic() + BETWEEN_S
     while (holder := find_holder(store, pipeline_of(job.pipeline))) is not None:
         run = find_run(store, holder)
-        if run is not None and belongs_to_other_key(run, job.pipeline):
+        if run is not None and is_of_another_key(run, job.pipeline):
             time.sleep(_POLL_S)
             deadline = time.monotonic() + BETWEEN_S
         elif run is not None:
@@ -189,36 +189,6 @@ def stop_others(store: Store, job: ScheduledJob, known: Settings) -> None:
             raise Held(lease.held_message(holder))
         else:
             time.sleep(_POLL_S)
-
-
-def find_holder(store: Store, pipeline: str, now: datetime | None = None) -> Holder | None:
-    """The holder of a pipeline, unless it is known to be dead.
-
-    A holder elsewhere whose heartbeat is old does not count: whoever acquires its lease watches it first. Nor does a
-    garbage collection: whoever acquires the lease waits for that second.
-    """
-    holder = lease.current(store, pipeline)
-    if holder is None or holder.released or holder.purpose == lease.COLLECTING:
-        return None
-    lives = process.is_alive(holder.who)
-    if lives is None:
-        lives = abs((now or datetime.now(UTC)) - holder.last_beat).total_seconds() < lease.TTL_S
-    return holder if lives else None
-
-
-def belongs_to_other_key(run: Run, key: str) -> bool:
-    """Whether a run is one of another schedule key of its pipeline, which is no overrun of this one."""
-    return run.trigger is Trigger.SCHEDULE and parse_cause(run.pipeline, run.cause)[0] != key
-
-
-def find_run(store: Store, holder: Holder) -> Run | None:
-    """The current run of a lease's holder; None before its first, or between two."""
-    for run in store.runs(holder.pipeline):
-        if run.token < holder.token:
-            return None
-        if run.token == holder.token and not run.state.ended:
-            return run
-    return None
 
 
 def wait_for_input(loaded: Loaded, span: int, job: ScheduledJob, known: Settings) -> None:

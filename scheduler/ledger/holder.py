@@ -1,4 +1,4 @@
-"""Holders: who holds a pipeline's lease, and which run it is making. Reads only."""
+"""Holders: which process holds a pipeline's lease, and which run it is doing. Reads only."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from spanwise.scheduler.schedule.schedule_key import parse_cause
 
 
 def find_holder(store: Store, pipeline: str, now: datetime | None = None) -> Holder | None:
-    """Who holds a pipeline and is not known to be dead.
+    """The holder of a pipeline, unless it is known to be dead.
 
-    A holder elsewhere whose heartbeat is old does not count: who tries to take its lease watches it first. Nor does a
-    garbage collection: who tries waits for that second.
+    A holder elsewhere whose heartbeat is old does not count: whoever acquires its lease watches it first. Nor does a
+    garbage collection: whoever acquires the lease waits for that second.
     """
     holder = lease.current(store, pipeline)
     if holder is None or holder.released or holder.purpose == lease.COLLECTING:
@@ -27,7 +27,7 @@ def find_holder(store: Store, pipeline: str, now: datetime | None = None) -> Hol
 
 
 def find_run(store: Store, holder: Holder) -> Run | None:
-    """The run that a lease's holder is making; None before its first, or between two."""
+    """The current run of a lease's holder; None before its first, or between two."""
     for run in store.runs(holder.pipeline):
         if run.token < holder.token:
             return None
@@ -37,5 +37,5 @@ def find_run(store: Store, holder: Holder) -> Run | None:
 
 
 def is_of_another_key(run: Run, key: str) -> bool:
-    """Whether a run is a scheduled one of another part of its pipeline, which never overruns this one."""
+    """Whether a run is one of another schedule key of its pipeline, which is no overrun of this one."""
     return run.trigger is Trigger.SCHEDULE and parse_cause(run.pipeline, run.cause)[0] != key
