@@ -57,9 +57,6 @@ class ExampleGen(Component):
     """
 
     preload: ClassVar = (
-        "apache_beam",
-        "apache_beam.options.pipeline_options",
-        "apache_beam.runners.portability.fn_api_runner",
         "pyarrow",
         "pyarrow.csv",
         "pyarrow.parquet",

@@ -49,7 +49,6 @@ class StatisticsGen(Component):
     """
 
     preload: ClassVar = (
-        "apache_beam.runners.portability.fn_api_runner",
         "pyarrow.parquet",
         "spanwise.components.beam",
         "spanwise.components.statistics.span_statistics",

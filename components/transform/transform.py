@@ -51,7 +51,6 @@ class Transform(Component):
 
     preload: ClassVar = (
         "polars",  # importing it starts no thread of its pool, which a fork would lose
-        "apache_beam.runners.portability.fn_api_runner",
         "spanwise.components.beam",
         "spanwise.components.transform.window_transform",
     )
