@@ -6,22 +6,28 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeAlias
 
-from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.component import Retry
+from spanwise.orchestrator.run import Run, State
 from spanwise.scheduler.daemon.open_tick import RunningWork
 from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.schedule.due import DueTicks, must_wait
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.overrun import KillThenStart, SkipTick, decide_overrun
+from spanwise.scheduler.schedule.retry import decide_retry
 from spanwise.scheduler.schedule.ticks import Tick
 from spanwise.scheduler.schedule.timetable import Timetable
 
 
 @dataclass(frozen=True, kw_only=True)
-class SupersededRetry:
-    """An earlier tick that waits for its retry, now that the next tick has come."""
+class EndedAttempt:
+    """An earlier open tick of which nothing runs any more, now that the next tick has come.
+
+    Its last run has ended, whether or not the process of that run has, or no attempt at it has begun one.
+    """
 
     record: TickRecord
     run: Run | None
+    overrun_by: str | None = None  #: the tick for which the run was ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +36,7 @@ class DueObservation:
 
     due: DueTicks
     spans_known: bool = True  #: the pipeline file has said which spans its own rule gives
-    superseded: tuple[SupersededRetry, ...] = ()
+    superseded: tuple[EndedAttempt, ...] = ()
     running: RunningWork | None = None  #: what the first due tick would overrun
     running_is_ours: bool = True  #: this scheduler will see it end
     span_missing: str = ""  #: why the first due tick has no span, where its schedule has a rule
@@ -57,7 +63,7 @@ class RecordMissed:
 
 @dataclass(frozen=True)
 class EndSuperseded:
-    """End a tick that waited for its retry."""
+    """End an earlier tick: as its run ended, or as failed if it waited for its retry."""
 
     record: TickRecord
     end: TickEnd
@@ -101,9 +107,9 @@ def decide_due(seen: DueObservation, timetable: Timetable) -> list[DueAction]:
         actions.append(RecordMissed(due))
     if not due.run:
         return actions
-    actions += [EndSuperseded(each.record, _superseded(each.run)) for each in seen.superseded]
-    if seen.running is not None and must_wait(due, timetable, seen.running.began):
-        return [*actions, WaitForRun(seen.running_is_ours)]
+    actions += [EndSuperseded(each.record, _decide_end(each, timetable.retry)) for each in seen.superseded]
+    if seen.running is not None and (seen.running.ending or must_wait(due, timetable, seen.running.began)):
+        return [*actions, WaitForRun(seen.running_is_ours and not seen.running.ending)]
     tick, decision = due.run[0], decide_overrun(timetable.overrun, seen.running)
     if isinstance(decision, SkipTick):
         return [*actions, RecordSkipped(tick, decision.running)]
@@ -112,6 +118,16 @@ def decide_due(seen: DueObservation, timetable: Timetable) -> list[DueAction]:
     return [*actions, TakeTick(tick=tick, end_others=kills, unbegun=unbegun, failure=seen.span_missing)]
 
 
-def _superseded(run: Run | None) -> TickEnd:
+def has_settled(run: Run | None, attempts: int, retry: Retry) -> bool:
+    """Whether a run has decided its tick, so that no further attempt follows whoever looks after it."""
+    return run is not None and run.state.ended and (run.state is not State.FAILED or attempts > retry.times)
+
+
+def _decide_end(earlier: EndedAttempt, retry: Retry) -> TickEnd:
+    """The record of its run decides; a retry is given up, since the next tick has come."""
+    run, tries = earlier.run, max(1, earlier.record.attempts)
+    verdict = decide_retry(run, tries, retry, overrun_by=earlier.overrun_by, error="")
+    if run is not None and isinstance(verdict, TickEnd):
+        return verdict
     why = f"{(run and run.error) or 'it failed'}; not retried, since the next tick has come"
     return TickEnd(outcome=TickOutcome.FAILED, why=why, run=None if run is None else run.number)

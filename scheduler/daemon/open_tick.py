@@ -33,12 +33,17 @@ class OpenTick:
     code: int | None = None  #: exit code of the last child, until it was decided what follows
     unbegun: int = 0  #: attempts that ended before their run began
     again_s: float = 0.0  #: monotonic: no attempt before
+    record_s: float = 0.0  #: monotonic: when to see in the metadata whether the run of its child has ended
     base: int | None = None  #: the run that the next attempt resumes
     end_others: bool = False  #: the next attempt ends whatever run holds the pipeline
     stopped: str = ""  #: why this scheduler asked its run to end
     progress: tuple[int, ...] = ()  #: of its run, when it last changed
     progress_s: float = 0.0  #: monotonic: when that was
     stalled: bool = False  #: an alert said that it makes no progress
+
+    def has_made(self, attempts: int) -> bool:
+        """Whether the last of so many attempts is the work of its child, and none that is about to begin."""
+        return self.job is None or self.job.attempt <= attempts
 
     @property
     def awaits_retry(self) -> bool:
@@ -54,6 +59,7 @@ class RunningWork:
     run: Run | None = None  #: None: it has begun none yet, or is between two
     record: TickRecord | None = None  #: the open tick that it is for; None for a run that was started otherwise
     purpose: str = ""
+    ending: bool = False  #: its run has just ended, and the pipeline is about to be free
 
     @property
     def name(self) -> str:
@@ -247,7 +253,7 @@ def _decide_begin(seen: ReadyToBegin, policy: OverrunPolicy) -> Action:
     if seen.running is None or seen.end_others:
         return BeginAttempt(seen.end_others)
     came_after = seen.attempts or seen.running.began >= seen.due
-    if came_after or seen.running.run is None or seen.waits_for:
+    if came_after or seen.running.run is None or seen.running.ending or seen.waits_for:
         return WaitForPipeline()
     if isinstance(decide_overrun(policy, seen.running), SkipTick):
         return EndTick(skipped_for(seen.running), seen.running.run)

@@ -26,14 +26,15 @@ from spanwise.scheduler.daemon.description import ScheduleDescription
 from spanwise.scheduler.daemon.due_tick import (
     DueAction,
     DueObservation,
+    EndedAttempt,
     EndSuperseded,
     RecordMissed,
     RecordSkipped,
     ReportClock,
-    SupersededRetry,
     TakeTick,
     WaitForRun,
     WaitForSpans,
+    has_settled,
 )
 from spanwise.scheduler.daemon.open_tick import (
     AttemptOver,
@@ -60,7 +61,7 @@ from spanwise.scheduler.daemon.scheduled_run import ScheduledJob
 from spanwise.scheduler.daemon.span_lookup import SpanLookup
 from spanwise.scheduler.daemon.tick_alerts import EndedTickFacts, alerts_of
 from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch, read_scheduler
-from spanwise.scheduler.ledger.holder import find_holder, find_run, is_of_another_key
+from spanwise.scheduler.ledger.holder import find_holder, find_run, is_ending, is_of_another_key
 from spanwise.scheduler.ledger.overdue import find_stale, measure_progress
 from spanwise.scheduler.ledger.past_runs import list_past_runs
 from spanwise.scheduler.ledger.pauses import SchedulePause, current_pause, list_pauses
@@ -88,6 +89,12 @@ log = logging.getLogger("spanwise.scheduler")
 
 POLL_S = 1.0
 """Between two looks at what does not announce itself: a run that is not our child, a lease that others hold."""
+
+RECORD_S = 10.0
+"""Between two looks whether the run of a child has ended that has not: it may be slow to exit."""
+
+EXIT_S = 60.0
+"""How long a process may live after the end of its run."""
 
 FRESHNESS_S = 60.0
 """Between two looks whether the model in service is stale."""
@@ -118,6 +125,14 @@ class SchedulerServices:
 
 
 @dataclass(frozen=True)
+class ExitingChild:
+    """A process whose run has ended. What becomes of it changes no outcome."""
+
+    process: subprocess.Popen[bytes]
+    until_s: float  #: monotonic: when it is killed
+
+
+@dataclass(frozen=True)
 class NewestTick:
     """The newest tick that was taken: no tick at or before it is due."""
 
@@ -138,6 +153,7 @@ class PipelineScheduler:
         self.description = description
         self.record = record
         self.open: dict[str, OpenTick] = {}
+        self.exiting: list[ExitingChild] = []
         self.due_at: datetime | None = None  #: when the next tick comes
         self.look_s = 0.0  #: monotonic: when to look again, whatever comes
         self.adopting = True  #: ticks of dead schedulers may be there to take over
@@ -161,12 +177,12 @@ class PipelineScheduler:
     @property
     def busy(self) -> bool:
         """Whether something of it is still to be waited for."""
-        return bool(self.open) or self._waiting or self._spans.is_asking or self.arrivals.pending
+        return bool(self.open or self.exiting) or self._waiting or self._spans.is_asking or self.arrivals.pending
 
     @property
     def has_children(self) -> bool:
         """Whether a process of it runs, or has ended and nothing has followed from that yet."""
-        return any(tick.child is not None for tick in self.open.values())
+        return bool(self.exiting) or any(tick.child is not None for tick in self.open.values())
 
     def stop(self, why: str) -> None:
         """Asks its runs to end."""
@@ -174,9 +190,13 @@ class PipelineScheduler:
             if tick.child is not None and tick.child.poll() is None:
                 tick.stopped = why
                 tick.child.terminate()
+        for each in self.exiting:
+            each.process.terminate()
 
     def kill(self, store: Store) -> None:
         """Ends its runs, those that would not when they were asked; their children see to it."""
+        for each in self.exiting:
+            each.process.kill()
         for tick in self.open.values():
             if tick.child is None or tick.closer is not None:
                 continue
@@ -199,14 +219,15 @@ class PipelineScheduler:
         """Whether there is something to look at."""
         if self.due_at is not None and now >= self.due_at and not self.retired:
             return True
-        return monotonic >= self.look_s or any(
-            tick.child is not None and tick.child.poll() is not None for tick in self.open.values()
-        )
+        children = [tick.child for tick in self.open.values() if tick.child is not None]
+        children += [each.process for each in self.exiting]
+        return monotonic >= self.look_s or any(child.poll() is not None for child in children)
 
     # --- a step
 
     def step(self, store: Store, me: int, now: datetime, monotonic: float, *, until: datetime | None) -> None:
         """Looks at everything there is to look at, and takes ticks that have come by `until`; None: begins nothing."""
+        self._reap(monotonic)
         if self.adopting:
             self._adopt(store, me, now)
         for tick in list(self.open.values()):
@@ -231,10 +252,13 @@ class PipelineScheduler:
     def _next_look(self, monotonic: float) -> float:
         timetable = self.description.timetable
         moments = [self._freshness_s] if timetable.freshness is not None else []
+        moments += [max(each.until_s, monotonic + POLL_S) for each in self.exiting]
         for tick in self.open.values():
             if tick.child is None:
                 moments.append(max(tick.again_s, monotonic + POLL_S))
-            elif timetable.stall_after is not None:
+                continue
+            moments.append(tick.record_s)
+            if timetable.stall_after is not None:
                 moments.append(monotonic + max(POLL_S, timetable.stall_after.total_seconds() / 10))
         if self._spans.is_asking:
             moments.append(monotonic + POLL_S / 10)
@@ -243,6 +267,20 @@ class PipelineScheduler:
         if self.adopting:
             moments.append(monotonic + FRESHNESS_S)
         return min(moments, default=float("inf"))
+
+    def _reap(self, monotonic: float) -> None:
+        """Forgets processes that have exited, and kills those that take too long."""
+        for each in self.exiting:
+            if each.process.poll() is None and monotonic >= each.until_s:
+                log.warning("exit-forced", extra={"pipeline": self.key, "pid": each.process.pid})
+                each.process.kill()
+        self.exiting = [each for each in self.exiting if each.process.poll() is None]
+
+    def _leave_child(self, tick: OpenTick, monotonic: float) -> None:
+        """Lets a process exit whose run has ended."""
+        if tick.child is not None and tick.child.poll() is None:
+            self.exiting.append(ExitingChild(tick.child, monotonic + EXIT_S))
+        tick.child = None
 
     def _adopt(self, store: Store, me: int, now: datetime) -> None:
         """Takes over what dead schedulers have left open, and sends the alerts that they could not send any more."""
@@ -263,8 +301,11 @@ class PipelineScheduler:
     def _observe(self, tick: OpenTick, store: Store, now: datetime, monotonic: float, *, begins: bool) -> Observation:
         if tick.child is not None:
             if tick.child.poll() is None:
-                return ChildRunning()
-            tick.code, tick.child = tick.child.returncode, None
+                if not self._has_run_ended(tick, store, now, monotonic):
+                    return ChildRunning()
+                self._leave_child(tick, monotonic)
+            else:
+                tick.code, tick.child = tick.child.returncode, None
         if monotonic < tick.again_s:
             return NotYet()
         record = read_tick(store, self.key, tick.record.tick.name)
@@ -275,6 +316,15 @@ class PipelineScheduler:
         if tick.code == scheduled_run.INGESTED:
             return IngestedElsewhere()
         return self._observe_work(tick, store, now, monotonic, begins=begins)
+
+    def _has_run_ended(self, tick: OpenTick, store: Store, now: datetime, monotonic: float) -> bool:
+        """Whether the run of a living child has ended by its record; asked now and then, and when a tick is due."""
+        if monotonic < tick.record_s and (self.due_at is None or now < self.due_at):
+            return False
+        tick.record_s = monotonic + RECORD_S
+        record = read_tick(store, self.key, tick.record.tick.name) or tick.record
+        run = newest_run(store, record)
+        return tick.has_made(record.attempts) and run is not None and run.state.ended
 
     def _observe_work(
         self, tick: OpenTick, store: Store, now: datetime, monotonic: float, *, begins: bool
@@ -329,7 +379,9 @@ class PipelineScheduler:
         holder = find_holder(store, pipeline_of(self.key), now)
         if holder is None:
             return None
-        return RunningWork(began=holder.acquired, run=find_run(store, holder), purpose=holder.purpose)
+        run = find_run(store, holder)
+        ending = run is None and is_ending(store, holder, now)
+        return RunningWork(began=holder.acquired, run=run, purpose=holder.purpose, ending=ending)
 
     def _waits_for(self, store: Store, run: Run | None) -> bool:
         """Whether what holds the pipeline is of another part of it: that is waited for, and is no overrun.
@@ -348,6 +400,7 @@ class PipelineScheduler:
             case KeepWaiting() | ForgetAttempt():
                 pass
             case LeaveIt():
+                self._leave_child(tick, monotonic)
                 del self.open[tick.record.tick.name]
             case WatchProgress():
                 self._watch_progress(tick, store, now, monotonic)
@@ -457,18 +510,32 @@ class PipelineScheduler:
         self._newest = NewestTick(since, 0) if newest is None else NewestTick(max(newest.tick.at, since), newest.number)
         return self._newest
 
-    def _observe_running(self, store: Store, now: datetime) -> tuple[tuple[SupersededRetry, ...], RunningWork | None]:
+    def _observe_running(self, store: Store, now: datetime) -> tuple[tuple[EndedAttempt, ...], RunningWork | None]:
         """What a tick that comes now would overrun, and the ticks before it that wait for a retry."""
-        superseded: list[SupersededRetry] = []
+        superseded: list[EndedAttempt] = []
         for record in reversed(list_open(store, self.key)):
             run = newest_run(store, record)
-            mine = self.open.get(record.tick.name)
-            if mine is None or not mine.awaits_retry or not (run is None or run.state.ended):
+            if not self._is_over(record, run):
                 purpose = f"the tick {record.tick.name}"
                 return tuple(superseded), RunningWork(began=record.taken, run=run, record=record, purpose=purpose)
-            superseded.append(SupersededRetry(record=mine.record, run=run))
+            overrun_by = read_overrun(store, self.key, record.tick.name)
+            superseded.append(EndedAttempt(record=record, run=run, overrun_by=overrun_by))
         running = self._observe_holder(store, now)
         return tuple(superseded), None if running is None or self._waits_for(store, running.run) else running
+
+    def _is_over(self, record: TickRecord, run: Run | None) -> bool:
+        """Whether nothing of an open tick runs any more: its run has ended, or it waits for its retry.
+
+        A run that has failed may be followed by an attempt that another scheduler is about to begin.
+        """
+        mine = self.open.get(record.tick.name)
+        if run is None:
+            return mine is not None and mine.awaits_retry
+        if mine is not None and not mine.has_made(record.attempts) and mine.child is not None:
+            return False
+        return run.state.ended and (
+            mine is not None or has_settled(run, record.attempts, self.description.timetable.retry)
+        )
 
     def _perform_due(self, action: DueAction, store: Store, me: int, now: datetime, monotonic: float) -> None:
         match action:
@@ -479,6 +546,9 @@ class PipelineScheduler:
             case RecordMissed(due):
                 self._record_missed(due, store, me, now)
             case EndSuperseded(record, end):
+                mine = self.open.get(record.tick.name)
+                if mine is not None:
+                    self._leave_child(mine, monotonic)
                 self._end(record, end, store, now)
             case WaitForRun(is_ours):
                 self._waiting = is_ours

@@ -36,6 +36,14 @@ def find_run(store: Store, holder: Holder) -> Run | None:
     return None
 
 
+def is_ending(store: Store, holder: Holder, now: datetime) -> bool:
+    """Whether a holder without a current run has just ended one, and is about to release the lease."""
+    newest = next(iter(store.runs(holder.pipeline)), None)
+    if newest is None or newest.token != holder.token or newest.ended is None:
+        return False
+    return abs((now - newest.ended).total_seconds()) < lease.TTL_S
+
+
 def is_of_another_key(run: Run, key: str) -> bool:
     """Whether a run is one of another schedule key of its pipeline, which is no overrun of this one."""
     return run.trigger is Trigger.SCHEDULE and parse_cause(run.pipeline, run.cause)[0] != key

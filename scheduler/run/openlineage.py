@@ -1,6 +1,7 @@
 """OpenLineage: sends the events of runs and nodes to lineage servers (openlineage.io, spec 2).
 
-A run neither waits for a server nor fails because of it: a thread sends the events, and warns about unsent ones.
+A run neither waits for a server nor fails because of it: a thread sends the events, and warns about unsent ones. A
+server that does not answer costs a run at most `ANSWER_S`, at its end, once everything about it is recorded.
 A pipeline is a job and so is each of its nodes, `flights` and `flights.Trainer`; a channel is a dataset, and the spans
 that were read or written are its partitions. The library is imported only when OpenLineage is configured.
 """
@@ -13,6 +14,7 @@ import logging
 import os
 import queue
 import threading
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -40,8 +42,13 @@ log = logging.getLogger("spanwise.openlineage")
 NAMESPACE = "spanwise"
 """The namespace of jobs and datasets, unless the settings or OPENLINEAGE_NAMESPACE have another."""
 
+ANSWER_S = 2.0
+"""How long a run that has ended waits for the answer to one event, counted from when the event was sent."""
+
 LINGER_S = 10.0
-"""How long a run that has ended waits for unsent events."""
+"""How long it waits for all unsent events, from a server that answers."""
+
+_POLL_S = 0.02
 
 _SWITCHES = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG", "OPENLINEAGE__")  # variables that configure a destination
 _STARTED = "START"
@@ -123,6 +130,7 @@ class _EventSender:
         self._converter = converter
         self._waiting: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._unsent = 0
+        self._sent_s: float | None = None  # monotonic: since when the event that was sent last waits for its answer
         self._thread = threading.Thread(target=self._send_all, name="openlineage", daemon=True)
         self._thread.start()
 
@@ -130,27 +138,36 @@ class _EventSender:
         self._waiting.put(event)
 
     def close(self) -> None:
-        """Waits for unsent events, at most `LINGER_S`."""
+        """Waits for unsent events: at most `LINGER_S`, and no longer than `ANSWER_S` for the answer to one."""
         self._waiting.put(None)
-        self._thread.join(LINGER_S)
+        deadline = time.monotonic() + LINGER_S
+        while self._thread.is_alive() and time.monotonic() < deadline and not self._is_stuck():
+            self._thread.join(_POLL_S)
         left = max(0, self._waiting.qsize() - 1) + self._unsent
         if self._thread.is_alive() or left:
             log.warning(
                 "openlineage-events-unsent", extra={"reason": f"{format_count(max(1, left), 'event')} not sent"}
             )
 
+    def _is_stuck(self) -> bool:
+        sent_s = self._sent_s
+        return sent_s is not None and time.monotonic() - sent_s >= ANSWER_S
+
     def _send_all(self) -> None:
         while (event := self._waiting.get()) is not None:
             try:
                 message = self._converter.message(event)
                 if message is not None:
+                    self._sent_s = time.monotonic()
                     self._client.emit(message)
             except Exception as error:  # noqa: BLE001  the run continues
                 if not self._unsent:
                     log.warning("openlineage-send-failed", extra={"reason": f"{type(error).__name__}: {error}"})
                 self._unsent += 1
+            finally:
+                self._sent_s = None
         with contextlib.suppress(Exception):  # all events are sent by now
-            self._client.close(LINGER_S)
+            self._client.close(ANSWER_S)
 
 
 @dataclass(frozen=True, kw_only=True)

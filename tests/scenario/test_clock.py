@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from datetime import UTC, datetime, timedelta
@@ -77,14 +78,14 @@ class Place:
         store.close()
         return found
 
-    def until(self, holds):
+    def until(self, holds, within_s=SOON_S):
         """Waits until it holds of the entries."""
-        deadline = time.monotonic() + SOON_S
+        deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             if (self.root / "metadata.db").exists() and holds(self.entries()):
                 return
             time.sleep(0.1)
-        raise AssertionError(f"not within {SOON_S} s: {self.entries()}\n{self.logs()}")
+        raise AssertionError(f"not within {within_s} s: {self.entries()}\n{self.logs()}")
 
     def logs(self, which=slice(None)):
         texts = [(self.folder / f"log.{n}").read_text() for n in range(len(self.started))]
@@ -153,6 +154,28 @@ def test_a_scheduler_killed_at_any_moment_loses_no_tick(place, policy, sleep):
     settle(place)
 
     place.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["allowtocomplete", "killandrun"])
+def test_a_run_that_succeeded_ran_although_its_lineage_server_never_answers(place, policy):
+    """A server that accepts and is silent makes the process slow to exit, and nothing else of it."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as silent:
+        place.monkeypatch.setenv("OPENLINEAGE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        place.set(sleep="0")
+        place.every(10, policy)
+        scheduler = place.start("--let-finish")
+        place.until(lambda _entries: sum(run.state is State.COMPLETE for run in place.runs()) >= 3, within_s=300.0)
+        scheduler.process.terminate()
+        assert scheduler.process.wait(SOON_S) == 0
+
+    place.check()
+    complete = {run.cause for run in place.runs() if run.state is State.COMPLETE}
+    assert len(complete) > 1
+    outcomes = {entry.tick.name: entry.end.outcome for entry in place.entries()}
+    assert {outcomes[tick] for tick in complete} == {TickOutcome.RAN}
+    assert [entry.end.why for entry in place.entries() if "had not ended" in entry.end.why] == []
+    assert [entry.end.why for entry in place.entries() if "before its run had begun" in entry.end.why] == []
 
 
 @pytest.mark.slow

@@ -5,15 +5,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from spanwise.orchestrator.component import Retry
 from spanwise.orchestrator.run import Run, State
 from spanwise.scheduler.daemon.due_tick import (
     DueAction,
     DueObservation,
+    EndedAttempt,
     EndSuperseded,
     RecordMissed,
     RecordSkipped,
     ReportClock,
-    SupersededRetry,
     TakeTick,
     WaitForRun,
     WaitForSpans,
@@ -88,8 +89,39 @@ def test_with_killandrun_what_runs_is_ended_first(running: RunningWork, unbegun:
 def test_a_tick_that_waits_for_its_retry_ends_when_the_next_comes() -> None:
     """It has failed; nothing runs, so nothing is overrun."""
     failed = Run(pipeline="p", number=7, state=State.FAILED, error="Trainer failed")
-    seen = DueObservation(due=DueTicks(run=(tick(3),)), superseded=(SupersededRetry(record=record(2), run=failed),))
+    seen = DueObservation(due=DueTicks(run=(tick(3),)), superseded=(EndedAttempt(record=record(2), run=failed),))
 
     why = "Trainer failed; not retried, since the next tick has come"
     end = TickEnd(outcome=TickOutcome.FAILED, why=why, run=7)
-    assert decide_due(seen, HOURLY) == [CLOCK, EndSuperseded(record(2), end), TakeTick(tick=tick(3))]
+    retrying = replace(HOURLY, retry=Retry(times=2))
+    assert decide_due(seen, retrying) == [CLOCK, EndSuperseded(record(2), end), TakeTick(tick=tick(3))]
+
+
+@pytest.mark.parametrize("timetable", [HOURLY, KILLING])
+@pytest.mark.parametrize(
+    ("run", "end"),
+    [
+        (Run(pipeline="p", number=7, state=State.COMPLETE), TickEnd(outcome=TickOutcome.RAN, run=7)),
+        (
+            Run(pipeline="p", number=7, state=State.FAILED, error="Trainer failed"),
+            TickEnd(outcome=TickOutcome.FAILED, why="Trainer failed", run=7),
+        ),
+        (
+            Run(pipeline="p", number=7, state=State.CANCELED, error="stopped by SIGTERM"),
+            TickEnd(outcome=TickOutcome.FAILED, why="stopped by SIGTERM", run=7),
+        ),
+    ],
+)
+def test_an_earlier_tick_ends_as_its_run_has_ended(timetable: Timetable, run: Run, end: TickEnd) -> None:
+    """Whatever the policy: what has ended is not overrun."""
+    seen = DueObservation(due=DueTicks(run=(tick(3),)), superseded=(EndedAttempt(record=record(2), run=run),))
+
+    assert decide_due(seen, timetable) == [CLOCK, EndSuperseded(record(2), end), TakeTick(tick=tick(3))]
+
+
+@pytest.mark.parametrize("timetable", [HOURLY, KILLING])
+def test_a_tick_waits_for_a_run_that_is_ending(timetable: Timetable) -> None:
+    """Its end is recorded; the pipeline will be free in a moment."""
+    seen = DueObservation(due=DueTicks(run=(tick(3),)), running=replace(UNBEGUN, record=None, ending=True))
+
+    assert decide_due(seen, timetable) == [CLOCK, WaitForRun(is_ours=False)]

@@ -82,11 +82,13 @@ class Child:
             self.returncode = scheduled_run.TAKEN
         return self
 
-    def finish(self, state=State.COMPLETE, error=None):
+    def finish(self, state=State.COMPLETE, error=None, *, exits=True):
+        """Records the end of its run; unless it `exits`, the process lives on."""
         ended = replace(self.run, state=state, error=error, ended=self.world.now)
         self.world.records.update_run(ended)
         self.lease.release(closed=True)
-        self.returncode = 0 if state is State.COMPLETE else 1
+        if exits:
+            self.returncode = 0 if state is State.COMPLETE else 1
         self.run = ended
         return self
 
@@ -239,6 +241,87 @@ def test_a_run_that_was_complete_before_it_was_killed_ran(tmp_path):
     world.at(2, 1)
 
     assert world.outcomes == {1: "ran", 2: "open"}
+
+
+@pytest.mark.parametrize("policy", OverrunPolicy)
+def test_a_run_that_succeeded_ran_however_slowly_its_process_exits(tmp_path, policy):
+    """Its record decides; the next tick neither overruns it nor ends its process."""
+    world = World(tmp_path, overrun=policy)
+    world.at(1)
+    slow = world.child.begin().finish(exits=False)
+
+    world.at(2)
+
+    assert world.outcomes == {1: "ran", 2: "open"}
+    assert world.told == []
+    assert (slow.killed, slow.terminated, world.child.job.end_others) == (False, False, False)
+
+
+@pytest.mark.parametrize("policy", OverrunPolicy)
+def test_a_run_that_another_scheduler_saw_to_its_end_ran(tmp_path, policy):
+    """Whoever takes the next tick first decides by the record, not by the process that it does not know."""
+    world = World(tmp_path, overrun=policy)
+    world.at(1)
+    world.child.begin().finish(exits=False)
+    first = world.watched, world.me
+    world.open()
+
+    world.at(2)
+    assert world.outcomes == {1: "ran", 2: "open"}
+    world.watched, world.me = first
+    world.at(2, 1)
+
+    assert world.outcomes == {1: "ran", 2: "open"}
+    assert world.told == []
+    assert list(world.watched.open) == []
+
+
+def test_a_failed_run_whose_process_lingers_failed(tmp_path):
+    """It is not retried, since the next tick has come, and was not killed for it."""
+    world = World(tmp_path, overrun=OverrunPolicy.KILL_AND_RUN, retry=Retry(times=1, backoff_s=60.0))
+    world.at(1)
+    world.child.begin().finish(State.FAILED, "Trainer failed", exits=False)
+
+    world.at(2)
+
+    assert world.outcomes == {1: "failed", 2: "open"}
+    (record,) = list_missed(world.records, "p")
+    assert record.end.why == "Trainer failed; not retried, since the next tick has come"
+
+
+def test_the_end_of_a_run_is_noticed_although_its_process_lingers(world):
+    """A failure is alerted soon, and the process is waited for, then ended, without touching the outcome."""
+    world.at(1)
+    slow = world.child.begin().finish(State.FAILED, "Trainer failed", exits=False)
+
+    world.at(1, 1)
+    assert world.outcomes == {1: "failed"}
+    assert [kind for kind, _ in world.told] == ["failure"]
+    assert world.watched.has_children
+    assert not slow.killed
+
+    world.at(1, 5)
+    assert slow.killed
+    assert not world.watched.has_children
+    assert world.outcomes == {1: "failed"}
+
+
+@pytest.mark.parametrize("policy", OverrunPolicy)
+def test_a_run_that_ended_a_moment_ago_and_holds_the_lease_is_not_overrun(tmp_path, policy):
+    """Between the record of its end and the release of its lease lies a moment, in which the tick waits."""
+    world = World(tmp_path, overrun=policy)
+    held = lease.acquire(world.records, "p", "a run", clock=world.clock)
+    run = world.records.begin_run(Run(pipeline="p", token=held.token, started=world.now))
+    world.step(timedelta(minutes=29, seconds=59))
+    world.records.update_run(replace(run, state=State.COMPLETE, ended=world.now))
+    world.at(1)
+    assert world.outcomes == {}
+
+    held.release(closed=True)
+    world.at(1, 0, 1)
+
+    assert world.outcomes == {1: "open"}
+    assert not world.child.job.end_others
 
 
 def test_a_tick_whose_run_has_not_begun_makes_way(tmp_path):

@@ -252,30 +252,52 @@ def test_a_server_that_refuses_is_told_of_once_and_harms_nothing(tmp_path, serve
     assert mine[1].reason == "3 events not sent"
 
 
-def test_a_server_that_hangs_holds_nobody_up(tmp_path, caplog, monkeypatch):
-    """The end of the run waits for it only so long."""
-    monkeypatch.setattr(openlineage, "LINGER_S", 0.05)
-    past = Past(tmp_path)
+class SlowClient:
+    """A client whose server answers when the test says so."""
+
+    def __init__(self):
+        self.asked, self.answered = threading.Event(), threading.Event()
+
+    def emit(self, _message):
+        self.asked.set()
+        self.answered.wait(30)
+
+    def close(self, _timeout):
+        pass
+
+
+def test_a_server_that_does_not_answer_holds_nobody_up(tmp_path, caplog, monkeypatch):
+    """The end of the run waits no longer for the answer to one event, whatever it would wait for all."""
+    monkeypatch.setattr(openlineage, "ANSWER_S", 0.05)
+    monkeypatch.setattr(openlineage, "LINGER_S", 1e6)
+    past, client = Past(tmp_path), SlowClient()
     past.begin(DAY)
-    asked, answered = threading.Event(), threading.Event()
 
-    class Hanging:
-        def emit(self, _message):
-            asked.set()
-            answered.wait(30)
-
-        def close(self, _timeout):
-            pass
-
-    monkeypatch.setattr(openlineage, "_client", lambda _settings: Hanging())
+    monkeypatch.setattr(openlineage, "_client", lambda _settings: client)
     with caplog.at_level(logging.WARNING, "spanwise.openlineage"):
         with openlineage.emitting(settings(tmp_path, transport={"type": "x"}), past.store, print) as observe:
             observe(started(past))
             observe(started(past))
-            asked.wait(30)
-        answered.set()
+            client.asked.wait(30)
+        client.answered.set()
 
     assert "openlineage-events-unsent" in caplog.text
+
+
+def test_a_server_that_answers_is_waited_for(tmp_path, caplog, monkeypatch):
+    """Unsent events of a run that has ended are sent, as long as each is answered."""
+    past, client = Past(tmp_path), SlowClient()
+    past.begin(DAY)
+
+    monkeypatch.setattr(openlineage, "_client", lambda _settings: client)
+    with caplog.at_level(logging.WARNING, "spanwise.openlineage"):
+        with openlineage.emitting(settings(tmp_path, transport={"type": "x"}), past.store, print) as observe:
+            for _ in range(50):
+                observe(started(past))
+            client.asked.wait(30)
+            client.answered.set()
+
+    assert caplog.text == ""
 
 
 def test_a_transport_that_cannot_be_made_is_a_mistake_in_the_settings(tmp_path):
