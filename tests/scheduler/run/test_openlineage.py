@@ -290,12 +290,14 @@ def test_a_server_that_answers_is_waited_for(tmp_path, caplog, monkeypatch):
     past.begin(DAY)
 
     monkeypatch.setattr(openlineage, "_client", lambda _settings: client)
-    with caplog.at_level(logging.WARNING, "spanwise.openlineage"):
-        with openlineage.emitting(settings(tmp_path, transport={"type": "x"}), past.store, print) as observe:
-            for _ in range(50):
-                observe(started(past))
-            client.asked.wait(30)
-            client.answered.set()
+    with (
+        caplog.at_level(logging.WARNING, "spanwise.openlineage"),
+        openlineage.emitting(settings(tmp_path, transport={"type": "x"}), past.store, print) as observe,
+    ):
+        for _ in range(50):
+            observe(started(past))
+        client.asked.wait(30)
+        client.answered.set()
 
     assert caplog.text == ""
 
