@@ -17,12 +17,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import ClassVar, Self, TypeAlias, TypeVar, Union, get_args, get_origin
+from typing import ClassVar, Literal, Self, TypeAlias, TypeVar, Union, get_args, get_origin
 
 from spanwise.orchestrator.errors import MissingProperty, ParameterError
 
 Value: TypeAlias = "None | bool | int | float | str | list[Value] | dict[str, Value]"
 """The value of a property or a recorded parameter: any JSON value."""
+
+
+Mark: TypeAlias = Literal["accepted", "blessed"]
+"""What a verdict gives to an artifact: examples are accepted, models are blessed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What publishing one artifact says of another; the publisher records it as a verdict."""
+
+    mark: Mark
+    artifact: str  #: name of the other
+    given: bool
+    because: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,7 +110,11 @@ class Artifact:
         return copy
 
     def marks(self) -> tuple[tuple[str, str], ...]:
-        """The marks that publishing this sets, as (mark, artifact name): a blessing marks its model."""
+        """The permanent marks that publishing this sets, as (mark, artifact name): a push marks its model."""
+        return ()
+
+    def judgements(self) -> tuple[Judgement, ...]:
+        """What publishing this says of other artifacts: a blessing judges its model."""
         return ()
 
     def __getattr__(self, name: str) -> Value:
@@ -265,8 +283,9 @@ class Blessing(Artifact, kind="ModelBlessing"):
     baseline_model_id: int | None
     reasons: list[str] | None  #: why it was not blessed
 
-    def marks(self) -> tuple[tuple[str, str], ...]:
-        return (("blessed", self.current_model),) if self.blessed else ()
+    def judgements(self) -> tuple[Judgement, ...]:
+        because = "\n".join(self.reasons or ())
+        return (Judgement(mark="blessed", artifact=self.current_model, given=bool(self.blessed), because=because),)
 
 
 class InfraBlessing(Artifact):

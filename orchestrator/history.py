@@ -10,6 +10,7 @@ from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Version
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import Address, Store, is_marked
+from spanwise.orchestrator.verdict import is_given
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,12 @@ class History:
         highest = next(self.spans(), None)
         return next(self.newest(), None) if highest is None else self.newest_version(highest)
 
+    def blessed(self) -> Iterator[Artifact]:
+        """The artifacts that are blessed, newest first."""
+        return (a for a in self.newest() if is_given(self.store, "blessed", a, as_of=self.as_of))
+
     def with_mark(self, mark: str) -> Iterator[Artifact]:
-        """The artifacts with a mark (`blessed`, `pushed`), newest first."""
+        """The artifacts with a permanent mark (`pushed`), newest first."""
         return (a for a in self.newest() if self._has_mark(mark, a))
 
     def _is_visible(self, artifact: Artifact) -> bool:

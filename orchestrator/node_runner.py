@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import shutil
 import time
@@ -20,6 +21,7 @@ from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.run_dir import run_dir
 from spanwise.orchestrator.store import Store
+from spanwise.orchestrator.verdict import Verdict, verdicts_of
 
 log = logging.getLogger("spanwise.run")
 
@@ -97,7 +99,8 @@ class NodeRunner:
         """Publishes what a job made, or how it failed; while the run is stopping, it was canceled."""
         execution = replace(publisher.with_plan(job.execution, job.plan), inputs=job.inputs)
         if ended.outputs is not None:
-            done = publisher.complete(self.store, self.lease, execution, job.inputs, job.plan, ended.outputs)
+            verdicts = self._verdicts(execution, ended.outputs)
+            done = publisher.complete(self.store, self.lease, execution, job.inputs, job.plan, ended.outputs, verdicts)
             shutil.rmtree(self._folder / f"{done.node}.checkpoints", ignore_errors=True)
             return NodeResult(execution=done)
         assert ended.failure is not None
@@ -110,6 +113,12 @@ class NodeRunner:
         """Publishes that an execution failed or was canceled, and removes its files."""
         failed = publisher.fail(self.store, self.lease, self.root, execution, state, message)
         return NodeResult(execution=failed, message=message)
+
+    def _verdicts(self, execution: Execution, outputs: Artifacts) -> list[Verdict]:
+        """What the outputs of a node say of other artifacts; a replay of the past says nothing about today."""
+        if self.run.as_of is not None:
+            return []
+        return verdicts_of(itertools.chain(*outputs.values()), judge=execution.node, run=execution.run_name)
 
     def _execute(self, execution: Execution, inputs: Artifacts, plan: Execute) -> ActiveJob:
         node = self.pipeline.nodes[execution.node]

@@ -6,7 +6,7 @@ Only these functions write executions, each write under the run's lease.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,8 @@ from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.driver import Artifacts, Execute, Reuse
 from spanwise.orchestrator.lease import Holder, Lease, mark_closed, unclosed_leases
 from spanwise.orchestrator.run import Execution, Run, State
-from spanwise.orchestrator.store import AlreadyClaimed, Store, marks_of
+from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, marks_of
+from spanwise.orchestrator.verdict import Verdict, write_with
 
 ABANDONED = "abandoned: its run died before it ended"
 
@@ -50,18 +51,23 @@ def complete(
     inputs: Artifacts,
     plan: Execute,
     drafts: Mapping[str, tuple[Artifact, ...]],
+    verdicts: Sequence[Verdict] = (),
 ) -> Execution:
-    """Publishes the outputs of an executor, and the marks that they set on others, in one transaction."""
+    """Publishes the outputs of an executor, the marks that they set on others and its verdicts, in one transaction."""
     ended = replace(
         with_plan(execution, plan),
         state=State.COMPLETE,
         inputs=inputs,
         outputs={key: found for key, found in drafts.items() if found},
     )
-    while True:
+
+    def publish(claims: Sequence[Claim]) -> Execution:
         marks = [c for c in marks_of(drafts) if store.find_claim(c.kind, c.name) is None]
+        return lease.write(lambda place: store.publish(ended, place, *marks, *claims))
+
+    while True:
         try:
-            return lease.write(lambda place: store.publish(ended, place, *marks))  # noqa: B023  called before the next turn
+            return write_with(store, verdicts, publish)
         except AlreadyClaimed:
             continue  # somebody set a mark between the look and the write; marks are never unset
 

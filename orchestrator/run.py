@@ -102,6 +102,11 @@ class Execution:
         return f"{self.pipeline}/{self.run}/{self.node}/{self.attempt}"
 
     @property
+    def run_name(self) -> str:
+        """`pipeline/run`, the name of its run."""
+        return f"{self.pipeline}/{self.run}"
+
+    @property
     def chosen(self) -> bool:
         """Whether a resolver chose its outputs; no execution of this node produced them."""
         return self.state is State.CACHED and self.reused is None

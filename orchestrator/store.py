@@ -31,7 +31,7 @@ class AlreadyClaimed(Exception):
 
 @dataclass(frozen=True)
 class Claim:
-    """A unique name to insert; `kind` is its purpose (lease, journal, tick, blessed, …)."""
+    """A unique name to insert; `kind` is its purpose (lease, journal, tick, pushed, …)."""
 
     kind: str
     name: str
@@ -388,7 +388,7 @@ def format_no_such_run(pipeline: str, number: int, newest: int) -> str:
 
 
 def is_marked(store: Store, mark: str, artifact: Artifact) -> bool:
-    """Whether an artifact has a mark, such as `blessed` or `pushed`; marks are permanent."""
+    """Whether an artifact has a mark, such as `pushed` or `collected`; marks are permanent (verdicts are not)."""
     return store.find_claim(mark, artifact.name) is not None
 
 

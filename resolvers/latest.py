@@ -26,14 +26,14 @@ class Latest(Resolver):
 
 
 class LatestBlessed(Resolver):
-    """The newest blessed artifact, or none. A blessing is permanent; blessing an older one later has no effect.
+    """The newest artifact that is blessed, or none. Blessing an older one later has no effect, as in TFX.
 
-    Both rules are those of TFX's LatestBlessedModelStrategy.
+    A blessing lasts until its Evaluator, or a person, takes it back.
     """
 
     def __init__(self, source: Channel, *, name: str | None = None, after: Sequence[Node] = ()) -> None:
         super().__init__(source, name=name, after=after, many=False, optional=True)
 
     def resolve(self, history: History) -> Sequence[Artifact]:
-        newest = next(history.with_mark("blessed"), None)
+        newest = next(history.blessed(), None)
         return () if newest is None else (newest,)

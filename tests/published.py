@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from spanwise.orchestrator import Artifact, Channel, Component, Examples, Execution, History, Model, Output, Run, State
 from spanwise.orchestrator.artifact import Blessing
 from spanwise.orchestrator.store import Address, MemoryStore, marks_of
+from spanwise.orchestrator.verdict import verdicts_of, write_with
 
 
 class Ingest(Component):
@@ -52,7 +53,11 @@ class Published:
         ended = Execution(
             **{**begun.__dict__, "state": State.COMPLETE, "outputs": {key: (draft,)}},
         )
-        return self.store.publish(ended, *marks_of({key: (draft,)})).outputs[key][0]
+        verdicts = verdicts_of([draft], judge=node, run=ended.run_name)
+        marks = list(marks_of({key: (draft,)}))
+        return write_with(self.store, verdicts, lambda claims: self.store.publish(ended, *marks, *claims)).outputs[key][
+            0
+        ]
 
 
 def _draft(kind, **properties):

@@ -33,6 +33,7 @@ from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.run_dir import remove_working_files
 from spanwise.orchestrator.span_resolver import SpanResolver
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, is_marked
+from spanwise.orchestrator.verdict import is_given
 from spanwise.scheduler.backfill import record
 from spanwise.scheduler.backfill.record import BackfillStage
 from spanwise.scheduler.formatting import run_calendar
@@ -219,8 +220,12 @@ def _marks(context: CollectionContext, artifact: Artifact) -> list[str]:
     pin = describe_pin(context.store, artifact)
     return [
         *([pin] if pin else []),
-        *(mark for mark in context.retention.marked if is_marked(context.store, mark, artifact)),
+        *(mark for mark in context.retention.marked if _is_marked(context.store, mark, artifact)),
     ]
+
+
+def _is_marked(store: Store, mark: str, artifact: Artifact) -> bool:
+    return is_given(store, "blessed", artifact) if mark == "blessed" else is_marked(store, mark, artifact)
 
 
 def _companions(store: Store, models: Iterable[Artifact]) -> dict[int, list[int]]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.run import Run, State
 from spanwise.orchestrator.store import AlreadyClaimed, Claim
+from spanwise.orchestrator.verdict import Verdict, append
 from tests.contract.records import EXAMPLES, MODELS, begin, examples, model, publish_one
 
 _processes = multiprocessing.get_context("forkserver")
@@ -54,6 +55,15 @@ def claim_each(barrier, url, rounds):
         won.append(number)
     store.close()
     return won
+
+
+def judge_each(barrier, url, count):
+    """Records verdicts of a person on one artifact."""
+    store = open_store(url)
+    barrier.wait()
+    for number in range(count):
+        append(store, [Verdict(mark="accepted", artifact="a", given=True, by="ann@host", because=f"{number}")])
+    store.close()
 
 
 def open_each(barrier, urls):

@@ -16,7 +16,7 @@ from spanwise.orchestrator import (
     PushedModel,
     Statistics,
 )
-from spanwise.orchestrator.artifact import Property, missing_properties, normalize_draft, properties_of
+from spanwise.orchestrator.artifact import Judgement, Property, missing_properties, normalize_draft, properties_of
 
 
 class Forecast(Artifact):
@@ -199,10 +199,15 @@ def test_a_split_is_a_folder_of_examples(tmp_path):
         examples.split("test")
 
 
-@pytest.mark.parametrize(("blessed", "marks"), [(1, (("blessed", "m/1"),)), (0, ())])
-def test_a_blessing_marks_its_model(blessed, marks):
-    """Only a blessing that blesses says something of the model."""
-    assert Blessing("/b", properties={"blessed": blessed, "current_model": "m/1"}).marks() == marks
+@pytest.mark.parametrize(("blessed", "because"), [(1, ""), (0, "auc fell\nmae rose")])
+def test_a_blessing_judges_its_model(blessed, because):
+    """It blesses the model, or says why not, a line for each reason."""
+    reasons = because.splitlines()
+    blessing = Blessing("/b", properties={"blessed": blessed, "current_model": "m/1", "reasons": reasons})
+
+    (judgement,) = blessing.judgements()
+
+    assert judgement == Judgement(mark="blessed", artifact="m/1", given=bool(blessed), because=because)
 
 
 @pytest.mark.parametrize(("pushed", "marks"), [(1, (("pushed", "m/1"),)), (0, ())])
@@ -212,5 +217,6 @@ def test_a_push_marks_its_model(pushed, marks):
 
 
 def test_most_artifacts_say_nothing_of_others():
-    """Publishing a model marks nothing."""
+    """Publishing a model marks and judges nothing."""
     assert Model("/m").marks() == ()
+    assert Model("/m").judgements() == ()

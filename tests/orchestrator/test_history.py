@@ -75,13 +75,13 @@ def test_the_model_of_this_very_run_is_not_the_latest(past):
     assert history.latest().name == old.name
 
 
-def test_marked_ones_alone(past):
+def test_blessed_ones_alone(past):
     """Blessed models, newest first."""
     past.a_model(blessed=True)
     second = past.a_model(blessed=True)
     past.a_model(blessed=False)
 
-    assert names(past.history(past.model).with_mark("blessed"))[0] == second.name
+    assert names(past.history(past.model).blessed())[0] == second.name
 
 
 def test_nothing_later_is_seen(past):
@@ -99,13 +99,13 @@ def test_nothing_later_is_seen(past):
     assert names(models.newest()) == [model.name]
 
 
-def test_a_mark_set_later_is_not_seen(past):
+def test_a_blessing_given_later_is_not_seen(past):
     """A model that was blessed afterwards was not blessed then."""
     past.a_model(blessed=True)
     before_the_blessing = past.now - timedelta(seconds=30)
 
-    assert list(past.history(past.model, as_of=before_the_blessing).with_mark("blessed")) == []
-    assert len(list(past.history(past.model, as_of=past.now).with_mark("blessed"))) == 1
+    assert list(past.history(past.model, as_of=before_the_blessing).blessed()) == []
+    assert len(list(past.history(past.model, as_of=past.now).blessed())) == 1
 
 
 def test_artifacts_are_read_as_their_channels_kind(past):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spanwise.orchestrator import Blessing, Execution, Fenced, Model, Report, Run, State
+from spanwise.orchestrator import Blessing, Execution, Fenced, PushedModel, Report, Run, State
 from spanwise.orchestrator.driver import Execute, Reuse
 from spanwise.orchestrator.lease import acquire
 from spanwise.orchestrator.publisher import (
@@ -17,6 +17,7 @@ from spanwise.orchestrator.publisher import (
     reuse,
 )
 from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, MemoryStore
+from spanwise.orchestrator.verdict import Verdict, append, read_verdicts
 
 PLAN = Execute(reason="no cached result matched", prepared={}, parameters={"n": "3"}, key=None)
 
@@ -76,35 +77,81 @@ def _nowhere():
     return Path("/nowhere")
 
 
-def test_a_blessing_marks_its_model_in_the_same_write(store, lease):
-    """The verdict and the mark on the model are there together."""
-    complete(store, lease, running(store, lease), {}, PLAN, {"blessing": (blessing(),)})
+def blessed(node, run):
+    return Verdict(mark="blessed", artifact="p/Train/model/1", given=True, judge=node, by=f"p/{run}", because="")
 
-    assert store.find_claim("blessed", "p/Train/model/1") is not None
+
+def judged(store, model="p/Train/model/1"):
+    return [(v.judge, v.by, v.given) for v in read_verdicts(store, "blessed", model)]
+
+
+def test_a_blessing_judges_its_model_in_the_same_write(store, lease):
+    """The blessing and the verdict on the model are recorded together."""
+    verdicts = [blessed("Node", 1)]
+    complete(store, lease, running(store, lease), {}, PLAN, {"blessing": (blessing(),)}, verdicts)
+
+    assert judged(store) == [("Node", "p/1", True)]
 
 
 def test_a_model_is_blessed_twice(store, lease):
-    """A mark that is there stays; the second verdict is published all the same."""
-    for node in ("One", "Two"):
-        complete(store, lease, running(store, lease, node), {}, PLAN, {"blessing": (blessing(),)})
+    """Each node has a verdict of its own; both blessings are published."""
+    for run, node in enumerate(("One", "Two"), start=1):
+        verdicts = [blessed(node, run)]
+        complete(store, lease, running(store, lease, node), {}, PLAN, {"blessing": (blessing(),)}, verdicts)
 
+    assert judged(store) == [("One", "p/1", True), ("Two", "p/2", True)]
     assert len(list(store.newest(Address("p", "Two", "blessing")))) == 1
+
+
+def pushed(of="p/Train/model/1"):
+    return PushedModel("/p", properties={"pushed": 1, "model": of})
+
+
+def overtake(store, monkeypatch, act):
+    """Lets somebody act between the look and the write of the next publication."""
+    publish = store.publish
+
+    def overtaken(*arguments):
+        monkeypatch.setattr(store, "publish", publish)
+        act()
+        return publish(*arguments)
+
+    monkeypatch.setattr(store, "publish", overtaken)
 
 
 def test_a_mark_that_is_set_meanwhile_is_no_hindrance(store, lease, monkeypatch):
     """Another may set the same mark between the look and the write."""
     execution = running(store, lease)
-    publish = store.publish
+    overtake(store, monkeypatch, lambda: store.claim(Claim("pushed", "p/Train/model/1")))
 
-    def overtaken(*arguments):
-        monkeypatch.setattr(store, "publish", publish)
-        store.claim(Claim("blessed", "p/Train/model/1"))
-        return publish(*arguments)
-
-    monkeypatch.setattr(store, "publish", overtaken)
-    done = complete(store, lease, execution, {}, PLAN, {"blessing": (blessing(),)})
+    done = complete(store, lease, execution, {}, PLAN, {"pushed_model": (pushed(),)})
 
     assert done.state is State.COMPLETE
+
+
+def test_a_verdict_that_is_given_meanwhile_comes_first(store, lease, monkeypatch):
+    """Another judge may take the place in the log; ours takes the next one."""
+    execution = running(store, lease)
+    other = Verdict(mark="blessed", artifact="p/Train/model/1", given=False, judge="Other", by="p/9", because="slow")
+    overtake(store, monkeypatch, lambda: append(store, [other]))
+    verdicts = [blessed("Node", 1)]
+
+    complete(store, lease, execution, {}, PLAN, {"blessing": (blessing(),)}, verdicts)
+
+    assert judged(store) == [("Other", "p/9", False), ("Node", "p/1", True)]
+
+
+def test_a_person_who_decides_meanwhile_is_not_overruled(store, lease, monkeypatch):
+    """The blessing is published, but the verdict of the person stays the newest."""
+    execution = running(store, lease)
+    person = Verdict(mark="blessed", artifact="p/Train/model/1", given=False, by="ann@host", because="biased")
+    overtake(store, monkeypatch, lambda: append(store, [person]))
+    verdicts = [blessed("Node", 1)]
+
+    done = complete(store, lease, execution, {}, PLAN, {"blessing": (blessing(),)}, verdicts)
+
+    assert done.state is State.COMPLETE
+    assert judged(store) == [("", "ann@host", False)]
 
 
 def test_a_reuse_refers_to_what_there_is(store, lease):
@@ -218,10 +265,3 @@ def test_putting_right_can_be_cut_short_and_taken_up(store, tmp_path, monkeypatc
 
     assert [run.number for run in closed] == [1, 2]
     assert all(e.state.ended for n in (1, 2) for e in store.executions(store.run("p", n)))
-
-
-def test_a_model_of_its_own_says_nothing(store, lease):
-    """Publishing what marks nothing claims nothing."""
-    complete(store, lease, running(store, lease), {}, PLAN, {"model": (Model("/m"),)})
-
-    assert store.find_claim("blessed", "p/Node/model/1") is None

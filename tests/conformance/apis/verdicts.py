@@ -15,7 +15,8 @@ from spanwise.components.evaluation.threshold import Threshold
 from spanwise.orchestrator import Blessing, Component, Execution, InfraBlessing, Input, Model, Output, State
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.run import Run
-from spanwise.orchestrator.store import MemoryStore, marks_of
+from spanwise.orchestrator.store import MemoryStore
+from spanwise.orchestrator.verdict import verdicts_of, write_with
 from spanwise.resolvers import LatestBlessed
 from tests.components.flow import Bench, Lake
 from tests.conformance.judge import NotMapped
@@ -125,10 +126,9 @@ def publish(store: MemoryStore, node: str, key: str, draft: Artifact) -> Artifac
     """Publishes something by hand, in a run of its own of the pipeline `p`."""
     run = store.begin_run(Run(pipeline="p", state=State.COMPLETE))
     begun = store.begin(Execution(pipeline="p", run=run.number, node=node))
-    outputs = {key: (draft,)}
-    marks = [mark for mark in marks_of(outputs) if store.find_claim(mark.kind, mark.name) is None]
-    ended = Execution(**{**vars(begun), "state": State.COMPLETE, "outputs": outputs})
-    return store.publish(ended, *marks).outputs[key][0]
+    ended = Execution(**{**vars(begun), "state": State.COMPLETE, "outputs": {key: (draft,)}})
+    given = verdicts_of([draft], judge=node, run=ended.run_name)
+    return write_with(store, given, lambda claims: store.publish(ended, *claims)).outputs[key][0]
 
 
 class Judge(Component):

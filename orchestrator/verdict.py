@@ -1,0 +1,182 @@
+"""Verdicts: whether an artifact is accepted or blessed, by whom and because of what. An append-only log per artifact.
+
+The n-th verdict on an artifact is a claim: kind the mark, name `<artifact>#<n>`. Nothing is ever amended or removed, so
+what was decided at any earlier moment can be read back. Each judge's newest verdict counts; that of a person overrules
+all judges, until a person takes it back (docs/decisions/0070-verdicts.md).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+from spanwise.orchestrator.artifact import Artifact, Judgement, Mark
+from spanwise.orchestrator.claim_record import facts_of, record_of
+from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, find_last
+
+T = TypeVar("T")
+
+_REFUSED: dict[Mark, str] = {"accepted": "refused", "blessed": "not blessed"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """One verdict on one artifact."""
+
+    mark: Mark
+    artifact: str  #: its name
+    given: bool  #: False: the judge refuses the mark, or takes it back
+    judge: str = ""  #: the node that decided; empty for a person
+    by: str  #: the run (`pipeline/number`) of that node, or `user@host`
+    because: str  #: one reason, or several lines of them
+    created: datetime | None = None  #: when it was recorded, UTC; None before
+
+    @property
+    def personal(self) -> bool:
+        """Whether a person decided, from the command line."""
+        return not self.judge
+
+    @property
+    def word(self) -> str:
+        """accepted, refused, blessed or not blessed."""
+        return self.mark if self.given else _REFUSED[self.mark]
+
+    @property
+    def judged_by(self) -> str:
+        """`ann@host`, or `AnomalyGate in run 7`."""
+        return self.by if self.personal else f"{self.judge} in run {self.by.rpartition('/')[2]}"
+
+    def __str__(self) -> str:
+        first, *_ = self.because.splitlines() or [""]
+        return f"{self.word} by {self.judged_by}" + (f": {first.removesuffix(':')}" if first else "")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the verdicts on one artifact amount to."""
+
+    by_judge: Mapping[str, Verdict]  #: the newest of each judge; only that of a person, under "", while it holds
+
+    @property
+    def personal(self) -> Verdict | None:
+        """The verdict of a person, which overrules all judges."""
+        return self.by_judge.get("")
+
+    def holds(self, judges: Iterable[str] | None = None) -> bool:
+        """Whether all these judges have given the mark, or a person has; None: all that have judged, at least one."""
+        if self.personal is not None:
+            return self.personal.given
+        asked = tuple(self.by_judge if judges is None else judges)
+        return bool(asked) and all(j in self.by_judge and self.by_judge[j].given for j in asked)
+
+    def refusal(self, judges: Iterable[str] | None = None) -> Verdict | None:
+        """The verdict that withholds the mark: a person's, or that of the first judge who refused."""
+        asked = ["", *(self.by_judge if judges is None else judges)]
+        return next((v for j in asked if (v := self.by_judge.get(j)) is not None and not v.given), None)
+
+
+def read_verdicts(store: Store, mark: Mark, artifact: str, *, as_of: datetime | None = None) -> list[Verdict]:
+    """All verdicts on the artifact of this name that were recorded by `as_of`, oldest first."""
+    claims = _Log(store, mark, artifact)
+    found = (record_of(Verdict, claims.at(n)) for n in range(1, claims.last() + 1))
+    return [v for v in found if as_of is None or (v.created is not None and v.created <= as_of)]
+
+
+def find_standing(store: Store, mark: Mark, artifact: Artifact, *, as_of: datetime | None = None) -> Standing:
+    """What the verdicts on an artifact amount to, as of a moment or now."""
+    by_judge: dict[str, Verdict] = {}
+    for verdict in read_verdicts(store, mark, artifact.name, as_of=as_of):
+        if verdict.personal:
+            by_judge = {"": verdict}
+        elif "" not in by_judge:  # a judge decided while a person did: the person's holds
+            by_judge[verdict.judge] = verdict
+    return Standing(by_judge)
+
+
+def is_given(store: Store, mark: Mark, artifact: Artifact, *, as_of: datetime | None = None) -> bool:
+    """Whether an artifact has the mark: the newest verdicts of all its judges give it, or that of a person does."""
+    return find_standing(store, mark, artifact, as_of=as_of).holds()
+
+
+def append(store: Store, verdicts: Sequence[Verdict]) -> None:
+    """Records verdicts in one transaction, each at the next place of its log."""
+    write_with(store, verdicts, lambda claims: store.claim(*claims))
+
+
+def write_with(store: Store, verdicts: Sequence[Verdict], write: Callable[[Sequence[Claim]], T]) -> T:
+    """Calls `write` with the claims that record these verdicts; again, with others, when someone was faster.
+
+    A judge's verdict that changes nothing is not recorded again, nor one that a person has overruled.
+    Raises what `write` raises; AlreadyClaimed only when another claim of that write exists.
+    """
+    while True:
+        claims = _claim_places(store, [verdict for verdict in verdicts if _changes(store, verdict)])
+        try:
+            return write(claims)
+        except AlreadyClaimed:
+            if not any(store.find_claim(claim.kind, claim.name) for claim in claims):
+                raise
+
+
+def verdicts_of(outputs: Iterable[Artifact], *, judge: str, run: str) -> list[Verdict]:
+    """The verdicts that publishing these outputs of a node records: a blessing judges its model."""
+    return [verdict_of(judgement, judge=judge, run=run) for artifact in outputs for judgement in artifact.judgements()]
+
+
+def verdict_of(judgement: Judgement, *, judge: str, run: str) -> Verdict:
+    """The judgement as a verdict of a node in a run."""
+    return Verdict(
+        mark=judgement.mark,
+        artifact=judgement.artifact,
+        given=judgement.given,
+        judge=judge,
+        by=run,
+        because=judgement.because,
+    )
+
+
+class _Log:
+    """The verdicts of one mark on one artifact, each read once."""
+
+    def __init__(self, store: Store, mark: Mark, artifact: str) -> None:
+        self._find: Callable[[int], Claim | None] = lambda n: store.find_claim(mark, f"{artifact}#{n}")
+        self._read: dict[int, Claim] = {}
+
+    def last(self) -> int:
+        return find_last(lambda n: self._look(n) is not None)
+
+    def at(self, number: int) -> Claim:
+        claim = self._look(number)
+        assert claim is not None, "places are claimed in order, and none is ever removed"
+        return claim
+
+    def _look(self, number: int) -> Claim | None:
+        if number not in self._read and (claim := self._find(number)) is not None:
+            self._read[number] = claim
+        return self._read.get(number)
+
+
+def _changes(store: Store, verdict: Verdict) -> bool:
+    """Whether recording it says anything new. What a person says is always recorded."""
+    if verdict.personal:
+        return True
+    standing = find_standing(store, verdict.mark, Artifact("", name=verdict.artifact))
+    known = standing.by_judge.get(verdict.judge)
+    if standing.personal is not None:
+        return False
+    return known is None or (known.given, known.because) != (verdict.given, verdict.because)
+
+
+def _claim_places(store: Store, verdicts: Sequence[Verdict]) -> list[Claim]:
+    """The claims that record verdicts, each at the next place of its log."""
+    before: Counter[tuple[Mark, str]] = Counter()
+    claims = []
+    for verdict in verdicts:
+        log = (verdict.mark, verdict.artifact)
+        before[log] += 1
+        place = _Log(store, *log).last() + before[log]
+        claims.append(Claim(verdict.mark, f"{verdict.artifact}#{place}", facts_of(verdict, without=("created",))))
+    return claims
