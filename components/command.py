@@ -25,6 +25,7 @@ from spanwise.orchestrator.component import Channel, Component
 from spanwise.orchestrator.errors import NodeFailed, ParameterError, PipelineError, UnreadableInput
 from spanwise.orchestrator.fingerprint import of_tree
 from spanwise.orchestrator.history import History
+from spanwise.orchestrator.local_path import refuse_url
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.signature import Attempt, Input, InputSpec, Output
 
@@ -103,6 +104,13 @@ class Command(Component):
             raise ParameterError(f"{self.name}: {twice[0]!r} is both a setting and an input or output; rename one.")
         for text in self._texts():
             self._check_places(text, {*self.inputs, *self.outputs, *settings}, settings)
+        if (quoted := _find_quoted_place(str(given["shell"] or ""))) is not None:
+            raise ParameterError(
+                f"{self.name}: {quoted} stands inside quotes, but its value is quoted when it is filled in, and the "
+                f'shell would read both sets. Move it out: "--out="{quoted}, not "--out={quoted}".'
+            )
+        for path in cast("Sequence[str]", given["reads"] or ()):
+            refuse_url(f"{self.name}.reads", str(path))
         if given["engine"] is not None and given["image"] is None:
             raise ParameterError(f"{self.name}: engine needs an image; set one: image='…'.")
 
@@ -165,6 +173,21 @@ class PlaceholderValues:
         else:
             values = self.paths.get(name) or ([self.settings[name]] if name in self.settings else [])
         return " ".join(shlex.quote(str(value)) if quoted else str(value) for value in values)
+
+
+def _find_quoted_place(line: str) -> str | None:
+    """The first placeholder inside single or double quotes of a shell line (POSIX shell, 2.2 Quoting)."""
+    places = {place.start(): place[0] for place in _PLACE.finditer(line) if place["name"]}
+    quote, at = "", 0
+    while at < len(line):
+        if quote and at in places:
+            return places[at]
+        if line[at] == "\\" and quote != "'":
+            at += 1
+        elif line[at] in ("'", '"') and quote in ("", line[at]):
+            quote = "" if quote else line[at]
+        at += 1
+    return None
 
 
 def container_command(

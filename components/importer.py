@@ -13,6 +13,7 @@ from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import ParameterError, Unfingerprintable, UnreadableInput
 from spanwise.orchestrator.fingerprint import of_tree
 from spanwise.orchestrator.history import History
+from spanwise.orchestrator.local_path import refuse_url
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.signature import Output
 
@@ -36,6 +37,7 @@ class Importer(Component):
         return cast("Self", object.__new__(_importer_of(kind)))  # type: ignore[arg-type]  # see artifact.properties_of
 
     def check(self) -> None:
+        refuse_url(f"{self.name}.uri", _source(self.parameters["uri"]))
         given = self.parameters["properties"]
         draft = self.outputs["artifact"].kind("")
         _describe(self.name, draft, given if isinstance(given, Mapping) else {})

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from spanwise.orchestrator.component import NAME, Channel, Node
 from spanwise.orchestrator.errors import PipelineError, UsageError
 
+TAKEN = ("alerts", "snapshots")
+"""Folders that a root keeps beside those of its pipelines; so are `metadata.db` and what SQLite puts beside it."""
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -33,6 +36,8 @@ class Pipeline:
             raise PipelineError(
                 f"{name!r} cannot name a pipeline: use a letter, then letters, digits, '_', '.' or '-'; at most 64."
             )
+        if name in TAKEN or name.startswith("metadata.db"):
+            raise PipelineError(f"{name!r} cannot name a pipeline: the root keeps a file or folder of that name.")
         self.name = name
         self.preload = tuple(preload)
         listed = list(nodes)

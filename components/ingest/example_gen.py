@@ -7,7 +7,7 @@ import itertools
 import json
 import logging
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -20,11 +20,12 @@ from spanwise.components.ingest.splits import HashSplit, output_splits, split_na
 from spanwise.orchestrator.artifact import Examples, Rejects
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Component
-from spanwise.orchestrator.errors import ParameterError, SpanNotFound
+from spanwise.orchestrator.errors import ParameterError, SpanNotFound, UnreadableInput
 from spanwise.orchestrator.history import History
+from spanwise.orchestrator.local_path import refuse_url
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.signature import Output
-from spanwise.orchestrator.span import choose, list_spans
+from spanwise.orchestrator.span import SpanFiles, choose, list_spans
 from spanwise.orchestrator.span_pattern import SpanPattern
 
 if TYPE_CHECKING:
@@ -82,7 +83,12 @@ class ExampleGen(Component):
             block = choose(self._patterns, _list_files, run.span)
         except SpanNotFound as error:
             raise SpanNotFound(f"{error}{_relative_hint(self._patterns)}") from error
+        _refuse_irregular(self.name, block.files)
         label = block.calendar.label(block.span)
+        if folders := list(_matching_folders(self._patterns, block)):
+            log.warning(
+                "folders-skipped", extra={"node": self.name, "span": label, "count": len(folders), "first": folders[0]}
+            )
         if block.strays:
             log.warning(
                 "stray-files-skipped",
@@ -185,6 +191,8 @@ def _parse_patterns(node: str, pattern: object, patterns: object) -> Mapping[str
             "pattern='data/{YYYY}-{MM}-{DD}/*.csv', or patterns={'train': 'train/{SPAN}/*', 'eval': 'eval/{SPAN}/*'}."
         )
     texts = patterns if isinstance(patterns, Mapping) else {_INPUT: pattern}
+    for text in texts.values():
+        refuse_url(f"{node}.pattern", str(text))
     found = {str(split): SpanPattern.parse(_expand_home(str(text))) for split, text in texts.items()}
     split_names(tuple(found))
     list_spans(found, lambda _: ())  # refuses patterns that do not count in the same way
@@ -221,7 +229,27 @@ def _relative_hint(patterns: Mapping[str, SpanPattern]) -> str:
 
 def _list_files(pattern: str) -> Sequence[str]:
     found = glob.iglob(pattern, recursive=True)  # noqa: PTH207  keeps the spelling of the pattern, `./` and all
-    return [path for path in found if Path(path).is_file()]
+    return [path for path in found if not Path(path).is_dir()]
+
+
+def _refuse_irregular(node: str, files: Mapping[str, Sequence[str]]) -> None:
+    """Refuses what has the name of an input file and is none: rows would be missing, or a read would never end."""
+    for path in itertools.chain.from_iterable(files.values()):
+        if not Path(path).is_file():
+            what = "a link to nothing" if Path(path).is_symlink() else "not a regular file (a pipe, socket or device)"
+            raise UnreadableInput(
+                f"{node}: {path} matches the pattern and is {what}. Restore its file, or move it out of the span."
+            )
+
+
+def _matching_folders(patterns: Mapping[str, SpanPattern], block: SpanFiles) -> Iterator[str]:
+    """The folders that match as if they were files of the block; nothing below them is read, unless by `**`."""
+    for pattern in patterns.values():
+        if "**" in pattern.text:
+            continue
+        for path in glob.iglob(pattern.glob(block.span)):  # noqa: PTH207  as above
+            if pattern.match(path) == (block.span, block.version) and Path(path).is_dir():
+                yield path
 
 
 def choose_comparison(past: History, span: int, version: int | None, digest: str | None) -> dict[str, object]:

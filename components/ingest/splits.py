@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spanwise.orchestrator.errors import ParameterError
 
+_NAME = re.compile(r"[\w.-]{1,64}")  # as a path: no separator, no control character
 _EXAMPLE = "HashSplit('train', 2), HashSplit('eval', 1)"
 
 
@@ -59,5 +61,10 @@ def _check_names(names: Sequence[str]) -> None:
     for place, name in enumerate(names):
         if not name.strip():
             raise ParameterError(f"split {place + 1} of {len(names)} has no name; for example {_EXAMPLE}")
+        if not _NAME.fullmatch(name):
+            raise ParameterError(
+                f"{name!r} cannot name a split, because its files lie in a folder of that name: use letters, digits, "
+                "'_', '.' or '-'; at most 64."
+            )
         if name in names[:place]:
             raise ParameterError(f"two splits are named {name!r}; give each a name of its own.")

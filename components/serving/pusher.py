@@ -37,6 +37,7 @@ from spanwise.orchestrator import durable, fingerprint
 from spanwise.orchestrator.artifact import Blessing, InfraBlessing, Model, PushedModel
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import Fenced, NodeFailed, ParameterError
+from spanwise.orchestrator.local_path import refuse_url
 from spanwise.orchestrator.signature import Attempt, Input, Output
 
 log = logging.getLogger("spanwise.serving")
@@ -127,6 +128,7 @@ class Pusher(Component):
     def check(self) -> None:
         if not self.parameters["destination"]:
             raise ParameterError(f"{self.name} needs a folder as destination, for example destination='serving'.")
+        refuse_url(f"{self.name}.destination", str(self.parameters["destination"]))
         keep = self.parameters["keep_versions"]
         if isinstance(keep, int) and keep < 1:
             raise ParameterError(f"{self.name}.keep_versions is {keep}; use 1 or more, or None to keep all versions.")

@@ -70,7 +70,8 @@ def tainted(
         typer.Argument(metavar="PIPELINE", help="Its name, or its file. [default: the only one that has run]"),
     ] = None,
     version: Annotated[
-        int | None, typer.Option(metavar="V", help="The wrong version. [default: every superseded one]")
+        int | None,
+        typer.Option(metavar="V", help="The wrong version. [default: every superseded one, or else the newest]"),
     ] = None,
     whole: All = False,
     root: Root = None,

@@ -99,13 +99,15 @@ class TaintReport:
 
 
 def trace_taint(store: Store, pipeline: str, span: int, *, version: int | None = None, source: str = "") -> TaintReport:
-    """Finds what learned from a version of a span; without `version`, from every superseded version.
+    """Finds what learned from a version of a span; without `version`, from every superseded one, or else the newest.
+
+    The newest is meant while no newer version has come: that is when people ask what a bad span has reached.
 
     Where the pattern has no versions, `version` is the number of the publication. `source` is the pipeline's file, by
     default that of its newest run.
 
     Raises:
-        NotRecorded: nothing was published for the span, it has no such version, or nothing superseded it.
+        NotRecorded: nothing was published for the span, or it has no such version.
     """
     newest = next(store.runs(pipeline))
     calendar = run_calendar(newest)
@@ -115,9 +117,13 @@ def trace_taint(store: Store, pipeline: str, span: int, *, version: int | None =
         raise NotRecorded(_missing_span_message(store, pipeline, channels, span, calendar))
     published = sorted(itertools.chain(*versions.values()), key=lambda a: a.id)
     superseded = [a for found in versions.values() for a in _superseded(found)]
-    wrong = superseded if version is None else [a for a in published if _number(a) == version]
-    if not wrong:
-        raise NotRecorded(_no_wrong_version_message(published, format_span(span, calendar), version))
+    if version is None:
+        wrong = superseded or published  # all are publications of the one newest version
+    else:
+        wrong = [a for a in published if _number(a) == version]
+        if not wrong:
+            there = ", ".join(dict.fromkeys(_version_text(a) for a in published))
+            raise NotRecorded(f"Span {format_span(span, calendar)} has no version {version}; it has {there}.")
     lineage = walk(store, wrong, Direction.DOWN, carries=passes_taint)
     models = tuple(_models(store, lineage))
     mine = {a.id for a in wrong} | {tainted.model.id for tainted in models}
@@ -187,16 +193,6 @@ def _missing_span_message(
     near = ", ".join(format_span(s, calendar) for s in sorted(there[:_NEAREST]))
     return f"{pipeline!r} has published nothing for span {format_span(span, calendar)}. " + (
         f"Nearest: {near}." if near else f"None of its last {find.LOOK_BACK} runs has published any span."
-    )
-
-
-def _no_wrong_version_message(published: Sequence[Artifact], span: str, version: int | None) -> str:
-    versions = ", ".join(dict.fromkeys(_version_text(a) for a in published))
-    if version is not None:
-        return f"Span {span} has no version {version}; it has {versions}."
-    return (
-        f"No version of span {span} is superseded; it has {versions}.\n"
-        f"To trace a version anyway:  --version {_number(published[-1])}"
     )
 
 

@@ -307,10 +307,25 @@ def _find_named(module: types.ModuleType, path: Path, name: str) -> tuple[str, P
 def _find_only(module: types.ModuleType, path: Path) -> tuple[str, PipelineFunction | Pipeline]:
     found = _candidates(module)
     if not found:
-        raise LoadError(f"{path} defines no pipeline.\n{EXAMPLE}")
+        raise LoadError(f"{path} defines no pipeline.{_hint_at_annotation(module)}\n{EXAMPLE}")
     if len(found) > 1:
         raise LoadError(f"{path} defines {len(found)} pipelines; choose one.{_list_names(path, list(found))}")
     return next(iter(found.items()))
+
+
+def _hint_at_annotation(module: types.ModuleType) -> str:
+    """Which functions might be meant as a pipeline, but do not say that they return one."""
+    names = [
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
+        and "return" not in value.__annotations__
+    ]
+    if not names:
+        return ""
+    return f" If {' or '.join(names)} returns one, say so: def {names[0]}(…) -> Pipeline."
 
 
 def _list_names(path: Path, names: Sequence[str]) -> str:

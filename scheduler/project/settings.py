@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
 
 from spanwise.orchestrator.collection import Retention
 from spanwise.orchestrator.errors import SettingsError, UsageError
+from spanwise.orchestrator.local_path import refuse_url
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -97,6 +98,8 @@ def read(*, config: Path | None = None, root: Path | None = None, folder: Path |
     written = {} if file is None else _anchor_paths(_parse_file(file), file.parent)
     values = _validate(written, file) if written or _variables() else {}
     here = root or values.get("root")
+    if here is not None:
+        refuse_url("root", str(here))
     chosen = Path(str(here)).expanduser() if here is not None else (file.parent if file else folder) / ".spanwise"
     chosen = folder / chosen
     return Settings(

@@ -10,6 +10,7 @@ import pytest
 
 from spanwise.components import Command
 from spanwise.components.command import container_command
+from spanwise.components.importer import Importer
 from spanwise.orchestrator import Component, Examples, Model, Output, Outputs, ParameterError, PipelineError, Report
 from tests.components.flow import Bench, Lake, only
 
@@ -97,6 +98,26 @@ def test_a_shell_line_has_its_values_quoted(bench):
     )
 
     assert text(ran(bench, node)) == "19" + "a b; $(touch x) 'q'" * 2
+
+
+@pytest.mark.parametrize(
+    "shell", ["cat '{m}/n' > {report}/n", 'cat "{m}/n" > {report}/n', """echo "it's" "a \\" {m}" > {report}/n"""]
+)
+def test_a_placeholder_inside_quotes_is_refused(shell):
+    """Its value has quotes of its own: the two pairs would leave it bare."""
+    model = Importer(uri="x", kind=Model)["artifact"]
+
+    with pytest.raises(ParameterError, match=r"\{m\} stands inside quotes"):
+        Command(shell=shell, inputs={"m": model}, outputs={"report": Report})
+
+
+def test_placeholders_between_quotes_are_not_inside_them(bench):
+    """Quotes that end before the placeholder, a quoted quote, and a doubled brace inside quotes are as in any shell."""
+    line = """printf '%s' 'a'{note}"b" \\' "${{#note}}" > {report}/n"""
+
+    execution = ran(bench, Command(shell=f"note=x; {line}", settings={"note": "$z"}, outputs={"report": Report}))
+
+    assert (only(execution, "report").path / "n").read_text() == "a$zb'1"
 
 
 @pytest.mark.parametrize("shell", ["false; echo 1 > {report}/n", "echo $undefined > {report}/n"])

@@ -185,3 +185,10 @@ def test_waiting_without_reading():
     assert pipeline.order == ("check", "push")
     assert pipeline.parents("push") == ("check",)
     assert pipeline.select(first=["push"]) == Selection(run=("push",), required=("check",))
+
+
+@pytest.mark.parametrize("name", ["metadata.db", "metadata.db-wal", "snapshots", "alerts"])
+def test_a_pipeline_may_not_be_called_as_a_file_of_the_root(name):
+    """Its folder would stand where the root keeps something else."""
+    with pytest.raises(PipelineError, match="the root keeps a file or folder of that name"):
+        Pipeline(name, [])

@@ -3,6 +3,7 @@
 import importlib
 import json
 import logging
+import os
 import shutil
 import warnings
 from pathlib import Path
@@ -348,3 +349,34 @@ def test_what_is_available_is_the_newest_version_that_every_split_has(tmp_path):
     assert node.available() == {1: 1, 2: 1}
     assert node.available([2, 3]) == {2: 1}
     assert node.available(range(2, 100)) == {2: 1}
+
+
+def test_a_link_to_nothing_stops_the_run(field):
+    """Its rows are missing: that is no reason to learn from the others."""
+    field.arrive("1/v1/a.csv", "x", "1")
+    (field.data / "1/v1/b.csv").symlink_to("gone.csv")
+
+    error = field.ingest().error
+
+    assert f"{field.data}/1/v1/b.csv matches the pattern and is a link to nothing." in error
+
+
+def test_a_pipe_among_the_files_stops_the_run(field):
+    """Reading it would wait for ever."""
+    field.arrive("1/v1/a.csv", "x", "1")
+    os.mkfifo(field.data / "1/v1/b.csv")
+
+    assert "b.csv matches the pattern and is not a regular file" in field.ingest().error
+
+
+def test_folders_that_match_are_reported(field, caplog):
+    """What lies below them is not read, so somebody should know."""
+    field.arrive("1/v1/a.csv", "x", "1")
+    field.arrive("1/v1/more.csv/b.csv", "x", "2")
+    field.arrive("2/v1/more.csv/b.csv", "x", "2")
+
+    execution = field.ingest(1)
+
+    assert len(rows(execution, "train") + rows(execution, "eval")) == 1
+    (warning,) = [r for r in caplog.records if r.message == "folders-skipped"]
+    assert (warning.count, warning.first) == (1, str(field.data / "1/v1/more.csv"))

@@ -49,3 +49,12 @@ def test_a_weight_is_positive(weight):
     """A split of no rows is a mistake."""
     with pytest.raises(ParameterError, match="1 or more"):
         HashSplit("train", weight)
+
+
+@pytest.mark.parametrize("name", ["x/../../../shared", "a/b", "a\\b", "a\nb", "a\0", "a b", "x" * 65])
+def test_a_split_is_named_like_a_folder(name):
+    """Its files lie in a folder of its name, which is never outside of the artifact's."""
+    with pytest.raises(ParameterError, match="cannot name a split"):
+        output_splits(["all"], (HashSplit(name, 1), HashSplit("eval", 1)))
+    with pytest.raises(ParameterError, match="cannot name a split"):
+        output_splits([name, "eval"])

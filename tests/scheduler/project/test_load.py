@@ -123,6 +123,11 @@ def test_a_file_named_as_a_module_of_python_does_no_harm(folder: Path) -> None:
     [
         ("x = 1\n", "given.py", ["defines no pipeline", "def daily(", "spanwise init DIR"]),
         (
+            "def one():\n    pass\ndef two() -> int:\n    return 1\n",
+            "given.py",
+            ["defines no pipeline. If one returns one, say so: def one(…) -> Pipeline."],
+        ),
+        (
             ONE + "def other() -> Pipeline: ...\n",
             "given.py",
             ["defines 2 pipelines", "given.py:one", "given.py:other"],
