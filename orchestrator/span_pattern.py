@@ -2,8 +2,8 @@
 
 A pattern such as `data/{YYYY}-{MM}-{DD}/v{VERSION}/*.csv` marks where spans and versions occur in paths.
 The placeholders `{SPAN}`, `{SPAN:width}`, `{VERSION}`, `{VERSION:width}`, `{YYYY}`, `{MM}`, `{DD}` mean what they mean
-in TFX; `{HH}` is ours. The glob characters `*`, `**`, `?` and `[...]` keep their meaning, all else is
-literal; a literal brace is written `[{]`.
+in TFX; `{HH}`, `{Q}`, `{GGGG}` and `{WW}` are ours, and so is a month, `{YYYY}-{MM}`. The glob characters `*`, `**`,
+`?` and `[...]` keep their meaning, all else is literal; a literal brace is written `[{]`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
-from spanwise.orchestrator.calendar import HOURS_PER_DAY, MOST_DIGITS, Calendar, Version, day_of, span_of
+from spanwise.orchestrator.calendar import DIGITS, MOST_DIGITS, Calendar, Version
 from spanwise.orchestrator.errors import PatternError, UsageError
 
 
@@ -40,10 +40,16 @@ Part: TypeAlias = "str | Wildcard | Placeholder"
 _TOKEN = re.compile(
     r"(?P<wildcard>\*+|\?|\[!?[^/][^\]/]*\])|\{(?P<hole>[^{}/*?]*)\}|(?P<brace>[{}])|(?P<text>[^*?\[{}]+|\[)"
 )
-_DATE = ("YYYY", "MM", "DD")
-_NAMES = ("SPAN", "VERSION", *_DATE, "HH")
-_DIGITS = {"YYYY": 4, "MM": 2, "DD": 2, "HH": 2}
-_GROUPS = {"SPAN": "span", "VERSION": "version", "YYYY": "year", "MM": "month", "DD": "day", "HH": "hour"}
+_NAMES = ("SPAN", "VERSION", *DIGITS)
+_INSTEAD = {
+    "DATE": "{YYYY}-{MM}-{DD}",
+    "DAY": "{DD}",
+    "HOUR": "{HH}",
+    "MONTH": "{MM}",
+    "QUARTER": "{YYYY}-Q{Q}",
+    "WEEK": "{GGGG}-W{WW}",
+    "YEAR": "{YYYY}",
+}
 EXAMPLE_PATTERN = "data/{YYYY}-{MM}-{DD}/*.csv"
 
 
@@ -68,7 +74,7 @@ class SpanPattern:
     @property
     def has_span(self) -> bool:
         """Whether files belong to different spans; without that, everything is span 0."""
-        return bool({"SPAN", "YYYY"} & set(self.placeholders))
+        return bool({"SPAN", *DIGITS} & set(self.placeholders))
 
     @property
     def has_version(self) -> bool:
@@ -76,9 +82,7 @@ class SpanPattern:
 
     @property
     def calendar(self) -> Calendar:
-        if "HH" in self.placeholders:
-            return Calendar.HOUR
-        return Calendar.DAY if "YYYY" in self.placeholders else Calendar.NUMBER
+        return _calendar_of(self.placeholders) or Calendar.NUMBER
 
     def glob(self, span: int | None = None) -> str:
         """What to list: every file, or those that may belong to one span (`match` decides which do).
@@ -101,11 +105,9 @@ class SpanPattern:
         found = self._regex.fullmatch(path)
         if found is None:
             return None
-        texts = found.groupdict()
-        span = int(texts["span"]) if "span" in texts else span_of(found) if "year" in texts else 0
-        if span is None:
-            return None
-        return span, int(texts["version"]) if "version" in texts else None
+        read = {name: int(text) for name, text in found.groupdict().items()}
+        span = read.get("SPAN", 0) if self.calendar is Calendar.NUMBER else self.calendar.read_date(read)
+        return None if span is None else (span, read.get("VERSION"))
 
     def fill(self, path: str) -> str:
         """The pattern with its placeholders replaced by the text in `path`, with its padding: `span02/v1/*`.
@@ -116,8 +118,7 @@ class SpanPattern:
         found = self._regex.fullmatch(path)
         if found is None:
             raise PatternError(f"{path!r} does not match the pattern {self.text!r}.")
-        texts = {name: found[group] for name, group in _GROUPS.items() if name in self.placeholders}
-        return "".join(_text_of(part, texts) for part in self.parts)
+        return "".join(_text_of(part, found.groupdict()) for part in self.parts)
 
     @property
     def placeholders(self) -> tuple[str, ...]:
@@ -131,13 +132,11 @@ class SpanPattern:
     def _filling(self, span: int) -> dict[str, str]:
         if not self.has_span:
             raise _no_span(self, span)
-        hours = self.calendar is Calendar.HOUR
         if self.calendar is not Calendar.NUMBER:
-            days, hour = divmod(span, HOURS_PER_DAY) if hours else (span, 0)
-            day = day_of(days)
-            if day is None:
+            texts = self.calendar.write_date(span)
+            if texts is None:
                 raise UsageError(f"span {span:,} is outside the years 1 to 9999. {self.calendar.hint}")
-            return {"YYYY": f"{day.year:04}", "MM": f"{day.month:02}", "DD": f"{day.day:02}", "HH": f"{hour:02}"}
+            return texts
         width = next(p.width for p in self.parts if isinstance(p, Placeholder) and p.name == "SPAN")
         if width is None:
             return {"SPAN": f"-*{-span}" if span < 0 else f"*{span}"}
@@ -188,14 +187,12 @@ def _placeholder(text: str, hole: str) -> Placeholder:
     if name not in _NAMES:
         close = difflib.get_close_matches(name.upper(), _NAMES, n=1, cutoff=0.7)
         known = ", ".join(f"{{{n}}}" for n in _NAMES)
-        example = {"DAY": "{DD}", "MONTH": "{MM}", "YEAR": "{YYYY}", "HOUR": "{HH}", "DATE": "{YYYY}-{MM}-{DD}"}.get(
-            name.upper(), f"{{{close[0]}}}" if close else None
-        )
+        example = _INSTEAD.get(name.upper(), f"{{{close[0]}}}" if close else None)
         hint = f"write {example}" if example else f"for example {EXAMPLE_PATTERN!r}"
         raise PatternError(f"pattern {text!r}: unknown placeholder {written}; valid ones are {known}; {hint}")
     if not colon or (not width and name in ("SPAN", "VERSION")):
         return Placeholder(name)
-    if name in _DIGITS:
+    if name in DIGITS:
         raise _invalid(text, f"{written} takes no width", text.replace(written, f"{{{name}}}"))
     if not re.fullmatch(r"0*[0-9]{1,4}", width) or int(width) == 0:
         raise _invalid(text, f"the width in {written} is not a positive number", text.replace(written, f"{{{name}:2}}"))
@@ -207,20 +204,18 @@ def _placeholder(text: str, hole: str) -> Placeholder:
 
 def _check(pattern: SpanPattern) -> None:
     text, names = pattern.text, pattern.placeholders
-    dated = [name for name in names if name in _DATE]
-    if "SPAN" in names and (dated or "HH" in names):
+    dated = [name for name in names if name in DIGITS]
+    if "SPAN" in names and dated:
         raise _invalid(
             text,
             "it has both {SPAN} and a date; use one of them",
-            re.sub(r"\{SPAN(:[^}]*)?\}", "*", text) if sorted(dated) == sorted(_DATE) else EXAMPLE_PATTERN,
+            re.sub(r"\{SPAN(:[^}]*)?\}", "*", text) if _calendar_of(dated) else EXAMPLE_PATTERN,
         )
     for name in ("SPAN", "VERSION", "HH"):
         if names.count(name) > 1:
             raise _invalid(text, f"{{{name}}} occurs {names.count(name)} times", _once(text, name))
-    if dated and sorted(dated) != sorted(_DATE):
-        raise _invalid(text, "a date needs {YYYY}, {MM} and {DD}, exactly once each", EXAMPLE_PATTERN)
-    if "HH" in names and not dated:
-        raise _invalid(text, "{HH} needs a date", "data/{YYYY}-{MM}-{DD}T{HH}/*.csv")
+    if dated and _calendar_of(dated) is None:
+        raise _no_calendar(text, dated)
     if "VERSION" in names and not pattern.has_span:
         at = text.rfind("/", 0, text.index("{VERSION")) + 1
         raise _invalid(text, "{VERSION} needs a span", f"{text[:at]}{{SPAN}}/{text[at:]}")
@@ -231,8 +226,31 @@ def _check(pattern: SpanPattern) -> None:
             raise _invalid(text, what, _unwidened(text).replace(together, f"{{{left.name}}}-{{{right.name}}}"))
 
 
+def _calendar_of(names: Collection[str]) -> Calendar | None:
+    """The calendar whose dates have these parts, each once."""
+    dated = sorted(name for name in names if name in DIGITS)
+    return next((calendar for calendar in Calendar if dated and sorted(calendar.date_parts) == dated), None)
+
+
+def _no_calendar(text: str, dated: Sequence[str]) -> PatternError:
+    if {"GGGG", "WW"} & set(dated):
+        what = "an ISO week needs {GGGG}, the year that the week is in, and {WW}, exactly once each, and no other date"
+        return _invalid(text, what, "data/{GGGG}-W{WW}/*.csv")
+    if "Q" in dated:
+        what = "a quarter needs {YYYY} and {Q}, exactly once each, and no other date"
+        return _invalid(text, what, "data/{YYYY}-Q{Q}/*.csv")
+    if "HH" in dated:
+        what = "{HH} needs a date" if dated == ["HH"] else "{HH} needs {YYYY}, {MM} and {DD}, exactly once each"
+        return _invalid(text, what, "data/{YYYY}-{MM}-{DD}T{HH}/*.csv")
+    if dated == ["YYYY"]:
+        what = "a date needs {YYYY}, {MM} and {DD}, and a month {YYYY} and {MM}; a year is a number"
+        return _invalid(text, what, text.replace("{YYYY}", "{SPAN:4}"))
+    what = "a date needs {YYYY}, {MM} and {DD}, exactly once each; a month {YYYY} and {MM}"
+    return _invalid(text, what, EXAMPLE_PATTERN)
+
+
 def _width(part: Placeholder) -> int | None:
-    return part.width or _DIGITS.get(part.name)
+    return part.width or DIGITS.get(part.name)
 
 
 def _once(text: str, name: str) -> str:
@@ -282,9 +300,9 @@ def _regex_of(before: Part | None, part: Part, after: Part | None) -> str:
         # Next to `*` or `?` a number takes all digits, so that `*` matches none of them.
         start = "(?<![0-9])" if _may_match_digits(before) else ""
         end = "(?![0-9])" if _may_match_digits(after) else ""
-        return f"{start}(?P<{_GROUPS[part.name]}>-?[0-9]{{1,{MOST_DIGITS}}}){end}"
+        return f"{start}(?P<{part.name}>-?[0-9]{{1,{MOST_DIGITS}}}){end}"
     negative = f"|-[0-9]{{{digits - 1}}}" if digits > 1 and part.name in ("SPAN", "VERSION") else ""
-    return f"(?P<{_GROUPS[part.name]}>[0-9]{{{digits}}}{negative})"
+    return f"(?P<{part.name}>[0-9]{{{digits}}}{negative})"
 
 
 def _is_recursive(part: Part | None) -> bool:

@@ -33,7 +33,11 @@ __all__ = ["FakeClock", "Lake", "MemoryStore", "Trial", "TrialRun"]
 
 _PATTERN = {
     Calendar.NUMBER: "{SPAN}/v{VERSION}/*.csv",
+    Calendar.HOUR: "{YYYY}-{MM}-{DD}T{HH}/v{VERSION}/*.csv",
     Calendar.DAY: "{YYYY}-{MM}-{DD}/v{VERSION}/*.csv",
+    Calendar.WEEK: "{GGGG}-W{WW}/v{VERSION}/*.csv",
+    Calendar.MONTH: "{YYYY}-{MM}/v{VERSION}/*.csv",
+    Calendar.QUARTER: "{YYYY}-Q{Q}/v{VERSION}/*.csv",
 }
 
 
@@ -72,8 +76,6 @@ class Lake:
     """A data lake in a folder: a CSV file for each version of each span, at the place that `pattern` matches."""
 
     def __init__(self, folder: Path, calendar: Calendar = Calendar.NUMBER) -> None:
-        if calendar not in _PATTERN:
-            raise NotImplementedError(f"A Lake counts spans by NUMBER or DAY, not by {calendar.name}.")
         self.folder = folder
         self.calendar = calendar
 

@@ -8,11 +8,27 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spanwise.scheduler.schedule.schedule import Schedule
-    from spanwise.scheduler.schedule.span_rule import days_before, hours_before
+    from spanwise.scheduler.schedule.span_rule import (
+        days_before,
+        hours_before,
+        months_before,
+        quarters_before,
+        weeks_before,
+    )
     from spanwise.scheduler.schedule.ticks import Tick
     from spanwise.scheduler.schedule.timetable import Catchup, OverrunPolicy
 
-__all__ = ["Catchup", "OverrunPolicy", "Schedule", "Tick", "days_before", "hours_before"]
+__all__ = [
+    "Catchup",
+    "OverrunPolicy",
+    "Schedule",
+    "Tick",
+    "days_before",
+    "hours_before",
+    "months_before",
+    "quarters_before",
+    "weeks_before",
+]
 
 _MODULES = {
     "Catchup": "timetable",
@@ -21,6 +37,9 @@ _MODULES = {
     "Tick": "ticks",
     "days_before": "span_rule",
     "hours_before": "span_rule",
+    "months_before": "span_rule",
+    "quarters_before": "span_rule",
+    "weeks_before": "span_rule",
 }
 
 

@@ -2,17 +2,18 @@
 
     SELECT * FROM flights WHERE departed >= {SPAN_START} AND departed < {SPAN_END}
 
-`{SPAN_START}` is where the span begins and `{SPAN_END}` where the next one does: dates for days, instants in UTC for
-hours, whole numbers for spans that are just numbered. `{SPAN}` is the span's number. They are bound as parameters and
-never pasted into the text. TFX's `@span_begin_timestamp`, `@span_end_timestamp` (seconds since 1970, UTC) and
-`@span_yyyymmdd_utc` (text) are understood as well, for days.
+`{SPAN_START}` is where the span begins and `{SPAN_END}` where the next one does: dates for days, weeks, months and
+quarters, instants in UTC for hours, whole numbers for spans that are just numbered. `{SPAN}` is the span's number. They
+are bound as parameters and never pasted into the text. TFX's `@span_begin_timestamp`, `@span_end_timestamp` (seconds
+since 1970, UTC) and `@span_yyyymmdd_utc` (text) are understood as well, for days.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from typing import TypeAlias
 
 from spanwise.orchestrator.calendar import Calendar
@@ -24,7 +25,6 @@ Value: TypeAlias = "int | str | date | datetime"
 _NAMES = ("{SPAN_START}", "{SPAN_END}", "{SPAN}")
 _TFX = ("@span_begin_timestamp", "@span_end_timestamp", "@span_yyyymmdd_utc")
 _CASTS: dict[type, str] = {int: "bigint", str: "text", date: "date", datetime: "timestamptz"}
-_DAY_ZERO = date(1970, 1, 1)
 _SECONDS_A_DAY = 86_400
 
 _TOKEN = re.compile(
@@ -125,19 +125,24 @@ def span_of(value: object, calendar: Calendar, who: str) -> int:
     """
     if isinstance(value, str):
         try:
-            value = int(value) if re.fullmatch(r"-?\d+", value) else datetime.fromisoformat(value)
+            value = int(value) if re.fullmatch(r"-?\d+", value) else _read_text(value, calendar)
         except ValueError:
             value = None
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, datetime) and calendar is not Calendar.NUMBER:
-        at = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-        days = (at.date() - _DAY_ZERO).days
-        return days if calendar is Calendar.DAY else days * 24 + at.hour
-    if isinstance(value, date) and calendar is Calendar.DAY:
-        return (value - _DAY_ZERO).days
-    wanted = {Calendar.NUMBER: "a whole number", Calendar.DAY: "a date or its number", Calendar.HOUR: "an instant"}
-    raise UsageError(f"{who} gives {value!r}, and the newest span is {wanted[calendar]}. {calendar.hint}")
+        return calendar.span_at(value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC))
+    if isinstance(value, date) and not isinstance(value, datetime) and calendar not in (Calendar.NUMBER, Calendar.HOUR):
+        return calendar.span_at(datetime(value.year, value.month, value.day))  # noqa: DTZ001  a day, not a moment
+    wanted = {Calendar.NUMBER: "a whole number", Calendar.HOUR: "an instant"}.get(calendar, "a date or its number")
+    raise UsageError(f"{who} gives {value!r}, and the newest span is {wanted}. {calendar.hint}")
+
+
+def _read_text(text: str, calendar: Calendar) -> int | datetime:
+    """A label, such as `2013-W01`, or a date or an instant in ISO 8601."""
+    with contextlib.suppress(UsageError):
+        return calendar.parse(text)
+    return datetime.fromisoformat(text)
 
 
 def _setting(name: str) -> str:
@@ -164,14 +169,12 @@ def _values(span: int, calendar: Calendar) -> dict[str, Value]:
 
 
 def _begin(span: int, calendar: Calendar) -> Value:
-    try:
-        if calendar is Calendar.DAY:
-            return _DAY_ZERO + timedelta(days=span)
-        if calendar is Calendar.HOUR:
-            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(hours=span)
-    except OverflowError:
-        raise UsageError(f"span {span:,} is not a {calendar.value} in the years 1 to 9999. {calendar.hint}") from None
-    return span
+    if calendar is Calendar.NUMBER:
+        return span
+    start = calendar.start_of(span)
+    if start is None:
+        raise UsageError(f"span {span:,} is not a {calendar.value} in the years 1 to 9999. {calendar.hint}")
+    return start.replace(tzinfo=UTC) if calendar is Calendar.HOUR else start.date()
 
 
 def _literal(value: Value) -> str:

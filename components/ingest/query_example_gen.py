@@ -50,9 +50,9 @@ class QueryExampleGen(Component):
             query="SELECT * FROM flights WHERE departed >= {SPAN_START} AND departed < {SPAN_END} ORDER BY id",
         )
 
-    `calendar` says what a span is: a day, an hour, or a number; `ingest.query` says what the placeholders are
-    then. The run names the span. Only with a `newest_query`, which gives the newest day, hour or number there is,
-    may it name none. Rows are divided and typed as ExampleGen does it.
+    `calendar` says what a span is: an hour, a day, an ISO week, a month, a quarter, or a number; `ingest.query` says
+    what the placeholders are then. The run names the span. Only with a `newest_query`, which gives the newest date or
+    number there is, may it name none. Rows are divided and typed as ExampleGen does it.
 
     A database may answer the same query otherwise tomorrow, so it is asked in every run. With a `version_query`, which
     gives a whole number for a span, the number is the version of the Examples, and a version that was ingested is
@@ -109,7 +109,7 @@ class QueryExampleGen(Component):
         compare: Literal["all", "shared"],
         query: str,  # noqa: ARG002  read when the node is made
         connection: str,
-        calendar: Literal["day", "hour", "number"] = "day",
+        calendar: Literal["hour", "day", "week", "month", "quarter", "number"] = "day",
         newest_query: str | None = None,  # noqa: ARG002  as above
         version_query: str | None = None,  # noqa: ARG002  as above
         ratios: Mapping[str, int] | None = None,

@@ -272,12 +272,14 @@ class MetricsCollector(Collector):
 def span_end(run: Run, timetable: Timetable) -> datetime | None:
     """When the span that a run was asked for was over, by the schedule's clock; None where spans are mere numbers."""
     calendar = Calendar.from_name(run.calendar)
-    if run.span is None or calendar is Calendar.NUMBER:
+    if run.span is None:
         return None
-    days, hours = (run.span + 1, 0) if calendar is Calendar.DAY else divmod(run.span, 24)
-    shown = datetime(1970, 1, 1) + timedelta(days=days, hours=hours)  # noqa: DTZ001  what the clock on the wall shows
+    hourly = calendar is Calendar.HOUR  # an hour lasts an hour, also where the clock is changed at its end
+    shown = calendar.start_of(run.span if hourly else run.span + 1)
+    if shown is None:
+        return None
     moment = shown.replace(tzinfo=timetable.clock).astimezone(UTC)
-    return moment if calendar is Calendar.DAY else moment + timedelta(hours=1)
+    return moment + timedelta(hours=1) if hourly else moment
 
 
 def _pushed(executions: list[Execution]) -> datetime | None:

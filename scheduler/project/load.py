@@ -22,6 +22,8 @@ from spanwise.orchestrator.run import format_source
 from spanwise.orchestrator.signature import check_value, format_annotation, parse_value
 from spanwise.orchestrator.user_code import PACKAGE, our_module, user_frames
 from spanwise.scheduler.schedule.part import check_parts
+from spanwise.scheduler.schedule.schedule_key import WHOLE
+from spanwise.scheduler.schedule.span_rule import check_rule
 
 if TYPE_CHECKING:
     from spanwise.scheduler.schedule.schedule import Schedule
@@ -122,6 +124,8 @@ def schedules(
         LoadError: no such file or name, the file could not be imported, or defines no schedule or two for one pipeline.
         ScheduleError: a schedule is invalid.
     """
+    from spanwise.scheduler.schedule.schedule import rule_of
+
     path, name = split(reference)
     module = _import_file(path)
     found = _schedules(module)
@@ -139,6 +143,8 @@ def schedules(
     for schedule, loaded in loaded_schedules:
         if schedule.parts is not None:
             check_parts(loaded.pipeline)
+        for part in schedule.parts or (WHOLE,):
+            check_rule(rule_of(schedule, part), loaded.calendar, loaded.pipeline.name)
     pipelines = [loaded.pipeline.name for _, loaded in loaded_schedules]
     twice = next((p for p in pipelines if pipelines.count(p) > 1), None)
     if twice is not None:

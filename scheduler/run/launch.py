@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("spanwise.launch")
 
 _NO_DATA_BEFORE = 1980  # a year; an earlier date, given as a number, is a mistake
+_COARSE = (Calendar.WEEK, Calendar.MONTH, Calendar.QUARTER)
+_YEARS = range(1900, 2200)  # of these, such a number is meant as a year: week 2026 would be 2008-W44
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,14 +176,15 @@ def parse_span(text: str, calendar: Calendar) -> int:
     """Parses a span from the command line.
 
     Raises:
-        UsageError: it is not a span; or spans are dates and it is a small number: `5` would be 1970-01-06.
+        UsageError: it is not a span; or spans are dates and it is a small number, or a year: `5` would be 1970-01-06.
     """
     span = calendar.parse(text)
     label = calendar.label(span)
-    if calendar is not Calendar.NUMBER and label < str(_NO_DATA_BEFORE) and label != text.strip():
+    unlikely = label < str(_NO_DATA_BEFORE) or (calendar in _COARSE and span in _YEARS)
+    if calendar is not Calendar.NUMBER and unlikely and label != text.strip():
         raise UsageError(
-            f"{text} is {label} here, because numbers count {calendar.value}s from 1970-01-01. {calendar.hint}\n"
-            f"If you mean that date, write {label}"
+            f"{text} is {label} here, because numbers count {calendar.value}s from {calendar.label(0)}. "
+            f"{calendar.hint}\nIf you mean that {calendar.value}, write {label}"
         )
     return span
 

@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from spanwise.orchestrator.artifact import Artifact
@@ -387,19 +387,18 @@ def _tags(values: Mapping[str, str]) -> Facets:
 
 
 def _nominal(run: Run) -> Facets:
-    """The time range of the run's span, where spans are days or hours."""
+    """The time range of the run's span, where spans are dates."""
     from openlineage.client import facet_v2 as facets
 
-    lengths = {Calendar.DAY: timedelta(days=1), Calendar.HOUR: timedelta(hours=1)}
-    length = lengths.get(run_calendar(run))
-    if length is None or run.span is None:
+    if run.span is None:
         return {}
-    try:
-        ends = [datetime(1970, 1, 1, tzinfo=UTC) + length * n for n in (run.span, run.span + 1)]
-    except OverflowError:  # a span beyond all dates
+    calendar = run_calendar(run)
+    start, end = calendar.start_of(run.span), calendar.start_of(run.span + 1)
+    if start is None or end is None:
         return {}
-    start, end = (moment.isoformat() for moment in ends)
-    return {"nominalTime": facets.nominal_time_run.NominalTimeRunFacet(nominalStartTime=start, nominalEndTime=end)}
+    facet = facets.nominal_time_run.NominalTimeRunFacet
+    first, last = (moment.replace(tzinfo=UTC).isoformat() for moment in (start, end))
+    return {"nominalTime": facet(nominalStartTime=first, nominalEndTime=last)}
 
 
 def _failure(error: str | None) -> Facets:

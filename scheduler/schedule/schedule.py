@@ -12,7 +12,7 @@ from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.scheduler.schedule.cadence import find_zone, first_moment
 from spanwise.scheduler.schedule.cron import CRON_EXAMPLE
 from spanwise.scheduler.schedule.schedule_key import INGEST, PARTS, TRAIN, WHOLE, schedule_key
-from spanwise.scheduler.schedule.span_rule import CustomSpanRule, DaysBefore, HoursBefore, SpanRule, rule_name
+from spanwise.scheduler.schedule.span_rule import CustomSpanRule, PeriodsBefore, SpanRule, rule_name
 from spanwise.scheduler.schedule.timetable import ScheduleTerms, Timetable
 
 _SECOND = timedelta(seconds=1)
@@ -76,7 +76,7 @@ def timetable_of(schedule: Schedule, pipeline: str, part: str = WHOLE) -> Timeta
             terms["freshness"] = None  # it pushes no model
     return Timetable(
         schedule_key(pipeline, part),
-        span=span if span is None or isinstance(span, DaysBefore | HoursBefore) else CustomSpanRule(rule_name(span)),
+        span=span if span is None or isinstance(span, PeriodsBefore) else CustomSpanRule(rule_name(span)),
         start=_bound("start", schedule.start, zone),
         end=_bound("end", schedule.end, zone),
         **terms,

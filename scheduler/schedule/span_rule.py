@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import ClassVar, TypeAlias
 
 from spanwise.orchestrator.calendar import Calendar
@@ -13,34 +13,23 @@ from spanwise.orchestrator.errors import ScheduleError
 SpanRule: TypeAlias = Callable[[datetime], int]
 """Returns the span that a tick means. It gets the wall time that the schedule names, in the schedule's zone."""
 
-_DAY_ZERO = date(1970, 1, 1)
-_HOURS = 24
-
 
 @dataclass(frozen=True)
-class DaysBefore:
-    """The day so many days before the tick, in the schedule's zone: the span rule of a calendar of days."""
+class PeriodsBefore:
+    """The hour, day, week, month or quarter so many before the one that the tick is in, in the schedule's zone.
 
-    days: int
-    calendar: ClassVar = Calendar.DAY
-
-    def __call__(self, tick: datetime) -> int:
-        return (tick.date() - _DAY_ZERO).days - self.days
-
-
-@dataclass(frozen=True)
-class HoursBefore:
-    """The hour that the clock showed so many real hours before the tick, in the schedule's zone.
-
-    Where clocks are put back, two hours of a year bear the same name; a schedule in UTC has no such hours.
+    Hours are real ones: where clocks are put back, two hours of a year bear the same name; a schedule in UTC has no
+    such hours.
     """
 
-    hours: int
-    calendar: ClassVar = Calendar.HOUR
+    count: int
+    calendar: Calendar
 
     def __call__(self, tick: datetime) -> int:
-        shown = (tick.astimezone(UTC) - timedelta(hours=self.hours)).astimezone(tick.tzinfo)
-        return (shown.date() - _DAY_ZERO).days * _HOURS + shown.hour
+        if self.calendar is Calendar.HOUR:
+            shown = (tick.astimezone(UTC) - timedelta(hours=self.count)).astimezone(tick.tzinfo)
+            return self.calendar.span_at(shown)
+        return self.calendar.span_at(tick) - self.count
 
 
 @dataclass(frozen=True)
@@ -51,14 +40,43 @@ class CustomSpanRule:
     calendar: ClassVar = Calendar.NUMBER
 
 
-def days_before(days: int) -> DaysBefore:
-    """The span is the day so many days before the tick: with 1, a run in the night learns from yesterday."""
-    return DaysBefore(_whole(days, "days_before"))
-
-
-def hours_before(hours: int) -> HoursBefore:
+def hours_before(hours: int) -> PeriodsBefore:
     """The span is the hour so many hours before the tick: with 1, a run learns from the hour that has just ended."""
-    return HoursBefore(_whole(hours, "hours_before"))
+    return PeriodsBefore(_whole(hours, "hours_before"), Calendar.HOUR)
+
+
+def days_before(days: int) -> PeriodsBefore:
+    """The span is the day so many days before the tick: with 1, a run in the night learns from yesterday."""
+    return PeriodsBefore(_whole(days, "days_before"), Calendar.DAY)
+
+
+def weeks_before(weeks: int) -> PeriodsBefore:
+    """The span is the ISO week so many weeks before that of the tick: with 1, a run learns from last week."""
+    return PeriodsBefore(_whole(weeks, "weeks_before"), Calendar.WEEK)
+
+
+def months_before(months: int) -> PeriodsBefore:
+    """The span is the month so many months before that of the tick: with 1, a run on 1 May learns from April."""
+    return PeriodsBefore(_whole(months, "months_before"), Calendar.MONTH)
+
+
+def quarters_before(quarters: int) -> PeriodsBefore:
+    """The span is the quarter so many quarters before that of the tick: with 1, a run learns from the last quarter."""
+    return PeriodsBefore(_whole(quarters, "quarters_before"), Calendar.QUARTER)
+
+
+def check_rule(rule: SpanRule | None, calendar: Calendar, pipeline: str) -> None:
+    """Refuses a rule of another calendar than the pipeline's; a pipeline of numbers may count whatever it likes.
+
+    Raises:
+        ScheduleError: the spans of the pipeline are not what the rule counts.
+    """
+    if not isinstance(rule, PeriodsBefore) or calendar in (Calendar.NUMBER, rule.calendar):
+        return
+    raise ScheduleError(
+        f"span={rule.calendar.value}s_before({rule.count}) gives {rule.calendar.value}s, and the spans of {pipeline!r} "
+        f"are {calendar.value}s. Write for example span={calendar.value}s_before(1)."
+    )
 
 
 def _whole(number: int, name: str) -> int:

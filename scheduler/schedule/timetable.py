@@ -14,7 +14,7 @@ from spanwise.orchestrator.errors import ScheduleError
 from spanwise.scheduler.schedule.cadence import find_zone, moments_after
 from spanwise.scheduler.schedule.cron import CRON_EXAMPLE, LONG_AGO, CronExpression, parse_cron
 from spanwise.scheduler.schedule.schedule_key import DATA, TRAIN, part_of
-from spanwise.scheduler.schedule.span_rule import CustomSpanRule, DaysBefore, HoursBefore
+from spanwise.scheduler.schedule.span_rule import CustomSpanRule, PeriodsBefore
 
 _SECOND = timedelta(seconds=1)
 _SAMPLE = 50  # ticks that are looked at for the shortest interval
@@ -62,7 +62,7 @@ class Timetable(ScheduleTerms):
 
     pipeline: str  #: the schedule key: the name of the pipeline; of a part, with it: `flights:ingest`
     _: KW_ONLY
-    span: DaysBefore | HoursBefore | CustomSpanRule | None = None
+    span: PeriodsBefore | CustomSpanRule | None = None
     start: datetime | None = None  #: UTC; no tick before
     end: datetime | None = None  #: UTC; no tick after
 

@@ -98,6 +98,9 @@ if TYPE_CHECKING:
         Tick,
         days_before,
         hours_before,
+        months_before,
+        quarters_before,
+        weeks_before,
     )
 
 _HOMES = {
@@ -187,6 +190,9 @@ _HOMES = {
         "Tick",
         "days_before",
         "hours_before",
+        "months_before",
+        "quarters_before",
+        "weeks_before",
     ),
 }
 
@@ -265,11 +271,14 @@ __all__ = [
     "hours_before",
     "impute_mean",
     "judge",
+    "months_before",
     "one_hot",
     "past",
+    "quarters_before",
     "scale_to_0_1",
     "scale_to_z_score",
     "vocabulary",
+    "weeks_before",
 ]
 
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

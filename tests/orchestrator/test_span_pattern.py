@@ -2,7 +2,7 @@
 
 import fnmatch
 import re
-from datetime import date, timedelta
+from datetime import date, datetime, time, timedelta
 
 import pytest
 from hypothesis import given
@@ -12,6 +12,14 @@ from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import PatternError, UsageError
 from spanwise.orchestrator.span_pattern import SpanPattern
 
+FIRST = datetime(1, 1, 1)  # noqa: DTZ001  a wall time
+LABELS = {
+    Calendar.HOUR: "{YYYY}-{MM}-{DD}T{HH}",
+    Calendar.DAY: "{YYYY}-{MM}-{DD}",
+    Calendar.WEEK: "{GGGG}-W{WW}",
+    Calendar.MONTH: "{YYYY}-{MM}",
+    Calendar.QUARTER: "{YYYY}-Q{Q}",
+}
 DAYS = "data/{YYYY}-{MM}-{DD}/v{VERSION}/*.csv"
 
 
@@ -24,6 +32,10 @@ class TestParse:
             ("span{SPAN:}/*", Calendar.NUMBER, True, False),
             (DAYS, Calendar.DAY, True, True),
             ("{YYYY}{MM}{DD}{HH}/*", Calendar.HOUR, True, False),
+            ("{GGGG}-W{WW}/v{VERSION}/*", Calendar.WEEK, True, True),
+            ("rides-{YYYY}{MM}.csv", Calendar.MONTH, True, False),
+            ("year={YYYY}/month={MM}/*", Calendar.MONTH, True, False),
+            ("{YYYY}-Q{Q}/*", Calendar.QUARTER, True, False),
             ("data/*.csv", Calendar.NUMBER, False, False),
             ("data/[{]x[}]/*.csv", Calendar.NUMBER, False, False),
         ],
@@ -43,7 +55,19 @@ class TestParse:
             ("{SPAN}/v{VERSION}/{VERSION:3}", "occurs 2 times"),
             ("{SPAN}/{YYYY}{MM}{DD}/*", "both {SPAN} and a date"),
             ("{SPAN}/{YYYY}", "both {SPAN} and a date"),
-            ("{YYYY}-{MM}/*", "exactly once each"),
+            ("{YYYY}-{DD}/*", "exactly once each"),
+            ("{YYYY}/*", "a year is a number"),
+            ("{YYYY}-W{WW}/*", "an ISO week needs {GGGG}"),
+            ("{WW}/*", "an ISO week needs {GGGG}"),
+            ("{GGGG}/*", "an ISO week needs {GGGG}"),
+            ("{GGGG}-W{WW}-{DD}/*", "no other date"),
+            ("{GGGG}-Q{Q}/*", "an ISO week needs {GGGG}"),
+            ("Q{Q}/*", "a quarter needs {YYYY} and {Q}"),
+            ("{YYYY}-Q{Q}/{MM}/*", "no other date"),
+            ("{YYYY}-{MM}T{HH}/*", "{HH} needs {YYYY}, {MM} and {DD}"),
+            ("{SPAN}/{GGGG}-W{WW}/*", "both {SPAN} and a date"),
+            ("{SPAN}/{Q}/*", "both {SPAN} and a date"),
+            ("{GGGG}-W{WW:2}/*", "takes no width"),
             ("{YYYY}-{MM}-{DD}-{MM}/*", "exactly once each"),
             ("{YYYY}/{MM}/{DD}/{HH}/{HH}", "occurs 2 times"),
             ("{HH}/*", "{HH} needs a date"),
@@ -89,6 +113,9 @@ class TestParse:
                     "{MM}",
                     "{DD}",
                     "{HH}",
+                    "{GGGG}",
+                    "{WW}",
+                    "{Q}",
                     "*",
                     "**",
                     "?",
@@ -131,7 +158,14 @@ class TestParse:
             SpanPattern.parse(text)
 
     @pytest.mark.parametrize(
-        ("text", "instead"), [("{DAY}", "{DD}"), ("{Span}", "{SPAN}"), ("{VERSON}", "{VERSION}"), ("{DATE}", "{YYYY}")]
+        ("text", "instead"),
+        [
+            ("{DAY}", "{DD}"),
+            ("{Span}", "{SPAN}"),
+            ("{VERSON}", "{VERSION}"),
+            ("{DATE}", "{YYYY}"),
+            ("{WEEK}", "{GGGG}-W{WW}"),
+        ],
     )
     def test_a_near_miss_is_named(self, text, instead):
         """A placeholder that is nearly right is answered with the right one."""
@@ -163,6 +197,16 @@ class TestMatch:
             ("{DD}.{MM}.{YYYY}", "05.01.2013", (15710, None)),
             ("{YYYY}{MM}{DD}T{HH}/*", "20130105T13/a", (15710 * 24 + 13, None)),
             ("{YYYY}{MM}{DD}T{HH}/*", "20130105T24/a", None),
+            ("{GGGG}-W{WW}/*", "2026-W01/a", (2922, None)),
+            ("{GGGG}-W{WW}/*", "2025-W53/a", None),
+            ("{GGGG}-W{WW}/*", "2026-W53/a", (2974, None)),
+            ("{GGGG}-W{WW}/*", "2026-W00/a", None),
+            ("{YYYY}-{MM}/v{VERSION}/*", "2026-11/v3/a", (682, 3)),
+            ("{YYYY}-{MM}/*", "2026-13/a", None),
+            ("{YYYY}-{MM}/*", "2026-11-03/a", None),
+            ("{YYYY}-Q{Q}/*", "2026-Q4/a", (227, None)),
+            ("{YYYY}-Q{Q}/*", "2026-Q5/a", None),
+            ("{YYYY}{Q}/*", "20264/a", (227, None)),
             ("data/*.csv", "data/a.csv", (0, None)),
             ("data/*.csv", "data/acsv", None),
             ("a(b)c.d/span{SPAN}/*", "a(b)c.d/span3/x", (3, None)),
@@ -220,6 +264,29 @@ class TestMatch:
         assert pattern.match(path) == (span, None)
         assert fnmatch.fnmatchcase(path, pattern.glob(span))
 
+    @given(
+        st.sampled_from([calendar for calendar in Calendar if calendar is not Calendar.NUMBER]),
+        st.integers(0, 3_652_059 * 24 - 1).map(lambda hours: FIRST + timedelta(hours=hours)),
+        st.integers(0, 99),
+    )
+    def test_a_path_with_the_label_of_a_span_is_of_that_span(self, calendar, wall, version):
+        """In every calendar, the pattern of its label reads what the label says, and its glob lists that alone."""
+        span = calendar.span_at(wall)
+        pattern = SpanPattern.parse(f"data/{LABELS[calendar]}/v{{VERSION}}/*")
+        path = f"data/{calendar.label(span)}/v{version}/a"
+
+        assert pattern.calendar is calendar
+        assert pattern.match(path) == (span, version)
+        assert pattern.glob(span) == f"data/{calendar.label(span)}/v*/*"
+
+    @given(st.dates())
+    def test_a_day_is_in_the_week_of_pythons_isocalendar(self, day):
+        """A file named by `strftime("%G-W%V")` belongs to the week that the day is in."""
+        iso = day.isocalendar()
+        span = Calendar.WEEK.span_at(datetime.combine(day, time()))
+
+        assert SpanPattern.parse("{GGGG}-W{WW}/*").match(f"{iso.year:04}-W{iso.week:02}/a") == (span, None)
+
     def test_a_glob_has_stars_for_placeholders(self):
         """What is listed is every file that may belong to a span."""
         assert SpanPattern.parse(DAYS).glob() == "data/*-*-*/v*/*.csv"
@@ -229,6 +296,9 @@ class TestMatch:
         [
             (DAYS, 15710, "data/2013-01-05/v*/*.csv"),
             ("{YYYY}{MM}{DD}{HH}", -1, "1969123123"),
+            ("{GGGG}/W{WW}/*", 2922, "2026/W01/*"),
+            ("{MM}.{YYYY}/*", 682, "11.2026/*"),
+            ("{YYYY}/{Q}/*", 227, "2026/4/*"),
             ("s{SPAN:3}/*", 7, "s007/*"),
             ("s{SPAN:3}/*", -7, "s-07/*"),
             ("s{SPAN}/*", 7, "s*7/*"),

@@ -66,12 +66,6 @@ def test_a_lake_holds_the_rows_it_is_given(tmp_path):
     assert len(lake.arrive(span=2).read_text().splitlines()) == 11
 
 
-def test_a_lake_has_no_hours(tmp_path):
-    """What it cannot do it says."""
-    with pytest.raises(NotImplementedError, match="by NUMBER or DAY, not by HOUR"):
-        Lake(tmp_path, Calendar.HOUR)
-
-
 def test_a_trial_runs_and_is_asked(tmp_path):
     """States, artifacts, the log and the events of a run, in a word each."""
     trial = Trial(tmp_path)

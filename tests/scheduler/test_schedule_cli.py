@@ -15,7 +15,7 @@ from spanwise.scheduler.ledger.pauses import pause_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.ledger.ticks import claim_tick
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
-from spanwise.scheduler.schedule.span_rule import DaysBefore
+from spanwise.scheduler.schedule.span_rule import days_before
 from spanwise.scheduler.schedule.ticks import ticks
 from spanwise.scheduler.schedule.timetable import Timetable
 from tests.scheduler.conftest import start
@@ -26,7 +26,7 @@ from spanwise.scheduler import Schedule, days_before
 
 often = Schedule(flow, cron="* * * * *", span=days_before(1))
 """
-HOURLY = Timetable("flow", cron="0 * * * *", span=DaysBefore(1), freshness=timedelta(days=1))
+HOURLY = Timetable("flow", cron="0 * * * *", span=days_before(1), freshness=timedelta(days=1))
 
 
 @pytest.fixture

@@ -22,6 +22,9 @@ HOUR = Calendar.HOUR.parse("2013-01-05T13")
             HOUR,
             (datetime(2013, 1, 5, 13, tzinfo=UTC), datetime(2013, 1, 5, 14, tzinfo=UTC), HOUR),
         ),
+        (Calendar.WEEK, 2922, (date(2025, 12, 29), date(2026, 1, 5), 2922)),
+        (Calendar.MONTH, 671, (date(2025, 12, 1), date(2026, 1, 1), 671)),
+        (Calendar.QUARTER, 223, (date(2025, 10, 1), date(2026, 1, 1), 223)),
         (Calendar.NUMBER, 7, (7, 8, 7)),
     ],
 )
@@ -111,6 +114,10 @@ def test_a_span_that_is_no_date_is_refused():
         (datetime(2013, 1, 5, 23, 59, tzinfo=UTC), Calendar.DAY, DAY),
         (datetime(2013, 1, 5, 13, 59), Calendar.HOUR, HOUR),  # noqa: DTZ001  as a database without zones gives it
         ("2013-01-05", Calendar.DAY, DAY),
+        ("2026-W01", Calendar.WEEK, 2922),
+        (date(2025, 12, 29), Calendar.WEEK, 2922),
+        ("2025-12-31", Calendar.MONTH, 671),
+        (datetime(2025, 12, 31, 23, 59, tzinfo=UTC), Calendar.QUARTER, 223),
         ("2013-01-05 13:59:00", Calendar.HOUR, HOUR),
         (7, Calendar.NUMBER, 7),
         ("7", Calendar.DAY, 7),

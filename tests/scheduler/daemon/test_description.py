@@ -8,7 +8,7 @@ import pytest
 
 from spanwise.orchestrator.errors import LoadError
 from spanwise.scheduler.daemon.description import DescriptionRequest, describe
-from spanwise.scheduler.schedule.span_rule import DaysBefore
+from spanwise.scheduler.schedule.span_rule import days_before
 
 FILE = """
 from spanwise.orchestrator import Component, Output, Pipeline, PushedModel
@@ -50,7 +50,7 @@ def test_a_file_says_which_schedules_it_has(file: Path) -> None:
     first, second = describe([str(file)], None)
 
     assert (first.pipeline, second.pipeline) == ("first", "second")
-    assert (first.timetable.zone, first.timetable.span) == ("Europe/Berlin", DaysBefore(1))
+    assert (first.timetable.zone, first.timetable.span) == ("Europe/Berlin", days_before(1))
     assert first.source == f"{file}:daily"
     assert first.pushes == ("Push/pushed",)
 

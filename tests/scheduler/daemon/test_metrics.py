@@ -253,6 +253,9 @@ def test_the_page_about_metrics_names_all_of_them(metrics: SchedulerMetrics) -> 
         ("day", 20_519, "America/New_York", datetime(2026, 3, 8, 5, tzinfo=UTC)),
         ("day", -1, "UTC", datetime(1970, 1, 1, tzinfo=UTC)),
         ("hour", 20_520 * 24 + 1, "America/New_York", datetime(2026, 3, 8, 7, tzinfo=UTC)),
+        ("week", 2931, "America/New_York", datetime(2026, 3, 9, 4, tzinfo=UTC)),  # 2026-W10 ends with a day of 23 hours
+        ("month", 674, "America/New_York", datetime(2026, 4, 1, 4, tzinfo=UTC)),
+        ("quarter", 223, "UTC", datetime(2026, 1, 1, tzinfo=UTC)),
         ("number", 7, "UTC", None),
         ("day", None, "UTC", None),
     ],
@@ -260,7 +263,7 @@ def test_the_page_about_metrics_names_all_of_them(metrics: SchedulerMetrics) -> 
 def test_a_span_ends_by_the_clock_of_the_schedule(
     calendar: str, span: int | None, zone: str, end: datetime | None
 ) -> None:
-    """A day at its midnight there, an hour sixty minutes after it began; a number never."""
+    """A day, week, month or quarter at its midnight there, an hour sixty minutes after it began; a number never."""
     run = Run(pipeline="flights", calendar=calendar, span=span)
 
     assert span_end(run, replace(TIMETABLE, zone=zone)) == end

@@ -30,7 +30,7 @@ from spanwise.scheduler.ledger.ticks import (
     read_tick,
 )
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
-from spanwise.scheduler.schedule.span_rule import DaysBefore
+from spanwise.scheduler.schedule.span_rule import days_before
 from spanwise.scheduler.schedule.timetable import Catchup, OverrunPolicy, Timetable
 
 MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)
@@ -104,7 +104,7 @@ class World:
         self.store = self.records  #: what the scheduler sees of it
         self.clock = lease.Clock(now=lambda: self.now, monotonic=lambda: self.monotonic, sleep=self.sleep)
         self.children = []
-        self.terms = {"cron": "0 * * * *", "span": DaysBefore(1), **terms}
+        self.terms = {"cron": "0 * * * *", "span": days_before(1), **terms}
         self.open()
 
     def sleep(self, seconds):

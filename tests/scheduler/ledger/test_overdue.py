@@ -7,12 +7,12 @@ from spanwise.orchestrator.lease import Clock
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.ledger.overdue import OverdueTicks, find_overdue
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
-from spanwise.scheduler.schedule.span_rule import DaysBefore
+from spanwise.scheduler.schedule.span_rule import days_before
 from spanwise.scheduler.schedule.timetable import Timetable
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
-HOURLY = Timetable("p", cron="0 * * * *", span=DaysBefore(1))
+HOURLY = Timetable("p", cron="0 * * * *", span=days_before(1))
 
 
 def hourly(store: MemoryStore) -> ScheduleRecord:

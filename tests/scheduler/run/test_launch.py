@@ -140,6 +140,9 @@ def test_the_exit_code_says_how_the_run_ended(state: State, error: str | None, c
         (Calendar.DAY, str(DAY), DAY),
         (Calendar.DAY, "1970-01-06", 5),
         (Calendar.HOUR, "1970-01-01T05", 5),
+        (Calendar.WEEK, "2970", 2970),
+        (Calendar.MONTH, "2026-11", 682),
+        (Calendar.MONTH, "682", 682),
     ],
 )
 def test_a_span_is_typed_as_its_pipeline_counts(calendar: Calendar, typed: str, span: int) -> None:
@@ -153,10 +156,14 @@ def test_a_span_is_typed_as_its_pipeline_counts(calendar: Calendar, typed: str, 
         (Calendar.DAY, "5", "5 is 1970-01-06 here, because numbers count days from 1970-01-01."),
         (Calendar.HOUR, "15710", "write 1971-10-17T14"),
         (Calendar.DAY, "-3", "write 1969-12-29"),
+        (Calendar.MONTH, "11", "11 is 1970-12 here, because numbers count months from 1970-01."),
+        (Calendar.MONTH, "2026", "If you mean that month, write 2138-11"),
+        (Calendar.WEEK, "2026", "If you mean that week, write 2008-W44"),
+        (Calendar.QUARTER, "2026", "If you mean that quarter, write 2476-Q3"),
     ],
 )
 def test_a_small_number_is_no_date(calendar: Calendar, typed: str, says: str) -> None:
-    """Who types `--span 5` for the fifth of a month would wait for the data of 1970."""
+    """Who types `--span 5` for the fifth of a month would wait for the data of 1970, and `--span 2026` is a year."""
     with pytest.raises(UsageError) as refused:
         launch.parse_span(typed, calendar)
 

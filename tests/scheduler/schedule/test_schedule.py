@@ -15,7 +15,14 @@ from spanwise.orchestrator import Calendar, Component, Pipeline, Report, Retry, 
 from spanwise.orchestrator.record import from_plain, to_plain
 from spanwise.orchestrator.signature import Output
 from spanwise.scheduler.schedule.schedule import Schedule, timetable_of
-from spanwise.scheduler.schedule.span_rule import CustomSpanRule, days_before, hours_before
+from spanwise.scheduler.schedule.span_rule import (
+    CustomSpanRule,
+    days_before,
+    hours_before,
+    months_before,
+    quarters_before,
+    weeks_before,
+)
 from spanwise.scheduler.schedule.ticks import Tick, jitter_of, latest, span_of, starts, ticks
 from spanwise.scheduler.schedule.timetable import Catchup, OverrunPolicy, Timetable
 
@@ -305,6 +312,24 @@ def test_hours_before_names_each_hour_of_data_once_where_the_clock_is_put_forwar
     labels = [Calendar.HOUR.label(tick.span or 0) for tick in found]
     assert labels[:4] == ["2026-03-07T23", "2026-03-08T00", "2026-03-08T01", "2026-03-08T03"]
     assert len(set(labels)) == len(labels)
+
+
+@pytest.mark.parametrize(
+    ("cron", "rule", "labels"),
+    [
+        ("0 6 * * mon", weeks_before(1), ["2026-W49", "2026-W50", "2026-W51", "2026-W52", "2026-W53", "2027-W01"]),
+        ("0 6 1 * *", months_before(1), ["2026-11", "2026-12", "2027-01"]),
+        ("0 6 1 * *", months_before(12), ["2025-12", "2026-01", "2026-02"]),
+        ("0 6 1 1,4,7,10 *", quarters_before(1), ["2026-Q4"]),
+    ],
+)
+def test_weeks_months_and_quarters_before_go_on_over_the_end_of_the_year(cron, rule, labels) -> None:
+    """Each tick means the period that has ended, by the zone's date, and neighbours differ by one."""
+    table = timetable(cron, zone="Pacific/Auckland", span=rule)
+    found = [tick.span for tick in ticks(table, moment("2026-11-30T12"), moment("2027-02-10")) if tick.span is not None]
+
+    assert [rule.calendar.label(span) for span in found][: len(labels)] == labels
+    assert all(b - a == 1 for a, b in pairwise(found))
 
 
 def test_hours_before_is_exact_in_utc() -> None:
