@@ -217,6 +217,7 @@ class Examples(SpanRows):
     """The rows that models learn from."""
 
     fingerprint: str | None  #: of the input files, by name, size and content
+    graph_digest: str | None  #: of the transform graph that made the columns; None for the columns of the source
 
 
 class Rejects(Artifact):
@@ -263,6 +264,7 @@ class Model(Artifact):
 
     spans: list[int] | None  #: the spans it learned from
     base: str | None  #: name of the model it was warm-started from
+    graph_digest: str | None  #: of the transform graph that it was trained with, which is its folder `graph`
     snapshots: dict[str, int] | None  #: use of dataset snapshots: hits, misses, written, bytes_read, bytes_written
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import shutil
@@ -15,9 +16,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from spanwise.orchestrator import fingerprint, process
-from spanwise.orchestrator.artifact import Artifact, missing_properties, normalize_draft
+from spanwise.orchestrator.artifact import Artifact, Examples, Model, missing_properties, normalize_draft
 from spanwise.orchestrator.component import Component
-from spanwise.orchestrator.errors import Fenced, MissingProperty, RunError, SpanwiseError
+from spanwise.orchestrator.driver import Artifacts
+from spanwise.orchestrator.errors import Fenced, MissingProperty, NodeFailed, RunError, SpanwiseError
 from spanwise.orchestrator.job import JobFailure, NodeJob
 from spanwise.orchestrator.logs import log_to_stderr
 from spanwise.orchestrator.pipeline import Pipeline
@@ -85,6 +87,8 @@ def _work(pipeline: Pipeline, job: NodeJob, line: Connection) -> dict[str, tuple
     finally:
         shutil.rmtree(job.scratch, ignore_errors=True)
     made = {name: _drafts(signature, name, output) for name, output in outputs.items()}
+    for draft in itertools.chain(*made.values()):
+        _inherit_graph(node.name, draft, job.inputs)
     for name in [name for name, drafts in made.items() if not drafts]:
         _remove_empty(Path(job.outputs[name]))
     return {name: tuple(_seal(node.name, name, draft) for draft in drafts) for name, drafts in made.items()}
@@ -127,6 +131,24 @@ def _check_fence(line: Connection) -> None:
     lost = line.recv()
     if lost is not None:
         raise Fenced(lost)
+
+
+def _inherit_graph(node: str, draft: Artifact, inputs: Artifacts) -> None:
+    """Gives what was made of transformed examples the digest of their graph, unless the component has set one.
+
+    Raises:
+        NodeFailed: the examples were made by several graphs.
+    """
+    if not isinstance(draft, Examples | Model) or draft.graph_digest is not None:
+        return
+    examples = (a.as_kind(Examples) for a in itertools.chain(*inputs.values()) if a.kind == Examples.kind)
+    digests = {each.graph_digest for each in examples} - {None}
+    if len(digests) > 1:
+        raise NodeFailed(
+            f"{node} reads examples that {len(digests)} transform graphs have made, so it is unknown which of them its "
+            f"{draft.kind} belongs to; set it in `run`: graph_digest = …"
+        )
+    draft.graph_digest = next(iter(digests), None)
 
 
 def _drafts(signature: Signature, name: str, output: Artifact | Outputs[Artifact]) -> list[Artifact]:

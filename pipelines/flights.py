@@ -108,7 +108,7 @@ def arrived(rows: Dataset) -> Dataset:
 
 
 def train(task: TrainerTask) -> None:
-    """Fits a logistic regression on the flights that arrived, and stores the transform graph with it."""
+    """Fits a logistic regression on the flights that arrived."""
     import joblib
     from sklearn.compose import make_column_transformer
     from sklearn.linear_model import LogisticRegression
@@ -126,11 +126,10 @@ def train(task: TrainerTask) -> None:
     model = make_pipeline(columns, LogisticRegression(C=0.1, max_iter=1000))
     model.fit(matrix(flights), flights["late"].to_numpy())
     joblib.dump(model, task.model_dir / "model.joblib")
-    task.keep_graph()
 
 
 def predict(model: Path, flights: pa.Table) -> NDArray[np.float64]:
-    """The probability of each flight to be late, from the raw columns, as a server calls it."""
+    """The probability of each flight to be late, from raw columns: the graph it was trained with is in the model."""
     fitted, graph = _loaded(model)
     chances: NDArray[np.float64] = fitted.predict_proba(matrix(graph.apply(flights, outputs=[*NUMBERS, *CATEGORIES])))[
         :, 1

@@ -13,8 +13,7 @@ from spanwise.orchestrator import Artifact, Channel, History, Node, Resolver
 class Latest(Resolver):
     """The newest artifact, or none: of a kind with spans, the newest version of the highest span.
 
-    To start a trainer from the newest model of an earlier run:
-    `Latest(past("Trainer", "model", Model))["model"]`.
+    Models that were refused are among them: `LatestBlessed` chooses a model to start from or to compare with.
     """
 
     def __init__(self, source: Channel, *, name: str | None = None, after: Sequence[Node] = ()) -> None:
@@ -28,7 +27,8 @@ class Latest(Resolver):
 class LatestBlessed(Resolver):
     """The newest artifact that is blessed, or none. Blessing an older one later has no effect, as in TFX.
 
-    A blessing lasts until its Evaluator, or a person, takes it back.
+    A blessing lasts until its Evaluator, or a person, takes it back. To start a trainer from an earlier model:
+    `LatestBlessed(past("Trainer", "model", Model))["model"]`.
     """
 
     def __init__(self, source: Channel, *, name: str | None = None, after: Sequence[Node] = ()) -> None:

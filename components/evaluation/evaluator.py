@@ -109,6 +109,7 @@ class Evaluator(Component):
         from spanwise.components.evaluation.measurement import EvaluationSpec
         from spanwise.components.evaluation.page import page
         from spanwise.components.evaluation.window_pass import measure_window
+        from spanwise.components.transform.graph_digest import refuse_other_graph
 
         ordered = sorted(examples, key=lambda e: e.span)
         slicings = tuple(dict.fromkeys(map(_slicing, slices)))
@@ -117,6 +118,9 @@ class Evaluator(Component):
             schema, [name for s in slicings for name in s] + ([label] if isinstance(label, str) else [])
         )
         rival = None if baseline is None or baseline.name == model.name else baseline
+        for role, each in (("model", model), ("baseline", rival)):
+            if each is not None:
+                refuse_other_graph(self.name, ordered, each, role)
         names, custom = _select_metrics(
             metrics, {**(thresholds or {}), **(slice_thresholds or {})}, classes=bool(classes)
         )

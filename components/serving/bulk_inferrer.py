@@ -60,11 +60,14 @@ class BulkInferrer(Component):
         output: str = "prediction",
         batch_size: int = 1 << 16,
     ) -> None:
+        from spanwise.components.transform.graph_digest import refuse_other_graph
+
         reason = _find_refusal(model, blessing, connected=bool(self.inputs["blessing"]))
         if reason is not None or model is None:
             log.warning("prediction-skipped", extra={"reason": reason})
             return
         assert inference_result is not None, "outputs are always passed"
+        refuse_other_graph(self.name, [examples], model, "model")
         names = list(splits if splits is not None else examples.split_names)
         predictor = FilePredictor(predict_fn, model.path, tuple(columns), output, batch_size)
         counts = {}

@@ -72,6 +72,9 @@ class InfraValidator(Component):
     ) -> None:
         import pyarrow.parquet as pq
 
+        from spanwise.components.transform.graph_digest import refuse_other_graph
+
+        refuse_other_graph(self.name, examples, model, "model")
         served = attempt.scratch / "serving" / "1"
         shutil.copytree(model.path, served, symlinks=True)
         (served / ".spanwise.json").write_text(json.dumps({"model": model.name}) + "\n")

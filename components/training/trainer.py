@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Literal
 
 from pydantic import InstanceOf
@@ -12,8 +13,8 @@ from spanwise.components.training.elastic.job import ElasticJob
 from spanwise.components.training.trainer_task import ExamplesWindow, TrainerTask
 from spanwise.orchestrator.artifact import Examples, Model, TransformGraph
 from spanwise.orchestrator.calendar import Calendar, format_versions
-from spanwise.orchestrator.component import Component
-from spanwise.orchestrator.errors import NodeFailed, PipelineError
+from spanwise.orchestrator.component import Channel, Component, Resolver
+from spanwise.orchestrator.errors import NodeFailed, PipelineError, UnreadableInput
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.signature import Attempt, Input, Output
@@ -25,8 +26,12 @@ class Trainer(Component):
     """Trains one model on all connected examples by calling `run_fn(task)` in a process of its own.
 
     `parameters` become `task.parameters`; they and the code of `run_fn` are part of the cache key. Connect `base` for a
-    warm start: `base=Latest(past("Trainer", "model", Model))["model"]`. The model records the spans it was trained on
-    and the name of its base.
+    warm start: `base=LatestBlessed(past("Trainer", "model", Model))["model"]`. The model records the spans it was
+    trained on and the name of its base.
+
+    With `graph`, the model gets a copy of the transform graph as its folder `graph`, and carries its digest: it is
+    judged and served through the graph that it was trained with. A base with another graph is refused, unless
+    `base_graph="any"` says that `run_fn` maps its features.
 
     With `workers`, several processes train: the tasks of an `ElasticJob` are shared out among workers that may come and
     go; any other `run_fn` is called in each process, in step, as `torch.distributed` expects, with its own `task.rank`.
@@ -44,6 +49,8 @@ class Trainer(Component):
     prepared: ClassVar = ("from_base",)
 
     def check(self) -> None:
+        if not self.inputs["graph"]:
+            _refuse_without_graph(self.name, self.inputs["examples"])
         if not isinstance(self.parameters["workers"], int) or self.parameters["workers"] < 1:
             raise PipelineError(f"{self.name} needs at least 1 worker; found workers={self.parameters['workers']!r}.")
 
@@ -64,15 +71,20 @@ class Trainer(Component):
         parameters: Mapping[str, object] | None = None,
         workers: int = 1,
         warm_start: Literal["except_backfill", "always"] = "except_backfill",  # noqa: ARG002 -- `prepare` reads it
+        base_graph: Literal["same", "any"] = "same",
     ) -> None:
         if base is not None and not from_base:
             log.info("base-ignored", extra={"base": base.name, "reason": "the run trains from scratch"})
             base = None
         from spanwise.components.training.prepared_spans import SnapshotTally
+        from spanwise.components.transform.graph_digest import shared_digest
 
         attempt.checkpoints.mkdir(parents=True, exist_ok=True)
         tally = SnapshotTally()
         ordered = tuple(sorted(examples, key=lambda e: e.span))  # stable: one span keeps the order it came in
+        digest = shared_digest(self.name, ordered, graph)
+        if base is not None and base_graph == "same":
+            _refuse_other_base(self.name, base, digest)
         task = TrainerTask(
             examples=ExamplesWindow(artifacts=ordered, snapshots=attempt.snapshots, tally=tally),
             model_dir=model.path,
@@ -92,15 +104,51 @@ class Trainer(Component):
         finally:
             if counts := tally.counts():
                 log.info("snapshots-used", extra=counts)
+        name = getattr(run_fn, "__qualname__", type(run_fn).__qualname__)
         if not any(path.is_file() for path in model.path.rglob("*")):
-            name = getattr(run_fn, "__qualname__", type(run_fn).__qualname__)
             raise NodeFailed(
                 f"{self.name}: run_fn {name} returned without writing a model; write its files below task.model_dir, "
                 f"for example joblib.dump(fitted, task.model_dir / 'model.joblib')."
             )
+        if graph is not None:
+            _add_graph(self.name, name, graph, model)
+        model.graph_digest = digest
         model.spans = list(task.spans)
         model.base = base.name if base is not None else None
         model.snapshots = counts or None
+
+
+def _refuse_without_graph(node: str, channels: Sequence[Channel]) -> None:
+    """Refuses the features of a Transform without its graph: the model could not be served."""
+    for channel in channels:
+        source = channel.producer.source if isinstance(channel.producer, Resolver) else channel
+        outputs = source.producer.outputs.items() if source.producer is not None else ()
+        key = next((key for key, output in outputs if output.kind is TransformGraph), None)
+        if key is not None:
+            raise PipelineError(
+                f"{node} is trained on the features of {source.node}, and its model needs the graph that makes them: "
+                f"graph={source.node.lower()}[{key!r}]."
+            )
+
+
+def _refuse_other_base(node: str, base: Model, digest: str | None) -> None:
+    if base.graph_digest != digest:
+        raise UnreadableInput(
+            f"{node}: the base {base.name} was trained with another transform graph, so its weights are of other "
+            "features. If run_fn maps the features of task.base (its graph is in task.base.path / 'graph'), pass "
+            "base_graph='any'; otherwise train without a base."
+        )
+
+
+def _add_graph(node: str, run_fn: str, graph: TransformGraph, model: Model) -> None:
+    """Copies the graph into the model, so that it is served raw examples."""
+    from spanwise.components.transform.graph_digest import GRAPH, digest_of
+
+    copy = model.path / GRAPH
+    if not copy.exists():
+        shutil.copytree(graph.path, copy)
+    elif not copy.is_dir() or digest_of(copy) != digest_of(graph.path):
+        raise NodeFailed(f"{node}: {run_fn} wrote `{GRAPH}` into the model, where the transform graph goes; rename it.")
 
 
 def _call(run_fn: Callable[[TrainerTask], None] | ElasticJob, task: TrainerTask) -> None:

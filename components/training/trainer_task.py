@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 from spanwise.orchestrator.artifact import Examples, Model, TransformGraph
-from spanwise.orchestrator.errors import ParameterError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,28 +86,14 @@ class TrainerTask:
     """
 
     examples: ExamplesWindow  #: oldest span first; `task.examples.dataset("train")` is a dataset of their rows
-    model_dir: Path  #: an empty folder; the files written here are the model
+    model_dir: Path  #: an empty folder; the files written here are the model; afterwards the graph is added as `graph`
     checkpoints: Path  #: a folder that all attempts of this run share
-    graph: TransformGraph | None = None  #: the transformation that made `examples`; the model is served with it
+    graph: TransformGraph | None = None  #: the transform graph that made `examples`; the model gets a copy
     base: Model | None = None  #: the model to start from; its files are below `base.path`
     parameters: Mapping[str, object] = field(default_factory=dict)  #: the `parameters` of the Trainer
     workers: int = 1  #: the number of processes that call the function, each with a rank of its own
     rank: int = 0  #: counts from 0; rank 0 writes the model
     attempt: int = 1  #: counts the attempts of this run; above 1, `checkpoints` may hold files
-
-    def keep_graph(self) -> Path:
-        """Copies the transform graph into the model, as the folder `graph`, so that it can be served raw examples.
-
-        There, `Preprocessor.load(model_dir / "graph").apply(table)` repeats the transformation of the training data.
-
-        Raises:
-            ParameterError: no graph is connected to the Trainer.
-        """
-        if self.graph is None:
-            raise ParameterError("the Trainer has no transform graph to keep; connect one: graph=transform['graph'].")
-        copy = self.model_dir / "graph"
-        shutil.copytree(self.graph.path, copy)
-        return copy
 
     @property
     def spans(self) -> tuple[int, ...]:

@@ -43,6 +43,8 @@ class Transform(Component):
     The analyzers see the splits `analyze` of every span, and the splits `transform` (all, unless named) are
     transformed. `Preprocessor.load(graph.uri)` applies the graph anywhere, without any of our other packages.
 
+    The examples carry the digest of the graph, so that no model is judged on the features of another one's graph.
+
     What was accumulated over a span is kept in the output `cache` and found again by later runs of this node, so that
     a window with one new span reads one span in its analysis. The keeping changes how fast a run is, not its result.
 
@@ -82,8 +84,10 @@ class Transform(Component):
         beam_runner: str | None = None,
         beam_options: Mapping[str, str | int | float | bool] | None = None,
     ) -> None:
+        from spanwise.components.transform.graph_digest import digest_of
         from spanwise.components.transform.window_plan import TransformPlan
 
+        _refuse_features(self.name, examples)
         window = tuple(sorted(examples, key=lambda each: each.span))  # stable: one span keeps the order it came in
         chosen = chosen_splits([each.split_names for each in window], _names(analyze), _names(transform))
         made = [examples_.new() for _ in window] if chosen.transform else []
@@ -103,6 +107,7 @@ class Transform(Component):
             runner_options=dict(beam_options or {}),
         )
         report = _report(plan)
+        digest = digest_of(graph.path)
         for draft, given, counted in zip(made, window, report.rows, strict=False):
             draft.span = given.span
             draft.version = given.version
@@ -110,6 +115,7 @@ class Transform(Component):
             draft.rows = counted
             draft.columns = dict(report.columns)
             draft.calendar = given.calendar
+            draft.graph_digest = digest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +152,15 @@ def chosen_splits(
                 "Choose with analyze=(…,) and transform=(…,)."
             )
     return ChosenSplits(analyze=analyzed, transform=transformed)
+
+
+def _refuse_features(node: str, window: Sequence[Examples]) -> None:
+    for each in window:
+        if each.graph_digest is not None:
+            raise ParameterError(
+                f"{node} reads {each.name}, which a transform graph has made already, and a model is served with one "
+                "graph. Put both into one preprocessing_fn, and connect the examples that the first Transform reads."
+            )
 
 
 def _names(given: object) -> tuple[str, ...] | None:

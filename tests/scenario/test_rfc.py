@@ -555,11 +555,10 @@ def warm(world, mornings, mended, outside):
     recent = RollingWindow(ingest["examples"], size=WINDOW)
     transform = Transform(examples=recent["examples"], preprocessing_fn=preprocess)
     base = Latest(past("Trainer", "model", Model), name="Base")
-    trainer = Trainer(examples=transform["examples"], base=base["model"], run_fn=fit_on)
+    features = {"examples": transform["examples"], "graph": transform["graph"], "base_graph": "any"}
+    trainer = Trainer(**features, base=base["model"], run_fn=fit_on)
     picked = Importer(uri=mornings[4].artifact("Trainer", "model").uri, name="Picked")
-    recovered = Trainer(
-        examples=transform["examples"], base=picked["artifact"], run_fn=fit_on, warm_start="always", name="Recovered"
-    )
+    recovered = Trainer(**features, base=picked["artifact"], run_fn=fit_on, warm_start="always", name="Recovered")
     pipeline = Pipeline("flights", [ingest, recent, transform, base, trainer, picked, recovered])
     with Executor(pipeline) as executor:
         return [world.run_other(pipeline, executor, 7, trigger) for trigger in (Trigger.SCHEDULE, Trigger.BACKFILL)]

@@ -70,6 +70,7 @@ def test_there_are_examples_for_each_span_and_one_graph_for_all(bench):
         "rows": {"train": 4, "eval": 4},
         "columns": {"x": "double", "carrier": "int32", "late": "bool"},
         "calendar": "number",
+        "graph_digest": made[1].properties["graph_digest"],
     }
     graph = Preprocessor.load(execution.outputs["graph"][0].uri)
     kept = pl.read_parquet(made[0].path / "Split-eval" / "part-00000.parquet")
