@@ -57,6 +57,7 @@ def decide_retention(
 ) -> list[RetentionDecision]:
     """Decides about each artifact of one pipeline, in the order of the arguments.
 
+    The artifacts of each place come in the order in which they became current, the current one last (`renewal`).
     `known_reasons` has, by artifact id, reasons that only callers know: who uses it, that it is pinned, pushed or
     blessed. `companions` has, by the id of a model, the ids of what it needs to be served. They are kept with it, but
     not their own companions, or a model would keep all of its ancestors.
@@ -100,7 +101,7 @@ def _last(artifacts: Sequence[Artifact], count: int) -> list[Artifact]:
         else:
             unspanned.append(artifact)
     spanned = [newest[span] for span in sorted(newest)]
-    return [*spanned[-count:], *sorted(unspanned, key=lambda a: a.id)[-count:]] if count else []
+    return [*spanned[-count:], *unspanned[-count:]] if count else []
 
 
 def _format_length(length: timedelta) -> str:

@@ -18,7 +18,7 @@ from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.job import JobEnded, NodeJob
 from spanwise.orchestrator.lease import Lease
 from spanwise.orchestrator.pipeline import Pipeline
-from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.run import Execution, Run, State, Trigger
 from spanwise.orchestrator.run_dir import run_dir
 from spanwise.orchestrator.store import Store
 from spanwise.orchestrator.verdict import Verdict, verdicts_of
@@ -84,8 +84,10 @@ class NodeRunner:
             plan = drive(node, self.run, self.store, inputs, mine, cache=cache)
             if isinstance(plan, Execute):
                 return self._execute(execution, inputs, plan)
-            read = plan.outputs if isinstance(node, Resolver) else inputs  # a resolver reads what it chose, no more
-            return NodeResult(execution=publisher.reuse(self.store, self.lease, execution, read, plan))
+            if isinstance(node, Resolver):  # it reads what it chose, no more
+                return NodeResult(execution=publisher.reuse(self.store, self.lease, execution, plan.outputs, plan))
+            done = publisher.reuse(self.store, self.lease, execution, inputs, plan, renew=not self._is_replay)
+            return NodeResult(execution=done)
         except (Fenced, StoreError):
             raise
         except SpanwiseError as error:
@@ -141,6 +143,11 @@ class NodeRunner:
         )
         deadline = None if node.timeout_s is None else time.monotonic() + node.timeout_s
         return ActiveJob(execution, inputs, plan, deadline)
+
+    @property
+    def _is_replay(self) -> bool:
+        """Whether the run repeats an earlier moment; the parallel runs of a backfill only freeze what they see."""
+        return self.run.as_of is not None and self.run.trigger is not Trigger.BACKFILL
 
     @property
     def _folder(self) -> Path:

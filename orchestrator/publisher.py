@@ -5,6 +5,7 @@ Only these functions write executions, each write under the run's lease.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from pathlib import Path
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.driver import Artifacts, Execute, Reuse
 from spanwise.orchestrator.lease import Holder, Lease, mark_closed, unclosed_leases
+from spanwise.orchestrator.renewal import renewals_of
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, marks_of
 from spanwise.orchestrator.verdict import Verdict, write_with
@@ -28,8 +30,10 @@ def begin(store: Store, lease: Lease, execution: Execution) -> Execution:
     return lease.write(lambda place: store.begin(execution, place))
 
 
-def reuse(store: Store, lease: Lease, execution: Execution, inputs: Artifacts, plan: Reuse) -> Execution:
-    """Publishes an execution whose outputs are artifacts that exist already."""
+def reuse(
+    store: Store, lease: Lease, execution: Execution, inputs: Artifacts, plan: Reuse, *, renew: bool = False
+) -> Execution:
+    """Publishes an execution whose outputs are artifacts that exist already; `renew` makes them current again."""
     ended = replace(
         execution,
         state=State.CACHED,
@@ -41,7 +45,12 @@ def reuse(store: Store, lease: Lease, execution: Execution, inputs: Artifacts, p
         reused=plan.execution,
         reason=plan.reason,
     )
-    return lease.write(lambda place: store.publish(ended, place))
+    while True:
+        renewals = renewals_of(store, itertools.chain(*plan.outputs.values())) if renew else []
+        try:
+            return lease.write(lambda place: store.publish(ended, place, *renewals))  # noqa: B023  called before the next turn
+        except AlreadyClaimed:
+            continue  # a parallel run has renewed an artifact at the same place between the look and the write
 
 
 def complete(

@@ -18,7 +18,6 @@ from spanwise.orchestrator import (
     ParameterError,
     Resolver,
     WindowIncomplete,
-    version_key,
 )
 from spanwise.orchestrator.run import format_source
 from spanwise.resolvers import spans
@@ -155,9 +154,9 @@ class LatestSpans(Resolver):
 
 def describe_span(history: History, calendar: Calendar, span: int) -> WindowSpan:
     """What was published for one span: the newest version, and what it supersedes."""
-    versions = sorted(history.of_span(span), key=version_key)
-    chosen = versions.pop() if versions else None
-    return WindowSpan(span=span, label=calendar.label(span), chosen=chosen, superseded=tuple(versions))
+    versions = history.of_span(span)
+    chosen = versions[-1] if versions else None
+    return WindowSpan(span=span, label=calendar.label(span), chosen=chosen, superseded=tuple(versions[:-1]))
 
 
 def calendar_of(source: Channel) -> Calendar:

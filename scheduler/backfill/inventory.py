@@ -10,7 +10,7 @@ from spanwise.orchestrator.artifact import Examples
 from spanwise.orchestrator.calendar import Version
 from spanwise.orchestrator.component import Channel
 from spanwise.orchestrator.errors import UsageError
-from spanwise.orchestrator.history import version_key, version_of
+from spanwise.orchestrator.history import version_of, versions_of
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.store import Address, Store
 
@@ -63,12 +63,8 @@ def take_inventory(pipeline: Pipeline, store: Store, spans: Collection[int] | No
     found = []
     for name, node in find_ingest_nodes(pipeline).items():
         ready = node.available(spans)
-        published_artifacts = {span: store.of_span(address_of(pipeline, name, node), span) for span in ready}
-        published = {
-            span: version_of(max(versions, key=version_key))
-            for span, versions in published_artifacts.items()
-            if versions
-        }
+        published_artifacts = {span: versions_of(store, address_of(pipeline, name, node), span) for span in ready}
+        published = {span: version_of(versions[-1]) for span, versions in published_artifacts.items() if versions}
         found.append(IngestInventory(node=name, ready=ready, published=published))
     return found
 

@@ -16,7 +16,7 @@ from spanwise.orchestrator.calendar import Calendar, Version
 from spanwise.orchestrator.component import Component, Resolver
 from spanwise.orchestrator.driver import history_of
 from spanwise.orchestrator.errors import ResolutionError, SpanNotFound, UsageError
-from spanwise.orchestrator.history import History, version_of
+from spanwise.orchestrator.history import History, version_key, version_of
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.span_resolver import SpanResolver, WantedSpan, WindowChecker
@@ -273,10 +273,8 @@ class _PlannedHistory(History):
         if any(version_of(a) == version for a in versions_of_span):
             return versions_of_span
         properties = {"span": span} if version is None else {"span": span, "version": version}
-        return [
-            *versions_of_span,
-            self.kind("", id=sys.maxsize, name=f"{self.address}/{span}/planned", properties=properties),
-        ]
+        planned = self.kind("", id=sys.maxsize, name=f"{self.address}/{span}/planned", properties=properties)
+        return sorted([*versions_of_span, planned], key=version_key)
 
 
 class _ReplayableSpans(Iterable[int]):

@@ -30,8 +30,9 @@ from spanwise.orchestrator.artifact import (
 )
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import NotRecorded
-from spanwise.orchestrator.history import version_key
+from spanwise.orchestrator.history import versions_of
 from spanwise.orchestrator.lineage import Direction, Lineage, Step, walk
+from spanwise.orchestrator.renewal import current_without_span
 from spanwise.orchestrator.run import format_source
 from spanwise.orchestrator.store import Address, Store, number_of
 from spanwise.scheduler.formatting import (
@@ -112,7 +113,7 @@ def trace_taint(store: Store, pipeline: str, span: int, *, version: int | None =
     newest = next(store.runs(pipeline))
     calendar = run_calendar(newest)
     channels = _ingesting_channels(store, pipeline)
-    versions = {address: found for address in channels if (found := store.of_span(address, span))}
+    versions = {address: found for address in channels if (found := versions_of(store, address, span))}
     if not versions:
         raise NotRecorded(_missing_span_message(store, pipeline, channels, span, calendar))
     published = sorted(itertools.chain(*versions.values()), key=lambda a: a.id)
@@ -140,7 +141,7 @@ def trace_taint(store: Store, pipeline: str, span: int, *, version: int | None =
         others=tuple(sorted((a for a in lineage.artifacts.values() if a.id not in mine), key=lambda a: a.id)),
         corrected={a.id for a in wrong} <= {a.id for a in superseded},
         reached=reached,
-        outlived=not models or next(store.newest(_address(models[-1].model))).id != models[-1].model.id,
+        outlived=not models or next(current_without_span(store, _address(models[-1].model))).id != models[-1].model.id,
         backfill=shlex.join(["spanwise", "backfill", file, "--span", format_span(target, calendar)]),
     )
 
@@ -172,8 +173,8 @@ def _ingesting_channels(store: Store, pipeline: str) -> list[Address]:
 
 
 def _superseded(versions: Sequence[Artifact]) -> list[Artifact]:
-    """Those with a newer version. The same version published again, as when its files were gone, supersedes nothing."""
-    newest = max(versions, key=version_key)
+    """Those that are not current. The same version published again, as when its files were gone, supersedes nothing."""
+    newest = versions[-1]
     return [a for a in versions if (a.properties.get("version"), a.content) != _identity(newest)]
 
 

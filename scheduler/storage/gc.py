@@ -29,6 +29,7 @@ from spanwise.orchestrator.driver import history_of
 from spanwise.orchestrator.errors import Held, NotRecorded, ResolutionError, RunError, UsageError
 from spanwise.orchestrator.lease import Clock, Lease
 from spanwise.orchestrator.lineage import Direction, walk
+from spanwise.orchestrator.renewal import current_first, place_of
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.run_dir import remove_working_files
 from spanwise.orchestrator.span_resolver import SpanResolver
@@ -209,11 +210,27 @@ def _decide(
 ) -> list[RetentionDecision]:
     """Looks up marks only of artifacts that would be removed without them."""
     retention, now = context.retention, context.now
+    artifacts = _current_last(context.store, artifacts)
     first = decide_retention(artifacts, retention, now, known_reasons=uses, companions={})
     marks = {d.artifact.id: found for d in first if d.removes and (found := _marks(context, d.artifact))}
     kept = [d.artifact for d in first if not d.removes or d.artifact.id in marks]
     companions = _companions(context.store, [a for a in kept if a.kind == Model.kind])
-    return decide_retention(artifacts, retention, now, known_reasons={**uses, **marks}, companions=companions)
+    decisions = decide_retention(artifacts, retention, now, known_reasons={**uses, **marks}, companions=companions)
+    return sorted(decisions, key=lambda decision: decision.artifact.id)
+
+
+def _current_last(store: Store, artifacts: Iterable[Artifact]) -> list[Artifact]:
+    """The artifacts by place, and at each place in the order in which they became current."""
+    places: dict[str, list[Artifact]] = defaultdict(list)
+    for artifact in artifacts:
+        places[place_of(artifact)].append(artifact)
+    ordered: list[Artifact] = []
+    for place, found in places.items():
+        found.sort(key=lambda artifact: artifact.id, reverse=True)
+        known = {artifact.id for artifact in found}
+        current = found if len(found) == 1 else current_first(store, place, found)
+        ordered += reversed([artifact for artifact in current if artifact.id in known])
+    return ordered
 
 
 def _marks(context: CollectionContext, artifact: Artifact) -> list[str]:
