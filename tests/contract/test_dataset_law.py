@@ -42,7 +42,7 @@ def stopped(dataset, count, epoch):
 
 
 @pytest.mark.parametrize("name", DATASETS)
-@settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
+@settings(max_examples=EXAMPLES, derandomize=True)
 @given(data=st.data())
 def test_a_restored_pass_gives_the_same_rest(name, data):
     """Whatever the op, wherever it stops, in whatever blocks the rows come before and after."""
@@ -140,7 +140,7 @@ def chained(steps):
     return dataset
 
 
-@settings(max_examples=10 * EXAMPLES, deadline=None, derandomize=True)
+@settings(max_examples=10 * EXAMPLES, derandomize=True)
 @given(
     steps=st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 4)), max_size=6),
     stop=st.integers(0, 20),

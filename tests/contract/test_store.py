@@ -16,7 +16,7 @@ from tests.contract.records import EXAMPLES, MODELS, begin, examples, model, pub
 
 # One store serves all the examples of a test: what they write has names of their own.
 shared_store = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+    max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], derandomize=True
 )
 
 fresh = itertools.count()

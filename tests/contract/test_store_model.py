@@ -141,7 +141,9 @@ START = [("begin_run", "a", ()), ("begin_run", "b", ()), ("begin", "a", 1, "Gen"
 
 @given(writes=st.lists(write, min_size=10, max_size=40), reopened=st.integers(0, 25))
 @settings(
-    max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_the_store_answers_as_its_double_does(tmp_path, real, writes, reopened):
     """Whatever is written, also when the store is opened anew in between, both stores say the same to it and of it."""

@@ -22,7 +22,7 @@ from tests.contract import racers
 from tests.contract.records import EXAMPLES, begin, examples, publish_one
 
 shared_store = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], derandomize=True
 )
 
 

@@ -251,7 +251,7 @@ def test_a_small_slice_has_no_intervals(exact):
     assert np.isnan(found[1:]).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=40))
 def test_merging_goes_by_a_tree_and_keeps_the_order(sizes):
     """Whatever the number of pieces, all of them are there, in order."""

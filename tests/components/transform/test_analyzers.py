@@ -44,7 +44,7 @@ numbers = st.lists(st.none() | st.integers(-1000, 1000), max_size=40)
 
 
 @given(numbers, st.integers(0, 40))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @pytest.mark.parametrize("analyzer", ALL, ids=lambda analyzer: analyzer.label)
 def test_the_cut_into_batches_does_not_show(analyzer, values, cut):
     """However the rows are cut, and though each part is packed and unpacked, an analyzer learns the same."""

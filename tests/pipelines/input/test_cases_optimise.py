@@ -153,7 +153,7 @@ def chained(dataset, steps, step):
     return dataset
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 4)), max_size=6))
 def test_OP_07_rewrites_keep_elements_errors_and_cardinality(steps):
     """Random graphs give the same, with the same errors at the same places, before and after the rewrites."""
@@ -163,7 +163,7 @@ def test_OP_07_rewrites_keep_elements_errors_and_cardinality(steps):
     assert dataset.explain().op.cardinality == dataset.cardinality
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(st.lists(st.tuples(st.sampled_from(sorted(ROW_STEPS)), st.integers(0, 4)), max_size=6))
 def test_OP_07_rewrites_keep_rows(steps):
     """Random graphs over rows give the same before and after the rewrites."""

@@ -83,7 +83,7 @@ def chunks(path):
 
 @pytest.mark.parametrize("made", KINDS)
 @pytest.mark.parametrize("as_", ["write", "read", "passthrough"])
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_pass_can_stop_anywhere_and_go_on(made, as_, data, tmp_path_factory):
     """Its state is kept as text, and another pass gives the same rest; one that writes completes the snapshot."""
@@ -113,7 +113,7 @@ def test_a_pass_can_stop_anywhere_and_go_on(made, as_, data, tmp_path_factory):
 
 
 @pytest.mark.parametrize("made", KINDS)
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_damage_met_on_the_way_is_mended_from_the_input(made, data, tmp_path_factory):
     """The elements given before and after are those that were written, and the next pass reads them."""

@@ -55,7 +55,7 @@ def one_kind(records):
     return True
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(EXAMPLES, max_size=12))
 def test_records_are_read_as_protobuf_reads_them(records):
     """Every feature of every record has the values that were written, whatever the other records have."""
@@ -63,7 +63,7 @@ def test_records_are_read_as_protobuf_reads_them(records):
         assert by_row(records)[0] == expected(records)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(EXAMPLES, min_size=1, max_size=4), st.data())
 def test_damaged_records_are_read_as_protobuf_reads_them(records, data):
     """Whatever byte is changed, a record is parsed to the same, or refused when protobuf refuses it."""
@@ -77,7 +77,7 @@ def test_damaged_records_are_read_as_protobuf_reads_them(records, data):
         assert shown(by_row(records)[0]) == shown(expected(records))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(EXAMPLES, EXAMPLES), min_size=1, max_size=4))
 def test_records_in_several_pieces_are_merged(pairs):
     """Two messages after one another are one message, as the wire format has it."""

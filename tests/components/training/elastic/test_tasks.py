@@ -171,7 +171,7 @@ MOVES = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(MOVES, st.booleans())
 def test_every_batch_of_every_task_counts_exactly_once(moves, evaluates):  # noqa: C901  a line for each move
     """Under any interleaving of workers that take, compute, fail, fall silent, die and speak too late."""

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spanwise.orchestrator.errors import FunctionFailed, ServiceError
@@ -93,7 +93,6 @@ def test_all_consumers_hear_of_the_end():
         lanes.take(asking(index=2))
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # on a machine that has other work
 @given(
     st.lists(st.tuples(st.sampled_from(["make", "a", "b", "c"]), st.integers(1, 9)), max_size=60), st.integers(1, 12)
 )
