@@ -131,8 +131,14 @@ class TrialRun:
         return only
 
     def log(self, node: str) -> str:
-        """The output of the last attempt at a node."""
-        return Path(self[node].log).read_text(encoding="utf-8", errors="replace")
+        """The output of the last attempt at a node; none of a node that was not executed, as when it was reused."""
+        file = Path(self[node].log)
+        return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+
+
+def _calendar_of(pipeline: Pipeline) -> Calendar:
+    known = (getattr(node, "calendar", None) for node in pipeline)
+    return next((calendar for calendar in known if isinstance(calendar, Calendar)), Calendar.NUMBER)
 
 
 class Trial:
@@ -143,9 +149,14 @@ class Trial:
         self.store = MemoryStore() if store is None else store
         self.clock = clock
 
-    def run(self, pipeline: Pipeline, request: RunRequest | None = None, *, span: int | None = None) -> TrialRun:
-        """Runs the pipeline, or the part that `request` selects, to its end; raises what the runner raises."""
+    def run(self, pipeline: Pipeline, request: RunRequest | None = None, *, span: int | str | None = None) -> TrialRun:
+        """Runs the pipeline, or the part that `request` selects, to its end; raises what the runner raises.
+
+        `span` is a number or a label such as "2013-01-08".
+        """
         asked = request or RunRequest()
+        if isinstance(span, str):
+            span = _calendar_of(pipeline).parse(span)
         events: list[Event] = []
         with Executor(pipeline) as executor:
             outcome = run(

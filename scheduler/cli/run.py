@@ -235,7 +235,7 @@ def window(
 
 @app.command()
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is empty or does not exist.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder, new or not; no file is overwritten.")],
     root: Root = None,
 ) -> None:
     """Create a working example project.

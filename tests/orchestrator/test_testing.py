@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spanwise import ExampleGen
 from spanwise.orchestrator import Attempt, Calendar, Component, Output, Pipeline, Report, State
 from spanwise.orchestrator.lease import TTL_S
 from spanwise.orchestrator.run_request import RunRequest
@@ -119,3 +120,24 @@ def test_the_page_names_everything():
     from spanwise.orchestrator import testing
 
     assert [name for name in testing.__all__ if f"`{name}" not in PAGE.read_text()] == []
+
+
+def test_a_trial_takes_a_span_as_it_is_written(tmp_path):
+    """As a label of the calendar that the pipeline ingests by, as on the command line."""
+    lake = Lake(tmp_path / "lake", Calendar.DAY)
+    lake.arrive(span="2013-01-08")
+
+    ran = Trial(tmp_path / "root").run(Pipeline("p", [ExampleGen(pattern=lake.pattern)]), span="2013-01-08")
+
+    assert ran.artifact("ExampleGen", "examples").properties["span"] == 15713
+
+
+def test_a_reused_node_has_no_log(tmp_path):
+    """It printed nothing in this run; reading its log is no error."""
+    trial, pipeline = Trial(tmp_path), Pipeline("p", [Say(word="hello")])
+    trial.run(pipeline, span=1)
+
+    again = trial.run(pipeline, span=1)
+
+    assert again.states == {"Say": State.CACHED}
+    assert again.log("Say") == ""

@@ -146,7 +146,7 @@ def test_a_list_of_nothing_is_empty(folder: Path, spanwise: Command, words: tupl
         (FLOW, ("show", "flow"), "Nothing has run here yet"),
         (FLOW, ("stop", "flow/3"), "Nothing has run here yet"),
         (FLOW, ("logs", "flow", "--follow", "--json"), "exclude each other"),
-        (FLOW, ("init", "."), "is not empty"),
+        (FLOW, ("init", "given.py"), "is a file"),
         (INGEST, ("run", "given.py", "--span", "5 May"), "A span is a day here, for example"),
         (INGEST, ("run", "given.py", "--span", "5"), "write 1970-01-06"),
         (INGEST, ("run", "given.py", "--param", "pattern=data/{YYYY}/*.csv"), "{YYYY}"),

@@ -30,24 +30,26 @@ def test_the_starter_is_the_same_every_time(folder: Path) -> None:
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("there", ["file.txt", ".hidden"])
-def test_a_folder_that_holds_something_is_left_alone(folder: Path, there: str) -> None:
-    """Nothing of a user's is written over."""
+@pytest.mark.parametrize("there", ["rides.py", "spanwise.toml", "data"])
+def test_no_file_of_a_user_is_overwritten(folder: Path, there: str) -> None:
+    """A folder that has one of the project's files or folders is left as it is."""
     (folder / there).write_text("mine")
 
-    with pytest.raises(UsageError, match=f"is not empty \\(it contains {there}\\)"):
+    with pytest.raises(UsageError, match=f"has {there} already, so nothing was written"):
         starter.write_project(folder)
 
-    assert [f.name for f in folder.iterdir()] == [there]
+    assert [(f.name, f.read_text()) for f in folder.iterdir()] == [(there, "mine")]
 
 
-def test_a_fresh_repository_is_empty_enough(folder: Path) -> None:
-    """`git init` may come first."""
+def test_other_files_do_not_matter(folder: Path) -> None:
+    """A repository, an environment or notes may be there first."""
     (folder / ".git").mkdir()
+    (folder / "notes.txt").write_text("mine")
 
     starter.write_project(folder)
 
     assert (folder / "rides.py").is_file()
+    assert (folder / "notes.txt").read_text() == "mine"
 
 
 def test_a_file_is_no_folder(folder: Path) -> None:

@@ -21,16 +21,17 @@ _SATURDAY = 5
 
 
 def write_project(folder: Path, root: Path | None = None) -> Path:
-    """Writes the project into an empty or new folder; `root` goes into its settings.
+    """Writes the project into a folder; `root` goes into its settings. What else lies there stays as it is.
 
     Raises:
-        UsageError: the folder is not empty, or is a file.
+        UsageError: the folder has a file or folder of the project already, or is a file.
     """
-    entries = [] if not folder.exists() else [f.name for f in folder.iterdir()] if folder.is_dir() else ["a file"]
-    if set(entries) - {".git"}:
-        what = f"{folder} is a file" if not folder.is_dir() else f"{folder} is not empty (it contains {entries[0]})"
+    texts = list(_texts(root))
+    there = sorted({Path(name).parts[0] for name, _ in texts if (folder / Path(name).parts[0]).exists()})
+    if there or (folder.exists() and not folder.is_dir()):
+        what = f"{folder} has {', '.join(there)} already" if there else f"{folder} is a file"
         raise UsageError(f"{what}, so nothing was written. Use a new folder:  spanwise init rides")
-    for name, text in _texts(root):
+    for name, text in texts:
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
