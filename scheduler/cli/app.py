@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from spanwise.scheduler.cli.completion import complete_pipeline, complete_run
+
 if TYPE_CHECKING:
     from spanwise.orchestrator.store import Store
     from spanwise.scheduler.project.settings import Settings
@@ -46,7 +48,12 @@ File: TypeAlias = Annotated[
     str, typer.Argument(metavar="FILE", help="A Python file; FILE:NAME selects a pipeline if it has several.")
 ]
 Run: TypeAlias = Annotated[
-    str, typer.Argument(metavar="RUN", help="flights/42, flights (its newest), or 42 when only one pipeline is known.")
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="flights/42, flights (its newest), or 42 when only one pipeline is known.",
+        autocompletion=complete_run,
+    ),
 ]
 Param: TypeAlias = Annotated[
     list[str], typer.Option(metavar="NAME=VALUE", help="An argument of the pipeline function. May be repeated.")
@@ -55,7 +62,9 @@ NoCache: TypeAlias = Annotated[bool, typer.Option("--no-cache", help="Do not reu
 Jobs: TypeAlias = Annotated[
     int | None, typer.Option(min=1, help="Parallel nodes. [default: one per processor, at least two]")
 ]
-SomePipeline: TypeAlias = Annotated[str | None, typer.Argument(metavar="PIPELINE", help="Only this pipeline.")]
+SomePipeline: TypeAlias = Annotated[
+    str | None, typer.Argument(metavar="PIPELINE", help="Only this pipeline.", autocompletion=complete_pipeline)
+]
 Limit: TypeAlias = Annotated[int, typer.Option(min=1, help="The maximum number to list.")]
 All: TypeAlias = Annotated[bool, typer.Option("--all", help="Include defaults, and shorten nothing.")]
 AsOf: TypeAlias = Annotated[

@@ -19,6 +19,7 @@ from spanwise.scheduler.cli.app import (
     print_document,
     read_store,
 )
+from spanwise.scheduler.cli.completion import complete_node
 
 if TYPE_CHECKING:
     from spanwise.orchestrator.store import Store
@@ -71,7 +72,9 @@ def show(run: Run, whole: All = False, root: Root = None, config: Config = None,
 @app.command()
 def logs(
     run: Run,
-    node: Annotated[str | None, typer.Argument(metavar="NODE", help="Only the log of this node.")] = None,
+    node: Annotated[
+        str | None, typer.Argument(metavar="NODE", help="Only the log of this node.", autocompletion=complete_node)
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until the run has ended.")] = False,
     root: Root = None,
     config: Config = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spanwise.scheduler.cli.app import All, Config, Json, Root, Run, app, print_document, read_settings, read_store
+from spanwise.scheduler.cli.completion import complete_node, complete_pipeline, complete_run
 
 if TYPE_CHECKING:
     from spanwise.orchestrator.store import Store
@@ -67,7 +68,11 @@ def tainted(
     span: Annotated[str, typer.Option(metavar="SPAN", help="The span with wrong data, as a date or number.")],
     pipeline: Annotated[
         str | None,
-        typer.Argument(metavar="PIPELINE", help="Its name, or its file. [default: the only one that has run]"),
+        typer.Argument(
+            metavar="PIPELINE",
+            help="Its name, or its file. [default: the only one that has run]",
+            autocompletion=complete_pipeline,
+        ),
     ] = None,
     version: Annotated[
         int | None,
@@ -110,7 +115,9 @@ def tainted(
 @app.command()
 def diff(
     run: Run,
-    other: Annotated[str, typer.Argument(metavar="RUN", help="The run to compare it with.")],
+    other: Annotated[
+        str, typer.Argument(metavar="RUN", help="The run to compare it with.", autocompletion=complete_run)
+    ],
     root: Root = None,
     config: Config = None,
     json: Json = False,
@@ -138,7 +145,7 @@ def diff(
 @app.command()
 def why(
     run: Run,
-    node: Annotated[str, typer.Argument(metavar="NODE", help="A node of the run.")],
+    node: Annotated[str, typer.Argument(metavar="NODE", help="A node of the run.", autocompletion=complete_node)],
     root: Root = None,
     config: Config = None,
     json: Json = False,

@@ -27,6 +27,7 @@ from spanwise.scheduler.cli.app import (
     read_settings,
     read_store,
 )
+from spanwise.scheduler.cli.completion import complete_node
 
 if TYPE_CHECKING:
     from spanwise.orchestrator.run_request import RunOutcome
@@ -49,16 +50,32 @@ def run(
         typer.Option(metavar="SPAN", help="The span to ingest, as a date or number. [default: the newest]"),
     ] = None,
     first: Annotated[
-        list[str], typer.Option("--from", metavar="NODE", help="Run this node and all nodes after it. May be repeated.")
+        list[str],
+        typer.Option(
+            "--from",
+            metavar="NODE",
+            help="Run this node and all nodes after it. May be repeated.",
+            autocompletion=complete_node,
+        ),
     ] = [],  # noqa: B006  typer copies it
     last: Annotated[
-        list[str], typer.Option("--to", metavar="NODE", help="Run no nodes after this one. May be repeated.")
+        list[str],
+        typer.Option(
+            "--to", metavar="NODE", help="Run no nodes after this one. May be repeated.", autocompletion=complete_node
+        ),
     ] = [],  # noqa: B006
     skip: Annotated[
         list[str],
-        typer.Option(metavar="NODE", help="Skip this node unless its inputs change. May be repeated."),
+        typer.Option(
+            metavar="NODE",
+            help="Skip this node unless its inputs change. May be repeated.",
+            autocompletion=complete_node,
+        ),
     ] = [],  # noqa: B006
-    only: Annotated[list[str], typer.Option(metavar="NODE", help="Run only this node. May be repeated.")] = [],  # noqa: B006
+    only: Annotated[
+        list[str],
+        typer.Option(metavar="NODE", help="Run only this node. May be repeated.", autocompletion=complete_node),
+    ] = [],  # noqa: B006
     base_run: Annotated[
         str | None,
         typer.Option(

@@ -1,4 +1,7 @@
-"""Runs, executions, artifacts and pipelines as text for people and as documents for programs. Pure."""
+"""Runs, executions, artifacts and pipelines as text for people and as documents for programs.
+
+Pure, except that the pages of artifacts are looked up on the disk.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, tzinfo
+from pathlib import Path
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar, format_versions
@@ -156,10 +160,18 @@ def format_execution(record: Execution, calendar: Calendar, *, now: datetime, wh
             more = f" … and {len(parts) - _MANY_PARTS} more" if len(parts) > _MANY_PARTS and not whole else ""
             summary = single_line(", ".join(parts if whole else parts[:_MANY_PARTS]))
             lines += [f"              {summary}{more}"] if parts and not record.chosen else []
+            lines += [f"              {page}" for page in find_pages(artifact)]
     if record.error:
         lines += [f"  {text}" for text in strip_control(record.error).splitlines()]
         lines.append(f"  log         {record.log}")
     return "\n".join(lines)
+
+
+def find_pages(artifact: Artifact) -> list[str]:
+    """The HTML pages in the folder of an artifact; their paths are short where they lie below the current folder."""
+    here = Path.cwd()
+    pages = sorted(artifact.path.glob("*.html"))
+    return [str(page.relative_to(here) if page.is_relative_to(here) else page) for page in pages]
 
 
 def run_document(record: Run) -> Document:
@@ -222,6 +234,7 @@ def artifact_document(artifact: Artifact, calendar: Calendar) -> Document:
         "created": iso_time(artifact.created),
         "uri": artifact.uri,
         "size_bytes": artifact.size_bytes,
+        "pages": [str(page.absolute()) for page in map(Path, find_pages(artifact))],
         "properties": dict(sorted(artifact.properties.items())),  # a store gives them in no order
     }
 

@@ -8,6 +8,7 @@ from spanwise.orchestrator import (
     Artifact,
     Blessing,
     Calendar,
+    Evaluation,
     Execution,
     Output,
     Pipeline,
@@ -200,3 +201,18 @@ def test_properties_of_a_document_are_in_the_order_of_their_names() -> None:
     made = Artifact("/x", properties={"z": 1, "a": 2})
 
     assert list(records.artifact_document(made, Calendar.NUMBER)["properties"]) == ["a", "z"]  # type: ignore[arg-type]
+
+
+def test_pages_of_outputs_are_shown_as_paths_to_open(tmp_path, monkeypatch) -> None:
+    """A report is one click away: short where it lies below the current folder, whole for programs."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "root" / "7"
+    folder.mkdir(parents=True)
+    (folder / "report.html").write_text("<p>")
+    evaluation = Evaluation(str(folder), id=1, name="p/Evaluator/evaluation/1")
+
+    lines = records.format_execution(executed(outputs={"evaluation": (evaluation,)}), Calendar.DAY, now=NOON)
+    document = records.artifact_document(evaluation, Calendar.DAY)
+
+    assert lines.splitlines()[-1].strip() == "root/7/report.html"
+    assert document["pages"] == [str(folder / "report.html")]
