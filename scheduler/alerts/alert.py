@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -266,16 +266,6 @@ def recovery_alert(
         facts={**(facts or {}), "host": site.host},
         at=at,
     )
-
-
-def recovery_alerts(run: Run, *, at: datetime, site: Site, tick: str = "") -> Iterator[Alert]:
-    """The recoveries that a successful run brings; the outbox sends those whose cause was alerted."""
-    span = format_span(run.span, run_calendar(run)) if run.span is not None else ""
-    facts = _facts(tick=tick, span=span, run=run.name, took=format_duration(elapsed_s(run, at)))
-    for kind in ("failure", "overrun", "missed", "overdue", "stall"):
-        cause = f"{kind} {run.pipeline}"
-        succeeded = f"run {run.number} succeeded"
-        yield recovery_alert(run.pipeline, at=at, site=site, cause=cause, summary=succeeded, facts=facts)
 
 
 def trial_alert(*, at: datetime, site: Site) -> Alert:

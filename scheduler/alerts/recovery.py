@@ -1,17 +1,23 @@
-"""Recoveries: which missed ticks a complete run recovers, and the alerts that this ends."""
+"""Recoveries: what closes missed ticks, and the alerts that end once none is left."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import alert, outbox
+from spanwise.scheduler.alerts.alert import Alert, Site
+from spanwise.scheduler.ledger.missed import close_ticks, list_missed, recover_ticks
 from spanwise.scheduler.ledger.schedules import list_keys
-from spanwise.scheduler.ledger.ticks import list_missed, recover_ticks
-from spanwise.scheduler.schedule.schedule_key import PARTS, TRAIN, WHOLE
+from spanwise.scheduler.ledger.ticks import TickRecord
+from spanwise.scheduler.schedule.outcome import TickClosure
+from spanwise.scheduler.schedule.schedule_key import PARTS, WHOLE, pipeline_of
+
+MISSING_KINDS = ("failure", "overrun", "missed")
+"""The alerts that say that a tick was lost: they end once no missed tick of the pipeline is left."""
 
 
 def record_recovery(
@@ -19,15 +25,37 @@ def record_recovery(
 ) -> None:
     """Records the missed ticks of these spans as recovered, and announces it once none is left.
 
-    `parts` are those that the run has completed. A run that has trained recovers all ticks that were to train on the
-    newest span, whichever that was.
+    `parts` are those that the run has completed. It also recovers all ticks that were to run on the newest data,
+    whichever that was.
 
     Only what was alerted is announced; the next scheduler, `schedule tick` or `schedule check` delivers it.
     """
-    keys = list_keys(store, run.pipeline)
-    recovered = [tick for key in keys for span in spans for tick in recover_ticks(store, key, span, run.number, parts)]
-    if TRAIN in parts:
-        recovered += [tick for key in keys for tick in recover_ticks(store, key, None, run.number, [TRAIN])]
-    if recovered and not any(list_missed(store, key) for key in keys):
-        for each in alert.recovery_alerts(run, at=datetime.now(UTC), site=alert.local_site()):
-            outbox.put(home, each)
+    keys, now = list_keys(store, run.pipeline), datetime.now(UTC)
+    recovered = [recover_ticks(store, key, spans, run.number, now=now, parts=parts) for key in keys]
+    if any(recovered):
+        _announce(store, run.pipeline, home, now, f"run {run.number} succeeded")
+
+
+def record_closing(store: Store, records: Sequence[TickRecord], closure: TickClosure, home: Path) -> list[TickRecord]:
+    """Closes missed ticks of a pipeline, and announces it once none is left; returns those that were closed."""
+    closed = close_ticks(store, records, closure)
+    if closed:
+        by = f" by {closure.who}" if closure.who else ""
+        summary = f"the last missed tick was {closure.how.value}{by}"
+        _announce(store, pipeline_of(closed[0].key), home, closure.at, summary)
+    return closed
+
+
+def list_recoveries(store: Store, pipeline: str, *, at: datetime, site: Site, summary: str) -> Iterator[Alert]:
+    """The recoveries from lost ticks, for all schedules of a pipeline; none while a tick is still missed."""
+    keys = list_keys(store, pipeline)
+    if any(list_missed(store, key) for key in keys):
+        return
+    for key in keys:
+        for kind in MISSING_KINDS:
+            yield alert.recovery_alert(key, at=at, site=site, cause=f"{kind} {key}", summary=summary)
+
+
+def _announce(store: Store, pipeline: str, home: Path, now: datetime, summary: str) -> None:
+    for each in list_recoveries(store, pipeline, at=now, site=alert.local_site(), summary=summary):
+        outbox.put(home, each)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from spanwise.orchestrator.errors import SpanwiseError, UsageError
+from spanwise.orchestrator.calendar import Calendar
+from spanwise.orchestrator.errors import SpanNotFound, SpanwiseError, UsageError
 from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.pipeline import Pipeline
-from spanwise.orchestrator.run import format_source
+from spanwise.orchestrator.run import State, format_source
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.backfill import formatting
 from spanwise.scheduler.backfill.execution import (
@@ -31,17 +33,20 @@ from spanwise.scheduler.backfill.plan import (
     refuse_overlap,
 )
 from spanwise.scheduler.backfill.record import Backfill, BackfillStage, find_backfill, record_backfill, set_stage
-from spanwise.scheduler.formatting import format_json
+from spanwise.scheduler.formatting import format_count, format_json
+from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.pauses import list_pauses
 from spanwise.scheduler.ledger.schedules import list_keys
-from spanwise.scheduler.ledger.ticks import list_missed
+from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.load import Loaded, load, load_again
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.run.launch import ExecutionOptions, parse_span
 from spanwise.scheduler.run.openlineage import emitting
+from spanwise.scheduler.run.superseded import close_superseded
 from spanwise.scheduler.schedule.part import train_nodes
 
+_FEW = 5  # spans that are named
 _RECENT = 10  # runs from which durations are estimated
 _MOST = 100_000  # spans of a range: the hours of eleven years
 
@@ -91,7 +96,7 @@ def plan_request(request: BackfillRequest, settings: Settings) -> tuple[Backfill
             options = replace(options, spans=(first, last))
         elif request.missed:
             entries = [entry for line in list_keys(store, name) for entry in list_missed(store, line)]
-            spans = sorted({e.tick.span for e in entries if e.tick.span is not None})
+            spans = sorted({span for entry in entries for span in entry.spans})
             options = replace(options, missed=tuple(spans))
         else:
             options = replace(options, stale=True)
@@ -100,7 +105,33 @@ def plan_request(request: BackfillRequest, settings: Settings) -> tuple[Backfill
         if request.span is not None and not any(source.ready for source in sources):
             sources = take_inventory(loaded.pipeline, store)  # for the message that names the spans with input
         took = median_durations_s(store.executions(run) for run in itertools.islice(store.runs(name), _RECENT))
-        return plan_backfill(options, loaded.pipeline, calendar, store, sources, took), loaded
+        try:
+            return plan_backfill(options, loaded.pipeline, calendar, store, sources, took), loaded
+        except SpanNotFound as error:
+            missed = {span for key in list_keys(store, name) for tick in list_missed(store, key) for span in tick.spans}
+            lost = sorted(missed.intersection(spans or ()))
+            raise SpanNotFound("\n".join([str(error), *_give_up(name, lost, calendar, request.elsewhere)])) from error
+
+
+def _give_up(pipeline: str, spans: Sequence[int], calendar: Calendar, elsewhere: Sequence[str]) -> Iterator[str]:
+    """What to do about missed ticks of spans without input."""
+    if spans:
+        yield "If the data will never come, give up the missed ticks:"
+    for span in spans[:_FEW]:
+        command = ["spanwise", "schedule", "acknowledge", pipeline, "--span", calendar.label(span)]
+        yield f"  {shlex.join([*command, '--because', 'no data', *elsewhere])}"
+
+
+def describe_left_out(request: BackfillRequest, plan: BackfillPlan, closed: Sequence[TickRecord]) -> str:
+    """What follows from the spans that a plan leaves out; empty where nothing does."""
+    lines = []
+    if closed:
+        lines.append(
+            f"{format_count(len(closed), 'missed tick')} closed as superseded, since no window reads the span."
+        )
+    if request.missed:
+        lines += _give_up(plan.pipeline, plan.absent, plan.calendar, request.elsewhere)
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _range(first: int, last: int, text: str) -> range:
@@ -112,6 +143,16 @@ def _range(first: int, last: int, text: str) -> range:
 
 def _selections(request: BackfillRequest) -> list[tuple[str, bool]]:
     return [("--span", request.span is not None), ("--missed", request.missed), ("--stale", request.stale)]
+
+
+def close_outside(settings: Settings, plan: BackfillPlan, loaded: Loaded) -> list[TickRecord]:
+    """Closes the missed ticks of spans that a plan leaves out because no window reads them."""
+    if not plan.outside:
+        return []
+    with root.open_for_writing(settings) as store:
+        runs = itertools.islice(store.runs(loaded.pipeline.name), _RECENT)
+        newest = next((run for run in runs if run.state is State.COMPLETE), None)
+        return close_superseded(store, loaded.pipeline, loaded.calendar, settings.root, run=newest)
 
 
 def record_plan(request: BackfillRequest, settings: Settings, plan: BackfillPlan, loaded: Loaded) -> Backfill:

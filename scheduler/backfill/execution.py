@@ -22,9 +22,9 @@ from spanwise.orchestrator.runner import Controller
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts.recovery import record_recovery
 from spanwise.scheduler.backfill.record import TRAIN, Backfill, BackfillStage, backfill_runs, set_stage
+from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.pauses import SchedulePause, current_pause, extend_pause, pause_schedule, resume_schedule
 from spanwise.scheduler.ledger.schedules import list_keys
-from spanwise.scheduler.ledger.ticks import list_missed
 from spanwise.scheduler.project.load import Loaded
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.run import stop
@@ -161,9 +161,10 @@ class _BackfillRunner:
         self._loaded = loaded
         self._context = context
         self._failed = False
+        self._done: set[int] = set()  # spans with a complete run
         lines = list_keys(context.store, backfill.pipeline)
-        missed = [entry.tick.span for line in lines for entry in list_missed(context.store, line)]
-        self._missed = {span for span in missed if span is not None}
+        # A tick that is missed while this runs may mean data that has come since.
+        self._missed = {span for line in lines for tick in list_missed(context.store, line) for span in tick.spans}
 
     def run(self) -> None:
         backfill = self._backfill
@@ -220,10 +221,9 @@ class _BackfillRunner:
 
     def _record_recovery(self, run: Run) -> None:
         """Records the missed ticks that a complete run recovers; a run of the ingesting part alone recovers none."""
-        if self._backfill.train and run.span is not None:
-            return
-        recovered = self._backfill.spans if run.span is None else (run.span,)
-        record_recovery(self._context.store, run, self._missed.intersection(recovered), self._context.settings.root)
+        self._done.update(self._backfill.spans if run.span is None else (run.span,))
+        if not (self._backfill.train and run.span is not None):
+            record_recovery(self._context.store, run, self._missed & self._done, self._context.settings.root)
 
 
 def _selection(pipeline: Pipeline, backfill: Backfill, *, train: bool) -> Selection | None:

@@ -12,7 +12,7 @@ from spanwise.orchestrator.calendar import Calendar, Version, format_versions
 from spanwise.orchestrator.run import State, format_source
 from spanwise.orchestrator.run_request import Event, RunOutcome
 from spanwise.scheduler.backfill.execution import BackfillEvent, BackfillResult
-from spanwise.scheduler.backfill.plan import BackfillPlan, ExpectedWindow
+from spanwise.scheduler.backfill.plan import BackfillPlan
 from spanwise.scheduler.backfill.record import TRAIN, Backfill
 from spanwise.scheduler.formatting import (
     Document,
@@ -24,6 +24,7 @@ from spanwise.scheduler.formatting import (
     strip_control,
 )
 from spanwise.scheduler.inspect import records
+from spanwise.scheduler.inspect.window_forecast import ExpectedWindow
 from spanwise.scheduler.schedule.outcome import TickOutcome
 
 _ABNORMAL = {outcome.value for outcome in TickOutcome if outcome.abnormal}

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 import statistics
-import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar, Version
 from spanwise.orchestrator.component import Component, Resolver
-from spanwise.orchestrator.driver import history_of
-from spanwise.orchestrator.errors import ResolutionError, SpanNotFound, UsageError
-from spanwise.orchestrator.history import History, version_key, version_of
+from spanwise.orchestrator.errors import SpanNotFound, UsageError
 from spanwise.orchestrator.pipeline import Pipeline
-from spanwise.orchestrator.run import Execution, Run, State
-from spanwise.orchestrator.span_resolver import SpanResolver, WantedSpan, WindowChecker
+from spanwise.orchestrator.run import Execution, State
+from spanwise.orchestrator.span_resolver import SpanResolver
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.backfill.inventory import IngestInventory, ready_versions, stale_spans
 from spanwise.scheduler.formatting import format_spans
+from spanwise.scheduler.inspect.window_forecast import ExpectedWindow, WindowForecast, is_read
 from spanwise.scheduler.schedule.part import train_nodes
 
 
@@ -39,16 +34,6 @@ class BackfillOptions:
     force: bool = False  #: include spans that no window reads
     skip_absent: bool = False  #: skip spans of the range without input
     warm_start: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExpectedWindow:
-    """What one resolver would choose."""
-
-    node: str
-    spans: tuple[tuple[int, Version], ...]  #: with the version that each would have by then
-    absent: tuple[int, ...] = ()  #: wanted, but neither ingested nor planned
-    refusal: str = ""  #: why the run would fail there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +94,7 @@ def plan_backfill(
     for span in chosen:  # with full runs, earlier spans are ingested by then and later ones are not
         forecast.add(span, there[span])
         windows = tuple(forecast.windows())
-        if not options.force and not _is_read(span, windows):
+        if not options.force and not is_read(span, windows):
             outside.append(span)
             continue
         replaces = {s.node: s.published[span] for s in sources if span in s.published}
@@ -128,11 +113,6 @@ def plan_backfill(
         warm_start=options.warm_start,
         estimate_s=_estimate(took_s, ingest, train, spans=len(targets), parallel=options.parallel),
     )
-
-
-def _is_read(span: int, windows: Sequence[ExpectedWindow]) -> bool:
-    """Whether any window reads the span. Without windows, each run trains on its own span."""
-    return not windows or any(span in dict(window.spans) for window in windows)
 
 
 def _choose_spans(
@@ -199,99 +179,6 @@ def refuse_overlap(pipeline: Pipeline, ingest: Sequence[str], train: Sequence[st
             f"{', '.join(choosing or acting)} {why}, so their runs cannot be parallel. Leave out --parallel, "
             f"or move them into the training part:  --split-at {(choosing or acting)[0]}"
         )
-
-
-# --- expected windows
-
-
-class WindowForecast:
-    """What resolvers would choose once planned spans are ingested."""
-
-    def __init__(self, pipeline: Pipeline, store: Store, calendar: Calendar) -> None:
-        run = Run(pipeline=pipeline.name, calendar=calendar.value)
-        self._planned: dict[int, Mapping[str, Version]] = {}
-        self._resolvers = [
-            (node, _PlannedHistory(**vars(history_of(store, run, node.source)), planned=self._planned))
-            for node in pipeline
-            if isinstance(node, Resolver) and isinstance(node, SpanResolver)
-        ]
-
-    def add(self, span: int, versions: Mapping[str, Version]) -> None:
-        """Treats the span as ingested at these versions from now on."""
-        self._planned[span] = versions
-
-    def windows(self) -> Iterator[ExpectedWindow]:
-        """What each resolver would choose."""
-        for node, history in self._resolvers:
-            yield self._window(node, history)
-
-    def _window(self, node: Resolver, history: History) -> ExpectedWindow:
-        assert isinstance(node, SpanResolver)
-        refusal = ""
-        wanted: Sequence[WantedSpan] = ()
-        try:
-            wanted = node.explain(history)
-            if isinstance(node, WindowChecker):
-                node.refuse(history, wanted)
-            else:
-                node.resolve(history)
-        except ResolutionError as error:
-            refusal = str(error)
-        return ExpectedWindow(
-            node=node.name,
-            spans=tuple((w.span, version_of(w.chosen)) for w in wanted if w.chosen is not None),
-            absent=tuple(w.span for w in wanted if w.chosen is None),
-            refusal=refusal,
-        )
-
-
-@dataclass(frozen=True)
-class _PlannedHistory(History):
-    """A history in which planned spans are already published. It caches what it has read: a plan is a snapshot."""
-
-    planned: Mapping[int, Mapping[str, Version]] = field(default_factory=dict)
-    known: dict[int, list[Artifact]] = field(default_factory=dict)
-
-    def spans(self, *, below: int | None = None) -> Iterator[int]:
-        planned = sorted((s for s in self.planned if below is None or s < below), reverse=True)
-        published = (s for s in self._published if below is None or s < below)
-        both = heapq.merge(planned, published, reverse=True)
-        return (span for span, _ in itertools.groupby(both))
-
-    @cached_property
-    def _published(self) -> Iterable[int]:
-        return _ReplayableSpans(History.spans(self))
-
-    def of_span(self, span: int) -> list[Artifact]:
-        versions_of_span = self.known.get(span)
-        if versions_of_span is None:
-            versions_of_span = self.known[span] = super().of_span(span)
-        versions = self.planned.get(span)
-        if versions is None:
-            return versions_of_span
-        version = versions.get(self.address.node, next(iter(versions.values())))
-        if any(version_of(a) == version for a in versions_of_span):
-            return versions_of_span
-        properties = {"span": span} if version is None else {"span": span, "version": version}
-        planned = self.kind("", id=sys.maxsize, name=f"{self.address}/{span}/planned", properties=properties)
-        return sorted([*versions_of_span, planned], key=version_key)
-
-
-class _ReplayableSpans(Iterable[int]):
-    """An iterator that can be iterated again; it reads no further than necessary."""
-
-    def __init__(self, source: Iterator[int]) -> None:
-        self._source = source
-        self._read: list[int] = []
-
-    def __iter__(self) -> Iterator[int]:
-        for place in itertools.count():
-            if place == len(self._read):
-                item = next(self._source, None)
-                if item is None:
-                    return
-                self._read.append(item)
-            yield self._read[place]
 
 
 # --- durations

@@ -112,8 +112,14 @@ def backfill(
     elif not json:
         sys.stdout.write(formatting.format_plan(plan) + "\n")
         sys.stdout.flush()
-    if dry_run or not plan.targets:
+    if dry_run:
         return
+    closed = command.close_outside(settings, plan, loaded)
+    if not json:
+        sys.stdout.write(command.describe_left_out(request, plan, closed))
+        sys.stdout.flush()
+    if not plan.targets:
+        raise typer.Exit(1 if plan.absent else 0)
     with catch_stop_signals() as stop_signal:
         recorded = command.record_plan(request, settings, plan, loaded)
         raise typer.Exit(command.execute(recorded, loaded, request, settings, stop_signal, json=json))

@@ -21,8 +21,8 @@ from spanwise.scheduler.backfill.inventory import (
     ready_versions,
     take_inventory,
 )
-from spanwise.scheduler.backfill.plan import WindowForecast
 from spanwise.scheduler.formatting import format_spans
+from spanwise.scheduler.inspect.window_forecast import WindowForecast
 from spanwise.scheduler.ledger.ticks import TickRecord, is_taken, list_ticks
 from spanwise.scheduler.schedule.outcome import TickOutcome
 from spanwise.scheduler.schedule.part import completed_parts

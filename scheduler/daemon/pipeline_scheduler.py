@@ -62,6 +62,7 @@ from spanwise.scheduler.daemon.span_lookup import SpanLookup
 from spanwise.scheduler.daemon.tick_alerts import EndedTickFacts, alerts_of
 from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch, read_scheduler
 from spanwise.scheduler.ledger.holder import find_holder, find_run, is_ending, is_of_another_key
+from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.overdue import find_stale, measure_progress
 from spanwise.scheduler.ledger.past_runs import list_past_runs
 from spanwise.scheduler.ledger.pauses import SchedulePause, current_pause, list_pauses
@@ -83,7 +84,7 @@ from spanwise.scheduler.schedule.due import DueTicks, MissedTick, find_due
 from spanwise.scheduler.schedule.forecast import Forecast, format_forecast, make_forecast
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.schedule_key import DATA, format_cause, part_of, pipeline_of
-from spanwise.scheduler.schedule.ticks import Tick, latest, starts
+from spanwise.scheduler.schedule.ticks import Tick, latest, starts, ticks
 
 log = logging.getLogger("spanwise.scheduler")
 
@@ -604,7 +605,9 @@ class PipelineScheduler:
             tick = latest(self.description.timetable, due.older.last)
             assert tick is not None, "it came"
             why = f"about {due.older.about} ticks from {due.older.first:%Y-%m-%d %H:%M}Z up to it were missed"
-            record = self._claim(tick, store, me, now, TickEnd(outcome=TickOutcome.MISSED, why=why))
+            first = next(ticks(self.description.timetable, due.older.first - timedelta(seconds=1)), tick)
+            end = TickEnd(outcome=TickOutcome.MISSED, why=why, first_span=first.span)
+            record = self._claim(tick, store, me, now, end)
             if record is not None:
                 self._services.on_ended(record)
                 recorded.append(record)
@@ -667,6 +670,7 @@ class PipelineScheduler:
             running=running,
             overrun_by=None if by is None else read_tick(store, self.key, by),
             failed=[e for e in store.executions(run) if e.state is State.FAILED] if failed and run is not None else [],
+            missing=any(list_missed(store, key) for key in list_keys(store, pipeline_of(self.key))),
             log=self._log(record),
             calendar=Calendar.from_name(self.description.calendar),
         )

@@ -11,8 +11,10 @@ from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.run import Execution, Run
 from spanwise.scheduler.alerts import alert
 from spanwise.scheduler.alerts.alert import Alert, Site
+from spanwise.scheduler.alerts.recovery import MISSING_KINDS
 from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
+from spanwise.scheduler.schedule.schedule_key import pipeline_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,7 @@ class EndedTickFacts:
     running: Run | None = None  #: the run for which it was skipped
     overrun_by: TickRecord | None = None  #: the tick for which its run was killed
     failed: Sequence[Execution] = ()  #: executions of its run
+    missing: bool = False  #: ticks of the pipeline are missed
     log: Path  #: of its last attempt
     calendar: Calendar
 
@@ -35,8 +38,7 @@ def alerts_of(facts: EndedTickFacts, at: datetime, site: Site) -> Iterator[Alert
     span = span_text(tick.span, facts.calendar)
     match facts.end.outcome:
         case TickOutcome.RAN:
-            if run is not None:  # otherwise another run has done it
-                yield from alert.recovery_alerts(run, at=at, site=site, tick=tick.name)
+            yield from _list_ended(facts, at, site)
         case TickOutcome.KILLED if run is not None:
             by = facts.overrun_by
             yield alert.overrun_alert(
@@ -69,6 +71,16 @@ def alerts_of(facts: EndedTickFacts, at: datetime, site: Site) -> Iterator[Alert
             )
         case _:
             yield alert.missed_alert(key, at=at, site=site, ticks=[tick.name], why=facts.end.why)
+
+
+def _list_ended(facts: EndedTickFacts, at: datetime, site: Site) -> Iterator[Alert]:
+    """The recoveries that a tick brings that ran; those from lost ticks wait until none is left."""
+    key = facts.record.key
+    run = "another run" if facts.run is None else f"run {facts.run.number}"
+    causes = [f"stall {pipeline_of(key)}", f"overdue {key}"]
+    causes += [] if facts.missing else [f"{kind} {key}" for kind in MISSING_KINDS]
+    for cause in causes:
+        yield alert.recovery_alert(key, at=at, site=site, cause=cause, summary=f"{run} succeeded")
 
 
 def span_text(span: int | None, calendar: Calendar) -> str:

@@ -17,15 +17,19 @@ from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import format_duration, format_time
 from spanwise.scheduler.ledger.heartbeat import read_scheduler
 from spanwise.scheduler.ledger.holder import find_holder, find_run
+from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.overdue import OverdueTicks, StaleModel, find_overdue, find_stale, last_push
 from spanwise.scheduler.ledger.past_runs import list_past_runs
 from spanwise.scheduler.ledger.pauses import SchedulePause, current_pause, list_pauses
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys, list_schedules, read_schedule
-from spanwise.scheduler.ledger.ticks import TickRecord, list_missed, list_ticks, newest_tick
+from spanwise.scheduler.ledger.ticks import TickRecord, list_ticks, newest_tick
 from spanwise.scheduler.schedule.forecast import Forecast, make_forecast
-from spanwise.scheduler.schedule.schedule_key import TRAIN, part_of, pipeline_of
+from spanwise.scheduler.schedule.outcome import TickClosure
+from spanwise.scheduler.schedule.schedule_key import part_of, pipeline_of
 from spanwise.scheduler.schedule.ticks import Tick, latest, starts, ticks
 from spanwise.scheduler.schedule.timetable import Timetable
+
+_FEW_COMMANDS = 5  # that are listed one by one
 
 _MOST = 10_000
 """How many past ticks are explained at most, the newest."""
@@ -82,6 +86,20 @@ def expand_keys(store: Store, names: Sequence[str] | None) -> list[str]:
     if not names:
         return list_schedules(store)
     return [key for name in names for key in ([] if part_of(name) else list_keys(store, name)) or [name]]
+
+
+def list_keys_of_file(store: Store, reference: str) -> list[str]:
+    """The schedule keys that were last loaded from a pipeline file, which need not be loaded again for that.
+
+    Raises:
+        NotRecorded: there are none.
+    """
+    path = Path(reference.partition(":")[0]).absolute()
+    known = [(key, find_schedule(store, key).source) for key in list_schedules(store)]
+    found = [key for key, source in known if Path(source.rpartition(":")[0] or source).absolute() == path]
+    if not found:
+        raise NotRecorded(f"Nothing in {reference} was ever scheduled here. See: spanwise schedule status")
+    return found
 
 
 def explain_ticks(
@@ -148,9 +166,16 @@ def _explain_taken(store: Store, record: TickRecord) -> ExplainedTick:
     whole = pipeline_of(record.key)
     run = f"{whole}/{record.end.run}" if record.end.run is not None else ""
     attempts = f"{record.attempts} attempts" if record.attempts > 1 else ""
-    recovered = f"recovered by {whole}/{record.recovered}" if record.recovered is not None else ""
-    why = join_reasons(run, record.end.why, attempts, late, recovered)
+    closed = "" if record.closed is None else format_closure(record.closed, whole)
+    why = join_reasons(run, record.end.why, attempts, late, closed)
     return ExplainedTick(tick=record.tick, outcome=record.end.outcome.value, why=why, record=record)
+
+
+def format_closure(closure: TickClosure, pipeline: str) -> str:
+    """Why a missed tick needs no backfill any more, in a few words."""
+    run = "" if closure.run is None else f"{pipeline}/{closure.run}"
+    by = f" by {closure.who or run}" if closure.who or run else ""
+    return f"{closure.how.value}{by}{': ' * bool(closure.because)}{closure.because}"
 
 
 def join_reasons(*parts: str) -> str:
@@ -185,13 +210,42 @@ def read_forecast(store: Store, key: str, now: datetime) -> Forecast:
 
 
 def recovery_command(record: TickRecord, schedule: ScheduleRecord, options: Sequence[str] = ()) -> str:
-    """The command that recovers a tick; empty where it has no span of its own."""
-    if record.tick.span is None and record.tick.part == TRAIN:
-        return shlex.join(["spanwise", "run", format_source(schedule.source), *options])
+    """The command that recovers a tick; one without a span is recovered by a run on the newest data."""
+    source = format_source(schedule.source)
     if record.tick.span is None:
-        return ""
-    label = Calendar.from_name(schedule.calendar).label(record.tick.span)
-    return shlex.join(["spanwise", "backfill", format_source(schedule.source), "--span", label, *options])
+        return shlex.join(["spanwise", "run", source, *options])
+    return shlex.join(["spanwise", "backfill", source, "--span", _format_range([record], schedule), *options])
+
+
+def recovery_commands(
+    records: Sequence[TickRecord], schedule: ScheduleRecord, options: Sequence[str] = ()
+) -> Sequence[str]:
+    """The commands that recover ticks, one for all that have a span where there are many."""
+    every = list(dict.fromkeys(recovery_command(record, schedule, options) for record in records))
+    if len(every) <= _FEW_COMMANDS:
+        return every
+    newest = [recovery_command(record, schedule, options) for record in records if record.tick.span is None]
+    source = format_source(schedule.source)
+    return [shlex.join(["spanwise", "backfill", source, "--missed", *options]), *dict.fromkeys(newest)]
+
+
+def acknowledge_commands(
+    records: Sequence[TickRecord], schedule: ScheduleRecord, options: Sequence[str] = ()
+) -> Sequence[str]:
+    """The commands that give ticks up: all that have a span at once, each of the others by its name."""
+    start = ["spanwise", "schedule", "acknowledge", schedule.key]
+    because = ["--because", "not needed", *options]
+    spans = [record for record in records if record.tick.span is not None]
+    every = [shlex.join([*start, "--span", _format_range(spans, schedule), *because])] if spans else []
+    named = [record.tick.name for record in records if record.tick.span is None]
+    return [*every, *(shlex.join([*start, "--tick", name, *because]) for name in named[:_FEW_COMMANDS])]
+
+
+def _format_range(records: Sequence[TickRecord], schedule: ScheduleRecord) -> str:
+    """The spans of ticks, from the first to the last, as they are typed."""
+    spans = [span for record in records for span in record.spans]
+    first, last = map(Calendar.from_name(schedule.calendar).label, (min(spans), max(spans)))
+    return first if first == last else f"{first}..{last}"
 
 
 def list_problems(status: ScheduleStatus) -> list[str]:

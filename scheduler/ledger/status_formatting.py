@@ -25,14 +25,17 @@ from spanwise.scheduler.ledger.pauses import SchedulePause
 from spanwise.scheduler.ledger.schedule_status import (
     ExplainedTick,
     ScheduleStatus,
+    acknowledge_commands,
+    format_closure,
     join_reasons,
     list_problems,
     recovery_command,
+    recovery_commands,
 )
 from spanwise.scheduler.ledger.schedules import ScheduleRecord
 from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.schedule.forecast import Forecast, format_forecast
-from spanwise.scheduler.schedule.outcome import TickOutcome
+from spanwise.scheduler.schedule.outcome import TickClosure, TickOutcome
 from spanwise.scheduler.schedule.schedule_key import pipeline_of
 from spanwise.scheduler.schedule.timetable import Timetable
 
@@ -64,23 +67,44 @@ def format_past_ticks(ticks: Sequence[ExplainedTick], timetable: Timetable, cale
 
 
 def format_missed(missed: Sequence[tuple[ScheduleRecord, Sequence[TickRecord]]], options: Sequence[str]) -> str:
-    """The missed ticks of each schedule, and the commands that recover them."""
+    """Missed ticks of each schedule, some of them closed, and the commands that close the others."""
     parts = []
     for schedule, records in missed:
         if not records:
             continue
         calendar = Calendar.from_name(schedule.calendar)
-        rows = [(r.tick.name, format_span(r.tick.span, calendar), _outcome(r), _cut(_why(r))) for r in records]
-        commands = list(dict.fromkeys(command for r in records if (command := recovery_command(r, schedule, options))))
-        lines = [f"{schedule.key}: {count_missed(len(records))}"]
+        rows = [(r.tick.name, _spans(r, calendar), _outcome(r), _cut(_why_missed(r))) for r in records]
+        left = [record for record in records if record.closed is None]
+        lines = [f"{schedule.key}: {count_missed(len(left))}"]
         lines.append(format_table(("TICK", "SPAN", "OUTCOME", "WHY"), rows))
-        lines += ["Recover them:", *(f"  {command}" for command in commands)] if commands else []
+        if left:
+            lines += ["Recover them:", *(f"  {command}" for command in recovery_commands(left, schedule, options))]
+            lines += ["Or give them up:", *(f"  {c}" for c in acknowledge_commands(left, schedule, options))]
         parts.append("\n".join(lines))
     return "\n\n".join(parts) or "No ticks need backfilling."
 
 
+def _spans(record: TickRecord, calendar: Calendar) -> str:
+    last = format_span(record.tick.span, calendar)
+    several = bool(record.spans) and record.spans[0] != record.tick.span
+    return f"{format_span(record.spans[0], calendar)}..{last}" if several else last
+
+
+def _why_missed(record: TickRecord) -> str:
+    closed = "" if record.closed is None else format_closure(record.closed, pipeline_of(record.key))
+    return join_reasons(closed, _why(record))
+
+
+def format_acknowledged(records: Sequence[TickRecord]) -> str:
+    """What a person has given up, in a line."""
+    names = ", ".join(record.name for record in records)
+    return f"{format_count(len(records), 'missed tick')} acknowledged: {names}"
+
+
 def count_missed(count: int) -> str:
     """`5 missed ticks need backfilling`."""
+    if not count:
+        return "no missed ticks need backfilling"
     return f"{format_count(count, 'missed tick')} {'needs' if count == 1 else 'need'} backfilling"
 
 
@@ -187,8 +211,19 @@ def tick_document(record: TickRecord, schedule: ScheduleRecord, options: Sequenc
         "attempts": record.attempts,
         "taken": iso_time(record.taken),
         "ended": iso_time(record.ended),
-        "recovered_by": None if record.recovered is None else f"{pipeline_of(record.key)}/{record.recovered}",
+        "closed": None if record.closed is None else _closure_document(record.closed, pipeline_of(record.key)),
         "recover": recovery_command(record, schedule, options) if end is not None and end.outcome.abnormal else "",
+    }
+
+
+def _closure_document(closure: TickClosure, pipeline: str) -> Document:
+    """Why a missed tick needs no backfill any more."""
+    return {
+        "how": closure.how.value,
+        "run": None if closure.run is None else f"{pipeline}/{closure.run}",
+        "who": closure.who or None,
+        "because": closure.because,
+        "at": iso_time(closure.at),
     }
 
 

@@ -13,14 +13,14 @@ inserts the attempt that would have come next, so that none can begin afterwards
 | `overrun k@name`     | a later tick is ending its run                                                              |
 | `outcome k@name`     | how it ended                                                                                |
 | `abnormal k#m`       | the m-th tick of the schedule that did not succeed                                          |
-| `recovered k@name`   | a later run has recovered it                                                                |
+| `closed k@name`      | it needs no backfill any more: it was recovered, superseded or acknowledged                 |
 
 k is a schedule key: `flights`, or `flights:ingest` where the parts of a pipeline have a cron each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -28,8 +28,8 @@ from spanwise.orchestrator.claim_record import facts_of, record_of
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, find_last
 from spanwise.scheduler.ledger.numbered import is_settled, newest_number, read_claim
 from spanwise.scheduler.ledger.numbered import settle as settle_number
-from spanwise.scheduler.schedule.outcome import TickEnd
-from spanwise.scheduler.schedule.schedule_key import PARTS, WHOLE, pipeline_of
+from spanwise.scheduler.schedule.outcome import TickClosure, TickEnd
+from spanwise.scheduler.schedule.schedule_key import pipeline_of
 from spanwise.scheduler.schedule.ticks import Tick
 
 
@@ -47,7 +47,7 @@ class TickRecord:
     end: TickEnd | None = None  #: None while it is open
     ended: datetime | None = None
     alerted: bool = False  #: no alert about its end is still to be sent
-    recovered: int | None = None  #: the run that recovered it
+    closed: TickClosure | None = None  #: why it needs no backfill, although it did not succeed
 
     @property
     def name(self) -> str:
@@ -55,8 +55,17 @@ class TickRecord:
         return claim_name(self.key, self.tick.name)
 
     @property
+    def spans(self) -> range:
+        """The spans that it was to run on; several where it stands for several ticks."""
+        last = self.tick.span
+        if last is None:
+            return range(0)
+        first = last if self.end is None or self.end.first_span is None else self.end.first_span
+        return range(first, last + 1)
+
+    @property
     def settled(self) -> bool:
-        """Whether nothing about it will change, except that it may be recovered."""
+        """Whether nothing about it will change, except that it may be closed."""
         return self.end is not None and self.alerted
 
 
@@ -220,7 +229,7 @@ def read_tick(store: Store, key: str, tick: str) -> TickRecord | None:
     taken = record_of(TakenTick, claim)
     outcome = store.find_claim("outcome", name)
     ended = None if outcome is None else record_of(EndedTick, outcome)
-    recovered = store.find_claim("recovered", name) if ended is not None else None
+    closed = store.find_claim("closed", name) if ended is not None else None
     begun = find_last(lambda k: store.find_claim("attempt", f"{name}#{k}") is not None)
     return TickRecord(
         key=key,
@@ -233,7 +242,7 @@ def read_tick(store: Store, key: str, tick: str) -> TickRecord | None:
         end=None if ended is None else ended.end,
         ended=None if ended is None else ended.at,
         alerted=ended is not None and ended.alerted,
-        recovered=None if recovered is None else recovered.get_int("run"),
+        closed=None if closed is None else record_of(TickClosure, closed),
     )
 
 
@@ -294,52 +303,3 @@ def settle_ticks(store: Store, key: str) -> None:
         number -= 1
     if top > number:
         settle_number(store, "ticknumber", key, top)
-
-
-# --- missed ticks
-
-
-def list_missed(store: Store, key: str) -> list[TickRecord]:
-    """Abnormal ticks that no later run has recovered, in the order in which they ended."""
-    records = []
-    for number in range(newest_number(store, "abnormal", key), 0, -1):
-        claim = read_claim(store, "abnormal", f"{key}#{number}")
-        if claim.facts["settled"]:
-            break
-        record = read_tick(store, key, str(claim.facts["tick"]))
-        if record is not None and record.recovered is None:
-            records.append(record)
-    return records[::-1]
-
-
-def recover_ticks(
-    store: Store, key: str, span: int | None, run: int, parts: Collection[str] = (WHOLE, *PARTS)
-) -> list[TickRecord]:
-    """Records that a run has recovered every missed tick of a span; returns those that it recovered."""
-    recovered = []
-    for record in list_missed(store, key):
-        if record.tick.span != span or record.tick.part not in parts:
-            continue
-        try:
-            store.claim(Claim("recovered", record.name, {"run": run}))
-        except AlreadyClaimed:
-            continue
-        recovered.append(replace(record, recovered=run))
-    if recovered:
-        _settle_abnormal(store, key)
-    return recovered
-
-
-def _settle_abnormal(store: Store, key: str) -> None:
-    waiting = {record.tick.name for record in list_missed(store, key)}
-    top = newest_number(store, "abnormal", key)
-    number = top
-    while number:
-        claim = read_claim(store, "abnormal", f"{key}#{number}")
-        if claim.facts["settled"]:
-            break
-        if str(claim.facts["tick"]) in waiting:
-            top = number - 1
-        number -= 1
-    if top > number:
-        settle_number(store, "abnormal", key, top)

@@ -107,24 +107,26 @@ def run_loaded(
                 request=complete_request(request(store), loaded, settings, execution),
                 observe=observe,
             )
-            _recover(store, outcome, loaded.pipeline, settings.root)
+            _close_missed(store, outcome, loaded, settings.root)
             return outcome
     finally:
         executor.close()
 
 
-def _recover(store: Store, outcome: RunOutcome, pipeline: Pipeline, home: Path) -> None:
-    """Records that the missed ticks of the run's span have recovered, in the parts that the run completed."""
+def _close_missed(store: Store, outcome: RunOutcome, loaded: Loaded, home: Path) -> None:
+    """Records which missed ticks the run has recovered, in the parts that it completed, and which it has superseded."""
     if not outcome.succeeded:
         return
     try:
         if store.find_claim("scheduled", "#1") is not None:  # otherwise the ledger need not be imported
             from spanwise.scheduler.alerts.recovery import record_recovery
+            from spanwise.scheduler.run.superseded import close_superseded
             from spanwise.scheduler.schedule.part import completed_parts
 
             run = outcome.run
             spans = [] if run.span is None else [run.span]
-            record_recovery(store, run, spans, home, completed_parts(pipeline, run.nodes))
+            record_recovery(store, run, spans, home, completed_parts(loaded.pipeline, run.nodes))
+            close_superseded(store, loaded.pipeline, loaded.calendar, home, run=run)
     except StoreError as error:  # the run is complete anyway; `schedule missed` still lists the ticks
         log.warning("recovery-lost", extra={"run": outcome.run.name, "reason": str(error)})
 

@@ -1,8 +1,9 @@
-"""Outcomes: what became of a tick, and why."""
+"""Outcomes: what became of a tick, and why; and what closed the case of one that did not succeed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 
 
@@ -28,3 +29,23 @@ class TickEnd:
     why: str = ""  #: for people; empty when it ran
     run: int | None = None  #: number of its last run; None when it never had one
     quiet: bool = False  #: no alert is sent
+    first_span: int | None = None  #: where it stands for several ticks, the span of the first; the tick has the last
+
+
+class Closing(Enum):
+    """How a missed tick was closed."""
+
+    RECOVERED = "recovered"  #: a later run has done its work
+    SUPERSEDED = "superseded"  #: no window reads its span any more
+    ACKNOWLEDGED = "acknowledged"  #: a person has given it up
+
+
+@dataclass(frozen=True, kw_only=True)
+class TickClosure:
+    """Why a missed tick no longer needs backfilling."""
+
+    how: Closing
+    at: datetime
+    run: int | None = None  #: number of the run that recovered or superseded it
+    who: str = ""  #: the person who acknowledged it, `user@host`
+    because: str = ""  #: for people

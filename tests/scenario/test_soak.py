@@ -253,7 +253,7 @@ def make_good(soak):
     for policy in POLICIES:
         good = {run.number: run for run in soak.runs(policy) if run.state is State.COMPLETE}
         for entry in soak.entries(policy):
-            made = good[entry.recovered or entry.end.run]
+            made = good[entry.closed.run if entry.closed else entry.end.run]
             assert made.span == entry.tick.span
 
 

@@ -144,15 +144,6 @@ def test_a_recovery_says_what_was_wrong() -> None:
     )
 
 
-def test_a_complete_run_ends_what_a_run_can_end() -> None:
-    """Not the age of the served model, which only a push ends, nor the scheduler's own trouble."""
-    ended = {told.cause for told in alert.recovery_alerts(RUN, at=NIGHT, site=SITE)}
-    raised = {told.cause for told in ALL if told.kind != "recovery"}
-
-    assert raised - ended == {"freshness flights", "forecast flights", "scheduler flights flights.py does not import"}
-    assert ended <= raised
-
-
 def test_many_missed_ticks_are_named_in_part() -> None:
     """Years of minutes do not make a long message."""
     told = alert.missed_alert("flights", at=NIGHT, site=SITE, ticks=[f"T{n}" for n in range(100)], why="", more=5_000)

@@ -6,10 +6,11 @@ from pathlib import Path
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.alerts import alert, outbox
-from spanwise.scheduler.alerts.recovery import record_recovery
+from spanwise.scheduler.alerts.recovery import record_closing, record_recovery
+from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
-from spanwise.scheduler.ledger.ticks import claim_tick, list_missed
-from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
+from spanwise.scheduler.ledger.ticks import claim_tick
+from spanwise.scheduler.schedule.outcome import Closing, TickClosure, TickEnd, TickOutcome
 from spanwise.scheduler.schedule.ticks import Tick
 from spanwise.scheduler.schedule.timetable import Timetable
 
@@ -67,3 +68,17 @@ def test_what_was_not_alerted_is_recovered_in_silence(tmp_path: Path) -> None:
     record_recovery(store, store.begin_run(Run(pipeline="p", span=1)), [1], tmp_path)
 
     assert announced(tmp_path) == []
+
+
+def test_a_tick_that_a_person_gives_up_ends_the_alert(tmp_path: Path) -> None:
+    """Once it was the last; the recovery says who did it."""
+    store = missing(1, 2)
+    send_alert(tmp_path)
+    given_up = TickClosure(how=Closing.ACKNOWLEDGED, at=NOON, who="ann@host", because="a holiday")
+
+    first, second = list_missed(store, "p")
+    record_closing(store, [first], given_up, tmp_path)
+    assert announced(tmp_path) == []
+
+    assert record_closing(store, [first, second], given_up, tmp_path) != []
+    assert announced(tmp_path) == ["p recovered: the last missed tick was acknowledged by ann@host"]

@@ -18,12 +18,12 @@ from spanwise.scheduler.daemon.description import ScheduleDescription
 from spanwise.scheduler.daemon.pipeline_scheduler import PipelineScheduler, SchedulerServices
 from spanwise.scheduler.ledger import heartbeat
 from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch, mark_ended, read_scheduler, register
+from spanwise.scheduler.ledger.missed import list_missed, recover_ticks
 from spanwise.scheduler.ledger.pauses import pause_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.ledger.ticks import (
     attempt_claim,
     end_tick,
-    list_missed,
     list_ticks,
     list_unsettled,
     mark_overrun,
@@ -193,8 +193,26 @@ def test_a_tick_that_overran_is_skipped(world):
 
     assert world.outcomes == {1: "ran", 2: "skipped"}
     subject = "p overran: p/1 goes on after 1 h 00 min, so the tick 2026-03-01T02:00Z was skipped"
-    assert world.told == [("overrun", subject), ("recovery", "p recovered: run 1 succeeded")]
+    assert world.told == [("overrun", subject)]
     assert len(world.children) == 1
+
+
+def test_no_recovery_is_announced_while_a_span_is_missing(world):
+    """A tick that ran says nothing of the one that was lost before it; once that is recovered, it ends the alert."""
+    world.at(1)
+    world.child.begin().finish(State.FAILED, "Trainer failed")
+    world.at(1, 1)
+    world.at(2)
+    world.child.begin().finish()
+    world.at(2, 1)
+    assert [kind for kind, _ in world.told] == ["failure"]
+
+    recover_ticks(world.records, "p", [20512], 9, now=world.now)
+    world.at(3)
+    world.child.begin().finish()
+    world.at(3, 1)
+
+    assert [kind for kind, _ in world.told] == ["failure", "recovery"]
 
 
 def test_a_run_that_was_started_by_hand_is_overrun_as_well(world):
@@ -226,7 +244,7 @@ def test_a_run_is_ended_for_the_next_tick(tmp_path):
     world.at(2, 2)
 
     assert world.outcomes == {1: "killed", 2: "ran"}
-    assert [kind for kind, _ in world.told] == ["overrun", "recovery"]
+    assert [kind for kind, _ in world.told] == ["overrun"]
 
 
 def test_a_run_that_was_complete_before_it_was_killed_ran(tmp_path):
@@ -389,6 +407,7 @@ def test_a_year_of_minutes_is_not_walked(tmp_path):
     found = list(list_ticks(world.records, "p"))
     assert len(found) < 120
     assert "about 530000 ticks" in found[-1].end.why
+    assert found[-1].end.first_span == 20512
     assert len(world.children) == 1
 
 

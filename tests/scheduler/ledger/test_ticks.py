@@ -9,6 +9,7 @@ import pytest
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import AlreadyClaimed, MemoryStore, Store
+from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.pauses import current_pause, list_pauses, pause_schedule, resume_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_schedules, put_schedule, read_schedule
 from spanwise.scheduler.ledger.ticks import (
@@ -17,7 +18,6 @@ from spanwise.scheduler.ledger.ticks import (
     attempt_claim,
     claim_tick,
     end_tick,
-    list_missed,
     list_open,
     list_ticks,
     list_unsettled,
@@ -26,7 +26,6 @@ from spanwise.scheduler.ledger.ticks import (
     newest_tick,
     read_overrun,
     read_tick,
-    recover_ticks,
 )
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.ticks import Tick
@@ -214,30 +213,6 @@ def test_an_open_tick_is_adopted_by_one(store: Store) -> None:
     assert adopt_tick(store, record, holder=3) is None
     assert read_tick(store, "p", record.tick.name).holder == 2
     assert adopt_tick(store, adopted, holder=4).holder == 4
-
-
-def test_missed_ticks_are_those_that_no_run_has_recovered(store: Store) -> None:
-    """A later run of a span recovers all its missed ticks."""
-    for day, end in [(1, MISSED), (2, RAN), (3, FAILED), (4, MISSED)]:
-        take(store, day, end=end)
-
-    recovered = recover_ticks(store, "p", span=3, run=9)
-
-    assert [(e.tick.span, e.recovered) for e in recovered] == [(3, 9)]
-    assert [e.tick.span for e in list_missed(store, "p")] == [1, 4]
-    assert recover_ticks(store, "p", span=3, run=10) == []
-
-
-def test_recovered_ticks_are_not_looked_at_again(store: Store) -> None:
-    """Years of failures that were recovered cost nothing."""
-    for day in range(1, 20):
-        take(store, day, end=MISSED)
-        recover_ticks(store, "p", span=day, run=day)
-    take(store, 20, end=MISSED)
-    asked = counting(store)
-
-    assert [e.tick.span for e in list_missed(store, "p")] == [20]
-    assert len(asked) < 30
 
 
 def test_the_end_of_a_run_that_is_ended_for_a_later_tick_is_announced(store: Store) -> None:

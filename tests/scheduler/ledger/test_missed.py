@@ -1,0 +1,132 @@
+"""Missed ticks, and what closes them, on every store."""
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from spanwise.orchestrator.errors import NotRecorded, UsageError
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.store import MemoryStore, Store
+from spanwise.scheduler.ledger.missed import close_ticks, list_abnormal, list_missed, recover_ticks, select_missed
+from spanwise.scheduler.ledger.ticks import TickRecord, claim_tick, read_tick
+from spanwise.scheduler.schedule.outcome import Closing, TickClosure, TickEnd, TickOutcome
+from spanwise.scheduler.schedule.ticks import Tick
+
+THREE = datetime(2026, 3, 1, 3, tzinfo=UTC)
+DAY = timedelta(days=1)
+RAN = TickEnd(outcome=TickOutcome.RAN, run=1)
+MISSED = TickEnd(outcome=TickOutcome.MISSED, why="no scheduler ran")
+FAILED = TickEnd(outcome=TickOutcome.FAILED, why="Trainer failed", run=1)
+GIVEN_UP = TickClosure(how=Closing.ACKNOWLEDGED, at=THREE, who="ann@host", because="a holiday")
+
+
+@pytest.fixture(params=["memory", "mlmd"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """The ledger is nothing but claims, so it has to hold on every store."""
+    opened = MemoryStore() if request.param == "memory" else open_store(str(tmp_path / "metadata.db"))
+    yield opened
+    opened.close()
+
+
+def take(store: Store, day: int, end: TickEnd | None = MISSED, *, span: int | None = -1, part: str = "") -> TickRecord:
+    at = THREE + day * DAY
+    tick = Tick(at=at, name=f"{at:%Y-%m-%dT%H:%M}", wall=at, span=day if span == -1 else span, part=part)
+    record = claim_tick(store, "p", tick, holder=1, now=at, end=end)
+    assert record is not None
+    return record
+
+
+def spans(records: list[TickRecord]) -> list[int | None]:
+    return [record.tick.span for record in records]
+
+
+def test_missed_ticks_are_those_that_no_run_has_recovered(store: Store) -> None:
+    """A later run of a span recovers all its missed ticks."""
+    for day, end in [(1, MISSED), (2, RAN), (3, FAILED), (4, MISSED)]:
+        take(store, day, end)
+
+    recovered = recover_ticks(store, "p", [3], 9, now=THREE)
+
+    closure = TickClosure(how=Closing.RECOVERED, at=THREE, run=9)
+    assert [(e.tick.span, e.closed) for e in recovered] == [(3, closure)]
+    assert read_tick(store, "p", recovered[0].tick.name).closed == closure
+    assert spans(list_missed(store, "p")) == [1, 4]
+    assert recover_ticks(store, "p", [3], 10, now=THREE) == []
+
+
+def test_closed_ticks_are_not_looked_at_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Years of failures that were closed cost nothing, and stay visible."""
+    for day in range(1, 20):
+        take(store, day)
+        recover_ticks(store, "p", [day], day, now=THREE)
+    take(store, 20)
+    asked = []
+    find = store.find_claim
+    monkeypatch.setattr(store, "find_claim", lambda kind, name: asked.append(name) or find(kind, name))
+
+    assert spans(list_missed(store, "p")) == [20]
+    assert len(asked) < 30
+    assert spans(list_abnormal(store, "p", 3)) == [18, 19, 20]
+
+
+def test_a_tick_is_closed_once(tmp_path: Path) -> None:
+    """Of several who acknowledge or recover it at once, one does; the others are told."""
+    path = str(tmp_path / "metadata.db")
+    first = open_store(path)
+    missed = [take(first, day) for day in range(1, 6)]
+    first.close()
+    barrier, closed = threading.Barrier(4), []
+
+    def race(who: str) -> None:
+        store = open_store(path)
+        barrier.wait()
+        closure = TickClosure(how=Closing.ACKNOWLEDGED, at=THREE, who=who, because="a holiday")
+        closed.extend(close_ticks(store, missed, closure))
+        store.close()
+
+    threads = [threading.Thread(target=race, args=(f"{n}@host",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    store = open_store(path)
+    assert sorted(spans(closed)) == [1, 2, 3, 4, 5]
+    assert {e.name: e.closed for e in closed} == {e.name: e.closed for e in list_abnormal(store, "p", 9)}
+    assert list_missed(store, "p") == []
+    store.close()
+
+
+def test_a_tick_for_the_newest_data_is_recovered_by_any_run_of_its_part(store: Store) -> None:
+    """Which span it would have run on is not known, and the newest has run since."""
+    take(store, 1, span=None, part="train")
+    take(store, 2, span=None)
+
+    assert [e.tick.part for e in recover_ticks(store, "p", [7], 1, now=THREE, parts=["ingest"])] == []
+    assert [e.tick.part for e in recover_ticks(store, "p", [7], 2, now=THREE)] == ["train", ""]
+
+
+def test_a_summary_of_missed_ticks_is_recovered_with_all_its_spans(store: Store) -> None:
+    """The run of its last span alone leaves the others."""
+    end = TickEnd(outcome=TickOutcome.MISSED, why="about 3 ticks were missed", first_span=3)
+    take(store, 5, end)
+
+    assert recover_ticks(store, "p", [5], 1, now=THREE) == []
+    assert spans(recover_ticks(store, "p", [3, 4, 5, 6], 2, now=THREE)) == [5]
+
+
+def test_missed_ticks_are_selected_by_span_or_by_name(store: Store) -> None:
+    """What is no missed tick is refused, with what it is."""
+    records = [take(store, day, end) for day, end in [(1, MISSED), (2, RAN), (3, FAILED), (4, None)]]
+    close_ticks(store, [records[2]], GIVEN_UP)
+
+    assert spans(select_missed(store, ["p"], spans=range(9))) == [1]
+    assert spans(select_missed(store, ["p"], tick=records[0].tick.name)) == [1]
+    with pytest.raises(NotRecorded, match=r"p has no missed tick of these spans; missed are: p@2026-03-02T03:00\."):
+        select_missed(store, ["p"], spans=[3])
+    for record, is_what in zip(records[1:], ["ran", "it was acknowledged", "it has not ended"], strict=True):
+        with pytest.raises(UsageError, match=f"The tick {record.name} is no missed tick: {is_what}"):
+            select_missed(store, ["p"], tick=record.tick.name)
