@@ -17,9 +17,10 @@ from spanwise.scheduler.alerts import recovery
 from spanwise.scheduler.backfill.command import _find_passed_ticks
 from spanwise.scheduler.backfill.execution import catch_stop_signals
 from spanwise.scheduler.backfill.record import BackfillStage, find_backfill
+from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.pauses import current_pause, extend_pause, list_pauses, pause_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
-from spanwise.scheduler.ledger.ticks import TickRecord, claim_tick, list_missed
+from spanwise.scheduler.ledger.ticks import TickRecord, claim_tick
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.span_rule import days_before
 from spanwise.scheduler.schedule.ticks import Tick
@@ -392,7 +393,7 @@ def test_a_tick_is_made_good_also_by_a_backfill_that_ended_before_it_could_say_s
     """The run is complete; going on notes what it has made good, and runs nothing."""
     scheduled(world, at=datetime(2024, 5, 3, 3, tzinfo=UTC))
 
-    def locked(*_: object) -> list[TickRecord]:
+    def locked(*_: object, **__: object) -> list[TickRecord]:
         raise StoreUnavailable("The metadata are locked.")
 
     with monkeypatch.context() as patched:
