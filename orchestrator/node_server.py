@@ -9,6 +9,7 @@ Between the two is the keeper, which leads their session and does nothing but en
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import logging
 import os
@@ -103,6 +104,7 @@ class NodeServer:
         self._control.close()
 
     def _settle(self, controller: int, keeper: int) -> None:
+        gc.freeze()  # what the controller has imported
         os.setpgid(0, 0)
         process.adopt_orphans()
         for number in ASKING_TO_END:
@@ -123,9 +125,12 @@ class NodeServer:
     def _import_one(self) -> None:
         """Imports the next module while idle; children import what is still missing."""
         logging.disable()  # what a library logs at import belongs in the log of a node
+        gc.disable()  # an import makes next to no garbage
         with contextlib.suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             __import__(self._preload.pop(0))  # one that fails does so again in the node that needs it
+        gc.freeze()  # or a full collection in a child would write to, and so copy, every page of what is imported here
+        gc.enable()
         logging.disable(logging.NOTSET)
 
     def _step(self) -> None:

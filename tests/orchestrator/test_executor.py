@@ -1,6 +1,7 @@
 """Executors: what becomes of work in a process of its own, whatever the work does to it."""
 
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -145,6 +146,11 @@ def leaves_scratch(tally, attempt):
     (tally.path / "scratch").write_text(" ".join(sorted(p.name for p in attempt.scratch.iterdir())))
     if attempt.number == 1:
         killed(tally, attempt)
+
+
+def counts_what_its_collector_walks(tally, attempt):
+    tally.rows = sum(type(found).__name__ == "Ballast" for found in gc.get_objects())
+    tally.by_split = {"imported": "ballast" in sys.modules, "frozen": gc.get_freeze_count(), "on": gc.isenabled()}
 
 
 def hangs(tally, attempt):
@@ -482,6 +488,24 @@ def test_inputs_come_as_the_signature_says(tmp_path):
         ended = until_ended(executor)
 
     assert ended.outputs["tally"][0].rows == 15
+
+
+def test_the_garbage_collector_of_a_node_does_not_walk_what_its_server_imported(tmp_path, monkeypatch):
+    """A full collection in a child would copy every page of it, which costs more than most nodes do."""
+    (tmp_path / "ballast.py").write_text("class Ballast: pass\nkept = [Ballast() for _ in range(1000)]\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    bench = Bench(tmp_path)
+    bench.pipeline = Pipeline("p", [Work(how="well", name="Work")], preload=["ballast"])
+    imported = False
+    with Executor(bench.pipeline) as executor:
+        while not imported:  # the first may be forked before
+            executor.start(bench.job(prepared={"how": "counts_what_its_collector_walks"}))
+            (tally,) = until_ended(executor).outputs["tally"]
+            imported = tally.by_split["imported"]
+
+    assert tally.rows == 0
+    assert tally.by_split["frozen"] > 1000
+    assert tally.by_split["on"]
 
 
 def test_a_pipeline_whose_file_has_used_polars_is_warned_of(tmp_path):
