@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from spanwise.orchestrator.store import AlreadyClaimed, Claim, MemoryStore, Stor
 from spanwise.scheduler.project.settings import Settings
 
 NOTE = ".spanwise-store"
+_COPIES = 5  # tries to copy a database that others write to
 _IDENTITY = ("store", "identity")
 
 
@@ -47,19 +50,55 @@ def open_for_writing(settings: Settings) -> Iterator[Store]:
 
 @contextlib.contextmanager
 def open_for_reading(settings: Settings) -> Iterator[Store]:
-    """Opens the store for reading; where nothing was recorded yet it is empty, and nothing is created."""
+    """Opens the store for reading; where nothing was recorded yet it is empty, and nothing is created.
+
+    SQLite writes beside its file even to read, so of a file in a read-only folder a copy is opened.
+    """
     from spanwise.orchestrator.mlmd import open_store
     from spanwise.orchestrator.mlmd.location import SqliteFile, parse_location
 
-    where = parse_location(settings.metadata)
+    where, url = parse_location(settings.metadata), settings.metadata
     if isinstance(where, SqliteFile) and not where.path.exists():
         yield MemoryStore()
         return
-    with contextlib.closing(open_store(settings.metadata)) as store:
+    with contextlib.ExitStack() as stack:
+        if isinstance(where, SqliteFile) and not os.access(where.path.parent, os.W_OK):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spanwise-")))
+            url = str(_copy_database(where.path, folder))
+        store = stack.enter_context(contextlib.closing(open_store(url)))
         recorded = _recorded_identity(settings.root)
         if recorded is not None and recorded != identity(store):
             raise _wrong_store_error(settings)
         yield store
+
+
+def _copy_database(file: Path, folder: Path) -> Path:
+    """Copies an SQLite file with its log of recent writes; begins anew when somebody wrote meanwhile.
+
+    Raises:
+        StoreUnavailable: it cannot be read, or is written to all the time.
+    """
+    files = [file, file.with_name(f"{file.name}-wal")]
+    for _ in range(_COPIES):
+        try:
+            before = [_stamp(each) for each in files]
+            for each in files:
+                (folder / each.name).unlink(missing_ok=True)
+                if each.exists():
+                    shutil.copyfile(each, folder / each.name)
+        except OSError as error:
+            raise StoreUnavailable(f"The metadata {file} cannot be read: {error.strerror}.") from error
+        if before == [_stamp(each) for each in files]:
+            return folder / file.name
+    raise StoreUnavailable(f"The metadata {file} is in a read-only folder and changes all the time; try again.")
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_size, found.st_mtime_ns
 
 
 def claim_root(store: Store, settings: Settings) -> None:

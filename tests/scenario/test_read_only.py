@@ -1,0 +1,76 @@
+"""A root on a disk that may only be read, such as a backup or another team's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from spanwise.orchestrator.testing import Lake
+
+PIPELINE = """
+from spanwise import ExampleGen, Pipeline, RollingWindow
+
+def daily(pattern: str) -> Pipeline:
+    ingest = ExampleGen(pattern=pattern)
+    return Pipeline("daily", [ingest, RollingWindow(ingest["examples"], size=1)])
+"""
+IN_NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A pipeline that has run once."""
+    if subprocess.run([*IN_NAMESPACE, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no mount namespaces here")
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "daily.py").write_text(PIPELINE)
+    lake = Lake(folder / "lake")
+    lake.arrive(span=1)
+    (folder / "spanwise.toml").write_text(f"[params.daily]\npattern = '{lake.pattern}'\n")
+    subprocess.run([sys.executable, "-m", "spanwise", "run", "daily.py"], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("runs", "daily/1"),
+        ("show daily", "ExampleGen: complete"),
+        ("artifacts daily", "daily/ExampleGen/examples/1/1"),
+        ("lineage daily/ExampleGen/examples/1/1", "daily/ExampleGen/examples/1/1"),
+        ("logs daily ExampleGen", "span-ingested"),
+        ("window daily.py", "v1"),
+        ("graph daily.py", "ExampleGen"),
+    ],
+)
+def test_commands_that_read_work_on_a_read_only_root(project, arguments, says):
+    """SQLite would write beside the database, so a copy of it is read; nothing on the disk changes."""
+    before = sorted(str(path) for path in project.rglob("*"))
+    script = (
+        "mount --bind . . && mount -o remount,ro,bind . && cd . && "
+        f"cd {project} && PYTHONDONTWRITEBYTECODE=1 {sys.executable} -m spanwise {arguments}"
+    )
+
+    shown = subprocess.run(
+        [*IN_NAMESPACE, "bash", "-euc", script], cwd=project, capture_output=True, text=True, check=False
+    )
+
+    assert shown.returncode == 0, shown.stderr
+    assert says in shown.stdout
+    assert sorted(str(path) for path in project.rglob("*")) == before
+
+
+def test_a_run_there_is_refused_before_it_begins(project):
+    """With the reason, and nothing begun."""
+    script = (
+        f"mount --bind . . && mount -o remount,ro,bind . && cd {project} && {sys.executable} -m spanwise run daily.py"
+    )
+
+    shown = subprocess.run(
+        [*IN_NAMESPACE, "bash", "-euc", script], cwd=project, capture_output=True, text=True, check=False
+    )
+
+    assert shown.returncode == 1
+    assert "is not writable" in shown.stderr
