@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import time
@@ -48,5 +47,13 @@ def _format_value(value: object) -> str:
     return str(value)
 
 
+def escape_control(text: str) -> str:
+    """The text with its control and other unprintable characters as escapes, so that no terminal obeys them."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
 def _quote(text: str) -> str:
-    return json.dumps(text) if not text or any(c.isspace() or c in '"=' for c in text) else text
+    if text and text.isprintable() and not any(c in ' "=' for c in text):
+        return text
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escape_control(quoted)}"'

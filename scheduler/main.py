@@ -49,11 +49,11 @@ def _report(error: Exception, *, debug: bool) -> int:
 
     if isinstance(error, SpanwiseError):
         if not debug:
-            sys.stderr.write(f"spanwise: {error}\n")
+            sys.stderr.write(f"spanwise: {_escape(str(error))}\n")
         return error.exit_code
     if isinstance(error, OSError):
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        sys.stderr.write(f"spanwise: {what}\n")
+        sys.stderr.write(f"spanwise: {_escape(what)}\n")
         return 1
     if not debug:
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -62,6 +62,13 @@ def _report(error: Exception, *, debug: bool) -> int:
             "This is a bug in spanwise. Please report it with the command and its output with --debug.\n"
         )
     return 1
+
+
+def _escape(text: str) -> str:
+    """The message with the control characters of names in it escaped; its lines and tabs stay."""
+    from spanwise.orchestrator.logs import escape_control
+
+    return "\n".join("\t".join(map(escape_control, line.split("\t"))) for line in text.split("\n"))
 
 
 def _before_dashes(arguments: list[str]) -> list[str]:

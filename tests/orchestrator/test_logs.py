@@ -28,3 +28,16 @@ def test_facts_of_several_parts_are_listed() -> None:
 def test_a_message_of_a_library_is_written_as_it_is() -> None:
     """It has arguments and no facts."""
     assert line_of("took %d s", 3) == "2026-03-01T03:00:00Z INFO took 3 s"
+
+
+def test_control_characters_of_a_name_are_escaped() -> None:
+    """A file called by an escape sequence must not clear the terminal of who reads the log."""
+    line = line_of("stray-files-skipped", first='data/\x1b[2J"x\\y\n\udcff')
+
+    assert line.endswith('first="data/\\x1b[2J\\"x\\\\y\\n\\udcff"')
+    assert line.isprintable()
+
+
+def test_text_of_any_language_stays_as_it_is() -> None:
+    """Only what does not print is escaped."""
+    assert line_of("span-ingested", node="Zürich").endswith("node=Zürich")
