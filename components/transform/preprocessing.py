@@ -194,7 +194,10 @@ def trace_function(function: Preprocessing, trace: PreprocessingTrace) -> Prepro
         lines = traceback.extract_tb(error.__traceback__)
         theirs = next((line for line in reversed(lines) if line.name == name), lines[-1])
         said = str(error) if isinstance(error, PreprocessingError) else f"{type(error).__name__}: {error}"
-        raise PreprocessingError(f"{name}, line {theirs.lineno}, `{theirs.line}`: {said}") from error
+        # its own lines are counted: it may stand elsewhere in the graph's source than in its file
+        first = getattr(getattr(function, "__code__", None), "co_firstlineno", 1)
+        line = (theirs.lineno or first) - first + 1
+        raise PreprocessingError(f"line {line} of {name}, `{theirs.line}`: {said}") from error
     finally:
         del _TRACES[thread]
     if not isinstance(found, Mapping) or not found:

@@ -142,7 +142,7 @@ class StandaloneModule:
             if isinstance(use, Import) and (use.level or not _is_installed(use.module)):
                 module = "." * use.level + use.module
                 raise PreprocessingError(
-                    f"{way}, line {use.line}: it imports {module}, a module of yours, which is not installed where "
+                    f"line {use.line} of {way}: it imports {module}, a module of yours, which is not installed where "
                     f"the graph is loaded; import what you use at the top of the file: from {module} import …"
                 )
         self.definitions.append(source if own == name else f"{source}\n\n{name} = {own}")

@@ -478,7 +478,7 @@ def changes_type(columns):
         (looks_around_in_python, r"^feature 'rank' has other values when its rows come in two parts"),
         (scales_text, r"^feature 'carrier': MeanAndDeviation of col\(\"carrier\"\): it analyzes numbers, not String"),
         (counts_fractions, r"^feature 'hour': Terms.*: a vocabulary is of .*, not of Float64"),
-        (misspells, r"misspells, line \d+, `return .*`: .* no column 'distanse'; .* Did you mean 'distance'\?"),
+        (misspells, r"^line 2 of misspells, `return .*`: .* no column 'distanse'; .* Did you mean 'distance'\?"),
         (breaks, r"^feature 'broken': Breaks of col\(\"hour\"\) fails: OSError: no such luck"),
         (changes_type, r"^feature 'sum' cannot be computed: "),
         (names_no_column, r"^feature 'x' cannot be computed: col\(\"elsewhere\"\): .*column \"elsewhere\""),
