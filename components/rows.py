@@ -26,6 +26,7 @@ class ExamplesPart:
     group: int
     rows: int
     place: str  #: names it whatever folder it lies in: artifact, file, number
+    span: str  #: as people write it
 
 
 def read_schema(examples: Sequence[Examples], split: str) -> pa.Schema:
@@ -80,7 +81,13 @@ def list_parts(examples: Sequence[Examples], split: str) -> list[ExamplesPart]:
         UnreadableInput: a file is missing or damaged.
     """
     return [
-        ExamplesPart(path=group.path, group=group.number, rows=group.rows, place=f"{file.place}/{group.number}")
+        ExamplesPart(
+            path=group.path,
+            group=group.number,
+            rows=group.rows,
+            place=f"{file.place}/{group.number}",
+            span=file.label,
+        )
         for file in _list_files(examples, split)
         for group in file.groups
     ]
@@ -129,8 +136,8 @@ class ExamplesFile:
         return f"{self.artifact.span}/{self.artifact.version}/{self.path.rpartition('/')[2]}"
 
     @property
-    def span(self) -> str:
-        return f"span {Calendar(self.artifact.calendar or 'number').label(self.artifact.span)}"
+    def label(self) -> str:
+        return Calendar.from_name(self.artifact.calendar).label(self.artifact.span)
 
 
 def _list_files(examples: Iterable[Examples], split: str) -> list[ExamplesFile]:
@@ -149,7 +156,7 @@ def _unify_columns(files: Iterable[ExamplesFile]) -> pa.Schema:
     def fix(name: str) -> str:
         return f"Ingest one of them again with the type pinned: types={{{name!r}: …}}."
 
-    return unify_schemas("the examples", ((file.span, file.schema) for file in files), fix)
+    return unify_schemas("the examples", ((f"span {file.label}", file.schema) for file in files), fix)
 
 
 def _parquet_op(files: Sequence[ExamplesFile], schema: pa.Schema, columns: Sequence[str] | None) -> Parquet:

@@ -50,7 +50,8 @@ class Run:
     trigger: Trigger = Trigger.MANUAL
     cause: str = ""  #: name of the tick or backfill that started it, or of the run that it resumes
     span: int | None = None  #: the requested span; None is the newest available
-    calendar: str = "number"  #: how spans are written: number, day or hour
+    calendar: str = "number"  #: how spans are written: the name of a calendar
+    exclude: tuple[str, ...] = ()  #: spans and ranges that its windows leave out, `2013-12-25`, `Recent=2013-12-25`
     from_scratch: bool = False  #: no warm starts, as in a backfill of wrong data
     as_of: datetime | None = None  #: resolvers see only artifacts published by then
     base: int | None = None  #: number of the run that supplies the outputs of skipped nodes

@@ -29,6 +29,7 @@ class RunRequest:
     claims: tuple[Claim, ...] = ()  #: inserted in the transaction that begins the run; one that exists prevents it
     span: int | None = None
     calendar: str = "number"
+    exclude: tuple[str, ...] = ()
     from_scratch: bool = False
     as_of: datetime | None = None
     base: int | None = None  #: the run that supplies the outputs of nodes left out; None is the newest that has them

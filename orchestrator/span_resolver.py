@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Protocol, runtime_checkable
 
 from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.history import History
 
 
@@ -31,6 +32,14 @@ class SpanResolver(Protocol):
 
     def explain(self, history: History, at: int | None = None) -> Sequence[WantedSpan]:
         """Every span it wants, oldest first."""
+
+
+@runtime_checkable
+class SpanExcluder(Protocol):
+    """A resolver that leaves out spans by name, also those that a run names."""
+
+    calendar: Calendar
+    exclude: Container[int]
 
 
 @runtime_checkable

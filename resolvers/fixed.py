@@ -14,12 +14,14 @@ from spanwise.orchestrator import (
     Resolver,
     WindowIncomplete,
 )
+from spanwise.resolvers.exclusion import Exclusion
 from spanwise.resolvers.rolling_window import calendar_of, format_parameter, parse_parameter
 
 
 class Fixed(Resolver):
     """The newest version of each span from `first` to `last`, or the one artifact that `artifact` names.
 
+    Spans in `exclude` are left out of the range.
     `artifact` is a name as `spanwise artifacts` prints it, such as `flights/Trainer/model/12`.
     """
 
@@ -30,6 +32,7 @@ class Fixed(Resolver):
         first: int | str | None = None,
         last: int | str | None = None,
         artifact: str | None = None,
+        exclude: Sequence[int | str] | None = None,
         name: str | None = None,
         after: Sequence[Node] = (),
     ) -> None:
@@ -40,10 +43,14 @@ class Fixed(Resolver):
         self.first = parse_parameter(self.calendar, first)
         self.last = parse_parameter(self.calendar, last)
         self.artifact = artifact
+        self.exclude = Exclusion.parse(self.calendar, exclude or (), self.name)
+        if artifact is not None and self.exclude.ranges:
+            raise ParameterError(f"{self.name} takes exclude= beside first= and last=, not beside artifact=.")
         self.parameters = {
             "first": format_parameter(self.calendar, self.first),
             "last": format_parameter(self.calendar, self.last),
             "artifact": artifact,
+            "exclude": self.exclude.labels() or None,
         }
 
     def resolve(self, history: History) -> Sequence[Artifact]:
@@ -54,11 +61,13 @@ class Fixed(Resolver):
             return (found,)
         assert self.first is not None
         assert self.last is not None
-        chosen = {span: history.newest_version(span) for span in range(self.first, self.last + 1)}
+        exclusion = self.exclude.of_run(self.name, history.run.exclude)
+        wanted = (span for span in range(self.first, self.last + 1) if span not in exclusion)
+        chosen = {span: history.newest_version(span) for span in wanted}
         missing = [self.calendar.label(span) for span, artifact in chosen.items() if artifact is None]
         if missing or not chosen:
             raise WindowIncomplete(
                 f"{self.name} wants the spans {self.calendar.label(self.first)} to {self.calendar.label(self.last)} of "
-                f"{self.source!r}; missing: {', '.join(missing) or 'all, because the range is empty'}."
+                f"{self.source!r}; missing: {', '.join(missing) or 'all, because the range is empty or excluded'}."
             )
         return [artifact for artifact in chosen.values() if artifact is not None]

@@ -21,6 +21,7 @@ from spanwise.orchestrator import (
 )
 from spanwise.orchestrator.run import format_source
 from spanwise.resolvers import spans
+from spanwise.resolvers.exclusion import Exclusion
 
 _MOST_LABELS = 5  # in a message
 
@@ -40,7 +41,8 @@ class RollingWindow(Resolver):
 
     A backfill of an old span does not move the window (RFC, Version Handling): it ends at the highest span, or at the
     span `at`. It never reaches back before `since`, so the first days of a pipeline have shorter windows. Spans advance
-    by `step`; up to `missing` of them may be absent and are then left out.
+    by `step`; up to `missing` of them may be absent and are then left out. Those in `exclude` are left out by name:
+    they are not gaps, and no older ones take their places.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class RollingWindow(Resolver):
         step: int = 1,
         missing: int = 0,
         at: int | str | None = None,
+        exclude: Sequence[int | str] | None = None,
         name: str | None = None,
         after: Sequence[Node] = (),
     ) -> None:
@@ -63,12 +66,14 @@ class RollingWindow(Resolver):
         self.size, self.step, self.missing = size, step, missing
         self.since = parse_parameter(self.calendar, since)
         self.at = parse_parameter(self.calendar, at)
+        self.exclude = Exclusion.parse(self.calendar, exclude or (), self.name)
         self.parameters = {
             "size": size,
             "since": format_parameter(self.calendar, self.since),
             "step": step,
             "missing": missing,
             "at": format_parameter(self.calendar, self.at),
+            "exclude": self.exclude.labels() or None,
         }
 
     def resolve(self, history: History) -> Sequence[Artifact]:
@@ -105,7 +110,14 @@ class RollingWindow(Resolver):
                 )
             )
         wanted = spans.window((end,), self.size, end=end, since=self.since, step=self.step).wanted
-        return tuple(describe_span(history, self.calendar, span) for span in wanted)
+        exclusion = self.exclude.of_run(self.name, history.run.exclude)
+        found = tuple(describe_span(history, self.calendar, span) for span in wanted if span not in exclusion)
+        if not found:
+            raise WindowIncomplete(
+                f"{self.name} has nothing to choose from: all spans from {self.calendar.label(wanted[0])} to "
+                f"{self.calendar.label(end)} are excluded ({', '.join(exclusion.labels())})."
+            )
+        return found
 
     def _incomplete(self, history: History, found: Sequence[WindowSpan], absent: Sequence[WindowSpan]) -> str:
         names = ", ".join(s.label for s in absent[:_MOST_LABELS])
@@ -117,19 +129,32 @@ class RollingWindow(Resolver):
             f"{self.name} wants the {len(found)} spans {found[0].label} to {found[-1].label} of {self.source!r}, but "
             f"{len(absent)} {'is' if len(absent) == 1 else 'are'} missing{allowed}: {names}{more}.\n"
             f"Ingest each:  spanwise run {source} --span {absent[0].label} --to {self.source.node}\n"
-            f"If history begins at {first}, pass since={first!r}; if gaps are expected, pass missing={len(absent)}."
+            f"If history begins at {first}, pass since={first!r}; if gaps are expected, pass missing={len(absent)}.\n"
+            f"To leave out a span by name, pass exclude=, or for one run:  --exclude {absent[0].label}"
         )
 
 
 class LatestSpans(Resolver):
-    """The newest version of each of the `n` highest existing spans, whatever the gaps between them."""
+    """The newest version of each of the `n` highest existing spans, whatever the gaps between them.
 
-    def __init__(self, source: Channel, *, n: int, name: str | None = None, after: Sequence[Node] = ()) -> None:
+    Those in `exclude` are left out of these by name; no others take their places.
+    """
+
+    def __init__(
+        self,
+        source: Channel,
+        *,
+        n: int,
+        exclude: Sequence[int | str] | None = None,
+        name: str | None = None,
+        after: Sequence[Node] = (),
+    ) -> None:
         super().__init__(source, name=name, after=after, many=True)
         _refuse_below(self.name, "n", n, 1)
         self.calendar = calendar_of(source)
         self.n = n
-        self.parameters = {"n": n}
+        self.exclude = Exclusion.parse(self.calendar, exclude or (), self.name)
+        self.parameters = {"n": n, "exclude": self.exclude.labels() or None}
 
     def resolve(self, history: History) -> Sequence[Artifact]:
         found = self.explain(history)
@@ -148,7 +173,14 @@ class LatestSpans(Resolver):
     def explain(self, history: History, at: int | None = None) -> tuple[WindowSpan, ...]:
         """The spans that it reads, oldest first, with what each supersedes; `at` is the last one considered."""
         below = None if at is None else at + 1
-        found = list(itertools.islice(history.spans(below=below), self.n))
+        exclusion = self.exclude.of_run(self.name, history.run.exclude)
+        there = list(itertools.islice(history.spans(below=below), self.n))
+        found = [span for span in there if span not in exclusion]
+        if there and not found:
+            raise WindowIncomplete(
+                f"{self.name} has nothing to choose from: the latest {len(there)} spans are excluded "
+                f"({', '.join(exclusion.labels())})."
+            )
         return tuple(describe_span(history, self.calendar, span) for span in reversed(found))
 
 

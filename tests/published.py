@@ -42,8 +42,8 @@ class Published:
             self._publish("Evaluate", "blessing", verdict)
         return model
 
-    def history(self, channel, *, as_of=None, mine=()):
-        run = Run(pipeline="taxi", number=9, as_of=as_of, source="taxi.py")
+    def history(self, channel, *, as_of=None, mine=(), exclude=()):
+        run = Run(pipeline="taxi", number=9, as_of=as_of, source="taxi.py", exclude=tuple(exclude))
         return History(self.store, Address("taxi", channel.node, channel.key), channel.kind, run, tuple(mine))
 
     def _publish(self, node, key, draft) -> Artifact:

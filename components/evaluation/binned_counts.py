@@ -30,10 +30,10 @@ from spanwise.components.evaluation.measurement import (
     EvaluationSpec,
     Measurement,
     SliceFigures,
-    Slicing,
 )
 from spanwise.components.evaluation.metric import Metric
 from spanwise.components.evaluation.metrics import ScoredRows, Sums, Whole
+from spanwise.components.evaluation.slicing import Slicing
 
 SLICE_EDGES = 128
 """The number of score bins of a slice; all rows together have `EDGES`."""

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from spanwise.components.evaluation.metric import KNOWN, USUAL, Metric, suits
+from spanwise.components.evaluation.slicing import SPAN
 from spanwise.components.evaluation.threshold import Finding, Threshold, judge
 from spanwise.orchestrator.artifact import Blessing, Evaluation, Examples, Model
 from spanwise.orchestrator.calendar import Calendar
@@ -38,7 +39,8 @@ class Evaluator(Component):
 
     `predict_fn(model_dir, table)` returns one score for each row; it is called once a batch, so cache the loaded model
     (`functools.cache`). `label` is a column, or a function that computes the labels of a table. Rows whose label is
-    null or NaN are skipped and counted. `slices` are columns, or groups of columns. With `classes`, each label is one
+    null or NaN are skipped and counted. `slices` are columns, or groups of columns; `span` is the span of the examples,
+    unless they have a column of that name. With `classes`, each label is one
     of them, and `predict_fn` returns a score for each class, in their order.
 
     Every metric, and its difference from the baseline's on the same rows, has a 95 % interval from `replicates` of a
@@ -114,9 +116,8 @@ class Evaluator(Component):
         ordered = sorted(examples, key=lambda e: e.span)
         slicings = tuple(dict.fromkeys(map(_slicing, slices)))
         schema = rows.read_schema(ordered, split)
-        rows.choose_columns(
-            schema, [name for s in slicings for name in s] + ([label] if isinstance(label, str) else [])
-        )
+        named = [name for slicing in slicings for name in slicing if name != SPAN]
+        rows.choose_columns(schema, named + ([label] if isinstance(label, str) else []))
         rival = None if baseline is None or baseline.name == model.name else baseline
         for role, each in (("model", model), ("baseline", rival)):
             if each is not None:

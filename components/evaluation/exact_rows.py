@@ -19,10 +19,10 @@ from spanwise.components.evaluation.measurement import (
     EvaluationSpec,
     Measurement,
     SliceFigures,
-    Slicing,
 )
 from spanwise.components.evaluation.metric import Metric
 from spanwise.components.evaluation.metrics import ScoredRows, Sums, Whole
+from spanwise.components.evaluation.slicing import SPAN, Slicing
 from spanwise.components.rows import ExamplesPart
 from spanwise.orchestrator.errors import ParameterError
 
@@ -87,7 +87,7 @@ def read_rows(part: ExamplesPart, spec: EvaluationSpec) -> Iterator[ExactRows]:
         if unlabelled:
             table, labels, ids = table.filter(pa.array(has_label)), labels[has_label], ids[has_label]
         scores, chosen = _predict_scores(spec, table, labels)
-        columns = {name: _encode_column(table.column(name)) for slicing in spec.slicings for name in slicing}
+        columns = {name: _encode(table, name, part.span) for slicing in spec.slicings for name in slicing}
         yield ExactRows(
             labels=labels,
             ids=ids,
@@ -128,6 +128,13 @@ def _predict_scores(
         if mismatch is not None:
             raise ParameterError(f"{model}: {mismatch}.")
     return scores, chosen
+
+
+def _encode(table: pa.Table, name: str, span: str) -> tuple[NDArray[np.int32], list[object]]:
+    """The values to slice by: of a column, or the span that the rows are of."""
+    if name == SPAN and name not in table.column_names:
+        return np.zeros(len(table), dtype=np.int32), [span]
+    return _encode_column(table.column(name))
 
 
 def _encode_column(column: pa.ChunkedArray[pa.Scalar[pa.DataType]]) -> tuple[NDArray[np.int32], list[object]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -13,9 +12,7 @@ from spanwise.components.evaluation.bootstrap import Floats, ResampleMethod
 from spanwise.components.evaluation.curves import Curves
 from spanwise.components.evaluation.metric import Metric, find_metric
 from spanwise.components.evaluation.metrics import Sums, Whole
-
-Slicing: TypeAlias = tuple[str, ...]
-"""Columns; their values make a slice for each combination that occurs. Without any: all rows."""
+from spanwise.components.evaluation.slicing import Slicing
 
 MOST_SLICES = 1000
 """Of one slicing, the number of slices that are reported: those with the most rows."""

@@ -67,6 +67,13 @@ SomePipeline: TypeAlias = Annotated[
 ]
 Limit: TypeAlias = Annotated[int, typer.Option(min=1, help="The maximum number to list.")]
 All: TypeAlias = Annotated[bool, typer.Option("--all", help="Include defaults, and shorten nothing.")]
+Exclude: TypeAlias = Annotated[
+    list[str],
+    typer.Option(
+        metavar="SPAN",
+        help="Leave a span, or A..B, out of all windows; NODE=SPAN out of one. May be repeated.",
+    ),
+]
 AsOf: TypeAlias = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="Use only artifacts published by then, such as 2013-01-08T03:00Z."),

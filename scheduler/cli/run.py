@@ -14,6 +14,7 @@ from spanwise.scheduler.cli.app import (
     All,
     AsOf,
     Config,
+    Exclude,
     File,
     Jobs,
     Json,
@@ -83,6 +84,7 @@ def run(
             help="The run, or `latest`, that supplies outputs of skipped nodes. [default: the newest that has them]",
         ),
     ] = None,
+    exclude: Exclude = [],  # noqa: B006
     param: Param = [],  # noqa: B006
     as_of: AsOf = None,
     no_cache: NoCache = False,
@@ -100,6 +102,7 @@ def run(
     options = launch.RunOptions(
         reference=file,
         span=span,
+        exclude=exclude,
         first=first,
         last=last,
         skip=skip,
@@ -216,6 +219,7 @@ def window(
         str | None, typer.Option(metavar="SPAN", help="The last span of the window. [default: the newest]")
     ] = None,
     as_of: AsOf = None,
+    exclude: Exclude = [],  # noqa: B006
     param: Param = [],  # noqa: B006
     root: Root = None,
     config: Config = None,
@@ -230,15 +234,16 @@ def window(
     """
     from spanwise.scheduler.inspect import window as windows
     from spanwise.scheduler.project import load
-    from spanwise.scheduler.run.launch import parse_span, parse_time
+    from spanwise.scheduler.run.launch import parse_exclusions, parse_span, parse_time
 
     settings = read_settings(root, config)
     loaded = load.load(file, typed=param, settings=settings.params)
     end = None if at is None else parse_span(at, loaded.calendar)
     then = None if as_of is None else parse_time(as_of)
+    excluded = parse_exclusions(exclude, loaded.pipeline)
 
     def print_windows(store: Store) -> None:
-        found = windows.find_windows(loaded, store, at=end, as_of=then)
+        found = windows.find_windows(loaded, store, at=end, as_of=then, exclude=excluded)
         if json:
             print_document([windows.window_document(w, loaded.calendar) for w in found])
         else:

@@ -69,7 +69,7 @@ def _compare_records(before: Run, after: Run) -> Iterator[Difference]:
     documents = [
         {**records.run_document(run), "span": format_span(run.span, run_calendar(run))} for run in (before, after)
     ]
-    for name in ("span", "trigger", "as_of", "base", "nodes", "source"):
+    for name in ("span", "exclude", "trigger", "as_of", "base", "nodes", "source"):
         texts = [_text(facts[name]) for facts in documents]
         if texts[0] != texts[1]:
             yield Difference(topic="run", where="", what=name, before=texts[0], after=texts[1])

@@ -120,6 +120,8 @@ def format_run(
         "parameters": ", ".join(f"{n}={v}" for n, v in record.parameters.items()) or "-",
         "nodes": ", ".join(record.nodes),
     }
+    if record.exclude:
+        facts["excluded"] = ", ".join(record.exclude)
     if record.as_of is not None:
         facts["as of"] = format_time(record.as_of, zone)
     if record.base is not None:
@@ -177,8 +179,8 @@ def find_pages(artifact: Artifact) -> list[str]:
 def run_document(record: Run) -> Document:
     """A run for programs."""
     names = (
-        "pipeline", "number", "trigger", "state", "started", "ended", "error", "as_of", "base", "nodes", "parameters",
-        "source", "host", "pid",
+        "pipeline", "number", "trigger", "state", "started", "ended", "error", "exclude", "as_of", "base", "nodes",
+        "parameters", "source", "host", "pid",
     )  # fmt: skip
     span = span_document(record.span, run_calendar(record))
     return {"run": record.name, **as_document(record, *names), **span, "took_s": elapsed_s(record)}

@@ -30,13 +30,21 @@ class ResolverWindow:
     refusal: str = ""  #: why a run would fail there; empty when it would not
 
 
-def find_windows(loaded: Loaded, store: Store, *, at: int | None, as_of: datetime | None) -> list[ResolverWindow]:
+def find_windows(
+    loaded: Loaded, store: Store, *, at: int | None, as_of: datetime | None, exclude: tuple[str, ...] = ()
+) -> list[ResolverWindow]:
     """The windows of all resolvers of the pipeline that choose by span.
 
     Raises:
         UsageError: the pipeline has no such resolver.
     """
-    run = Run(pipeline=loaded.pipeline.name, as_of=as_of, source=loaded.source, calendar=loaded.calendar.value)
+    run = Run(
+        pipeline=loaded.pipeline.name,
+        as_of=as_of,
+        source=loaded.source,
+        calendar=loaded.calendar.value,
+        exclude=exclude,
+    )
     found = [
         _window(node, node, history_of(store, run, node.source), at)
         for node in loaded.pipeline

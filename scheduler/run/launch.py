@@ -18,6 +18,7 @@ from spanwise.orchestrator.pipeline import Pipeline, Selection
 from spanwise.orchestrator.run import State
 from spanwise.orchestrator.run_request import RunOutcome, RunRequest
 from spanwise.orchestrator.runner import run as run_pipeline
+from spanwise.orchestrator.span_resolver import SpanExcluder
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import run_calendar, strip_control
 from spanwise.scheduler.inspect import artifact_summary, find, records
@@ -44,6 +45,7 @@ class RunOptions:
 
     reference: str
     span: str | None = None
+    exclude: Sequence[str] = ()  #: --exclude
     first: Sequence[str] = ()  #: --from
     last: Sequence[str] = ()  #: --to
     skip: Sequence[str] = ()
@@ -66,10 +68,13 @@ def launch(options: RunOptions, settings: Settings, *, json: bool) -> tuple[RunO
     selection = select_nodes(loaded.pipeline, options)
     span = None if options.span is None else parse_span(options.span, loaded.calendar)
     as_of = None if options.as_of is None else parse_time(options.as_of)
+    exclude = parse_exclusions(options.exclude, loaded.pipeline, selection)
 
     def request(store: Store) -> RunRequest:
         base = find_base_run(store, loaded.pipeline.name, options.base)
-        return RunRequest(selection=selection, span=span, as_of=as_of, base=base, typed=tuple(options.params))
+        return RunRequest(
+            selection=selection, span=span, exclude=exclude, as_of=as_of, base=base, typed=tuple(options.params)
+        )
 
     return run_loaded(loaded, request, settings, ExecutionOptions(options.jobs, cache=options.cache), json=json), loaded
 
@@ -189,6 +194,29 @@ def parse_span(text: str, calendar: Calendar) -> int:
             f"{calendar.hint}\nIf you mean that {calendar.value}, write {label}"
         )
     return span
+
+
+def parse_exclusions(texts: Sequence[str], pipeline: Pipeline, selection: Selection | None = None) -> tuple[str, ...]:
+    """Parses the spans that windows are to leave out: `SPAN`, `A..B`, or either for one node, `NODE=SPAN`.
+
+    Raises:
+        UsageError: one is not a span of the windows that it is for, or no such window is run.
+    """
+    run = pipeline.order if selection is None else selection.run
+    windows = {name: node for name in run if isinstance(node := pipeline.nodes[name], SpanExcluder)}
+    for text in texts:
+        name, equals, label = text.rpartition("=")
+        if equals and name not in windows:
+            known = f"; nodes that do: {', '.join(windows)}" if windows else ""
+            raise UsageError(f"--exclude {text}: no node {name!r} that this run executes chooses among spans{known}.")
+        if not windows:
+            raise UsageError(f"--exclude {text} has no effect: no node that this run executes chooses among spans.")
+        calendars = {windows[n].calendar for n in ([name] if equals else windows)}
+        if len(calendars) > 1:
+            each = " ".join(f"--exclude {n}=…" for n in windows)
+            raise UsageError(f"--exclude {text}: windows of this pipeline count differently; name the node: {each}")
+        calendars.pop().parse_range(label)
+    return tuple(texts)
 
 
 def parse_time(text: str, zone: tzinfo | None = None) -> datetime:

@@ -72,6 +72,7 @@ def resume_request(run: Run, executions: Iterable[Execution], pipeline: Pipeline
         trigger=Trigger.RESUME,
         cause=run.name,
         span=run.span,
+        exclude=run.exclude,
         from_scratch=run.from_scratch,
         as_of=run.as_of,
         base=run.number if selection.required or selection.optional else None,

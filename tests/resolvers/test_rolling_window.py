@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from spanwise.orchestrator import ParameterError, WindowIncomplete
-from spanwise.resolvers import LatestSpans, RollingWindow
+from spanwise.resolvers import Fixed, LatestSpans, RollingWindow
 
 
 def chosen(resolver, history):
@@ -141,3 +141,76 @@ def test_senseless_numbers_are_refused(published, wrong):
     """A size or step below 1, or a negative allowance, is refused when the pipeline is built."""
     with pytest.raises(ParameterError, match="must be at least"):
         RollingWindow(published.examples, **wrong)
+
+
+class TestExclude:
+    @pytest.fixture(autouse=True)
+    def spans_1_to_9(self, published):
+        for span in range(1, 10):
+            published.span(span)
+
+    @pytest.mark.parametrize(
+        ("exclude", "window"),
+        [
+            ((7,), [6, 8, 9]),
+            (("7",), [6, 8, 9]),
+            (("7..8",), [6, 9]),
+            ((9,), [6, 7, 8]),
+            ((6,), [7, 8, 9]),
+            ((2,), [6, 7, 8, 9]),
+            (("1..6", 8), [7, 9]),
+            ((), [6, 7, 8, 9]),
+        ],
+    )
+    def test_an_excluded_span_is_not_read_and_the_window_keeps_its_ends(self, published, exclude, window):
+        """Not even the newest span moves the window when it is excluded, and no older span slips in."""
+        resolver = RollingWindow(published.examples, size=4, exclude=exclude)
+
+        assert [a.span for a in resolver.resolve(published.history(published.examples))] == window
+
+    def test_an_excluded_span_is_not_a_gap(self, published):
+        """A span that nobody published and nobody wants is missed by nobody; another gap is still an error."""
+        published.span(12)
+        window = RollingWindow(published.examples, size=4, exclude=(10,))
+        both = RollingWindow(published.examples, size=4, exclude=("10..11",))
+
+        with pytest.raises(WindowIncomplete, match="1 is missing: 11"):
+            window.resolve(published.history(published.examples))
+        assert [a.span for a in both.resolve(published.history(published.examples))] == [9, 12]
+
+    def test_a_run_excludes_spans_besides(self, published):
+        """For one run, of all windows or of the one that is named."""
+        recent = RollingWindow(published.examples, size=4, exclude=(6,), name="Recent")
+        history = published.history(published.examples, exclude=("7", "Recent=8", "Other=9"))
+
+        assert [a.span for a in recent.resolve(history)] == [9]
+
+    def test_a_window_of_excluded_spans_alone_is_refused(self, published):
+        """Nothing is left to learn from; the message names what was excluded."""
+        with pytest.raises(WindowIncomplete, match=r"all spans from 8 to 9 are excluded \(5\.\.9\)"):
+            RollingWindow(published.examples, size=2, exclude=("5..9",)).resolve(published.history(published.examples))
+
+    def test_latest_spans_leaves_them_out_of_the_latest(self, published):
+        """As in TFX, where they are excluded after the latest were chosen; when none is left, the run fails."""
+        history = published.history(published.examples)
+
+        assert [a.span for a in LatestSpans(published.examples, n=3, exclude=("7..8",)).resolve(history)] == [9]
+        with pytest.raises(WindowIncomplete, match=r"are excluded \(7\.\.9\)"):
+            LatestSpans(published.examples, n=3, exclude=("7..9",)).resolve(history)
+
+    def test_a_fixed_range_leaves_them_out(self, published):
+        """And one artifact by name has nothing to leave out."""
+        fixed = Fixed(published.examples, first=3, last=6, exclude=(4,))
+
+        assert [a.span for a in fixed.resolve(published.history(published.examples))] == [3, 5, 6]
+        with pytest.raises(ParameterError, match="not beside artifact="):
+            Fixed(published.examples, artifact="taxi/Ingest/examples/1", exclude=(4,))
+
+    @pytest.mark.parametrize(
+        ("exclude", "says"),
+        [("7", r"write a tuple of spans: exclude=\('7',\)"), (("2013-12-25",), "A span is a whole number here")],
+    )
+    def test_what_is_no_span_is_refused_when_the_pipeline_is_built(self, published, exclude, says):
+        """In the calendar of the channel."""
+        with pytest.raises(ParameterError, match=says):
+            RollingWindow(published.examples, size=2, exclude=exclude)

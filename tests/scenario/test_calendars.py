@@ -1,7 +1,9 @@
 """The promise of the RFC that a span may be any grouping: months, weeks and quarters, by the command line."""
 
 import json
+import re
 import shlex
+import sys
 
 import pytest
 
@@ -173,3 +175,54 @@ def test_a_schedule_counts_in_the_calendar_of_its_pipeline(lake, folder, spanwis
     assert code == 2
     assert "span=days_before(1) gives days, and the spans of 'yearly' are months" in err
     assert "span=months_before(1)" in err
+
+
+def test_spans_are_left_out_by_name_for_one_run_and_the_run_says_so(lake, folder, spanwise):
+    """`--exclude` leaves a week out of a run's window: `window`, the model, `show` and a resumed run agree."""
+    lake("2026-W52", "2026-W53", "2027-W01")
+    spanwise("backfill", "periods.py:weekly", "--span", "2026-W52..2027-W01", "--train-once")
+
+    shown = json.loads(spanwise("window", "periods.py:weekly", "--exclude", "2026-W53", "--json")[1])
+    code, out, err = spanwise("run", "periods.py:weekly", "--span", "2027-W01", "--exclude", "RollingWindow=2026-W53")
+
+    assert code == 0, out + err
+    assert [span["span_label"] for span in shown[0]["spans"]] == ["2026-W52", "2027-W01"]
+    assert learned(folder, "weekly") == ["2026-W52", "2027-W01"]
+    run = re.findall(r"Run (weekly/[0-9]+) ", out)[0]
+    assert re.search(r"excluded +RollingWindow=2026-W53\n", spanwise("show", run)[1])
+    assert json.loads(spanwise("show", run, "--json")[1])["exclude"] == ["RollingWindow=2026-W53"]
+    _, out, err = spanwise("run", "periods.py:weekly", "--span", "2027-W01")
+    assert "chose 2026-W52 to 2027-W01" in out + err
+
+
+def test_a_resumed_run_leaves_out_what_the_run_left_out(lake, folder, spanwise):
+    """A run with `--exclude` whose training failed goes on without the span, as it was asked for."""
+    lake("2026-W52", "2026-W53", "2027-W01")
+    spanwise("backfill", "periods.py:weekly", "--span", "2026-W52..2027-W01", "--train-once")
+    text = (folder / "periods.py").read_text()
+    (folder / "periods.py").write_text(text.replace("def train(task):", "def train(task):\n    raise SystemExit(3)"))
+    sys.modules.pop("periods")
+    _, out, err = spanwise("run", "periods.py:weekly", "--span", "2027-W01", "--exclude", "2026-W53", "--no-cache")
+    (folder / "periods.py").write_text(text)
+    sys.modules.pop("periods")
+
+    code, *_ = spanwise("resume", re.findall(r"Run (weekly/[0-9]+) ", out + err)[0])
+
+    assert code == 0
+    assert learned(folder, "weekly") == ["2026-W52", "2027-W01"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--exclude", "2026-11"), "A span is a week here"),
+        (("--exclude", "Recnt=2026-W53"), "no node 'Recnt' that this run executes chooses among spans"),
+        (("--exclude", "2026-W53", "--to", "ExampleGen"), "has no effect"),
+    ],
+)
+def test_an_exclusion_that_means_nothing_is_refused(lake, spanwise, words, reason):
+    """A span of another calendar, an unknown window, or none that runs: nothing is started."""
+    code, _, err = spanwise("run", "periods.py:weekly", *words)
+
+    assert code == 2
+    assert reason in err

@@ -17,6 +17,10 @@ ROWS = {
     2: {"x": [0.9, 0.8, 0.2, None], "y": [1, 0, 1, 0], "w": [1.0, 1.0, 0.0, 0.5], "origin": ["JFK", "EWR", None, "LGA"]},
     1: {"x": [0.1, 0.7], "y": [0, 1], "w": [0.0, 0.5], "origin": ["JFK", "JFK"]},
 }  # fmt: skip
+BY_SPAN = {
+    1: {"x": [0.1, 0.9], "y": [0, 1], "origin": ["JFK", "EWR"]},
+    2: {"x": [0.9, 0.1, 0.8], "y": [0, 1, 0], "origin": ["EWR", "EWR", "JFK"]},
+}
 
 
 def score(model_dir, table):
@@ -104,6 +108,44 @@ def test_slices_of_several_columns_are_their_combinations(execution):
     assert {"origin": "JFK", "y": 1} in crossed
     assert {"origin": None, "y": 0} not in crossed
     assert len(crossed) == 5
+
+
+def test_the_metrics_of_each_span_of_the_window_are_slices(tmp_path):
+    """`span` is the span that a row is from, alone or with columns, and thresholds may be of it."""
+    threshold = Threshold(at_least=0.9, by="span")
+    execution = evaluated(
+        tmp_path,
+        rows=BY_SPAN,
+        slices=("span", ("span", "origin")),
+        small_slice_rows=2,
+        slice_thresholds={"auc": threshold},
+    )
+
+    slices = report(execution)["slices"]
+    by_span = {s["slice"]["span"]: s["metrics"] for s in slices if list(s["slice"]) == ["span"]}
+    assert {span: (m["count"], m["auc"]) for span, m in by_span.items()} == {"1": (2, 1.0), "2": (3, 0.0)}
+    assert [s["slice"] for s in slices if list(s["slice"]) == ["span", "origin"]] == [
+        {"span": "2", "origin": "EWR"},
+        {"span": "1", "origin": "JFK"},
+        {"span": "1", "origin": "EWR"},
+        {"span": "2", "origin": "JFK"},
+    ]
+    assert only(execution, "blessing").properties["reasons"] == ["auc of span=2 is 0; at_least=0.9 is required"]
+
+
+def test_the_spans_of_a_window_are_slices_however_the_rows_are_counted(tmp_path):
+    """Binned counts, for windows of many rows, have the same slices."""
+    execution = evaluated(tmp_path, rows=BY_SPAN, slices=("span",), exact_rows=1)
+
+    assert [(s["slice"]["span"], s["metrics"]["count"]) for s in report(execution)["slices"]] == [("2", 3), ("1", 2)]
+
+
+def test_a_column_called_span_is_sliced_by_as_a_column(tmp_path):
+    """What the rows say comes first; then the span of the examples has no name."""
+    rows = {1: {"x": [0.1, 0.9], "y": [0, 1], "span": ["wing", "bridge"]}}
+    execution = evaluated(tmp_path, rows=rows, slices=("span",))
+
+    assert {s["slice"]["span"] for s in report(execution)["slices"]} == {"wing", "bridge"}
 
 
 def test_a_model_that_meets_every_threshold_is_blessed(execution):
