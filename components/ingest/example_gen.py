@@ -62,6 +62,7 @@ class ExampleGen(Component):
         "pyarrow.csv",
         "pyarrow.parquet",
         "spanwise.components.ingest.ingestion",
+        "spanwise.components.ingest.readers.delimited",
     )
     prepared: ClassVar = ("files", "span", "version", "fingerprint", "previous", "compare")
     libraries: ClassVar = ("pyarrow",)

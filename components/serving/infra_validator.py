@@ -47,7 +47,13 @@ class InfraValidator(Component):
     """
 
     cacheable: ClassVar = False
-    preload: ClassVar = ("numpy", "pyarrow.parquet", "spanwise.components.rows")
+    preload: ClassVar = (
+        "numpy",
+        "pyarrow.parquet",
+        "fsspec",  # which pyarrow imports when it opens the first file
+        "spanwise.components.rows",
+        "spanwise.components.transform.graph_digest",
+    )
 
     def check(self) -> None:
         _check_importable(self.name, self.parameters["predict_fn"])

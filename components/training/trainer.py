@@ -41,9 +41,13 @@ class Trainer(Component):
     """
 
     preload: ClassVar = (
+        "fsspec",  # which pyarrow imports when it opens the first file
         "pyarrow.dataset",
+        "xxhash",
+        "spanwise.input",
         "spanwise.components.rows",
         "spanwise.components.training.prepared_spans",
+        "spanwise.components.transform.graph_digest",
         "spanwise.pipelines.input.sources",
     )
     prepared: ClassVar = ("from_base",)
