@@ -14,6 +14,7 @@ from spanwise.orchestrator.node_runner import ActiveJob, NodeResult, NodeRunner
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.run_dir import remove_working_files
 from spanwise.orchestrator.run_request import Event, EventName, Observer, RunOutcome, RunRequest
+from spanwise.orchestrator.stop_request import find_stop
 from spanwise.orchestrator.worklist import SkipNode, Worklist
 
 log = logging.getLogger("spanwise.run")
@@ -75,8 +76,7 @@ class ActiveRun:
         """Stops jobs whose time is up, and all of them once somebody has asked to stop the run."""
         self._stop_overdue()
         if not self._stopping:
-            if self._nodes.store.find_claim("stop", self.run.name) is not None:
-                self._stop_command = "`spanwise stop`"  # named even where its signal came before this look
+            self._stop_command = find_stop(self._nodes.store, self.run)  # named even where its signal came before
             if self._stop_asked():
                 self._stopping = self._stop_asked()
                 self._announce("stop-requested", message=self._stopping)

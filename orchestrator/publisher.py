@@ -16,6 +16,7 @@ from spanwise.orchestrator.driver import Artifacts, Execute, Reuse
 from spanwise.orchestrator.lease import Holder, Lease, mark_closed, unclosed_leases
 from spanwise.orchestrator.renewal import renewals_of
 from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.stop_request import find_stop
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, marks_of
 from spanwise.orchestrator.verdict import Verdict, write_with
 
@@ -119,11 +120,17 @@ def close_abandoned_runs(store: Store, lease: Lease, root: Path) -> list[Run]:
                 if not execution.state.ended:
                     fail(store, lease, root, execution, State.FAILED, ABANDONED)
             # The run comes last: until its end is written, the next holder finds it again.
-            ended = replace(run, state=State.FAILED, error="abandoned: its controller died", ended=lease.now())
+            ended = replace(_end_abandoned(store, run), ended=lease.now())
             lease.write(lambda place, ended=ended: store.update_run(ended, place))  # type: ignore[misc]
             found.append(ended)
         mark_closed(store, holder)
     return found
+
+
+def _end_abandoned(store: Store, run: Run) -> Run:
+    if by := find_stop(store, run):
+        return replace(run, state=State.CANCELED, error=f"stopped by {by}; killed, since it had not recorded its end")
+    return replace(run, state=State.FAILED, error="abandoned: its controller died")
 
 
 def place(root: Path, execution: Execution, key: str) -> Path:

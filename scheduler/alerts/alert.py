@@ -110,16 +110,24 @@ def failure_alert(
 
 
 def overrun_alert(
-    pipeline: str, *, at: datetime, site: Site, tick: str, span: str, running: Run, killed: bool, lost: str = ""
+    pipeline: str,
+    *,
+    at: datetime,
+    site: Site,
+    tick: str,
+    span: str,
+    running: Run,
+    killed_for: str = "",
+    lost: str = "",
 ) -> Alert:
-    """A tick was due while a run was going on; that run was killed, or the tick was skipped.
+    """A run was going on; it was killed, for a tick or for what a person wanted, or the tick was skipped.
 
     `span` is the tick's, `lost` the span that is not trained for now, of the killed run or of the tick.
     """
     went = format_duration(elapsed_s(running, at))
     subject = (
-        f"{pipeline} overran: {running.name} was killed after {went} for the tick {tick}"
-        if killed
+        f"{pipeline} overran: {running.name} was killed after {went} for {killed_for}"
+        if killed_for
         else f"{pipeline} overran: {running.name} goes on after {went}, so the tick {tick} was skipped"
     )
     return Alert(

@@ -2,13 +2,13 @@
 
     <root>/alerts/outbox/   letters: alerts that are still to be sent
     <root>/alerts/open/     causes that were alerted and have not recovered
+    <root>/alerts/recovered/  when the recovery of a cause was sent last
     <root>/alerts/sent/     the last letters that are done
     <root>/alerts/lock      held by whoever delivers
 
-`put` only writes a file, so it needs neither network nor database. `deliver` decides, on its own in this root, what
-is sent now: the first alert of a cause at once, its repeats as one letter with a count when the group's time is over,
-the recovery at once. A letter is sent to each channel once; only when the process is killed between a channel's
-answer and the note of it, is it sent there again.
+`put` only writes a file, so it needs neither network nor database. `deliver`, on its own in this root, sends what
+`letter.plan_letters` lets go. A letter is sent to each channel once; only when the process is killed between a
+channel's answer and the note of it, is it sent there again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from typing import TypeVar
 
 from spanwise.orchestrator import durable
 from spanwise.scheduler.alerts.alert import Alert, format_body, format_title
-from spanwise.scheduler.alerts.channel import AlertChannel, AlertRoute, AlertRoutes, ChannelMessage, ChannelSender
+from spanwise.scheduler.alerts.channel import AlertChannel, AlertRoutes, ChannelMessage, ChannelSender
+from spanwise.scheduler.alerts.letter import DeliveryAttempt, Letter, LetterPlan, OpenCause, plan_letters
 
 log = logging.getLogger("spanwise.alerts")
 
@@ -41,48 +42,6 @@ SENT_LETTERS = 1000
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 30.0, 3600.0
 GIVEN_UP_AFTER = timedelta(days=7)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeliveryAttempt:
-    """How far a letter has come with one channel."""
-
-    count: int = 0
-    next: datetime  #: not before
-    error: str = ""  #: what was wrong the last time
-
-
-@dataclass(frozen=True, kw_only=True)
-class Letter:
-    """An alert on its way, with the repeats that it stands for."""
-
-    id: str
-    alert: Alert  #: the last of them
-    count: int = 1
-    since: datetime  #: when the first of them came
-    complaint: str = ""  #: of a recovery: what it puts an end to
-    released: datetime | None = None  #: when it was found that it may go; None while it is new or held
-    todo: Mapping[str, DeliveryAttempt] = field(default_factory=dict)  #: by channel
-    done: Mapping[str, datetime] = field(default_factory=dict)  #: by channel, when it took the letter
-
-
-@dataclass(frozen=True, kw_only=True)
-class OpenCause:
-    """A cause that was alerted and has not recovered."""
-
-    announced: datetime  #: when the last letter of it was released
-    since: datetime
-    count: int  #: of alerts, those that are held included
-    complaint: str  #: the subject of the last
-
-
-@dataclass(frozen=True, kw_only=True)
-class LetterPlan:
-    """What is to be done with the letters of one cause."""
-
-    letters: tuple[Letter, ...]  #: that stay, those that may go first
-    dropped: tuple[Letter, ...]  #: that another stands for, or that announce the end of what was never sent
-    cause: OpenCause | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,74 +123,13 @@ def _deliver_all(root: Path, routes: AlertRoutes, now: datetime) -> DeliveryRepo
     moments: list[datetime] = []
     for cause, letters in by_cause.items():
         route = routes.of(letters[0].alert.pipeline)
-        arranged = plan_letters(letters, _cause(root, cause), route, now)
+        arranged = plan_letters(letters, _cause(root, cause), route, now, recovered=_recovered(root, cause))
         _carry_out(root, cause, letters, arranged)
         going += (letter for letter in arranged.letters if letter.released)
         if arranged.cause and any(not letter.released for letter in arranged.letters):
             moments.append(arranged.cause.announced + timedelta(seconds=route.group_s))
     with ChannelSender() as sender:
         return _send_all(root, routes, sorted(going, key=lambda letter: letter.id), moments, sender, now)
-
-
-def plan_letters(letters: Sequence[Letter], cause: OpenCause | None, route: AlertRoute, now: datetime) -> LetterPlan:
-    """Which letters of one cause may go, which are held, and which are part of another. Oldest first; pure."""
-    going = [_readdress(letter, route, now) for letter in letters if letter.released]
-    for letter in going:  # a process that died may have written these, and not yet the cause
-        if letter.released and (cause is None or letter.released > cause.announced):
-            cause = _after(cause, letter, letter.released)
-    held: Letter | None = None
-    dropped: list[Letter] = []
-    for letter in letters:
-        if letter.released:
-            continue
-        if letter.alert.kind == "recovery":
-            dropped += [held] if held else []
-            if cause is None:
-                dropped.append(letter)
-                continue
-            count = cause.count + (held.count if held else 0)
-            ending = replace(letter, complaint=cause.complaint, count=count, since=cause.since)
-            going.append(_release(ending, route, now))
-            held = cause = None
-        elif cause is None:
-            going.append(_release(letter, route, now))
-            cause = _after(None, going[-1], now)
-        elif held is None:
-            held = letter
-        else:
-            dropped.append(letter)
-            held = replace(held, alert=letter.alert, count=held.count + letter.count)
-    if held and cause and not any(letter.todo for letter in going) and not _within(cause, route, now):
-        going.append(_release(held, route, now))
-        held, cause = None, _after(cause, going[-1], now)
-    return LetterPlan(letters=(*going, *([held] if held else [])), dropped=tuple(dropped), cause=cause)
-
-
-def _within(cause: OpenCause, route: AlertRoute, now: datetime) -> bool:
-    return cause.announced <= now < cause.announced + timedelta(seconds=route.group_s)  # else the clock was set back
-
-
-def _after(cause: OpenCause | None, letter: Letter, announced: datetime) -> OpenCause | None:
-    """How a cause stands once a letter may go; what nobody is announced of is none."""
-    if letter.alert.kind == "recovery":
-        return None
-    if not letter.todo and not letter.done:
-        return cause
-    since, count = (cause.since, cause.count) if cause else (letter.since, 0)
-    return OpenCause(announced=announced, since=since, count=count + letter.count, complaint=letter.alert.subject)
-
-
-def _release(letter: Letter, route: AlertRoute, now: datetime) -> Letter:
-    return replace(letter, released=now, todo={c.name: DeliveryAttempt(next=now) for c in route.to(letter.alert)})
-
-
-def _readdress(letter: Letter, route: AlertRoute, now: datetime) -> Letter:
-    """The letter without the channels that the settings no longer have; to all of them, if it had no other."""
-    names = {channel.name for channel in route.to(letter.alert)}
-    todo = {name: attempt for name, attempt in letter.todo.items() if name in names}
-    if letter.todo and not todo and not letter.done:
-        return replace(letter, todo=_release(letter, route, now).todo)
-    return replace(letter, todo=todo)
 
 
 def _carry_out(root: Path, cause: str, before: Sequence[Letter], arranged: LetterPlan) -> None:
@@ -246,6 +144,8 @@ def _carry_out(root: Path, cause: str, before: Sequence[Letter], arranged: Lette
             file.unlink(missing_ok=True)
         elif arranged.cause != _cause(root, cause):
             _write(file, {**asdict(arranged.cause), "cause": cause})
+        if arranged.recovered is not None and arranged.recovered != _recovered(root, cause):
+            _write(_file(root, "recovered", _digest(cause)), {"at": arranged.recovered, "cause": cause})
     for letter in arranged.dropped:
         with _log_errors("letter", letter.id):
             _file(root, "outbox", letter.id).unlink(missing_ok=True)
@@ -376,6 +276,17 @@ def _cause(root: Path, cause: str) -> OpenCause | None:
         return None
     except (OSError, ValueError):
         log.exception("cause-unreadable", extra={"cause": cause})
+        return None
+
+
+def _recovered(root: Path, cause: str) -> datetime | None:
+    """When the recovery of a cause was sent last; None when it never was."""
+    try:
+        return datetime.fromisoformat(json.loads(_file(root, "recovered", _digest(cause)).read_bytes())["at"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError):
+        log.exception("recovery-unreadable", extra={"cause": cause})
         return None
 
 

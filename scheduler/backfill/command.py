@@ -44,6 +44,7 @@ from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.run.launch import ExecutionOptions, parse_span
 from spanwise.scheduler.run.openlineage import emitting
 from spanwise.scheduler.run.superseded import close_superseded
+from spanwise.scheduler.schedule.outcome import TickOutcome
 from spanwise.scheduler.schedule.part import train_nodes
 
 _FEW = 5  # spans that are named
@@ -263,7 +264,7 @@ def execute(
                     notify=notify,
                 )
                 result = run_backfill(backfill, loaded, context, stop_signal)
-            passed = _find_passed_ticks(store, backfill.pipeline, began)
+            passed = _find_passed_ticks(store, backfill, began)
     except SpanwiseError as error:
         raise type(error)(f"{error}\nResume it:  {formatting.resume_command(backfill, request.elsewhere)}") from error
     if json:
@@ -273,21 +274,24 @@ def execute(
     return _exit_code(result)
 
 
-def _find_passed_ticks(store: Store, pipeline: str, since: datetime) -> list[formatting.PassedTick]:
-    """The ticks that were due since then, oldest first; those during a pause are missed, recorded or not."""
+def _find_passed_ticks(store: Store, backfill: Backfill, began: datetime) -> list[formatting.PassedTick]:
+    """The ticks that were due since then, oldest first; those during a pause are missed, recorded or not.
+
+    Of the time since the backfill was planned, when another process worked at it, those that still need backfilling.
+    """
     from spanwise.scheduler.ledger import schedule_status
 
-    known = [schedule_status.find_schedule(store, line) for line in list_keys(store, pipeline)]
-    pauses = list_pauses(store, pipeline, since=since)
-    now = datetime.now(UTC)
-    explained = [each for of in known for each in schedule_status.explain_ticks(store, of.timetable, of, since, now)]
-    return [
-        formatting.PassedTick(
-            tick=one.tick.name,
-            outcome="missed" if one.record is None and any(p.holds(one.tick.at) for p in pauses) else one.outcome,
-        )
-        for one in explained
-    ]
+    since, now = backfill.began, datetime.now(UTC)
+    known = [schedule_status.find_schedule(store, line) for line in list_keys(store, backfill.pipeline)]
+    pauses = list_pauses(store, backfill.pipeline, since=since)
+    passed = []
+    for one in [each for of in known for each in schedule_status.explain_ticks(store, of.timetable, of, since, now)]:
+        paused = one.record is None and any(pause.holds(one.tick.at) for pause in pauses)
+        outcome = TickOutcome.MISSED.value if paused else one.outcome
+        lost = outcome in formatting.ABNORMAL and (one.record is None or one.record.closed is None)
+        if lost or one.tick.at >= began:
+            passed.append(formatting.PassedTick(tick=one.tick.name, outcome=outcome))
+    return passed
 
 
 def _exit_code(result: BackfillResult) -> int:

@@ -24,11 +24,14 @@ from spanwise.scheduler.alerts.recovery import record_recovery
 from spanwise.scheduler.backfill.record import TRAIN, Backfill, BackfillStage, backfill_runs, set_stage
 from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.pauses import SchedulePause, current_pause, extend_pause, pause_schedule, resume_schedule
+from spanwise.scheduler.ledger.schedule_status import user_name
 from spanwise.scheduler.ledger.schedules import list_keys
+from spanwise.scheduler.ledger.ticks import OverrunCause, mark_overrun
 from spanwise.scheduler.project.load import Loaded
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.run import stop
 from spanwise.scheduler.run.launch import ExecutionOptions, complete_request
+from spanwise.scheduler.schedule.schedule_key import parse_cause
 
 PAUSE_S = 600.0
 """How long a schedule stays paused after the process of its backfill has died."""
@@ -269,7 +272,7 @@ def _controller(
                 reported = str(held)
                 context.notify(BackfillEvent(what="waiting", message=reported.partition(", so nothing")[0]))
             if context.kill:
-                _stop_running(backfill.pipeline, context)
+                _stop_running(backfill, context)
             stop_signal.sleep(POLL_S)
             continue
         break
@@ -280,13 +283,16 @@ def _controller(
         yield controller
 
 
-def _stop_running(pipeline: str, context: BackfillContext) -> None:
-    """Stops the run that holds the pipeline."""
-    holder = lease.current(context.store, pipeline)
-    newest = next(iter(context.store.runs(pipeline)), None)
+def _stop_running(backfill: Backfill, context: BackfillContext) -> None:
+    """Stops the run that holds the pipeline; its tick, if it is one of a schedule, was killed for the backfill."""
+    holder = lease.current(context.store, backfill.pipeline)
+    newest = next(iter(context.store.runs(backfill.pipeline)), None)
     if holder is None or newest is None or newest.token != holder.token:
         return  # it is just beginning or ending
-    stopped = stop.stop(context.store, newest, context.settings.root, grace_s=context.settings.grace_s)
+    by = f"{backfill.cause} (--kill by {user_name()})"
+    if newest.trigger is Trigger.SCHEDULE:
+        mark_overrun(context.store, *parse_cause(newest.pipeline, newest.cause), OverrunCause(by=by))
+    stopped = stop.stop(context.store, newest, context.settings.root, grace_s=context.settings.grace_s, by=by)
     if stopped.how != "already ended":
         context.notify(BackfillEvent(what="stopped", message=str(stopped)))
 

@@ -27,7 +27,7 @@ from spanwise.scheduler.inspect import records
 from spanwise.scheduler.inspect.window_forecast import ExpectedWindow
 from spanwise.scheduler.schedule.outcome import TickOutcome
 
-_ABNORMAL = {outcome.value for outcome in TickOutcome if outcome.abnormal}
+ABNORMAL = {outcome.value for outcome in TickOutcome if outcome.abnormal}
 
 
 def format_plan(plan: BackfillPlan) -> str:
@@ -212,7 +212,7 @@ def format_result(result: BackfillResult, passed: Sequence[PassedTick], elsewher
         lines.append(f"  the model: {trained.error or trained.state.value}  (spanwise show {trained.name})")
     if passed:
         lines.append(f"Ticks that were due in the meantime: {', '.join(f'{p.tick} ({p.outcome})' for p in passed)}")
-        if any(p.outcome in _ABNORMAL for p in passed):
+        if any(p.outcome in ABNORMAL for p in passed):
             lines.append(f"Backfill them:  {_command('backfill', backfill.source, '--missed', elsewhere=elsewhere)}")
     if result.paused:
         resume = _command("schedule", "resume", backfill.pipeline, elsewhere=elsewhere)

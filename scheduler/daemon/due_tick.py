@@ -27,7 +27,7 @@ class EndedAttempt:
 
     record: TickRecord
     run: Run | None
-    overrun_by: str | None = None  #: the tick for which the run was ended
+    overrun_by: str | None = None  #: that for which the run was ended
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -443,7 +443,7 @@ class SchedulerLoop:
     def _is_done(self, monotonic: float) -> bool:
         if self._stopping_s is not None:
             late = self._killing and monotonic - self._stopping_s > self._settings.grace_s + SLACK_S + UNKILLABLE_S
-            return late or not any(one.has_children for one in self.schedulers.values())
+            return late or not any(one.has_runs for one in self.schedulers.values())
         if self._once is None:
             return False
         if self._failures or any(

@@ -46,6 +46,11 @@ class OpenTick:
         return self.job is None or self.job.attempt <= attempts
 
     @property
+    def has_run(self) -> bool:
+        """Whether a run of it may go on: its child's, or one that an earlier scheduler began."""
+        return self.child is not None or (self.record.attempts > 0 and not self.awaits_retry)
+
+    @property
     def awaits_retry(self) -> bool:
         """Whether an attempt at it has failed and the next has not started."""
         return self.child is None and (self.base is not None or self.unbegun > 0)
@@ -101,6 +106,7 @@ class RunWithoutChild:
 
     run: Run
     controller_dead: bool
+    stopping: str = ""  #: why this scheduler ends all runs; empty when it does not
     close_error: str | None = None  #: why the records of the dead run could not be closed; None: nobody has failed to
 
 
@@ -151,10 +157,11 @@ class WatchProgress:
 
 
 @dataclass(frozen=True)
-class CloseDeadRun:
-    """Start a process that closes the records of a run whose controller died."""
+class CloseRun:
+    """Start a process that stops a run, or closes the records of one whose controller died."""
 
     run: Run
+    why: str = ""  #: why this scheduler stops it; empty for one that died
 
 
 @dataclass(frozen=True)
@@ -193,7 +200,7 @@ Action: TypeAlias = (
     KeepWaiting
     | LeaveIt
     | WatchProgress
-    | CloseDeadRun
+    | CloseRun
     | EndTick
     | RetryLater
     | ForgetAttempt
@@ -224,10 +231,13 @@ def decide(seen: Observation, policy: OverrunPolicy, retry: Retry) -> Action:
 
 
 def _decide_without_child(seen: RunWithoutChild) -> Action:
+    if seen.stopping and not seen.controller_dead:
+        # One that would not be stopped, because it is elsewhere, is left to the next scheduler.
+        return CloseRun(seen.run, seen.stopping) if seen.close_error is None else LeaveIt()
     if seen.close_error is not None:
         why = f"{seen.run.name} died, and its records could not be closed: {seen.close_error}"
         return EndTick(TickEnd(outcome=TickOutcome.FAILED, why=why, run=seen.run.number))
-    return CloseDeadRun(seen.run) if seen.controller_dead else WatchProgress()
+    return CloseRun(seen.run) if seen.controller_dead else WatchProgress()
 
 
 def _decide_after(seen: AttemptOver, retry: Retry) -> Action:

@@ -40,7 +40,7 @@ from spanwise.scheduler.daemon.open_tick import (
     AttemptOver,
     BeginAttempt,
     ChildRunning,
-    CloseDeadRun,
+    CloseRun,
     EndedElsewhere,
     EndTick,
     ForgetAttempt,
@@ -83,6 +83,7 @@ from spanwise.scheduler.project.settings import FORECAST_LOAD
 from spanwise.scheduler.schedule.due import DueTicks, MissedTick, find_due
 from spanwise.scheduler.schedule.forecast import Forecast, format_forecast, make_forecast
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
+from spanwise.scheduler.schedule.overrun import describe_overrun
 from spanwise.scheduler.schedule.schedule_key import DATA, format_cause, part_of, pipeline_of
 from spanwise.scheduler.schedule.ticks import Tick, latest, starts, ticks
 
@@ -166,6 +167,7 @@ class PipelineScheduler:
         self._watch = watch
         self._newest: NewestTick | None = None
         self._spans = SpanLookup(services.config)
+        self._stopping = ""  # why all runs are to end
         self._waiting = False  # ticks have come, and something has to end before they run
         self._freshness_s = 0.0  # monotonic: not before
         self._alerted: set[str] = set()  # conditions that hold and were alerted: stale, overrun-ahead, clock-set-back
@@ -181,12 +183,13 @@ class PipelineScheduler:
         return bool(self.open or self.exiting) or self._waiting or self._spans.is_asking or self.arrivals.pending
 
     @property
-    def has_children(self) -> bool:
-        """Whether a process of it runs, or has ended and nothing has followed from that yet."""
-        return bool(self.exiting) or any(tick.child is not None for tick in self.open.values())
+    def has_runs(self) -> bool:
+        """Whether a run of it goes on, or has ended and nothing has followed from that yet."""
+        return bool(self.exiting) or any(tick.has_run for tick in self.open.values())
 
     def stop(self, why: str) -> None:
-        """Asks its runs to end."""
+        """Asks its runs to end; those that it has adopted at the next step."""
+        self._stopping, self.look_s = why, 0.0
         for tick in self.open.values():
             if tick.child is not None and tick.child.poll() is None:
                 tick.stopped = why
@@ -206,7 +209,7 @@ class PipelineScheduler:
             if run is None or run.state.ended:
                 tick.child.kill()
             else:
-                tick.closer = self._services.start(replace(self._job(tick), attempt=record.attempts, close=run.number))
+                tick.closer = self._start_closing(tick, run, record.attempts, keep_job=True)
 
     def update(self, description: ScheduleDescription, record: ScheduleRecord) -> None:
         """Goes on with what the file says now."""
@@ -340,9 +343,9 @@ class PipelineScheduler:
         return self._observe_pipeline(tick, store, now) if begins else NotYet()
 
     def _observe_run(self, tick: OpenTick, run: Run, store: Store, monotonic: float) -> Observation:
+        close_error = None
         if tick.job is not None and tick.job.close == run.number and tick.code:
-            error = scheduled_run.last_error(self._log(tick.record))
-            return RunWithoutChild(run=run, controller_dead=True, close_error=error)
+            close_error = scheduled_run.last_error(self._log(tick.record))
         tick.code = None
         holder = lease.read(store, run.pipeline, run.token)
         dead = holder is None or holder.released
@@ -350,7 +353,19 @@ class PipelineScheduler:
             dead = self._watch.is_dead(f"lease {holder.name}", holder.who, holder.beat, monotonic)
             if dead and process.is_alive(holder.who):
                 dead = False  # it is here and stands still; the stall is alerted, and whoever comes next may end it
-        return RunWithoutChild(run=run, controller_dead=dead)
+        if close_error is not None and not self._stopping:
+            dead = True
+        return RunWithoutChild(run=run, controller_dead=dead, close_error=close_error, stopping=self._stopping)
+
+    def _start_closing(
+        self, tick: OpenTick, run: Run, attempt: int, *, keep_job: bool = False
+    ) -> subprocess.Popen[bytes]:
+        """Starts a process that stops a run, or closes its records where its controller is dead."""
+        closed_by = f"the scheduler: {tick.stopped}" if tick.stopped else "the scheduler"
+        job = replace(self._job(tick), attempt=attempt, close=run.number, closed_by=closed_by)
+        if not keep_job:
+            tick.job = job
+        return self._services.start(job)
 
     def _observe_attempt(self, tick: OpenTick, run: Run | None, store: Store) -> Observation:
         number = tick.job.attempt if tick.job is not None else tick.record.attempts
@@ -361,10 +376,14 @@ class PipelineScheduler:
             run=run,
             begun=begun,
             tries=tick.record.attempts + tick.unbegun,
-            overrun_by=read_overrun(store, self.key, tick.record.tick.name),
+            overrun_by=self._read_overrun(store, tick.record),
             error="" if begun else scheduled_run.last_error(self._log(tick.record, number)),
             stopped=tick.stopped,
         )
+
+    def _read_overrun(self, store: Store, record: TickRecord) -> str | None:
+        cause = read_overrun(store, self.key, record.tick.name)
+        return None if cause is None else cause.by
 
     def _observe_pipeline(self, tick: OpenTick, store: Store, now: datetime) -> Observation:
         running = self._observe_holder(store, now)
@@ -405,11 +424,11 @@ class PipelineScheduler:
                 del self.open[tick.record.tick.name]
             case WatchProgress():
                 self._watch_progress(tick, store, now, monotonic)
-            case CloseDeadRun(run):
+            case CloseRun(run, why):
                 self._watch_progress(tick, store, now, monotonic)
-                log.info("run-died", extra=self._facts(tick.record.tick, run=run.name))
-                tick.job = replace(self._job(tick), attempt=tick.record.attempts, close=run.number)
-                tick.child = self._services.start(tick.job)
+                log.info("run-stopping" if why else "run-died", extra=self._facts(tick.record.tick, run=run.name))
+                tick.stopped = why
+                tick.child = self._start_closing(tick, run, tick.record.attempts)
             case RetryLater(retry):
                 tick.again_s, tick.base = monotonic + retry.wait_s, retry.base
                 tick.end_others = False  # what the tick had overrun is gone; what has begun since is waited for
@@ -519,8 +538,7 @@ class PipelineScheduler:
             if not self._is_over(record, run):
                 purpose = f"the tick {record.tick.name}"
                 return tuple(superseded), RunningWork(began=record.taken, run=run, record=record, purpose=purpose)
-            overrun_by = read_overrun(store, self.key, record.tick.name)
-            superseded.append(EndedAttempt(record=record, run=run, overrun_by=overrun_by))
+            superseded.append(EndedAttempt(record=record, run=run, overrun_by=self._read_overrun(store, record)))
         running = self._observe_holder(store, now)
         return tuple(superseded), None if running is None or self._waits_for(store, running.run) else running
 
@@ -581,7 +599,7 @@ class PipelineScheduler:
     def _end_unbegun(self, record: TickRecord, by: Tick, store: Store, now: datetime) -> None:
         """Ends an earlier tick whose run has not begun, or waits for its retry: there is no run to be ended."""
         mine = self.open.get(record.tick.name)
-        end = TickEnd(outcome=TickOutcome.KILLED, why=f"ended for the tick {by.name} before its run had begun")
+        end = TickEnd(outcome=TickOutcome.KILLED, why=f"ended for {describe_overrun(by.name)} before its run had begun")
         if self._end(record, end, store, now) and mine is not None and mine.child is not None:
             mine.child.kill()  # it has done nothing yet, and may begin nothing any more
             mine.child.wait()
@@ -668,7 +686,8 @@ class PipelineScheduler:
             end=end,
             run=run,
             running=running,
-            overrun_by=None if by is None else read_tick(store, self.key, by),
+            killed_for="" if by is None else by.by,
+            overrun_by=None if by is None or not by.tick else read_tick(store, self.key, by.tick),
             failed=[e for e in store.executions(run) if e.state is State.FAILED] if failed and run is not None else [],
             missing=any(list_missed(store, key) for key in list_keys(store, pipeline_of(self.key))),
             log=self._log(record),

@@ -28,11 +28,12 @@ from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.store import AlreadyClaimed, Store
 from spanwise.scheduler.formatting import format_time
 from spanwise.scheduler.ledger.holder import find_holder, find_run, is_of_another_key
-from spanwise.scheduler.ledger.ticks import attempt_claim, mark_overrun, read_tick
+from spanwise.scheduler.ledger.ticks import OverrunCause, attempt_claim, mark_overrun, read_tick
 from spanwise.scheduler.project import child_process, load, root, settings
 from spanwise.scheduler.project.load import Loaded
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.run import launch, resume, stop
+from spanwise.scheduler.schedule.overrun import describe_overrun
 from spanwise.scheduler.schedule.part import select_part
 from spanwise.scheduler.schedule.schedule_key import DATA, WHOLE, format_cause, parse_cause, part_of, pipeline_of
 
@@ -68,7 +69,8 @@ class ScheduledJob:
     end_others: bool = False  #: stop the run that holds the pipeline first
     wait_until: str | None = None  #: wait for the input until then
     poll_s: float = 60.0
-    close: int | None = None  #: only close the records of this run, whose controller is dead
+    close: int | None = None  #: only stop this run, or close its records where its controller is dead
+    closed_by: str = "the scheduler"  #: who or what stops it
 
 
 def log_path(home: Path, pipeline: str, tick: str, attempt: int) -> Path:
@@ -183,8 +185,10 @@ def stop_others(store: Store, job: ScheduledJob, known: Settings) -> None:
             deadline = time.monotonic() + BETWEEN_S
         elif run is not None:
             if run.trigger is Trigger.SCHEDULE and run.cause != format_cause(job.pipeline, job.tick):
-                mark_overrun(store, *parse_cause(run.pipeline, run.cause), by=job.tick)
-            sys.stdout.write(f"{stop.stop(store, run, known.root, grace_s=known.grace_s)}\n")
+                cause = OverrunCause(by=describe_overrun(job.tick), tick=job.tick)
+                mark_overrun(store, *parse_cause(run.pipeline, run.cause), cause)
+            by = f"the scheduler, for {describe_overrun(job.tick)}"
+            sys.stdout.write(f"{stop.stop(store, run, known.root, grace_s=known.grace_s, by=by)}\n")
         elif time.monotonic() > deadline:
             raise Held(lease.held_message(holder))
         else:
@@ -233,7 +237,8 @@ def _has_arrived(node: object, span: int) -> bool:
 def _close_run(job: ScheduledJob, known: Settings) -> int:
     assert job.close is not None
     with root.open_for_writing(known) as store:
-        ended = stop.stop(store, store.run(pipeline_of(job.pipeline), job.close), known.root, grace_s=known.grace_s)
+        run = store.run(pipeline_of(job.pipeline), job.close)
+        ended = stop.stop(store, run, known.root, grace_s=known.grace_s, by=job.closed_by)
     sys.stdout.write(f"{ended}\n")
     return 0
 

@@ -25,7 +25,8 @@ class EndedTickFacts:
     end: TickEnd
     run: Run | None  #: its last run
     running: Run | None = None  #: the run for which it was skipped
-    overrun_by: TickRecord | None = None  #: the tick for which its run was killed
+    killed_for: str = ""  #: for what its run was killed
+    overrun_by: TickRecord | None = None  #: the tick for which it was, if it is one
     failed: Sequence[Execution] = ()  #: executions of its run
     missing: bool = False  #: ticks of the pipeline are missed
     log: Path  #: of its last attempt
@@ -48,12 +49,12 @@ def alerts_of(facts: EndedTickFacts, at: datetime, site: Site) -> Iterator[Alert
                 tick="" if by is None else by.tick.name,
                 span="" if by is None else span_text(by.tick.span, facts.calendar),
                 running=run,
-                killed=True,
+                killed_for=facts.killed_for or "another run",
                 lost=span,
             )
         case TickOutcome.SKIPPED if facts.running is not None:
             yield alert.overrun_alert(
-                key, at=at, site=site, tick=tick.name, span=span, running=facts.running, killed=False, lost=span
+                key, at=at, site=site, tick=tick.name, span=span, running=facts.running, lost=span
             )
         case TickOutcome.FAILED:
             yield alert.failure_alert(

@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import elapsed_s
+from spanwise.scheduler.ledger.ticks import list_ticks
 from spanwise.scheduler.schedule.forecast import HISTORY, PastRun
+from spanwise.scheduler.schedule.outcome import TickOutcome
 from spanwise.scheduler.schedule.schedule_key import PARTS, parse_cause, part_of, pipeline_of
 
 
 def list_past_runs(store: Store, key: str, limit: int = HISTORY, *, nodes: bool = True) -> list[PastRun]:
     """The last complete runs of the whole pipeline, newest first; without `nodes`, for speed, only what each took.
 
-    Partial runs, and those that failed or were ended, are left out: they say little of how long a run takes. Where the
-    parts of a pipeline are scheduled, it is those of the part.
+    Partial runs, those that ingest for a backfill included, and those that failed or were ended, are left out: they say
+    little of how long a run takes. Where the parts of a pipeline are scheduled, it is those of the part.
     """
-    runs = itertools.islice(store.runs(pipeline_of(key)), 3 * limit)
-    whole = list(itertools.islice((run for run in runs if _counts(run, key)), limit))
-    same = [run for run in whole if set(run.nodes) == set(whole[0].nodes)]
+    scheduled = [run for run in _list_scheduled(store, key, limit) if _counts(run, key)]
+    recent = [run for run in itertools.islice(store.runs(pipeline_of(key)), 3 * limit) if _counts(run, key)]
+    found = sorted({run.number: run for run in (*recent, *scheduled)}.values(), key=lambda run: -run.number)
+    whole = set((scheduled or _list_widest(found) or [Run(pipeline=pipeline_of(key))])[0].nodes)
+    same = [run for run in found if set(run.nodes) == whole][:limit]
     return [measure_run(run, store.executions(run) if nodes else []) for run in same]
+
+
+def _list_scheduled(store: Store, key: str, limit: int) -> Iterator[Run]:
+    """The runs of the last ticks that ran, newest first."""
+    for tick in list_ticks(store, key, limit=limit):
+        if tick.end is not None and tick.end.outcome is TickOutcome.RAN and tick.end.run is not None:
+            yield store.run(pipeline_of(key), tick.end.run)
+
+
+def _list_widest(runs: Sequence[Run]) -> list[Run]:
+    """Those of which no other has run the same nodes and more."""
+    every = {frozenset(run.nodes) for run in runs}
+    return [run for run in runs if not any(set(run.nodes) < other for other in every)]
 
 
 def _counts(run: Run, key: str) -> bool:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from spanwise.orchestrator import process
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import NotRecorded
 from spanwise.orchestrator.run import Run, format_source
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import format_duration, format_time
-from spanwise.scheduler.ledger.heartbeat import read_scheduler
+from spanwise.scheduler.ledger.heartbeat import SchedulerRecord, read_scheduler
 from spanwise.scheduler.ledger.holder import find_holder, find_run
 from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.overdue import OverdueTicks, StaleModel, find_overdue, find_stale, last_push
@@ -160,7 +161,7 @@ def _explain_taken(store: Store, record: TickRecord) -> ExplainedTick:
     late = f"taken {format_duration(late_s)} late" if late_s > 1 else ""
     if record.end is None:
         holder = read_scheduler(store, record.holder)
-        who = "" if holder is None else f"scheduler {record.holder} on {holder.who.host}, pid {holder.who.pid}"
+        who = f"scheduler {record.holder}" if holder is None else _describe_holder(holder)
         doing = f"attempt {record.attempts} is running" if record.attempts else "its run has not begun"
         return ExplainedTick(tick=record.tick, outcome="open", why=join_reasons(doing, who, late), record=record)
     whole = pipeline_of(record.key)
@@ -169,6 +170,12 @@ def _explain_taken(store: Store, record: TickRecord) -> ExplainedTick:
     closed = "" if record.closed is None else format_closure(record.closed, whole)
     why = join_reasons(run, record.end.why, attempts, late, closed)
     return ExplainedTick(tick=record.tick, outcome=record.end.outcome.value, why=why, record=record)
+
+
+def _describe_holder(holder: SchedulerRecord) -> str:
+    if holder.ended or process.is_alive(holder.who) is False:
+        return f"scheduler {holder.number} on {holder.who.host} has ended; the next one takes the tick over"
+    return f"scheduler {holder.number} on {holder.who.host}, pid {holder.who.pid}"
 
 
 def format_closure(closure: TickClosure, pipeline: str) -> str:

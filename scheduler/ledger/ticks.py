@@ -10,7 +10,7 @@ inserts the attempt that would have come next, so that none can begin afterwards
 | `ticknumber k#n`     | the n-th tick of the schedule; later in time than the one before                            |
 | `holder k@name%j`    | another scheduler looks after it now, the j-th since it was taken                           |
 | `attempt k@name#i`   | its i-th run has begun; or, sealed, never will                                              |
-| `overrun k@name`     | a later tick is ending its run                                                              |
+| `overrun k@name`     | a later tick, or a person, is ending its run                                                |
 | `outcome k@name`     | how it ended                                                                                |
 | `abnormal k#m`       | the m-th tick of the schedule that did not succeed                                          |
 | `closed k@name`      | it needs no backfill any more: it was recovered, superseded or acknowledged                 |
@@ -87,6 +87,14 @@ class EndedTick:
     end: TickEnd
     at: datetime
     alerted: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverrunCause:
+    """For what the run of a tick is ended, and by whom."""
+
+    by: str  #: completes the sentence "ended for …"
+    tick: str = ""  #: the later tick, if it is one
 
 
 def claim_name(key: str, tick: str) -> str:
@@ -198,18 +206,18 @@ def adopt_tick(store: Store, record: TickRecord, *, holder: int) -> TickRecord |
     return replace(record, holder=holder)
 
 
-def mark_overrun(store: Store, key: str, tick: str, *, by: str) -> None:
-    """Records that the run of a tick is about to be ended for a later one, `by`."""
+def mark_overrun(store: Store, key: str, tick: str, cause: OverrunCause) -> None:
+    """Records that the run of a tick is about to be ended for something else."""
     try:
-        store.claim(Claim("overrun", claim_name(key, tick), {"by": by}))
+        store.claim(Claim("overrun", claim_name(key, tick), facts_of(cause)))
     except AlreadyClaimed:
         return  # one before us was about to, and did not finish
 
 
-def read_overrun(store: Store, key: str, tick: str) -> str | None:
-    """The tick for which the run of this one is, or was, to be ended."""
+def read_overrun(store: Store, key: str, tick: str) -> OverrunCause | None:
+    """That for which the run of a tick is, or was, to be ended."""
     claim = store.find_claim("overrun", claim_name(key, tick))
-    return None if claim is None else str(claim.facts["by"])
+    return None if claim is None else record_of(OverrunCause, claim)
 
 
 # --- reading

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import time
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ from spanwise.orchestrator.lease import Holder
 from spanwise.orchestrator.process import Identity
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.run_dir import remove_working_files
-from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
+from spanwise.orchestrator.stop_request import request_stop
+from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import format_duration
 
 POLL_S = 0.1
@@ -50,8 +50,8 @@ class StopResult:
                 return f"Run {run.name} had already died{pid}; it is now recorded as {run.state.value}."
 
 
-def stop(store: Store, run: Run, root: Path, *, grace_s: float) -> StopResult:
-    """Stops a run, and returns when it has ended and its lease is free.
+def stop(store: Store, run: Run, root: Path, *, grace_s: float, by: str) -> StopResult:
+    """Stops a run, and returns when it has ended and its lease is free. The run records that it was stopped by `by`.
 
     On this machine no process of the run is left then, not even one that has detached itself.
 
@@ -64,8 +64,7 @@ def stop(store: Store, run: Run, root: Path, *, grace_s: float) -> StopResult:
     holder = lease.current(store, run.pipeline)
     if holder is None or holder.released or holder.token != run.token or process.is_alive(holder.who) is False:
         return StopResult(run=_close(store, run, root), how="closed", took_s=time.monotonic() - began, pid=run.pid)
-    with contextlib.suppress(AlreadyClaimed):  # it was already asked to stop
-        store.claim(Claim("stop", run.name))
+    request_stop(store, run, by)
     here = holder.who.machine == process.machine()
     # The controller may have children that are not workers, such as those started when its pipeline was imported.
     below = [process.identity(pid) for pid in process.descendants(holder.who.pid)] if here else []

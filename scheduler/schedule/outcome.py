@@ -12,7 +12,7 @@ class TickOutcome(Enum):
 
     RAN = "ran"
     SKIPPED = "skipped"  #: the run before it had not ended, and was left running
-    KILLED = "killed"  #: its run was ended for a later tick
+    KILLED = "killed"  #: its run was ended for a later tick, or for a backfill with --kill
     MISSED = "missed"  #: no scheduler was there to start it, or the schedule was paused
     FAILED = "failed"
 

@@ -30,6 +30,11 @@ class KillThenStart(Generic[Running]):
     running: Running
 
 
+def describe_overrun(tick: str) -> str:
+    """For what a run is ended by policy; completes the sentence "ended for …"."""
+    return f"the tick {tick} (overrun policy {OverrunPolicy.KILL_AND_RUN.value})"
+
+
 def decide_overrun(
     policy: OverrunPolicy, running: Running | None
 ) -> StartRun | SkipTick[Running] | KillThenStart[Running]:

@@ -22,14 +22,14 @@ def decide_retry(
 ) -> RetryRun | TickEnd:
     """What follows the last of `tries` attempts.
 
-    `run` is its run, None when none began; `overrun_by` the tick for which it was ended; `error` its last error.
+    `run` is its run, None when none began; `overrun_by` is that for which it was ended; `error` its last error.
     A run that somebody stopped is not tried again: they had a reason.
     """
     number = None if run is None else run.number
     if run is not None and run.state is State.COMPLETE:
         return TickEnd(outcome=TickOutcome.RAN, run=number)
     if overrun_by is not None:
-        return TickEnd(outcome=TickOutcome.KILLED, why=f"ended for the tick {overrun_by}", run=number)
+        return TickEnd(outcome=TickOutcome.KILLED, why=f"ended for {overrun_by}", run=number)
     stopped = run is not None and run.state is State.CANCELED
     if not stopped and tries <= retry.times:
         return RetryRun(retry.wait_s(tries), number)

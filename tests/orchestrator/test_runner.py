@@ -30,6 +30,7 @@ from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.lease import Clock, acquire, current
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.runner import Controller, run
+from spanwise.orchestrator.stop_request import request_stop
 from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, MemoryStore
 from spanwise.orchestrator.testing import Trial
 from tests.scenario.processes import frozen, needs_freezer
@@ -349,13 +350,13 @@ def test_a_run_is_stopped_through_the_store(trial):
 
     def observe(event):
         if event.what == "node-started":
-            trial.store.claim(Claim("stop", event.run.name))
+            request_stop(trial.store, event.run, "`spanwise stop` of ann@host")
 
     pipeline = Pipeline("p", [Say(name="Long", wait_s=60.0)])
     with Executor(pipeline) as executor:
         outcome = run(pipeline, executor=executor, store=trial.store, root=trial.root, observe=observe)
 
-    assert (outcome.run.state, outcome.run.error) == (State.CANCELED, "stopped by `spanwise stop`")
+    assert (outcome.run.state, outcome.run.error) == (State.CANCELED, "stopped by `spanwise stop` of ann@host")
 
 
 def test_who_asked_is_told_and_not_by_which_signal(trial):
@@ -363,14 +364,14 @@ def test_who_asked_is_told_and_not_by_which_signal(trial):
 
     def observe(event):
         if event.what == "node-started":
-            trial.store.claim(Claim("stop", event.run.name))
+            request_stop(trial.store, event.run, "`spanwise stop` of ann@host")
             os.kill(os.getpid(), signal.SIGTERM)
 
     pipeline = Pipeline("p", [Say(name="Long", wait_s=60.0)])
     with Executor(pipeline) as executor:
         outcome = run(pipeline, executor=executor, store=trial.store, root=trial.root, observe=observe)
 
-    assert outcome.run.error == "stopped by `spanwise stop`"
+    assert outcome.run.error == "stopped by `spanwise stop` of ann@host"
 
 
 def test_an_execution_notes_what_was_left_at_its_default(trial):

@@ -115,7 +115,7 @@ def test_stopping_a_run_whose_processes_were_killed_at_one_blow_ends_the_rest(st
     all_ready(tmp_path)
     kill_at_one_blow(run)
     before = left_by(run, tmp_path)
-    stopped = stopping.stop(store, store.run("unruly", 1), tmp_path, grace_s=0)
+    stopped = stopping.stop(store, store.run("unruly", 1), tmp_path, grace_s=0, by="a test")
 
     assert len(before) > 4
     assert (stopped.how, stopped.run.state) == ("closed", State.FAILED)
@@ -145,7 +145,7 @@ def test_a_run_that_does_not_listen_is_killed_with_all_it_has_started(start, tmp
     all_ready(tmp_path)
     for pid in (run.server, run.keeper, run.pid):
         kill(pid, signal.SIGSTOP)
-    stopped = stopping.stop(store, store.run("unruly", 1), tmp_path, grace_s=0)
+    stopped = stopping.stop(store, store.run("unruly", 1), tmp_path, grace_s=0, by="a test")
 
     assert (stopped.how, stopped.run.state, stopped.pid) == ("killed", State.FAILED, run.pid)
     assert left_by(run, tmp_path) == []
@@ -163,13 +163,13 @@ def test_nothing_begins_while_a_process_lives_that_cannot_be_killed(start, tmp_p
         with pytest.raises(
             RunError, match=rf"(?s)could not be: {daemon} \(state D: .*ps -o [^ ]+ -p {daemon}"
         ) as stuck:
-            stopping.stop(store, store.run("unruly", 1), tmp_path, grace_s=0)
+            stopping.stop(store, store.run("unruly", 1), tmp_path, grace_s=0, by="a test")
         with pytest.raises(Held, match=rf"nothing was started: {daemon} \(state D: "):
             begin_and_end(store)
         with pytest.raises(RunError, match=rf"nothing was started: {daemon} \(state D: "):
-            stopping.stop(store, store.run("unruly", 1), tmp_path, grace_s=0)
+            stopping.stop(store, store.run("unruly", 1), tmp_path, grace_s=0, by="a test")
         state = store.run("unruly", 1).state
-    stopped = stopping.stop(store, store.run("unruly", 1), tmp_path, grace_s=0)
+    stopped = stopping.stop(store, store.run("unruly", 1), tmp_path, grace_s=0, by="a test")
 
     assert "killed" in str(stuck.value)
     assert state is State.RUNNING
@@ -194,7 +194,7 @@ def test_the_processes_of_beam_are_ended(start, tmp_path, store):
     run = start("wait", "Beaming")
     all_ready(tmp_path, ["Beaming"])
     kill_at_one_blow(run)
-    stopping.stop(store, store.run("unruly", 1), tmp_path, grace_s=0)
+    stopping.stop(store, store.run("unruly", 1), tmp_path, grace_s=0, by="a test")
 
     assert left_by(run, tmp_path) == []
 

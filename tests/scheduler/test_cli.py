@@ -472,7 +472,7 @@ def test_a_second_run_is_told_who_holds_the_pipeline_and_stop_ends_the_first(pro
     assert (stopped["run"], stopped["state"], stopped["how"]) == ("flow/1", "canceled", "ended")
     child.communicate(timeout=10)
     assert child.returncode == 1
-    assert stopped["error"] == "stopped by `spanwise stop`"
+    assert stopped["error"].startswith("stopped by `spanwise stop` of ")
     assert living(below) == []
     assert "warn" not in shell("doctor")[1]
     assert shell("run", "flow.py")[0] == 0

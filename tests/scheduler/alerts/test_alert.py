@@ -37,8 +37,8 @@ def failure(**facts: object) -> Alert:
 ALL = [
     failure(),
     failure(run=None, log=None, resume=""),
-    alert.overrun_alert("flights", at=NIGHT, site=SITE, tick="T", span="2013-01-06", running=RUN, killed=True, lost="2013-01-05"),
-    alert.overrun_alert("flights", at=NIGHT, site=SITE, tick="T", span="2013-01-06", running=RUN, killed=False),
+    alert.overrun_alert("flights", at=NIGHT, site=SITE, tick="T", span="2013-01-06", running=RUN, killed_for="the tick T", lost="2013-01-05"),
+    alert.overrun_alert("flights", at=NIGHT, site=SITE, tick="T", span="2013-01-06", running=RUN),
     alert.missed_alert("flights", at=NIGHT, site=SITE, ticks=["T"], why="nothing ran"),
     alert.missed_alert("flights", at=NIGHT, site=SITE, ticks=["T"], why="nobody has recorded it", overdue=True),
     alert.stall_alert(RUN, at=NIGHT, site=SITE, quiet=timedelta(hours=2), log=Path("/srv/log")),

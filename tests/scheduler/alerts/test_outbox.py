@@ -14,7 +14,8 @@ import pytest
 from spanwise.scheduler.alerts import outbox
 from spanwise.scheduler.alerts.alert import Alert
 from spanwise.scheduler.alerts.channel import AlertChannel, AlertRoute, AlertRoutes, ChannelMessage, ChannelSender
-from spanwise.scheduler.alerts.outbox import Letter, OpenCause, deliver, plan_letters, put
+from spanwise.scheduler.alerts.letter import Letter, OpenCause, plan_letters
+from spanwise.scheduler.alerts.outbox import deliver, put
 from spanwise.scheduler.project.settings import AlertKind
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -36,6 +37,7 @@ class Desk:
         self.route, self.works = route, True
         self.letters: list[Letter] = []
         self.cause: OpenCause | None = None
+        self.recovered: datetime | None = None
 
     def put(self, minute: float, kind: AlertKind = "failure") -> None:
         letter = Letter(id=f"{len(self.letters)}{minute:08.3f}", alert=alert(minute, kind), since=alert(minute).at)
@@ -43,10 +45,11 @@ class Desk:
 
     def deliver(self, minute: float) -> list[tuple[str, int]]:
         """What is told at that minute: the subjects and counts."""
-        arranged = plan_letters(self.letters, self.cause, self.route, NOON + timedelta(minutes=minute))
+        now = NOON + timedelta(minutes=minute)
+        arranged = plan_letters(self.letters, self.cause, self.route, now, recovered=self.recovered)
         going = [letter for letter in arranged.letters if letter.released]
         self.letters = [letter for letter in arranged.letters if not self.works or not letter.released]
-        self.cause = arranged.cause
+        self.cause, self.recovered = arranged.cause, arranged.recovered
         return [(letter.alert.subject, letter.count) for letter in going if letter.todo] if self.works else []
 
 
@@ -74,6 +77,32 @@ def test_a_recovery_goes_at_once_and_counts_what_was_held() -> None:
     assert desk.deliver(90) == []
     desk.put(95)
     assert desk.deliver(95) == [("failure at 95", 1)]
+
+
+def test_a_cause_that_flaps_is_told_of_twice_in_the_time_of_a_group() -> None:
+    """It fails and recovers every two minutes: nobody reads that; what was told last is what it was then."""
+    desk, told = Desk(), []
+    for minute in range(0, 180, 4):
+        desk.put(minute)
+        told += [(subject, minute) for subject, _ in desk.deliver(minute)]
+        desk.put(minute + 2, "recovery")
+        told += [(subject, minute + 2) for subject, _ in desk.deliver(minute + 2)]
+
+    assert told[:3] == [("failure at 0", 0), ("recovery at 2", 2), ("failure at 4", 4)]
+    assert len(told) <= 3 + 2 * 3
+    assert len(desk.letters) <= 2
+
+
+def test_the_recovery_of_a_cause_that_flapped_comes_when_it_is_quiet() -> None:
+    """It is late by the time of the group, and not lost."""
+    desk = Desk()
+    for minute, kind in [(0, "failure"), (2, "recovery"), (4, "failure"), (6, "recovery")]:
+        desk.put(minute, kind)
+        desk.deliver(minute)
+    assert desk.deliver(61) == []
+
+    assert desk.deliver(62) == [("recovery at 6", 1)]
+    assert desk.letters == []
 
 
 def test_a_recovery_is_told_once_and_only_of_what_was_told() -> None:

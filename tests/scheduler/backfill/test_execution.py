@@ -338,6 +338,28 @@ def test_a_schedule_that_was_paused_by_somebody_stays_so(world: World) -> None:
     assert "is still paused: ann paused it: the lake moves. Resume it:  spanwise schedule resume days" in out
 
 
+def test_a_backfill_that_is_resumed_names_the_ticks_that_were_lost_before(world: World) -> None:
+    """Those that were due while an earlier process worked at it, until they are recovered."""
+    scheduled(world, at=datetime(2024, 5, 3, 3, tzinfo=UTC))
+    (world.folder / "data" / "2024-05-03" / "v1" / "rows").write_text("broken")
+    world.arrive(3, version=2, rows="broken")
+    assert world("backfill", "days.py", "--span", "2024-05-03")[0] == 1
+    with world.store() as store:
+        begun = find_backfill(store, "days").began
+        ended = TickEnd(outcome=TickOutcome.SKIPPED, why="the run before it had not ended")
+        lost = Tick(
+            at=begun + timedelta(microseconds=1), name="lost", wall=begun, span=Calendar.DAY.parse("2024-05-01")
+        )
+        assert claim_tick(store, "days", lost, holder=1, now=begun, end=ended)
+    (world.folder / "data" / "2024-05-03" / "v2" / "rows").write_text("mended")
+
+    code, out, _ = world("backfill", "--resume", "days/1")
+
+    assert code == 0
+    assert "Ticks that were due in the meantime: lost (skipped)" in out
+    assert "Backfill them:  spanwise backfill days.py --missed" in out
+
+
 @pytest.mark.slow
 def test_a_backfill_waits_for_the_run_that_is_going(world: World) -> None:
     """Or, with --kill, ends it; the runs never overlap."""

@@ -22,6 +22,7 @@ from spanwise.scheduler.ledger.missed import list_missed, recover_ticks
 from spanwise.scheduler.ledger.pauses import pause_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.ledger.ticks import (
+    OverrunCause,
     attempt_claim,
     end_tick,
     list_ticks,
@@ -30,6 +31,7 @@ from spanwise.scheduler.ledger.ticks import (
     read_tick,
 )
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
+from spanwise.scheduler.schedule.overrun import describe_overrun
 from spanwise.scheduler.schedule.span_rule import days_before
 from spanwise.scheduler.schedule.timetable import Catchup, OverrunPolicy, Timetable
 
@@ -236,7 +238,7 @@ def test_a_run_is_ended_for_the_next_tick(tmp_path):
     new = world.child
     assert new.job.end_others
     assert world.outcomes == {1: "open", 2: "open"}
-    mark_overrun(world.records, "p", old.job.tick, by=new.job.tick)  # as the new child does
+    mark_overrun(world.records, "p", old.job.tick, cause_of(new.job.tick))  # as the new child does
     old.finish(State.CANCELED, "stopped by `spanwise stop`")
     new.begin()
     world.at(2, 1)
@@ -253,7 +255,7 @@ def test_a_run_that_was_complete_before_it_was_killed_ran(tmp_path):
     world.at(1)
     old = world.child.begin()
     world.at(2)
-    mark_overrun(world.records, "p", old.job.tick, by=world.child.job.tick)
+    mark_overrun(world.records, "p", old.job.tick, cause_of(world.child.job.tick))
 
     old.finish()
     world.at(2, 1)
@@ -315,12 +317,12 @@ def test_the_end_of_a_run_is_noticed_although_its_process_lingers(world):
     world.at(1, 1)
     assert world.outcomes == {1: "failed"}
     assert [kind for kind, _ in world.told] == ["failure"]
-    assert world.watched.has_children
+    assert world.watched.has_runs
     assert not slow.killed
 
     world.at(1, 5)
     assert slow.killed
-    assert not world.watched.has_children
+    assert not world.watched.has_runs
     assert world.outcomes == {1: "failed"}
 
 
@@ -526,6 +528,74 @@ def test_a_stopped_scheduler_ends_its_runs(world):
     assert (record.end.outcome, record.end.why) == (TickOutcome.FAILED, "the scheduler was stopped")
 
 
+def test_a_stopped_scheduler_ends_the_runs_that_it_has_adopted(world):
+    """A run that an earlier scheduler began is no child; a process of its own stops it, and the tick has ended."""
+    world.at(1)
+    running = world.child.begin()
+    world.die()
+    world.at(1, 1)
+
+    world.watched.stop("the scheduler was stopped")
+    assert world.watched.ready(world.now, world.monotonic)
+    world.step(until=None)
+    assert (world.child.job.close, world.child.job.closed_by) == (1, "the scheduler: the scheduler was stopped")
+    assert world.watched.has_runs
+    running.finish(State.CANCELED, "stopped by the scheduler: the scheduler was stopped")
+    world.child.returncode = 0
+    world.step(until=None)
+
+    (record,) = list_missed(world.records, "p")
+    assert (record.end.outcome, record.end.why) == (TickOutcome.FAILED, "the scheduler was stopped")
+    assert not world.watched.has_runs
+
+
+def test_an_adopted_run_elsewhere_is_left_to_the_next_scheduler(world):
+    """It could not be stopped from here; its tick stays open, and this scheduler does not wait for it."""
+    world.at(1)
+    world.child.begin()
+    world.die()
+    world.at(1, 1)
+    world.watched.stop("the scheduler was stopped")
+    world.step(until=None)
+    world.child.returncode = 1
+    world.step(until=None)
+
+    assert world.outcomes == {1: "open"}
+    assert not world.watched.has_runs
+
+
+def test_a_scheduler_that_lets_runs_finish_waits_for_those_it_has_adopted(world):
+    """They are its runs as any other."""
+    world.at(1)
+    running = world.child.begin()
+    world.die()
+    world.at(1, 1)
+    world.step(until=None)
+    assert world.watched.has_runs
+
+    running.finish()
+    world.step(timedelta(seconds=2), until=None)
+
+    assert world.outcomes == {1: "ran"}
+    assert not world.watched.has_runs
+
+
+def test_a_run_that_a_person_ended_for_a_backfill_was_killed_for_it(tmp_path):
+    """It is not retried; who and what for is recorded, and alerted as an overrun is."""
+    world = World(tmp_path, retry=Retry(times=3, backoff_s=1.0))
+    world.at(1)
+    run = world.child.begin()
+    by = "backfill p/3 (--kill by ann@host)"
+    mark_overrun(world.records, "p", run.job.tick, OverrunCause(by=by))
+    run.finish(State.CANCELED, f"stopped by {by}")
+
+    world.at(1, 5)
+
+    (record,) = list_missed(world.records, "p")
+    assert (record.end.outcome, record.end.why) == (TickOutcome.KILLED, f"ended for {by}")
+    assert world.told == [("overrun", f"p overran: p/1 was killed after 0.0 s for {by}")]
+
+
 def test_a_run_that_will_not_stop_is_ended_by_a_process_of_its_own(world):
     """Which proves that nothing of it is left; the scheduler waits for nobody."""
     world.at(1)
@@ -632,6 +702,11 @@ def test_a_run_whose_controller_died_is_put_right(world, monkeypatch):
     assert len(world.children) == 2
 
 
+def cause_of(tick):
+    """That for which a run is ended for a tick, as the run of that tick records it."""
+    return OverrunCause(by=describe_overrun(tick), tick=tick)
+
+
 class Died(BaseException):
     """The scheduler was killed."""
 
@@ -719,7 +794,7 @@ def advance(world):
         if child.run is None and child.returncode is None:
             for other in world.records.runs("p"):
                 if child.job.end_others and other.cause != child.job.tick:
-                    mark_overrun(world.records, "p", other.cause, by=child.job.tick)
+                    mark_overrun(world.records, "p", other.cause, cause_of(child.job.tick))
             child.begin()
             if child.run is not None:
                 child.finish()

@@ -142,7 +142,7 @@ def test_a_run_that_is_in_the_way_is_ended_first(place: Place) -> None:
     assert ended.ended is not None
     assert ran.started is not None
     assert ended.ended <= ran.started
-    assert read_overrun(place.store, "steps", TICK.name) == later.name
+    assert read_overrun(place.store, "steps", TICK.name).tick == later.name
 
 
 def test_a_run_that_is_not_to_be_ended_is_respected(place: Place) -> None:

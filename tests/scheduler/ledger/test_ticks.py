@@ -13,6 +13,7 @@ from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.pauses import current_pause, list_pauses, pause_schedule, resume_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_schedules, put_schedule, read_schedule
 from spanwise.scheduler.ledger.ticks import (
+    OverrunCause,
     TickRecord,
     adopt_tick,
     attempt_claim,
@@ -219,10 +220,11 @@ def test_the_end_of_a_run_that_is_ended_for_a_later_tick_is_announced(store: Sto
     """So that whoever sees it end knows why, whoever that will be."""
     take(store, 1)
 
-    mark_overrun(store, "p", tick(1).name, by=tick(2).name)
-    mark_overrun(store, "p", tick(1).name, by=tick(2).name)
+    cause = OverrunCause(by="the tick that came", tick=tick(2).name)
+    mark_overrun(store, "p", tick(1).name, cause)
+    mark_overrun(store, "p", tick(1).name, OverrunCause(by="a backfill"))
 
-    assert read_overrun(store, "p", tick(1).name) == tick(2).name
+    assert read_overrun(store, "p", tick(1).name) == cause
     assert read_overrun(store, "p", tick(2).name) is None
 
 

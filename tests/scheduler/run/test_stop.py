@@ -7,6 +7,7 @@ import pytest
 
 from spanwise.orchestrator import RunError, State, lease, process
 from spanwise.orchestrator.process import Identity
+from spanwise.orchestrator.stop_request import request_stop
 from spanwise.orchestrator.store import Claim, MemoryStore
 from spanwise.scheduler.run import stop as stopping
 from tests.scheduler.records import Clock, begun, ended
@@ -24,7 +25,7 @@ def test_a_run_that_is_over_is_left_alone(tmp_path: Path) -> None:
     store = MemoryStore()
     run = ended(store, begun(store))
 
-    stopped = stopping.stop(store, run, tmp_path, grace_s=0)
+    stopped = stopping.stop(store, run, tmp_path, grace_s=0, by="a test")
 
     assert (stopped.how, stopped.run) == ("already ended", run)
     assert store.find_claim("stop", run.name) is None
@@ -37,12 +38,27 @@ def test_a_run_that_has_died_is_put_right(tmp_path: Path, monkeypatch: pytest.Mo
     held(store, monkeypatch, process.machine())
     run = begun(store, token=1)
 
-    stopped = stopping.stop(store, run, tmp_path, grace_s=0)
+    stopped = stopping.stop(store, run, tmp_path, grace_s=0, by="a test")
 
     assert (stopped.how, stopped.run.state) == ("closed", State.FAILED)
     holder = lease.current(store, "flights")
     assert holder is not None
     assert holder.released
+
+
+def test_a_run_that_was_killed_since_it_did_not_stop_says_who_stopped_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was canceled, so that it is not retried, as one that stopped in time is not."""
+    store = MemoryStore()
+    held(store, monkeypatch, process.machine())
+    run = begun(store, token=1)
+    request_stop(store, run, "`spanwise stop` of ann@host")
+
+    stopped = stopping.stop(store, run, tmp_path, grace_s=0, by="a test")
+
+    assert stopped.run.state is State.CANCELED
+    assert stopped.run.error == "stopped by `spanwise stop` of ann@host; killed, since it had not recorded its end"
 
 
 def test_a_run_elsewhere_is_asked_and_then_given_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +69,7 @@ def test_a_run_elsewhere_is_asked_and_then_given_up_on(tmp_path: Path, monkeypat
     monkeypatch.setattr(stopping, "SLACK_S", 0.01)
 
     with pytest.raises(RunError, match="Kill it there:  kill -KILL 4194304"):
-        stopping.stop(store, run, tmp_path, grace_s=0)
+        stopping.stop(store, run, tmp_path, grace_s=0, by="a test")
 
     assert store.find_claim("stop", run.name) is not None
 
@@ -77,6 +93,6 @@ def test_a_run_elsewhere_that_ends_is_waited_for(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(store, "claim", heard)
 
-    stopped = stopping.stop(store, run, tmp_path, grace_s=0)
+    stopped = stopping.stop(store, run, tmp_path, grace_s=0, by="a test")
 
     assert (stopped.how, stopped.run.state, stopped.pid) == ("ended", State.CANCELED, None)

@@ -7,6 +7,7 @@ import pytest
 from spanwise.orchestrator import Execution, Run, State
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.ledger.past_runs import list_past_runs, measure_run
+from spanwise.scheduler.ledger.ticks import claim_tick
 from spanwise.scheduler.schedule.forecast import (
     DurationTrend,
     PastRun,
@@ -16,6 +17,8 @@ from spanwise.scheduler.schedule.forecast import (
     make_forecast,
     shortest_interval,
 )
+from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
+from spanwise.scheduler.schedule.ticks import Tick
 from spanwise.scheduler.schedule.timetable import Timetable
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -209,6 +212,22 @@ def test_recent_runs_are_the_complete_ones_of_the_whole_pipeline() -> None:
 
     assert [each.started for each in found] == [NOW - day * DAY for day in (6, 7, 8)]
     assert len(list_past_runs(store, "flights", limit=2)) == 2
+
+
+def test_runs_that_ingest_for_a_backfill_do_not_hide_the_runs_of_the_schedule() -> None:
+    """Hundreds of partial runs are newer; the ticks of the schedule know its own."""
+    store = MemoryStore()
+    for day in (402, 401):
+        at = NOW - day * DAY
+        end = TickEnd(outcome=TickOutcome.RAN, run=run(store, day).number)
+        tick = Tick(at=at, name=f"{at:%Y-%m-%d}", wall=at)
+        assert claim_tick(store, "flights", tick, holder=1, now=at, end=end)
+    for day in range(300, 100, -1):
+        store.update_run(replace(run(store, day), nodes=("Ingest",)))
+
+    found = list_past_runs(store, "flights")
+
+    assert [each.started for each in found] == [NOW - day * DAY for day in (401, 402)]
 
 
 def test_a_node_took_what_all_its_attempts_took_and_nothing_when_it_was_reused() -> None:
