@@ -47,6 +47,10 @@ class Property:
     required: bool  #: if it is missing, publishing the artifact is an error
 
 
+MOST_FILES = 1000
+"""Artifacts with more files record no digest for each of them, only that of all together."""
+
+
 class Artifact:
     """One thing on storage.
 
@@ -62,6 +66,7 @@ class Artifact:
     name: str  #: `pipeline/node/key/…`, unique; empty for a draft
     created: datetime | None  #: when it was published, UTC
     content: str  #: digest of its files' names and bytes
+    files: Mapping[str, str]  #: digest of each file, by its path below the folder; empty where there are very many
     size_bytes: int
     properties: dict[str, Value]
 
@@ -74,12 +79,14 @@ class Artifact:
         kind: str | None = None,
         created: datetime | None = None,
         content: str = "",
+        files: Mapping[str, str] | None = None,
         size_bytes: int = 0,
         properties: Mapping[str, Value] | None = None,
     ) -> None:
         mine = self.__dict__
         mine.update(uri=uri, id=id, name=name, created=created, content=content, size_bytes=size_bytes)
         mine["properties"] = dict(properties or {})
+        mine["files"] = dict(files or {})
         if kind is not None:
             mine["kind"] = kind
 
@@ -99,14 +106,24 @@ class Artifact:
             name=self.name,
             created=self.created,
             content=self.content,
+            files=self.files,
             size_bytes=self.size_bytes,
             properties=self.properties,
         )
 
-    def with_content(self, content: str, size_bytes: int) -> Self:
-        """Returns the draft as it will be published, with the digest and size of its files."""
+    def with_content(self, content: str, size_bytes: int, files: Mapping[str, str] | None = None) -> Self:
+        """Returns the draft as it will be published, with the digests and size of its files."""
+        few = files if files is not None and len(files) <= MOST_FILES else {}
+        return self._with(content=content, files=dict(few), size_bytes=size_bytes)
+
+    def with_uri(self, uri: str) -> Self:
+        """Returns the same artifact with its files at another place."""
+        return self._with(uri=uri)
+
+    def _with(self, **changes: object) -> Self:
         copy = self.as_kind(type(self))
-        copy.__dict__.update(content=content, size_bytes=size_bytes)
+        copy.__dict__.update(changes)
+        copy.__dict__["kind"] = self.kind
         return copy
 
     def marks(self) -> tuple[tuple[str, str], ...]:

@@ -18,7 +18,8 @@ from spanwise.orchestrator.component import Channel, Component, Node, Resolver
 from spanwise.orchestrator.errors import ResolutionError, UsageError
 from spanwise.orchestrator.fingerprint import CacheKey
 from spanwise.orchestrator.history import History
-from spanwise.orchestrator.run import Run, format_source
+from spanwise.orchestrator.integrity import recreate_command
+from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.signature import read_signature
 from spanwise.orchestrator.store import Address, Store, is_marked
 
@@ -177,19 +178,12 @@ def _refuse_gone(node: Component, run: Run, store: Store, inputs: Artifacts) -> 
     first = gone[0]
     what = first.name if len(gone) == 1 else f"{first.name} and {len(gone) - 1} more"
     why = "were garbage-collected." if is_marked(store, COLLECTED, first) else f"are missing or damaged: {first.uri}"
-    commands = list(dict.fromkeys(_recreate_command(run, artifact) for artifact in gone))
+    commands = list(dict.fromkeys(recreate_command(run, artifact) for artifact in gone))
     more = [f"… and {len(commands) - _MOST_COMMANDS} more like these."] if len(commands) > _MOST_COMMANDS else []
     raise ResolutionError(
         f"{node.name} reads {what}, but the files {why}\n"
         + "\n".join([f"Recreate them:  {commands[0]}", *(f"  {c}" for c in commands[1:_MOST_COMMANDS]), *more])
     )
-
-
-def _recreate_command(run: Run, artifact: Artifact) -> str:
-    """The command that publishes an artifact again: runs its node, and all before it, for its span."""
-    span = artifact.properties.get("span")
-    named = f" --span {Calendar(run.calendar).label(span)}" if isinstance(span, int) else ""
-    return f"spanwise run {format_source(run.source) or run.pipeline + '.py'}{named} --to {artifact.name.split('/')[1]}"
 
 
 def _choice(chosen: Sequence[Artifact], run: Run) -> str:

@@ -16,7 +16,8 @@ SpanwiseError
 │   │   ├── SpanNotFound        no such span; the message says which there are
 │   │   ├── AmbiguousSpan       the splits disagree on the newest span or version
 │   │   ├── UnreadableInput     empty, corrupt, truncated, in another encoding, a row that does not parse
-│   │   └── ColumnsChanged      a column disappeared or changed type since the previous span
+│   │   ├── ColumnsChanged      a column disappeared or changed type since the previous span
+│   │   └── DamagedArtifact     files of an artifact that are not those that were published
 │   ├── ResolutionError         a resolver found less than it needs
 │   │   └── WindowIncomplete    spans missing from a rolling window
 │   ├── FunctionFailed          a function of a dataset raised; the message says at which element
@@ -111,6 +112,10 @@ class UnreadableInput(InputError):
 
 class ColumnsChanged(InputError):
     """A column disappeared or changed its type since the previous span."""
+
+
+class DamagedArtifact(InputError):
+    """The files of an artifact are not those that were published; the message names them and how to get them back."""
 
 
 class ResolutionError(RunError):

@@ -85,7 +85,7 @@ class Tree:
     """The content of a file or folder."""
 
     digest: str  #: of the files' names and bytes; the folder's own name and place do not count
-    files: int  #: how many regular files
+    files: Mapping[str, str]  #: digest of each regular file's bytes, by its path below the folder
     size_bytes: int  #: their total size
 
 
@@ -100,18 +100,20 @@ def of_tree(path: str | os.PathLike[str], *, sync: bool = False) -> Tree:
         Unfingerprintable: nothing is there, it cannot be read, or it holds a socket, a device or a link to outside.
     """
     root = Path(path)
+    top = root.resolve() if root.is_dir() else root.parent
     buffer = bytearray(1 << 20)
-    counts = [0, 0]
+    files: dict[str, str] = {}
+    sizes: list[int] = []
 
     def contents(file: str) -> bytes:
         content, size_bytes = _read(file, buffer, sync=sync)
-        counts[0] += 1
-        counts[1] += size_bytes
-        return content
+        files[os.path.relpath(file, top)] = content.hex()
+        sizes.append(size_bytes)
+        return frame(b"D", content)
 
     try:
         if root.is_dir():
-            entries = sorted(_walk(root.resolve(), contents, sync=sync))
+            entries = sorted(_walk(top, contents, sync=sync))
             total = hash_parts("folder", [frame(b"p", name) + kind + content for name, kind, content in entries])
         elif root.exists() and not root.is_file():
             raise Unfingerprintable(f"{root} is neither a file nor a folder, so it has no content to fingerprint.")
@@ -121,7 +123,7 @@ def of_tree(path: str | os.PathLike[str], *, sync: bool = False) -> Tree:
         raise Unfingerprintable(f"{root} could not be fingerprinted: there is nothing at {error.filename}.") from error
     except OSError as error:
         raise Unfingerprintable(f"{root} could not be fingerprinted: {error}.") from error
-    return Tree(digest=total.hex(), files=counts[0], size_bytes=counts[1])
+    return Tree(digest=total.hex(), files=files, size_bytes=sum(sizes))
 
 
 def _walk(root: Path, contents: Callable[[str], bytes], *, sync: bool) -> Iterator[tuple[bytes, bytes, bytes]]:
@@ -160,7 +162,7 @@ def _link(root: Path, full: str) -> bytes:
 
 
 def _read(file: str, buffer: bytearray, *, sync: bool) -> tuple[bytes, int]:
-    """The encoded digest of a file's bytes, and their number."""
+    """The digest of a file's bytes, and their number."""
     state = new_hash()
     view = memoryview(buffer)
     size_bytes = 0
@@ -170,7 +172,7 @@ def _read(file: str, buffer: bytearray, *, sync: bool) -> tuple[bytes, int]:
             size_bytes += count
         if sync:
             os.fsync(stream.fileno())
-    return frame(b"D", state.digest()), size_bytes
+    return state.digest(), size_bytes
 
 
 @dataclass(frozen=True, kw_only=True)

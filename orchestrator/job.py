@@ -19,6 +19,7 @@ class NodeJob:
     id: int  #: of the execution
     node: str
     inputs: Mapping[str, tuple[Artifact, ...]]
+    verify: tuple[Artifact, ...]  #: the inputs whose files are compared with what was published before the work
     prepared: Mapping[str, object]
     outputs: Mapping[str, str]  #: an empty folder for each, by name
     run: Run

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from spanwise.orchestrator import fingerprint, process
+from spanwise.orchestrator import fingerprint, integrity, process
 from spanwise.orchestrator.artifact import Artifact, Examples, Model, missing_properties, normalize_draft
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.driver import Artifacts
@@ -74,6 +74,7 @@ def _redirect_output(log: str) -> None:
 def _work(pipeline: Pipeline, job: NodeJob, line: Connection) -> dict[str, tuple[Artifact, ...]]:
     node = pipeline.nodes[job.node]
     assert isinstance(node, Component)
+    integrity.verify_inputs(node.name, job.run, job.verify)
     signature = read_signature(type(node))
     outputs: dict[str, Artifact | Outputs[Artifact]] = {}
     for name, spec in signature.outputs.items():
@@ -168,7 +169,7 @@ def _seal(node: str, name: str, draft: Artifact) -> Artifact:
         )
     ready = normalize_draft(draft)
     tree = fingerprint.of_tree(draft.path, sync=True)
-    return ready.with_content(tree.digest, tree.size_bytes)
+    return ready.with_content(tree.digest, tree.size_bytes, tree.files)
 
 
 def _failure(error: BaseException) -> JobFailure:

@@ -6,7 +6,7 @@ import itertools
 import logging
 import shutil
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spanwise.orchestrator import publisher
@@ -55,6 +55,7 @@ class NodeRunner:
     store: Store
     lease: Lease
     root: Path
+    verified: set[int] = field(default_factory=set)  #: artifacts that this run has written or read whole
 
     def begin(self, node: str, attempt: int) -> Execution:
         """Records an execution, so that the store knows it before anything can fail."""
@@ -104,6 +105,7 @@ class NodeRunner:
             verdicts = self._verdicts(execution, ended.outputs)
             done = publisher.complete(self.store, self.lease, execution, job.inputs, job.plan, ended.outputs, verdicts)
             shutil.rmtree(self._folder / f"{done.node}.checkpoints", ignore_errors=True)
+            self.verified.update(a.id for a in itertools.chain(*job.inputs.values(), *done.outputs.values()))
             return NodeResult(execution=done)
         assert ended.failure is not None
         if stopping and not ended.failure.timed_out:
@@ -131,6 +133,7 @@ class NodeRunner:
                 id=execution.id,
                 node=node.name,
                 inputs=inputs,
+                verify=self._unverified(inputs),
                 prepared=plan.prepared,
                 outputs={key: str(publisher.place(self.root, execution, key)) for key in node.outputs},
                 run=self.run,
@@ -143,6 +146,11 @@ class NodeRunner:
         )
         deadline = None if node.timeout_s is None else time.monotonic() + node.timeout_s
         return ActiveJob(execution, inputs, plan, deadline)
+
+    def _unverified(self, inputs: Artifacts) -> tuple[Artifact, ...]:
+        """The inputs that no node of this run has verified yet."""
+        read = itertools.chain(*inputs.values())
+        return tuple({a.id: a for a in read if a.id not in self.verified}.values())
 
     @property
     def _is_replay(self) -> bool:

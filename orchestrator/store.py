@@ -306,6 +306,7 @@ class MemoryStore:
             kind=artifact.kind,
             created=self._clock(),
             content=artifact.content,
+            files=artifact.files,
             size_bytes=artifact.size_bytes,
             properties=artifact.properties,
         )

@@ -92,7 +92,7 @@ def mornings(folder: Path, days: int) -> Iterator[Morning]:
     root = Path(".spanwise").absolute()
     pipeline = flights.flights("data", "serving", window=WINDOW)
     with Executor(pipeline) as executor:
-        store = open_store(str(root / "metadata.db"))
+        store = open_store(str(root / "metadata.db"), root=root)
         for number in range(days):
             start = time.perf_counter()
             day = nycflights.FIRST + timedelta(days=number)

@@ -101,7 +101,7 @@ class SplitFile(DraftFile):
 
     def _open(self, path: Path) -> None:
         try:
-            self._writer = pa.parquet.ParquetWriter(path, self._schema, compression="zstd")
+            self._writer = pa.parquet.ParquetWriter(path, self._schema, compression="zstd", write_page_checksum=True)
         except pa.ArrowNotImplementedError as error:
             raise UnreadableInput(f"the input has a column that Parquet cannot store: {error}") from error
 

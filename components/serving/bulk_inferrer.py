@@ -129,13 +129,13 @@ class FilePredictor:
         count = 0
         writer: pq.ParquetWriter | None = None
         try:
-            with pq.ParquetFile(source) as file:
+            with pq.ParquetFile(source, page_checksum_verification=True) as file:
                 identifying = rows.choose_columns(file.schema_arrow, self._columns)
                 for batch in file.iter_batches(self._batch_size):
                     if not len(batch):
                         continue
                     predictions = self._predict_batch(batch)
-                    writer = writer or pq.ParquetWriter(target, predictions.schema)
+                    writer = writer or pq.ParquetWriter(target, predictions.schema, write_page_checksum=True)
                     writer.write_batch(predictions)
                     count += len(batch)
         except (pa.ArrowException, OSError) as error:
@@ -154,7 +154,7 @@ class FilePredictor:
 
         for target, identifying in self._empty:
             self._schema = self._schema or pa.schema([*identifying, pa.field(self._output, pa.float64())])
-            pq.write_table(self._schema.empty_table(), target)
+            pq.write_table(self._schema.empty_table(), target, write_page_checksum=True)
         return self._schema or pa.schema([])
 
     def _predict_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -85,7 +85,7 @@ class InfraValidator(Component):
         shutil.copytree(model.path, served, symlinks=True)
         (served / ".spanwise.json").write_text(json.dumps({"model": model.name}) + "\n")
         sample = _read_sample(examples, split, rows)
-        pq.write_table(sample, attempt.scratch / "rows.parquet")
+        pq.write_table(sample, attempt.scratch / "rows.parquet", write_page_checksum=True)
         began = time.monotonic()
         arrays_there, problem = _predict_in_fresh_process(
             predict_fn, served, attempt.scratch, wait_s, python or sys.executable

@@ -28,7 +28,7 @@ def main() -> None:
     for name in str(request["function"]).split("."):
         function = getattr(function, name)
     assert callable(function)
-    table = pq.read_table(str(request["rows"]))
+    table = pq.read_table(str(request["rows"]), page_checksum_verification=True)
     predictions = function(Path(str(request["model"])), table)
     with Path(str(request["predictions"])).open("wb") as file:
         np.savez(file, **arrays(predictions))  # type: ignore[arg-type]  # numpy's stub takes its own options for all of them

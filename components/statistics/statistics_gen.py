@@ -125,7 +125,7 @@ def count_row_group(part: RowGroup) -> Iterator[tuple[tuple[str, str], tuple[Fea
     from spanwise.components.statistics.span_statistics import count_column, merge_column
 
     try:
-        with pq.ParquetFile(part.path) as file:
+        with pq.ParquetFile(part.path, page_checksum_verification=True) as file:
             names = file.schema_arrow.names
             for start in range(0, len(names), BATCH_COLUMNS):
                 wanted = names[start : start + BATCH_COLUMNS]

@@ -108,7 +108,7 @@ class AnalyzerStates:
                 "call": pa.array([states[key][0] for key in ordered], pa.string()),
                 "state": pa.array([states[key][1] for key in ordered], pa.large_binary()),
             }
-            pq.write_table(pa.table(columns), path, compression="zstd")
+            pq.write_table(pa.table(columns), path, compression="zstd", write_page_checksum=True)
 
 
 def _list_pieces(window: TransformWindow, place: Place) -> list[FilePiece]:
@@ -170,7 +170,7 @@ def _read_states(
         if not path.is_file():
             continue
         try:
-            table = pq.read_table(path, columns=["key", "state"]).to_pydict()
+            table = pq.read_table(path, columns=["key", "state"], page_checksum_verification=True).to_pydict()
         except (OSError, pa.ArrowException) as error:
             log.warning("states-file-skipped", extra={"file": str(path), "reason": str(error)})
             continue

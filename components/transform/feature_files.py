@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,9 +25,9 @@ class TransformedSpan:
     content: str  #: digest of the span's files
     graph: str  #: digest of the graph's files
     splits: list[str]
-    folder: str
+    folder: str  #: relative to that of the record
     rows: dict[str, int]
-    sizes: dict[str, int]  #: bytes of each file, by its path below the folder
+    digests: dict[str, str]  #: of each file, by its path below the folder
 
 
 def transform_spans(window: TransformWindow, graph: Preprocessor) -> TransformReport:
@@ -35,10 +36,12 @@ def transform_spans(window: TransformWindow, graph: Preprocessor) -> TransformRe
     digest = fingerprint.digest("transform", STORAGE_VERSION, code_versions(), fingerprint.of_tree(plan.graph).digest)
     earlier = _earlier_spans(plan.earlier)
     tasks: list[FeatureTask] = []
+    linked: dict[int, dict[str, str]] = {}  # digests of the files, by number of the span
     for number, content in enumerate(window.contents):
         same = earlier.get((content, digest, plan.transform))
         if same is not None and _link_span(same, Path(plan.destinations[number])):
             window.reads[number].reused = same.folder
+            linked[number] = same.digests
             continue
         for split in plan.transform:
             tasks += _list_tasks(window, graph, (number, split))
@@ -48,7 +51,7 @@ def transform_spans(window: TransformWindow, graph: Preprocessor) -> TransformRe
         reads.transformed_files += 1
         reads.transformed_rows += result.rows
     counts = [_count_rows(folder, plan.transform) for folder in map(Path, plan.destinations)]
-    _store_records(window, digest, counts)
+    _store_records(window, digest, counts, linked)
     schema = to_arrow(pl.DataFrame(schema=dict(graph.outputs))).schema
     return TransformReport(
         rows=tuple(counts), columns={column.name: str(column.type) for column in schema}, reads=window.reads
@@ -61,7 +64,9 @@ def _list_tasks(window: TransformWindow, graph: Preprocessor, place: Place) -> l
     folder.mkdir(parents=True, exist_ok=True)
     files = window.files(place)
     if not files:  # a split without rows has its columns all the same
-        pq.write_table(to_arrow(pl.DataFrame(schema=dict(graph.outputs))), folder / "part-00000.parquet")
+        pq.write_table(
+            to_arrow(pl.DataFrame(schema=dict(graph.outputs))), folder / "part-00000.parquet", write_page_checksum=True
+        )
     return [
         FeatureTask(
             FilePiece(place, str(path), tuple(range(count_row_groups(path)))),
@@ -81,19 +86,21 @@ def _count_rows(folder: Path, splits: Iterable[str]) -> dict[str, int]:
 
 
 def _link_span(span: TransformedSpan, destination: Path) -> bool:
-    """Links the files of an earlier run, if all exist with their sizes."""
+    """Links the files of an earlier run, if all exist and are as it wrote them."""
     source = Path(span.folder)
-    files = {name: source / name for name in span.sizes}
-    if not all(path.is_file() and path.stat().st_size == span.sizes[name] for name, path in files.items()):
+    if not source.is_dir() or fingerprint.of_tree(source).files != span.digests:
         return False
-    for name, path in files.items():
+    for name in span.digests:
+        path = source / name
         target = destination / name
         target.parent.mkdir(parents=True, exist_ok=True)
         link_file(path, target)
     return True
 
 
-def _store_records(window: TransformWindow, digest: str, counts: Sequence[dict[str, int]]) -> None:
+def _store_records(
+    window: TransformWindow, digest: str, counts: Sequence[dict[str, int]], linked: Mapping[int, dict[str, str]]
+) -> None:
     """Stores where each transformed span is, and what was read."""
     plan = window.plan
     spans = [
@@ -101,11 +108,13 @@ def _store_records(window: TransformWindow, digest: str, counts: Sequence[dict[s
             content=content,
             graph=digest,
             splits=list(plan.transform),
-            folder=str(folder),
+            folder=os.path.relpath(folder, plan.cache),
             rows=counted,
-            sizes={str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*.parquet"))},
+            digests=linked[number] if number in linked else dict(fingerprint.of_tree(folder).files),
         )
-        for content, folder, counted in zip(window.contents, map(Path, plan.destinations), counts, strict=True)
+        for number, (content, folder, counted) in enumerate(
+            zip(window.contents, map(Path, plan.destinations), counts, strict=True)
+        )
     ]
     for name, records in (("transformed", spans), ("reads", window.reads)):
         text = json.dumps([asdict(record) for record in records], indent=1)
@@ -119,6 +128,6 @@ def _earlier_spans(earlier: Iterable[str]) -> dict[tuple[str, str, tuple[str, ..
         path = Path(folder, "transformed.json")
         if path.is_file():
             for record in json.loads(path.read_text(encoding="utf-8")):
-                span = TransformedSpan(**record)
+                span = TransformedSpan(**{**record, "folder": str((Path(folder) / record["folder"]).resolve())})
                 spans.setdefault((span.content, span.graph, tuple(span.splits)), span)
     return spans

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pickle
 import subprocess
@@ -17,12 +18,15 @@ from spanwise.orchestrator.artifact import Examples, TransformCache, TransformGr
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import NodeFailed, ParameterError, SpanwiseError
 from spanwise.orchestrator.history import History
+from spanwise.orchestrator.integrity import find_damage
 from spanwise.orchestrator.logs import log_to_stderr
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.signature import Attempt, Input, Output, Outputs
 
 if TYPE_CHECKING:
     from spanwise.components.transform.window_plan import TransformPlan, TransformReport
+
+log = logging.getLogger("spanwise.transform")
 
 LOOKED_AT = 5
 """So many earlier caches are looked at: the newest one, and those before it for windows that others came between."""
@@ -70,7 +74,7 @@ class Transform(Component):
 
     def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:  # noqa: ARG002
         caches = islice(history("cache").newest(), LOOKED_AT)
-        return {"earlier": [{"name": cache.name, "uri": cache.uri} for cache in caches]}
+        return {"earlier": [{"name": each.name, "uri": each.uri, "content": each.content} for each in caches]}
 
     def run(
         self,
@@ -104,7 +108,7 @@ class Transform(Component):
             graph=str(graph.path),
             cache=str(cache.path),
             destinations=tuple(str(draft.path) for draft in made),
-            earlier=tuple(each["uri"] for each in earlier),
+            earlier=tuple(each["uri"] for each in earlier if _is_whole(each)),
             scratch=str(attempt.scratch),
             runner=beam_runner,
             runner_options=dict(beam_options or {}),
@@ -164,6 +168,14 @@ def _refuse_features(node: str, window: Sequence[Examples]) -> None:
                 f"{node} reads {each.name}, which a transform graph has made already, and a model is served with one "
                 "graph. Put both into one preprocessing_fn, and connect the examples that the first Transform reads."
             )
+
+
+def _is_whole(cache: Mapping[str, str]) -> bool:
+    """Whether a cache of an earlier run is as it was published; a damaged one is left out, which costs time only."""
+    damage = find_damage(TransformCache(cache["uri"], name=cache["name"], content=cache["content"]))
+    if damage is not None:
+        log.warning("cache-skipped", extra={"cache": cache["name"], "reason": damage.found})
+    return damage is None
 
 
 def _names(given: object) -> tuple[str, ...] | None:

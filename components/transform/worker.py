@@ -211,7 +211,7 @@ class FeatureWriter:
         columns = graph.needs() or tuple(graph.inputs)[:1]  # a feature of constants has a value for each row too
         rows = 0
         try:
-            with pq.ParquetWriter(draft, schema, compression="zstd") as writer:
+            with pq.ParquetWriter(draft, schema, compression="zstd", write_page_checksum=True) as writer:
                 for place, group in enumerate(piece.groups):
                     frame = read_group(piece.path, group, columns, graph.inputs)
                     if task.probed and not place:
@@ -242,7 +242,7 @@ def read_group(path: str, group: int, columns: Sequence[str], types: Types) -> p
         UnreadableInput: the file is missing or damaged.
     """
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
             known = set(file.schema_arrow.names)
             present = [name for name in columns if name in known]
             threads = file.metadata.row_group(group).num_rows > _FEW

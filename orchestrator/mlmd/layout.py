@@ -15,6 +15,7 @@ from ml_metadata.proto import metadata_store_pb2
 
 from spanwise.orchestrator.artifact import Artifact, Value
 from spanwise.orchestrator.errors import StoreError
+from spanwise.orchestrator.mlmd.places import Places
 from spanwise.orchestrator.mlmd.text import decode, encode, fits_an_integer, is_storable
 from spanwise.orchestrator.run import Execution, Run, State, Trigger
 from spanwise.orchestrator.store import Claim
@@ -52,6 +53,7 @@ ARTIFACT_PROPERTIES = {
     "split_names": _STRING,
     # Ours; typed, because a kind may declare a custom property of the same name.
     "content": _STRING,
+    "files": _STRING,
     "size_bytes": _STRING,  # an integer column ends at 2 GB
     "created": _STRING,
     "producer": _INT,
@@ -153,7 +155,7 @@ def execution_type(component: str) -> str:
     return component or _NO_COMPONENT
 
 
-def execution_message(execution: Execution, *, type_id: int, write: str) -> Proto:
+def execution_message(execution: Execution, where: Places, *, type_id: int, write: str) -> Proto:
     """All but the artifacts, which events record. A key without artifacts has no event, so it is recorded here."""
     name = name_of(execution.name)
     message = metadata_store_pb2.Execution(
@@ -177,7 +179,7 @@ def execution_message(execution: Execution, *, type_id: int, write: str) -> Prot
         "reused": execution.reused,
         "reason": execution.reason,
         "error": execution.error,
-        "log": execution.log or None,
+        "log": where.record(execution.log) or None,
         "started": _iso(execution.started),
         "ended": _iso(execution.ended),
         WRITE: write,
@@ -191,7 +193,9 @@ def is_ours(execution: Proto) -> bool:
     return WRITE in execution.custom_properties
 
 
-def execution_of(message: Proto, events: Iterable[Proto], artifacts: Mapping[int, Artifact]) -> Execution:
+def execution_of(
+    message: Proto, where: Places, events: Iterable[Proto], artifacts: Mapping[int, Artifact]
+) -> Execution:
     """`events` are those of this execution; `artifacts` holds at least the artifacts in them, by id."""
     facts: Mapping[str, Any] = _read(message.custom_properties)
     inputs: dict[str, dict[int, Artifact]] = defaultdict(dict)
@@ -218,7 +222,7 @@ def execution_of(message: Proto, events: Iterable[Proto], artifacts: Mapping[int
         reused=facts.get("reused"),
         reason=facts.get("reason"),
         error=facts.get("error"),
-        log=facts.get("log", ""),
+        log=where.resolve(facts.get("log", "")),
         started=_time(facts.get("started")),
         ended=_time(facts.get("ended")),
     )
@@ -248,20 +252,22 @@ def places(artifacts: Mapping[str, Sequence[Artifact]]) -> dict[int, list[tuple[
     return found
 
 
-def artifact_message(artifact: Artifact, *, type_id: int, producer: int) -> Proto:
+def artifact_message(artifact: Artifact, where: Places, *, type_id: int, producer: int) -> Proto:
     """Converts a draft that has its name and `created`."""
     name = name_of(artifact.name)
-    if not is_storable(artifact.uri):
-        raise StoreError(f"The URI {artifact.uri!r} holds a backslash, a NUL or half a character. Choose another root.")
+    uri = where.record(artifact.uri)
+    if not is_storable(uri):
+        raise StoreError(f"The URI {uri!r} holds a backslash, a NUL or half a character. Choose another root.")
     message = metadata_store_pb2.Artifact(
         type_id=type_id,
         name=name,
         external_id=name,
-        uri=artifact.uri,
+        uri=uri,
         state=metadata_store_pb2.Artifact.LIVE,
     )
     typed: dict[str, Value] = {
         "content": artifact.content,
+        "files": dict(artifact.files) or None,
         "size_bytes": str(artifact.size_bytes),
         "created": _iso(artifact.created),
         "producer": producer,
@@ -278,18 +284,19 @@ def artifact_message(artifact: Artifact, *, type_id: int, producer: int) -> Prot
     return message
 
 
-def artifact_of(message: Proto) -> Artifact:
+def artifact_of(message: Proto, where: Places) -> Artifact:
     typed: dict[str, Any] = {}
     for key, kept in message.properties.items():
         typed[key] = decode(f"json:{kept.string_value}") if key == "split_names" else _value(kept)
-    own = {key: typed.pop(key, None) for key in ("content", "size_bytes", "created", "producer")}
+    own = {key: typed.pop(key, None) for key in ("content", "files", "size_bytes", "created", "producer")}
     return Artifact(
-        message.uri,
+        where.resolve(message.uri),
         id=message.id,
         name=message.name,
         kind=message.type,
         created=_time(own["created"]),
         content=own["content"] or "",
+        files=own["files"],
         size_bytes=int(own["size_bytes"] or 0),
         properties={**typed, **_read(message.custom_properties)},
     )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Literal, TypeVar
 
 from ml_metadata.metadata_store import ListOptions, OrderByField
@@ -24,6 +25,7 @@ from spanwise.orchestrator.errors import NotRecorded, StoreError, StoreUnavailab
 from spanwise.orchestrator.mlmd import layout, span_index
 from spanwise.orchestrator.mlmd.connection import ConnectionLost, NameTaken, Proto, StoreConnection
 from spanwise.orchestrator.mlmd.location import Location
+from spanwise.orchestrator.mlmd.places import Places
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, Link, find_last, format_no_such_run
 
@@ -43,11 +45,13 @@ class MlmdStore:
         self,
         where: Location,
         *,
+        root: Path | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         deadline_s: float = 30.0,
         migrate: bool = False,
     ) -> None:
         self._clock = clock
+        self._places = Places(root)
         self._connection = StoreConnection(where, deadline_s=deadline_s, migrate=migrate)
         self._types: dict[tuple[str, str], int] = {}
         self._context_ids: dict[tuple[str, str], int] = {}  # ids of the contexts of pipelines and nodes
@@ -134,7 +138,7 @@ class MlmdStore:
         home = self._contexts_of(execution)
         claimed, write = self._claim_contexts(claims)
         type_id = self._type_id("execution", layout.execution_type(execution.component))
-        message = layout.execution_message(begun, type_id=type_id, write=write)
+        message = layout.execution_message(begun, self._places, type_id=type_id, write=write)
         contexts = [*home, *claimed]
 
         def put() -> int:
@@ -197,7 +201,7 @@ class MlmdStore:
     def newest(self, address: Address) -> Iterator[Artifact]:
         place = str(address)
         for message in self._read_descending("get_artifacts_by_external_ids", place, self._last_artifact(place)):
-            yield layout.artifact_of(message)
+            yield layout.artifact_of(message, self._places)
 
     def spans(self, address: Address, *, below: int | None = None) -> Iterator[int]:
         def exist(names: Sequence[str]) -> set[str]:
@@ -245,11 +249,11 @@ class MlmdStore:
 
     def artifacts_by_id(self, ids: Collection[int]) -> list[Artifact]:
         messages = sorted(self._find_by_id("get_artifacts_by_id", ids), key=lambda m: int(m.id))
-        return [layout.artifact_of(message) for message in messages]
+        return [layout.artifact_of(message, self._places) for message in messages]
 
     def executions_by_id(self, ids: Collection[int]) -> list[Execution]:
         messages = sorted(self._find_by_id("get_executions_by_id", ids), key=lambda m: int(m.id))
-        return [layout.execution_of(message, (), {}) for message in messages if layout.is_ours(message)]
+        return [layout.execution_of(message, self._places, (), {}) for message in messages if layout.is_ours(message)]
 
     def close(self) -> None:
         self._connection.close()
@@ -278,13 +282,13 @@ class MlmdStore:
     def _put_publication(self, execution: Execution, type_id: int, claims: Sequence[Claim]) -> Execution:
         """One transaction: the execution, its events, its new artifacts, its claims and its places."""
         claimed, write = self._claim_contexts(claims)
-        message = layout.execution_message(execution, type_id=type_id, write=write)
+        message = layout.execution_message(execution, self._places, type_id=type_id, write=write)
         drafts = [(key, index) for key, row in execution.outputs.items() for index, a in enumerate(row) if not a.id]
         new = []
         for key, index in drafts:
             artifact = execution.outputs[key][index]
             artifact_type = self._type_id("artifact", artifact.kind)
-            draft = layout.artifact_message(artifact, type_id=artifact_type, producer=execution.id)
+            draft = layout.artifact_message(artifact, self._places, type_id=artifact_type, producer=execution.id)
             new.append((draft, layout.event([(key, index)], is_input=False)))
         # Events alone, without their artifacts: a put of an artifact that has an id would empty its other properties.
         old = [
@@ -331,6 +335,7 @@ class MlmdStore:
                 kind=artifact.kind,
                 created=created,
                 content=artifact.content,
+                files=artifact.files,
                 size_bytes=artifact.size_bytes,
                 properties=artifact.properties,
             )
@@ -485,7 +490,7 @@ class MlmdStore:
         if not names:
             return {}
         found = self._connection.find("get_artifacts_by_external_ids", names)
-        return {message.name: layout.artifact_of(message) for message in found}
+        return {message.name: layout.artifact_of(message, self._places) for message in found}
 
     def _with_artifacts(self, messages: Iterable[Proto]) -> list[Execution]:
         """The executions, in the order in which they began."""
@@ -497,8 +502,8 @@ class MlmdStore:
             events[event.execution_id].append(event)
         ids = sorted({event.artifact_id for group in events.values() for event in group})
         found = self._connection.read("get_artifacts_by_id", ids) if ids else []
-        artifacts = {message.id: layout.artifact_of(message) for message in found}
-        return [layout.execution_of(message, events[message.id], artifacts) for message in ours]
+        artifacts = {message.id: layout.artifact_of(message, self._places) for message in found}
+        return [layout.execution_of(message, self._places, events[message.id], artifacts) for message in ours]
 
     def _find_by_id(self, method: str, ids: Collection[int]) -> Iterator[Proto]:
         """Yields the messages that exist among many ids, a limited number per query."""
@@ -549,6 +554,7 @@ def _with_id(draft: Artifact, id: int) -> Artifact:  # noqa: A002
         kind=draft.kind,
         created=draft.created,
         content=draft.content,
+        files=draft.files,
         size_bytes=draft.size_bytes,
         properties=draft.properties,
     )

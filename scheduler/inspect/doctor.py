@@ -119,7 +119,7 @@ def _metadata(settings: Settings, *, migrate: bool) -> Iterator[HealthCheck]:
         if isinstance(where, SqliteFile) and not where.path.exists():
             yield HealthCheck("metadata", "ok", f"{where} (created by the first run)")
             return
-        store = open_store(settings.metadata, migrate=migrate)
+        store = open_store(settings.metadata, root=settings.root, migrate=migrate)
     except SpanwiseError as error:
         yield HealthCheck("metadata", "fail", "could not open", str(error))
         return

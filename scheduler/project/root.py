@@ -43,7 +43,7 @@ def open_for_writing(settings: Settings) -> Iterator[Store]:
             f"The root {settings.root} is not writable: {error.strerror}. Use another root: --root DIR, or "
             f"`root` in spanwise.toml."
         ) from error
-    with contextlib.closing(open_store(settings.metadata)) as store:
+    with contextlib.closing(open_store(settings.metadata, root=settings.root)) as store:
         claim_root(store, settings)
         yield store
 
@@ -65,7 +65,7 @@ def open_for_reading(settings: Settings) -> Iterator[Store]:
         if isinstance(where, SqliteFile) and not os.access(where.path.parent, os.W_OK):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spanwise-")))
             url = str(_copy_database(where.path, folder))
-        store = stack.enter_context(contextlib.closing(open_store(url)))
+        store = stack.enter_context(contextlib.closing(open_store(url, root=settings.root)))
         recorded = _recorded_identity(settings.root)
         if recorded is not None and recorded != identity(store):
             raise _wrong_store_error(settings)

@@ -171,6 +171,7 @@ class Bench:
             "id": self.count,
             "node": "Work",
             "inputs": {},
+            "verify": (),
             "prepared": {},
             "outputs": {"tally": str(self.root / "tally" / str(self.count))},
             "run": Run(pipeline="p", number=1),

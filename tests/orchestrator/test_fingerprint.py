@@ -745,14 +745,23 @@ def folder(tmp_path):
 
 
 def test_a_folder_keeps_its_digest(folder):
-    """The digest of names and bytes is pinned, with the number of files and bytes."""
-    assert of_tree(folder) == fingerprint.Tree(digest="9561bfe416c39781b4e25c69ea8fe359", files=2, size_bytes=4002)
+    """The digest of names and bytes is pinned, with those of its files and the number of bytes."""
+    assert of_tree(folder) == fingerprint.Tree(
+        digest="9561bfe416c39781b4e25c69ea8fe359",
+        files={
+            "Split-train/0.parquet": "82883732bcb0567f9e59d41f49290270",
+            "schema.json": "38e9f8d4b0822bdc24cc2897de25bd72",
+        },
+        size_bytes=4002,
+    )
 
 
 def test_a_file_keeps_its_digest(folder):
     """A single file counts by its bytes alone."""
     assert of_tree(folder / "schema.json") == fingerprint.Tree(
-        digest="193c0e17f6806545e5d49bcac7da0411", files=1, size_bytes=2
+        digest="193c0e17f6806545e5d49bcac7da0411",
+        files={"schema.json": "38e9f8d4b0822bdc24cc2897de25bd72"},
+        size_bytes=2,
     )
 
 

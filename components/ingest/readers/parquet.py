@@ -85,7 +85,7 @@ def _open_file(path: str) -> Iterator[pa.parquet.ParquetFile]:
         if Path(path).stat().st_size == 0:
             raise UnreadableInput(f"{path}: the file is empty (0 bytes).")
         # memory-mapped pages would count as this process's memory until the file is closed
-        with pa.parquet.ParquetFile(path, memory_map=False, pre_buffer=False) as file:
+        with pa.parquet.ParquetFile(path, memory_map=False, pre_buffer=False, page_checksum_verification=True) as file:
             yield file
     except (OSError, pa.ArrowException) as error:
         raise UnreadableInput(

@@ -267,6 +267,22 @@ def test_what_was_kept_and_is_damaged_is_made_again(windows):
     assert result(second)[0] == result(first)[0]
 
 
+def test_features_are_linked_only_if_they_are_as_they_were_written(windows):
+    """One changed bit in the features of an earlier run, and they are computed again."""
+    days = [windows.span(1)]
+    first = windows.plan(days)
+    transform_window(first)
+    written = Path(first.destinations[0], "Split-train", "part-00000.parquet")
+    content = bytearray(written.read_bytes())
+    content[len(content) // 2] ^= 1
+    written.write_bytes(content)
+
+    report = transform_window(windows.plan(days, earlier=[first]))
+
+    assert report.reads[0].reused is None
+    assert report.reads[0].transformed_rows == 80
+
+
 def test_two_spans_of_the_same_content_are_no_trouble(windows):
     """Days that are equal to the byte are told apart by their spans alone, also when their states are kept."""
     days = [windows.span(span, day(1)) for span in (1, 2)]

@@ -1,0 +1,110 @@
+"""Integrity: whether the files of artifacts are still those that were published, and the command to recreate them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from spanwise.orchestrator import fingerprint
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.calendar import Calendar
+from spanwise.orchestrator.errors import DamagedArtifact, Unfingerprintable
+from spanwise.orchestrator.run import Run, format_source
+
+log = logging.getLogger("spanwise.integrity")
+
+_MOST_NAMED = 3  # files in a message
+
+
+@dataclass(frozen=True)
+class Damage:
+    """An artifact whose files are not those that were published."""
+
+    artifact: Artifact
+    found: str  #: which of its files, and what is there instead
+
+    def __str__(self) -> str:
+        return f"{self.artifact.name}, but its files are not those that were published: {self.found}"
+
+
+def find_damage(artifact: Artifact) -> Damage | None:
+    """Compares the names and bytes of an artifact's files with what was recorded when it was published.
+
+    Returns None where no digest was recorded, as for artifacts of other programs.
+    """
+    if not artifact.content:
+        return None
+    try:
+        tree = fingerprint.of_tree(artifact.path)
+    except Unfingerprintable as error:
+        return Damage(artifact, str(error).removesuffix("."))
+    if tree.digest == artifact.content:
+        return None
+    differences = _differences(artifact, tree) if artifact.files else ["its digest differs"]
+    more = [f"{len(differences) - _MOST_NAMED} more"] if len(differences) > _MOST_NAMED else []
+    return Damage(artifact, f"{artifact.path}: {', '.join([*differences[:_MOST_NAMED], *more])}")
+
+
+def find_damages(artifacts: Iterable[Artifact]) -> Iterator[Damage]:
+    """Yields the damaged ones; reads several at a time, and holds no more than a buffer of each in memory."""
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1), "verify") as pool:  # hashing releases the interpreter
+        yield from (damage for damage in pool.map(find_damage, artifacts) if damage is not None)
+
+
+def verify_inputs(node: str, run: Run, inputs: Iterable[Artifact]) -> None:
+    """Refuses inputs whose files are not those that were published: the result would be wrong in silence.
+
+    Raises:
+        DamagedArtifact: names the files, and the commands that create them again.
+    """
+    artifacts = list(inputs)
+    if not artifacts:
+        return
+    began = time.monotonic()
+    damages = list(find_damages(artifacts))
+    facts = {"artifacts": len(artifacts), "size_bytes": sum(a.size_bytes for a in artifacts)}
+    log.info("inputs-verified", extra={**facts, "damaged": len(damages), "took_s": round(time.monotonic() - began, 3)})
+    if damages:
+        raise DamagedArtifact(damage_message(node, run, damages))
+
+
+def damage_message(node: str, run: Run, damages: Iterable[Damage]) -> str:
+    """Who reads what, what is there instead, and what to type next."""
+    found = list(damages)
+    commands = dict.fromkeys(recreate_command(run, damage.artifact, anew=True) for damage in found)
+    return (
+        "\n".join(f"{node} reads {damage}." for damage in found)
+        + "\nRestore these files from a backup, or create them again:\n"
+        + "\n".join(f"  {command}" for command in commands)
+    )
+
+
+def recreate_command(run: Run, artifact: Artifact, *, anew: bool = False) -> str:
+    """The command that publishes an artifact again: runs its node, and all before it, for its span.
+
+    `anew` also where a cached result looks whole, because its files have the right sizes.
+    """
+    span = artifact.properties.get("span", run.span)
+    named = f" --span {Calendar(run.calendar).label(span)}" if isinstance(span, int) else ""
+    node = artifact.name.split("/")[1]
+    again = " --no-cache" if anew else ""
+    return f"spanwise run {format_source(run.source) or run.pipeline + '.py'}{named} --to {node}{again}"
+
+
+def _differences(artifact: Artifact, tree: fingerprint.Tree) -> list[str]:
+    """Which files are missing, new or changed; if none is, it is an empty folder or a link."""
+    names = sorted(artifact.files.keys() | tree.files.keys())
+    found = [
+        f"{name} is missing"
+        if name not in tree.files
+        else f"{name} was not published"
+        if name not in artifact.files
+        else f"{name} has another content"
+        for name in names
+        if artifact.files.get(name) != tree.files.get(name)
+    ]
+    return found or ["its folders or links differ"]
