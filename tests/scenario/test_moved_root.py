@@ -1,0 +1,60 @@
+"""A root that is moved or copied together with its metadata reads its own files, wherever the original is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from tests.scenario.cli import call, lay_out
+
+
+@pytest.fixture
+def original(tmp_path):
+    folder = lay_out(tmp_path / "original", spans=4)
+    for span in "123":
+        call(folder, "run", "rides.py", "--span", span)
+    return folder
+
+
+def test_a_copied_root_reads_its_own_files(tmp_path, original):
+    """With the original gone, the copy runs, finds every artifact and every log, and a full check finds no damage."""
+    copy = tmp_path / "copy"
+    shutil.copytree(original, copy, symlinks=True)
+    original.rename(tmp_path / "gone")
+
+    call(copy, "run", "rides.py", "--span", "4")
+
+    shown = call(copy, "artifacts", "rides", "--json")
+    assert str(copy / ".spanwise" / "rides" / "ExampleGen") in shown
+    assert str(original / ".spanwise") not in shown
+    assert "Trainer" in call(copy, "logs", "rides/2")
+    assert "fail" not in call(copy, "doctor")
+
+
+def test_a_copied_root_and_the_original_do_not_read_each_other(tmp_path, original):
+    """What changes in the original is not seen in the copy: a run of the copy reads what was copied."""
+    copy = tmp_path / "copy"
+    shutil.copytree(original, copy, symlinks=True)
+    for file in (original / ".spanwise" / "rides" / "ExampleGen").rglob("*.parquet"):
+        file.write_bytes(b"\0" * file.stat().st_size)
+
+    call(copy, "run", "rides.py", "--span", "4")
+
+    newest = max((copy / "serving").glob("[0-9]*"), key=lambda version: int(version.name))
+    assert json.loads((newest / "model.json").read_text())["spans"] == [2, 3, 4]
+
+
+def test_gc_of_a_copy_knows_its_folders_and_leaves_the_original_alone(tmp_path, original):
+    """The copy's folders are artifacts that gc may collect, none is foreign, and the original keeps all of its own."""
+    copy = tmp_path / "copy"
+    shutil.copytree(original, copy, symlinks=True)
+    before = sorted((original / ".spanwise").rglob("*"))
+
+    said = call(copy, "gc", "rides", "--keep-last", "1", "--keep-younger", "0s", "--keep-marked", "none")
+
+    assert "unknown" not in said
+    assert "no run writes" not in said
+    assert sorted((original / ".spanwise").rglob("*")) == before
+    assert len(list((copy / ".spanwise" / "rides" / "Trainer" / "model").iterdir())) == 1, said
