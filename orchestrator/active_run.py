@@ -127,7 +127,10 @@ class ActiveRun:
         work.start(execution)
         self._announce("node-started", name, execution)
         mine = work.published(node.source.node, node.source.key) if isinstance(node, Resolver) else ()
-        started = self._nodes.start(execution, work.inputs_of(node), mine, cache=self._request.cache)
+        inputs = work.inputs_of(node)
+        if isinstance(node, Component):
+            inputs = {**inputs, **dict.fromkeys(node.unread(self.run), ())}
+        started = self._nodes.start(execution, inputs, mine, cache=self._request.cache)
         if isinstance(started, ActiveJob):
             self._jobs[execution.id] = started
         else:

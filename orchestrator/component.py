@@ -157,6 +157,10 @@ class Component(Node):
         """
         return {}
 
+    def unread(self, run: Run) -> Sequence[str]:  # noqa: ARG002
+        """Names the optional inputs that this run does not read: `run` gets nothing, and lineage and cache key too."""
+        return ()
+
     def _refuse_unknown(self, arguments: Mapping[str, object], signature: Signature) -> None:
         takes = [*signature.inputs, *(p for p in signature.parameters if p not in self.prepared)]
         for name in arguments:

@@ -18,7 +18,7 @@ from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.job import JobEnded, NodeJob
 from spanwise.orchestrator.lease import Lease
 from spanwise.orchestrator.pipeline import Pipeline
-from spanwise.orchestrator.run import Execution, Run, State, Trigger
+from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.run_dir import run_dir
 from spanwise.orchestrator.store import Store
 from spanwise.orchestrator.verdict import Verdict, verdicts_of
@@ -64,6 +64,7 @@ class NodeRunner:
             run=self.run.number,
             node=node,
             attempt=attempt,
+            replay=self.run.replay,
             component=type(self.pipeline.nodes[node]).__name__,
             defaults=list_defaults(self.pipeline.nodes[node]),
             log=str(self._folder / "logs" / f"{node}.{attempt}.log"),
@@ -87,7 +88,7 @@ class NodeRunner:
                 return self._execute(execution, inputs, plan)
             if isinstance(node, Resolver):  # it reads what it chose, no more
                 return NodeResult(execution=publisher.reuse(self.store, self.lease, execution, plan.outputs, plan))
-            done = publisher.reuse(self.store, self.lease, execution, inputs, plan, renew=not self._is_replay)
+            done = publisher.reuse(self.store, self.lease, execution, inputs, plan, renew=not self.run.replay)
             return NodeResult(execution=done)
         except (Fenced, StoreError):
             raise
@@ -120,7 +121,7 @@ class NodeRunner:
 
     def _verdicts(self, execution: Execution, outputs: Artifacts) -> list[Verdict]:
         """What the outputs of a node say of other artifacts; a replay of the past says nothing about today."""
-        if self.run.as_of is not None:
+        if self.run.replay:
             return []
         return verdicts_of(itertools.chain(*outputs.values()), judge=execution.node, run=execution.run_name)
 
@@ -151,11 +152,6 @@ class NodeRunner:
         """The inputs that no node of this run has verified yet."""
         read = itertools.chain(*inputs.values())
         return tuple({a.id: a for a in read if a.id not in self.verified}.values())
-
-    @property
-    def _is_replay(self) -> bool:
-        """Whether the run repeats an earlier moment; the parallel runs of a backfill only freeze what they see."""
-        return self.run.as_of is not None and self.run.trigger is not Trigger.BACKFILL
 
     @property
     def _folder(self) -> Path:

@@ -54,6 +54,7 @@ class Run:
     exclude: tuple[str, ...] = ()  #: spans and ranges that its windows leave out, `2013-12-25`, `Recent=2013-12-25`
     from_scratch: bool = False  #: no warm starts, as in a backfill of wrong data
     as_of: datetime | None = None  #: resolvers see only artifacts published by then
+    replay: bool = False  #: it repeats an earlier moment, `as_of`; ordinary runs read nothing that it makes
     base: int | None = None  #: number of the run that supplies the outputs of skipped nodes
     nodes: tuple[str, ...] = ()  #: the nodes it runs, parents first
     parameters: Mapping[str, Value] = field(default_factory=dict)  #: arguments of the pipeline function
@@ -82,6 +83,7 @@ class Execution:
     run: int  #: number of the run
     node: str
     attempt: int = 1
+    replay: bool = False  #: of a replay
     component: str = ""  #: class name of the node
     state: State = State.RUNNING
     parameters: Mapping[str, str] = field(default_factory=dict)  #: as recorded, JSON text by name

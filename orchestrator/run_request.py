@@ -32,6 +32,7 @@ class RunRequest:
     exclude: tuple[str, ...] = ()
     from_scratch: bool = False
     as_of: datetime | None = None
+    replay: bool = False
     base: int | None = None  #: the run that supplies the outputs of nodes left out; None is the newest that has them
     parameters: Mapping[str, object] = field(default_factory=dict)
     typed: tuple[str, ...] = ()

@@ -141,7 +141,8 @@ class Controller:
     def _begin(self, request: RunRequest, active: list[ActiveRun]) -> None:
         """Records a run and adds it to the active ones; nothing is recorded when no base run supplies what it needs."""
         selection = request.selection or self.pipeline.select()
-        supplied = find_base_run(self.store, self.pipeline, selection, request.base, source=request.source)
+        then = request.as_of if request.replay else None
+        supplied = find_base_run(self.store, self.pipeline, selection, request.base, as_of=then, source=request.source)
         self._unclosed += 1
         nodes = NodeRunner(
             run=self._record(request, selection.run, supplied.number),
@@ -165,6 +166,7 @@ class Controller:
             exclude=request.exclude,
             from_scratch=request.from_scratch,
             as_of=request.as_of,
+            replay=request.replay,
             base=base,
             nodes=nodes,
             parameters={

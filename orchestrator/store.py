@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, Self
 
 from spanwise.orchestrator.artifact import Artifact, Value
 from spanwise.orchestrator.errors import NotRecorded, StoreError
@@ -61,6 +61,14 @@ class Address:
 
     def __str__(self) -> str:
         return f"{self.pipeline}/{self.node}/{self.key}"
+
+    @classmethod
+    def of_output(cls, execution: Execution, key: str) -> Self:
+        """Where an output of an execution is published.
+
+        Each replay has addresses of its own, `pipeline/node/key@run`, so that no other run ever finds what it made.
+        """
+        return cls(execution.pipeline, execution.node, f"{key}@{execution.run}" if execution.replay else key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,7 +303,7 @@ class MemoryStore:
     def _place(self, execution: Execution, key: str, artifact: Artifact) -> Artifact:
         if artifact.id:
             return artifact
-        address = Address(execution.pipeline, execution.node, key)
+        address = Address.of_output(execution, key)
         span = artifact.properties.get("span")
         place = str(address) if span is None else f"{address}/{span}"
         names = self._at.setdefault(place, [])

@@ -147,9 +147,9 @@ class Pusher(Component):
         inputs = {"blessing": blessing, "infra_blessing": infra_blessing}
         connected = {name: verdict for name, verdict in inputs.items() if self.inputs[name]}
         reason = find_refusal({name: b.blessed if b is not None else None for name, b in connected.items()})
-        if attempt.run.as_of is not None:
+        if attempt.run.replay and attempt.run.as_of is not None:
             then = f"{attempt.run.as_of.astimezone():%Y-%m-%d %H:%M %Z}"
-            reason = f"the run is as of {then}, so its model is outdated"
+            reason = f"the run is a replay as of {then}, and a replay never pushes"
         pushed_model.model = model.name
         pushed_model.pushed = 0 if reason else 1
         version = None

@@ -15,7 +15,6 @@ from spanwise.orchestrator.artifact import Examples, Model, TransformGraph
 from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.component import Channel, Component, Resolver
 from spanwise.orchestrator.errors import NodeFailed, PipelineError, UnreadableInput
-from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.signature import Attempt, Input, Output
 
@@ -50,7 +49,6 @@ class Trainer(Component):
         "spanwise.components.transform.graph_digest",
         "spanwise.pipelines.input.sources",
     )
-    prepared: ClassVar = ("from_base",)
 
     def check(self) -> None:
         if not self.inputs["graph"]:
@@ -58,9 +56,8 @@ class Trainer(Component):
         if not isinstance(self.parameters["workers"], int) or self.parameters["workers"] < 1:
             raise PipelineError(f"{self.name} needs at least 1 worker; found workers={self.parameters['workers']!r}.")
 
-    def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:  # noqa: ARG002
-        always = self.parameters["warm_start"] == "always"
-        return {"from_base": bool(self.inputs["base"]) and (always or not run.from_scratch)}
+    def unread(self, run: Run) -> Sequence[str]:
+        return ("base",) if run.from_scratch and self.parameters["warm_start"] == "except_backfill" else ()
 
     def run(
         self,
@@ -70,16 +67,14 @@ class Trainer(Component):
         base: Input[Model | None],
         model: Output[Model],
         attempt: Attempt,
-        from_base: bool,
         run_fn: Callable[[TrainerTask], None] | InstanceOf[ElasticJob],
         parameters: Mapping[str, object] | None = None,
         workers: int = 1,
-        warm_start: Literal["except_backfill", "always"] = "except_backfill",  # noqa: ARG002 -- `prepare` reads it
+        warm_start: Literal["except_backfill", "always"] = "except_backfill",  # noqa: ARG002 -- `unread` reads it
         base_graph: Literal["same", "any"] = "same",
     ) -> None:
-        if base is not None and not from_base:
-            log.info("base-ignored", extra={"base": base.name, "reason": "the run trains from scratch"})
-            base = None
+        if self.inputs["base"] and self.unread(attempt.run):
+            log.info("base-ignored", extra={"reason": "the run trains from scratch"})
         from spanwise.components.training.prepared_spans import SnapshotTally
         from spanwise.components.transform.graph_digest import shared_digest
 

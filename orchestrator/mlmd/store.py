@@ -327,7 +327,7 @@ class MlmdStore:
         def named(key: str, artifact: Artifact) -> Artifact:
             if artifact.id:
                 return artifact
-            place = _place(Address(execution.pipeline, execution.node, key), artifact)
+            place = _place(Address.of_output(execution, key), artifact)
             taken[place] += 1
             return Artifact(
                 artifact.uri,
@@ -345,7 +345,7 @@ class MlmdStore:
     def _insert_span_index(self, execution: Execution) -> None:
         """Inserts the missing names of the span index; they may exist without an artifact, not the reverse."""
         for key, row in execution.outputs.items():
-            address = str(Address(execution.pipeline, execution.node, key))
+            address = str(Address.of_output(execution, key))
             spans = {a.properties.get("span") for a in row if not a.id}
             for span in sorted(s for s in spans if isinstance(s, int)):
                 self._insert_index_names(span_index.index_names(address, span))

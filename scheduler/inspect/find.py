@@ -195,7 +195,7 @@ def _nearest(store: Store, name: str) -> str:
 
 def _of_span(store: Store, pipeline: str, span: int, kind: str | None) -> Iterator[Artifact]:
     addresses = {
-        Address(pipeline, execution.node, key): None
+        Address.of_output(execution, key): None
         for record in itertools.islice(store.runs(pipeline), LOOK_BACK)
         for execution in store.executions(record)
         for key, made in execution.outputs.items()

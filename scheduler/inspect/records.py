@@ -123,7 +123,7 @@ def format_run(
     if record.exclude:
         facts["excluded"] = ", ".join(record.exclude)
     if record.as_of is not None:
-        facts["as of"] = format_time(record.as_of, zone)
+        facts["as of"] = format_time(record.as_of, zone) + (", a replay" if record.replay else "")
     if record.base is not None:
         facts["base run"] = f"{record.pipeline}/{record.base}"
     facts["controller"] = f"pid {record.pid} on {record.host}"
@@ -179,7 +179,7 @@ def find_pages(artifact: Artifact) -> list[str]:
 def run_document(record: Run) -> Document:
     """A run for programs."""
     names = (
-        "pipeline", "number", "trigger", "state", "started", "ended", "error", "exclude", "as_of", "base", "nodes",
+        "pipeline", "number", "trigger", "state", "started", "ended", "error", "exclude", "as_of", "replay", "base", "nodes",
         "parameters", "source", "host", "pid",
     )  # fmt: skip
     span = span_document(record.span, run_calendar(record))

@@ -73,7 +73,13 @@ def launch(options: RunOptions, settings: Settings, *, json: bool) -> tuple[RunO
     def request(store: Store) -> RunRequest:
         base = find_base_run(store, loaded.pipeline.name, options.base)
         return RunRequest(
-            selection=selection, span=span, exclude=exclude, as_of=as_of, base=base, typed=tuple(options.params)
+            selection=selection,
+            span=span,
+            exclude=exclude,
+            as_of=as_of,
+            replay=as_of is not None,
+            base=base,
+            typed=tuple(options.params),
         )
 
     return run_loaded(loaded, request, settings, ExecutionOptions(options.jobs, cache=options.cache), json=json), loaded
@@ -120,7 +126,7 @@ def run_loaded(
 
 def _close_missed(store: Store, outcome: RunOutcome, loaded: Loaded, home: Path) -> None:
     """Records which missed ticks the run has recovered, in the parts that it completed, and which it has superseded."""
-    if not outcome.succeeded:
+    if not outcome.succeeded or outcome.run.replay:
         return
     try:
         if store.find_claim("scheduled", "#1") is not None:  # otherwise the ledger need not be imported

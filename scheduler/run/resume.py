@@ -75,6 +75,7 @@ def resume_request(run: Run, executions: Iterable[Execution], pipeline: Pipeline
         exclude=run.exclude,
         from_scratch=run.from_scratch,
         as_of=run.as_of,
+        replay=run.replay,
         base=run.number if selection.required or selection.optional else None,
         typed=run.typed,
     )

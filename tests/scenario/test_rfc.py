@@ -577,7 +577,8 @@ def test_a_backfill_trains_from_scratch(warm):
     """
     routine, backfill = warm
 
-    assert [a.name for a in backfill["Trainer"].inputs["base"]] == [routine.artifact("Trainer", "model").name]
+    assert [a.name for a in routine["Trainer"].inputs["base"]] == [started_from(routine, "Trainer")]
+    assert backfill["Trainer"].inputs["base"] == ()  # lineage shows what was used
     assert started_from(backfill, "Trainer") == "nothing"
 
 

@@ -201,13 +201,13 @@ def test_without_a_blessing_connected_everything_is_pushed_with_a_warning(bench,
 
 
 def test_a_run_that_looks_back_pushes_nothing(bench, tmp_path):
-    """With --as-of, a model of old data never becomes the newest version."""
+    """A replay (--as-of) pushes nothing: a model of old data never becomes the newest version."""
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "weights").write_text("1")
     model = Importer(uri=str(tmp_path / "m"), kind=Model)
     pusher = Pusher(model=model["artifact"], destination=str(tmp_path / "serving"))
 
-    outcome = bench.run(model, pusher, as_of=datetime(2024, 1, 2, tzinfo=UTC))
+    outcome = bench.run(model, pusher, as_of=datetime(2024, 1, 2, tzinfo=UTC), replay=True)
 
     told = only(outcome.executions["Pusher"], "pushed_model")
     assert told.properties["pushed"] == 0
