@@ -105,10 +105,10 @@ def backfilled(bench, **arguments):
 
 
 def test_a_backfill_trains_from_scratch(tmp_path):
-    """RFC: "Warmstarting can propagate this damage forward in an unpredictable way." The base is there, and unread."""
+    """RFC: "Warmstarting can propagate this damage forward in an unpredictable way." The base is there, and neither read nor recorded."""
     execution = backfilled(Bench(tmp_path))
 
-    assert len(execution.inputs["base"]) == 1
+    assert execution.inputs["base"] == ()
     assert notes(execution)["base"] is None
     assert only(execution, "model").properties.get("base") is None
 
