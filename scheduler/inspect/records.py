@@ -179,8 +179,8 @@ def find_pages(artifact: Artifact) -> list[str]:
 def run_document(record: Run) -> Document:
     """A run for programs."""
     names = (
-        "pipeline", "number", "trigger", "state", "started", "ended", "error", "exclude", "as_of", "replay", "base", "nodes",
-        "parameters", "source", "host", "pid",
+        "pipeline", "number", "trigger", "state", "started", "ended", "error", "exclude", "as_of", "replay", "base",
+        "nodes", "parameters", "source", "host", "pid",
     )  # fmt: skip
     span = span_document(record.span, run_calendar(record))
     return {"run": record.name, **as_document(record, *names), **span, "took_s": elapsed_s(record)}
