@@ -33,6 +33,7 @@ from spanwise.orchestrator.errors import (
     ParameterError,
     PatternError,
     PipelineError,
+    Refused,
     ResolutionError,
     RunError,
     ScheduleError,
@@ -47,7 +48,8 @@ from spanwise.orchestrator.errors import (
     UsageError,
     WindowIncomplete,
 )
-from spanwise.orchestrator.history import History, version_key
+from spanwise.orchestrator.gate import Gate
+from spanwise.orchestrator.history import History, Withheld, version_key
 from spanwise.orchestrator.pipeline import Pipeline, Selection
 from spanwise.orchestrator.run import Execution, Run, State, Trigger
 from spanwise.orchestrator.signature import Attempt, Input, Output, Outputs
@@ -66,6 +68,7 @@ __all__ = [
     "Examples",
     "Execution",
     "Fenced",
+    "Gate",
     "Held",
     "History",
     "InferenceResult",
@@ -85,6 +88,7 @@ __all__ = [
     "Pipeline",
     "PipelineError",
     "PushedModel",
+    "Refused",
     "Rejects",
     "Report",
     "ResolutionError",
@@ -111,6 +115,7 @@ __all__ = [
     "UsageError",
     "Value",
     "WindowIncomplete",
+    "Withheld",
     "component",
     "past",
     "version_key",

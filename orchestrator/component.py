@@ -138,9 +138,7 @@ class Component(Node):
         self.parameters = {
             n: self._accept(n, s, arguments) for n, s in signature.parameters.items() if n not in self.prepared
         }
-        self.outputs = {
-            n: Channel(self.name, n, s.kind, self, s.many, s.optional) for n, s in signature.outputs.items()
-        }
+        self.outputs = self._make_outputs(signature)
         self.check()
 
     def check(self) -> None:
@@ -160,6 +158,9 @@ class Component(Node):
     def unread(self, run: Run) -> Sequence[str]:  # noqa: ARG002
         """Names the optional inputs that this run does not read: `run` gets nothing, and lineage and cache key too."""
         return ()
+
+    def _make_outputs(self, signature: Signature) -> Mapping[str, Channel]:
+        return {n: Channel(self.name, n, s.kind, self, s.many, s.optional) for n, s in signature.outputs.items()}
 
     def _refuse_unknown(self, arguments: Mapping[str, object], signature: Signature) -> None:
         takes = [*signature.inputs, *(p for p in signature.parameters if p not in self.prepared)]

@@ -15,13 +15,16 @@ from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver
-from spanwise.orchestrator.errors import ResolutionError, UsageError
+from spanwise.orchestrator.errors import Refused, ResolutionError, UsageError
 from spanwise.orchestrator.fingerprint import CacheKey
-from spanwise.orchestrator.history import History
+from spanwise.orchestrator.gate import Gate
+from spanwise.orchestrator.history import History, span_of
 from spanwise.orchestrator.integrity import recreate_command
 from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.scope import Scope
 from spanwise.orchestrator.signature import read_signature
 from spanwise.orchestrator.store import Address, Store, is_marked
+from spanwise.orchestrator.verdict import find_standing
 
 log = logging.getLogger("spanwise.driver")
 
@@ -54,15 +57,27 @@ class Execute:
 Plan: TypeAlias = Reuse | Execute
 
 
-def drive(node: Node, run: Run, store: Store, inputs: Artifacts, mine: Sequence[Artifact], *, cache: bool) -> Plan:
-    """Decides what a node does. `inputs` are resolved; `mine` is what this run published on a resolver's source.
+def drive(
+    node: Node,
+    run: Run,
+    store: Store,
+    inputs: Artifacts,
+    mine: Sequence[Artifact],
+    *,
+    cache: bool,
+    scope: Scope | None = None,
+) -> Plan:
+    """Decides what a node does. `inputs` are resolved.
+
+    `mine` is what this run published on a resolver's source, `scope` what the resolver chooses among.
 
     Raises:
+        Refused: a person has refused the span that a gate judges.
         ResolutionError: a resolver found too little, or a required input is empty.
         InputError: the data that a component prepares for is missing or invalid.
     """
     if isinstance(node, Resolver):
-        chosen = tuple(node.resolve(history_of(store, run, node.source, mine)))
+        chosen = tuple(node.resolve(history_of(store, run, node.source, mine, scope)))
         return Reuse(
             outputs={node.source.key: chosen} if chosen else {},
             reason=_choice(chosen, run),
@@ -70,6 +85,8 @@ def drive(node: Node, run: Run, store: Store, inputs: Artifacts, mine: Sequence[
         )
     assert isinstance(node, Component)
     _refuse_empty(node, inputs)
+    if isinstance(node, Gate) and (decided := _follow_person(node, run, store, inputs)) is not None:
+        return decided
     prepared = dict(node.prepare(run, lambda key: history_of(store, run, node[key])))
     parameters = {n: encode_parameter(v) for n, v in {**node.parameters, **prepared}.items()}
     key, why_not = _key(node, run, inputs, prepared)
@@ -77,10 +94,12 @@ def drive(node: Node, run: Run, store: Store, inputs: Artifacts, mine: Sequence[
     if key is not None and run.replay:  # under a key of its own, so that no ordinary run reuses what it makes
         key = CacheKey.of_parts({**key.parts, "replay": "yes"})
         earlier = earlier or (store.find_cached(key.digest) if cache else None)
-    gone = next(_unreadable(store, earlier.outputs), None) if earlier is not None else None
+    passed = {node.judged: inputs[node.judged]} if isinstance(node, Gate) else {}  # of this run, not of the earlier one
+    made = {n: found for n, found in earlier.outputs.items() if n not in passed} if earlier is not None else {}
+    gone = next(_unreadable(store, made), None)
     if earlier is not None and gone is None:
         return Reuse(
-            outputs=earlier.outputs,
+            outputs={**passed, **made},
             reason=f"same inputs, parameters and code as {earlier.name}",
             execution=earlier.id,
             key=key,
@@ -96,9 +115,28 @@ def drive(node: Node, run: Run, store: Store, inputs: Artifacts, mine: Sequence[
     return Execute(reason=reason, prepared=prepared, parameters=parameters, key=key)
 
 
-def history_of(store: Store, run: Run, channel: Channel, mine: Sequence[Artifact] = ()) -> History:
-    """What was published on a channel, as far as this run may see it."""
-    return History(store, Address(run.pipeline, channel.node, channel.key), channel.kind, run, tuple(mine))
+def history_of(
+    store: Store, run: Run, channel: Channel, mine: Sequence[Artifact] = (), scope: Scope | None = None
+) -> History:
+    """What was published on a channel, as far as this run may see it and the gates of `scope` accept it."""
+    scope = scope or Scope(channel.node, channel.key)
+    return History(store, Address(run.pipeline, scope.node, scope.key), channel.kind, run, tuple(mine), scope.sources)
+
+
+def _follow_person(node: Gate, run: Run, store: Store, inputs: Artifacts) -> Reuse | None:
+    """Passes what a person has accepted; None when no person has decided."""
+    (artifact,) = inputs[node.judged]
+    decided = find_standing(store, "accepted", artifact, as_of=run.as_of).personal
+    if decided is None:
+        return None
+    if not decided.given:
+        label = Calendar.from_name(artifact.properties.get("calendar") or run.calendar).label(span_of(artifact))
+        raise Refused(f"span {label} was {decided}")
+    return Reuse(
+        outputs={node.judged: (artifact,)},
+        reason=str(decided),
+        parameters={n: encode_parameter(v) for n, v in node.parameters.items()},
+    )
 
 
 def is_on_disk(artifact: Artifact) -> bool:

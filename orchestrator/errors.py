@@ -17,7 +17,8 @@ SpanwiseError
 │   │   ├── AmbiguousSpan       the splits disagree on the newest span or version
 │   │   ├── UnreadableInput     empty, corrupt, truncated, in another encoding, a row that does not parse
 │   │   ├── ColumnsChanged      a column disappeared or changed type since the previous span
-│   │   └── DamagedArtifact     files of an artifact that are not those that were published
+│   │   ├── DamagedArtifact     files of an artifact that are not those that were published
+│   │   └── Refused             a gate refused a span
 │   ├── ResolutionError         a resolver found less than it needs
 │   │   └── WindowIncomplete    spans missing from a rolling window
 │   ├── FunctionFailed          a function of a dataset raised; the message says at which element
@@ -116,6 +117,10 @@ class ColumnsChanged(InputError):
 
 class DamagedArtifact(InputError):
     """The files of an artifact are not those that were published; the message names them and how to get them back."""
+
+
+class Refused(InputError):
+    """A gate refused a span: raised in `run` of a Gate; the message is the reason, which is recorded as a verdict."""
 
 
 class ResolutionError(RunError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,16 +10,32 @@ from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Version
 from spanwise.orchestrator.renewal import current_of_span, current_without_span
 from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.scope import GatedSource
 from spanwise.orchestrator.store import Address, Store, is_marked
-from spanwise.orchestrator.verdict import is_given
+from spanwise.orchestrator.verdict import Verdict, find_standing, is_given
+
+
+@dataclass(frozen=True, kw_only=True)
+class Withheld:
+    """Why the newest version of a span does not count."""
+
+    artifact: Artifact  #: that version
+    gates: tuple[str, ...]  #: those that have to accept it
+    verdict: Verdict | None = None  #: the refusal; None when it is not judged yet
+
+    def __str__(self) -> str:
+        if self.verdict is not None:
+            return str(self.verdict)
+        return f"not judged yet by {' and '.join(self.gates)}"
 
 
 @dataclass(frozen=True)
 class History:
     """The artifacts at one address of the store, as one run sees them.
 
-    With `as_of`, artifacts that were published later do not exist. `mine` holds those that this run has published, so
-    that "the latest model" never means the model that this run has just trained (law 8).
+    With `as_of`, artifacts and verdicts that were recorded later do not exist. `mine` holds the artifacts that this run
+    has published, so that "the latest model" never means the model that this run has just trained (law 8). Where gates
+    judge the spans, those count whose newest version is accepted (law 13); an older version never takes its place.
     """
 
     store: Store
@@ -27,6 +43,7 @@ class History:
     kind: type[Artifact]  #: of the artifacts
     run: Run
     mine: tuple[Artifact, ...] = ()
+    gated: tuple[GatedSource, ...] = ()  #: what the artifacts are, or derive from, as far as gates judge it
 
     @property
     def as_of(self) -> datetime | None:
@@ -34,17 +51,34 @@ class History:
         return self.run.as_of
 
     def spans(self, *, below: int | None = None) -> Iterator[int]:
-        """The spans with visible artifacts, highest first, lower than `below`."""
-        return (s for s in self.store.spans(self.address, below=below) if self.of_span(s))
+        """The spans that count, highest first, lower than `below`."""
+        return (s for s in self.published_spans(below=below) if self.of_span(s))
 
     def of_span(self, span: int) -> list[Artifact]:
-        """All artifacts of a span, in the order of `versions_of`: the one that a window reads is the last."""
+        """All artifacts of a span that counts, in the order of `versions_of`; none of one that does not."""
+        return [] if self.withheld(span) is not None else self.published(span)
+
+    def newest_version(self, span: int) -> Artifact | None:
+        """The newest version of a span that counts; of a version with several artifacts, the current one."""
+        return next(reversed(self.of_span(span)), None)
+
+    def published_spans(self, *, below: int | None = None) -> Iterator[int]:
+        """All spans with visible artifacts, whether they count or not, highest first."""
+        return (s for s in self.store.spans(self.address, below=below) if self.published(s))
+
+    def published(self, span: int) -> list[Artifact]:
+        """All artifacts of a span, whether it counts or not; the one that a window would read is the last."""
         found = versions_of(self.store, self.address, span, as_of=self.as_of)
         return [a.as_kind(self.kind) for a in found if self._is_visible(a)]
 
-    def newest_version(self, span: int) -> Artifact | None:
-        """The newest version of a span; of a version with several artifacts, the current one."""
-        return next(reversed(self.of_span(span)), None)
+    def withheld(self, span: int) -> Withheld | None:
+        """Why a span that was published does not count; None when it counts, or was never published."""
+        newest = next(reversed(self.published(span)), None) if self.gated else None
+        return None if newest is None else self.objection(newest)
+
+    def objection(self, artifact: Artifact) -> Withheld | None:
+        """Why an artifact of a span does not count; None when it does."""
+        return next((w for source in self.gated if (w := self._object(source, artifact)) is not None), None)
 
     def newest(self) -> Iterator[Artifact]:
         """Artifacts without a span, the one that was published or reused last first, except those of this run."""
@@ -70,6 +104,43 @@ class History:
         found = (a for a in self.store.newest(self.address) if self._is_visible(a) and a.id not in mine)
         return (a.as_kind(self.kind) for a in found)
 
+    def _object(self, source: GatedSource, artifact: Artifact) -> Withheld | None:
+        """What gates say against an artifact, or against the newest version of the span that it was made from."""
+        mine = artifact.id in {a.id for a in self.mine}
+        gates = tuple(g for g in source.gates if not (mine and g in source.pending))
+        judged = artifact
+        address = Address(self.address.pipeline, source.node, source.key)
+        if address != self.address:
+            if not gates:
+                return None
+            versions = versions_of(self.store, address, span_of(artifact), as_of=self.as_of)
+            newest = next((a for a in reversed(versions) if self._is_visible(a)), None)
+            if newest is None or newest.id not in self._made_from(artifact):
+                return Withheld(artifact=newest or artifact, gates=source.gates)
+            judged = newest
+        standing = find_standing(self.store, "accepted", judged, as_of=self.as_of)
+        refusal = standing.refusal(gates)
+        if refusal is None and (not gates or standing.holds(gates)):
+            return None
+        return Withheld(artifact=judged, gates=gates, verdict=refusal)
+
+    def _made_from(self, artifact: Artifact) -> set[int]:
+        """The ids of all artifacts of the same span that this one was made from, or would be made from again."""
+        known: set[int] = set()
+        frontier: Iterable[int] = [artifact.id]
+        span = span_of(artifact)
+        while frontier:
+            makers = {link.execution for link in self.store.links(artifacts=list(frontier)) if not link.read}
+            read = (
+                {link.artifact for link in self.store.links(executions=makers) if link.read} - known
+                if makers
+                else set()
+            )
+            same = [a.id for a in self.store.artifacts_by_id(read) if a.properties.get("span") == span]
+            known |= read
+            frontier = same
+        return known
+
     def _is_visible(self, artifact: Artifact) -> bool:
         return self.as_of is None or (artifact.created is not None and artifact.created <= self.as_of)
 
@@ -78,6 +149,13 @@ class History:
             return is_marked(self.store, mark, artifact)
         claim = self.store.find_claim(mark, artifact.name)
         return claim is not None and datetime.fromisoformat(str(claim.facts["created"])) <= self.as_of
+
+
+def span_of(artifact: Artifact) -> int:
+    """The span of an artifact of a kind that has one."""
+    span = artifact.properties["span"]
+    assert isinstance(span, int)
+    return span
 
 
 def version_of(artifact: Artifact) -> Version:

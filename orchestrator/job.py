@@ -37,6 +37,7 @@ class JobFailure:
     message: str  #: for people, without a traceback
     trace: str = ""  #: the user's lines
     timed_out: bool = False
+    refused: bool = False  #: a gate refused what it was given
 
 
 @dataclass(frozen=True, kw_only=True)

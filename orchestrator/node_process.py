@@ -19,7 +19,7 @@ from spanwise.orchestrator import fingerprint, integrity, process
 from spanwise.orchestrator.artifact import Artifact, Examples, Model, missing_properties, normalize_draft
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.driver import Artifacts
-from spanwise.orchestrator.errors import Fenced, MissingProperty, NodeFailed, RunError, SpanwiseError
+from spanwise.orchestrator.errors import Fenced, MissingProperty, NodeFailed, Refused, RunError, SpanwiseError
 from spanwise.orchestrator.job import JobFailure, NodeJob
 from spanwise.orchestrator.logs import log_to_stderr
 from spanwise.orchestrator.pipeline import Pipeline
@@ -181,7 +181,8 @@ def _failure(error: BaseException) -> JobFailure:
         text = ""
     name = "" if isinstance(error, SpanwiseError) else f"{type(error).__name__}: "
     trace = "" if isinstance(error, RunError) else _user_lines(error)
-    return JobFailure(message=f"{name}{text}" if text else type(error).__name__, trace=trace)
+    message = f"{name}{text}" if text else type(error).__name__
+    return JobFailure(message=message, trace=trace, refused=isinstance(error, Refused))
 
 
 def _user_lines(error: BaseException) -> str:

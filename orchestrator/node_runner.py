@@ -6,22 +6,26 @@ import itertools
 import logging
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spanwise.orchestrator import publisher
-from spanwise.orchestrator.artifact import Artifact
-from spanwise.orchestrator.component import Component, Resolver, list_defaults
+from spanwise.orchestrator.artifact import Artifact, Judgement
+from spanwise.orchestrator.calendar import Calendar
+from spanwise.orchestrator.component import Component, Node, Resolver, list_defaults
 from spanwise.orchestrator.driver import Artifacts, Execute, Reuse, drive
-from spanwise.orchestrator.errors import Fenced, SpanwiseError, StoreError
+from spanwise.orchestrator.errors import Fenced, Refused, SpanwiseError, StoreError
 from spanwise.orchestrator.executor import Executor
+from spanwise.orchestrator.gate import Gate, describe_fixes
+from spanwise.orchestrator.history import span_of
 from spanwise.orchestrator.job import JobEnded, NodeJob
 from spanwise.orchestrator.lease import Lease
 from spanwise.orchestrator.pipeline import Pipeline
-from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.run import Execution, Run, State, format_source
 from spanwise.orchestrator.run_dir import run_dir
 from spanwise.orchestrator.store import Store
-from spanwise.orchestrator.verdict import Verdict, verdicts_of
+from spanwise.orchestrator.verdict import Verdict, verdict_of, verdicts_of
 
 log = logging.getLogger("spanwise.run")
 
@@ -83,15 +87,17 @@ class NodeRunner:
         """Drives a node, then publishes what it reuses or starts its work; `mine` is as in `drive`."""
         node = self.pipeline.nodes[execution.node]
         try:
-            plan = drive(node, self.run, self.store, inputs, mine, cache=cache)
+            scope = self.pipeline.scopes.get(node.name)
+            plan = drive(node, self.run, self.store, inputs, mine, cache=cache, scope=scope)
             if isinstance(plan, Execute):
                 return self._execute(execution, inputs, plan)
             if isinstance(node, Resolver):  # it reads what it chose, no more
                 return NodeResult(execution=publisher.reuse(self.store, self.lease, execution, plan.outputs, plan))
-            done = publisher.reuse(self.store, self.lease, execution, inputs, plan, renew=not self.run.replay)
-            return NodeResult(execution=done)
+            return NodeResult(execution=self._reuse(execution, inputs, plan))
         except (Fenced, StoreError):
             raise
+        except Refused as error:
+            message = f"{error}\n{self._describe_fixes(node, inputs)}"
         except SpanwiseError as error:
             message = str(error)
         except Exception as error:  # a user's `prepare` or `resolve`
@@ -102,28 +108,62 @@ class NodeRunner:
     def finish(self, job: ActiveJob, ended: JobEnded, *, stopping: bool) -> NodeResult:
         """Publishes what a job made, or how it failed; while the run is stopping, it was canceled."""
         execution = replace(publisher.with_plan(job.execution, job.plan), inputs=job.inputs)
+        node = self.pipeline.nodes[execution.node]
         if ended.outputs is not None:
-            verdicts = self._verdicts(execution, ended.outputs)
-            done = publisher.complete(self.store, self.lease, execution, job.inputs, job.plan, ended.outputs, verdicts)
+            passed = {node.judged: job.inputs[node.judged]} if isinstance(node, Gate) else {}
+            outputs = {**passed, **ended.outputs}
+            verdicts = self._verdicts(execution, outputs)
+            done = publisher.complete(self.store, self.lease, execution, job.inputs, job.plan, outputs, verdicts)
             shutil.rmtree(self._folder / f"{done.node}.checkpoints", ignore_errors=True)
             self.verified.update(a.id for a in itertools.chain(*job.inputs.values(), *done.outputs.values()))
             return NodeResult(execution=done)
         assert ended.failure is not None
+        if ended.failure.refused and isinstance(node, Gate):
+            judged, why = job.inputs[node.judged][0], ended.failure.message
+            refusal = [] if self.run.replay else [self._verdict(execution, judged, given=False, because=why)]
+            message = f"{why}\n{self._describe_fixes(node, job.inputs)}"
+            return self.fail(execution, message, verdicts=refusal)
         if stopping and not ended.failure.timed_out:
             return self.fail(execution, ended.failure.message, state=State.CANCELED)
         message = f"{ended.failure.message}\n{ended.failure.trace}".rstrip()
         return replace(self.fail(execution, message), may_retry=True)
 
-    def fail(self, execution: Execution, message: str, *, state: State = State.FAILED) -> NodeResult:
+    def fail(
+        self, execution: Execution, message: str, *, state: State = State.FAILED, verdicts: Sequence[Verdict] = ()
+    ) -> NodeResult:
         """Publishes that an execution failed or was canceled, and removes its files."""
-        failed = publisher.fail(self.store, self.lease, self.root, execution, state, message)
+        failed = publisher.fail(self.store, self.lease, self.root, execution, state, message, verdicts)
         return NodeResult(execution=failed, message=message)
 
+    def _reuse(self, execution: Execution, inputs: Artifacts, plan: Reuse) -> Execution:
+        node = self.pipeline.nodes[execution.node]
+        passed = node.judged if isinstance(node, Gate) else None  # a gate gives nothing anew
+        made = [] if self.run.replay else [a for key, found in plan.outputs.items() if key != passed for a in found]
+        verdicts = self._verdicts(execution, plan.outputs) if plan.execution is not None else []
+        return publisher.reuse(self.store, self.lease, execution, inputs, plan, renewed=made, verdicts=verdicts)
+
     def _verdicts(self, execution: Execution, outputs: Artifacts) -> list[Verdict]:
-        """What the outputs of a node say of other artifacts; a replay of the past says nothing about today."""
+        """What a node has decided: about other artifacts by its outputs, and about what it passes on as a gate.
+
+        A replay of the past says nothing about today.
+        """
         if self.run.replay:
             return []
-        return verdicts_of(itertools.chain(*outputs.values()), judge=execution.node, run=execution.run_name)
+        said = verdicts_of(itertools.chain(*outputs.values()), judge=execution.node, run=execution.run_name)
+        node = self.pipeline.nodes[execution.node]
+        return [*said, self._verdict(execution, outputs[node.judged][0])] if isinstance(node, Gate) else said
+
+    def _verdict(self, execution: Execution, artifact: Artifact, *, given: bool = True, because: str = "") -> Verdict:
+        judgement = Judgement(mark="accepted", artifact=artifact.name, given=given, because=because)
+        return verdict_of(judgement, judge=execution.node, run=execution.run_name)
+
+    def _describe_fixes(self, node: Node, inputs: Artifacts) -> str:
+        """What to type when a gate has refused a span."""
+        assert isinstance(node, Gate)
+        (artifact,) = inputs[node.judged]
+        source = format_source(self.run.source) or f"{self.run.pipeline}.py"
+        label = Calendar.from_name(artifact.properties.get("calendar") or self.run.calendar).label(span_of(artifact))
+        return describe_fixes(source, label, node.name)
 
     def _execute(self, execution: Execution, inputs: Artifacts, plan: Execute) -> ActiveJob:
         node = self.pipeline.nodes[execution.node]
@@ -136,7 +176,11 @@ class NodeRunner:
                 inputs=inputs,
                 verify=self._unverified(inputs),
                 prepared=plan.prepared,
-                outputs={key: str(publisher.place(self.root, execution, key)) for key in node.outputs},
+                outputs={
+                    key: str(publisher.place(self.root, execution, key))
+                    for key in node.outputs
+                    if not (isinstance(node, Gate) and key == node.judged)
+                },
                 run=self.run,
                 attempt=execution.attempt,
                 log=execution.log,

@@ -6,8 +6,10 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from spanwise.orchestrator.component import NAME, Channel, Node
+from spanwise.orchestrator.component import NAME, Channel, Node, Resolver
 from spanwise.orchestrator.errors import PipelineError, UsageError
+from spanwise.orchestrator.scope import Scope
+from spanwise.orchestrator.scoping import find_scope
 
 TAKEN = ("alerts", "snapshots")
 """Folders that a root keeps beside those of its pipelines; so are `metadata.db` and what SQLite puts beside it."""
@@ -27,7 +29,8 @@ class Pipeline:
     """Nodes under one name. Daily, backfill and partial runs share it, so that they share their history.
 
     `nodes` may come in any order; `order` has parents first and otherwise keeps that order. Raises
-    PipelineError if two nodes share a name, a node reads from one that is not listed, or there is a cycle.
+    PipelineError if two nodes share a name, a node reads from one that is not listed, there is a cycle, or a resolver
+    reads spans around a gate that judges them.
     `preload` names modules that several nodes import, such as "sklearn.linear_model": a run imports them once.
     """
 
@@ -60,6 +63,11 @@ class Pipeline:
                     )
         self._parents = {n.name: _parents(n) for n in listed}
         self.order: tuple[str, ...] = _sorted(name, self._parents)
+        self.scopes: Mapping[str, Scope] = {
+            node.name: find_scope(node, self.nodes, self.order, self.ancestors)
+            for node in listed
+            if isinstance(node, Resolver)
+        }  #: what each resolver chooses among
 
     def __iter__(self) -> Iterator[Node]:
         return (self.nodes[name] for name in self.order)

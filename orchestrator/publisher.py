@@ -5,7 +5,6 @@ Only these functions write executions, each write under the run's lease.
 
 from __future__ import annotations
 
-import itertools
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -32,9 +31,16 @@ def begin(store: Store, lease: Lease, execution: Execution) -> Execution:
 
 
 def reuse(
-    store: Store, lease: Lease, execution: Execution, inputs: Artifacts, plan: Reuse, *, renew: bool = False
+    store: Store,
+    lease: Lease,
+    execution: Execution,
+    inputs: Artifacts,
+    plan: Reuse,
+    *,
+    renewed: Sequence[Artifact] = (),
+    verdicts: Sequence[Verdict] = (),
 ) -> Execution:
-    """Publishes an execution whose outputs are artifacts that exist already; `renew` makes them current again."""
+    """Publishes an execution whose outputs are artifacts that exist already; makes `renewed` current again."""
     ended = replace(
         execution,
         state=State.CACHED,
@@ -46,10 +52,14 @@ def reuse(
         reused=plan.execution,
         reason=plan.reason,
     )
+
+    def publish(claims: Sequence[Claim]) -> Execution:
+        renewals = renewals_of(store, renewed)
+        return lease.write(lambda place: store.publish(ended, place, *renewals, *claims))
+
     while True:
-        renewals = renewals_of(store, itertools.chain(*plan.outputs.values())) if renew else []
         try:
-            return lease.write(lambda place: store.publish(ended, place, *renewals))  # noqa: B023  called before the next turn
+            return write_with(store, verdicts, publish)
         except AlreadyClaimed:
             continue  # a parallel run has renewed an artifact at the same place between the look and the write
 
@@ -83,10 +93,18 @@ def complete(
             continue  # somebody set a mark between the look and the write; marks are never unset
 
 
-def fail(store: Store, lease: Lease, root: Path, execution: Execution, state: State, error: str) -> Execution:
-    """Publishes that an execution failed or was canceled, then removes its files."""
-    failed = replace(execution, state=state, error=shorten(error))
-    failed = lease.write(lambda place: store.publish(failed, place))
+def fail(
+    store: Store,
+    lease: Lease,
+    root: Path,
+    execution: Execution,
+    state: State,
+    error: str,
+    verdicts: Sequence[Verdict] = (),
+) -> Execution:
+    """Publishes that an execution failed or was canceled, or what it refused, then removes its files."""
+    ended = replace(execution, state=state, error=shorten(error))
+    failed = write_with(store, verdicts, lambda claims: lease.write(lambda place: store.publish(ended, place, *claims)))
     clear(root, execution)  # not before: a write whose answer was lost may have made them visible
     return failed
 

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.history import History
+from spanwise.orchestrator.history import History, Withheld
 
 
 class WantedSpan(Protocol):
@@ -19,7 +19,11 @@ class WantedSpan(Protocol):
     def label(self) -> str: ...
     @property
     def chosen(self) -> Artifact | None:
-        """The newest version; None when nothing was published for the span."""
+        """The newest version; None when nothing was published for the span, or when it does not count."""
+
+    @property
+    def withheld(self) -> Withheld | None:
+        """Why the newest version does not count."""
 
     @property
     def superseded(self) -> tuple[Artifact, ...]:

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from spanwise import (
     AnomalyGate,
     Columns,
-    Component,
     Evaluator,
     ExampleGen,
     Examples,
     ExampleValidator,
+    Gate,
     Input,
     Latest,
     LatestBlessed,
@@ -30,6 +30,7 @@ from spanwise import (
     Preprocessor,
     Previous,
     Pusher,
+    Refused,
     Report,
     RollingWindow,
     Schema,
@@ -44,7 +45,6 @@ from spanwise import (
     scale_to_z_score,
     vocabulary,
 )
-from spanwise.orchestrator import NodeFailed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,14 +62,14 @@ LATE_MINUTES = 15
 log = logging.getLogger("spanwise.flights")
 
 
-class RowCount(Component):
-    """Stops the run when a day of data is suspiciously small."""
+class RowCount(Gate):
+    """Refuses a day of data that is suspiciously small."""
 
     def run(self, examples: Input[Examples], report: Output[Report], at_least: int) -> None:
         rows = sum((examples.rows or {}).values())
         (report.path / "rows.txt").write_text(f"{rows}\n")
         if rows < at_least:
-            raise NodeFailed(f"{examples.name} has {rows} rows; a day needs at least {at_least}.")
+            raise Refused(f"{rows} rows; a day needs at least {at_least}")
 
 
 def preprocess(columns: Columns) -> dict[str, pl.Expr]:
@@ -147,16 +147,16 @@ def _loaded(model: Path) -> tuple[Fitted, Preprocessor]:
 def flights(data: str, serving: str, window: int = 7, since: str = "2013-01-01") -> Pipeline:
     ingest = ExampleGen(pattern=f"{data}/{{YYYY}}-{{MM}}-{{DD}}/v{{VERSION}}/*.csv")
     count = RowCount(examples=ingest["examples"], at_least=100)
-    statistics = StatisticsGen(examples=ingest["examples"])
+    statistics = StatisticsGen(examples=count["examples"])
     known = Latest(past("SchemaGen", "schema", Schema), name="KnownSchema")
     schema = SchemaGen(statistics=statistics["statistics"], curated=known["schema"])
     before = Previous(statistics["statistics"])
     validator = ExampleValidator(
         statistics=statistics["statistics"], schema=schema["schema"], previous=before["statistics"]
     )
-    gate = AnomalyGate(anomalies=validator["anomalies"])
+    gate = AnomalyGate(examples=count["examples"], anomalies=validator["anomalies"])
 
-    recent = RollingWindow(ingest["examples"], size=window, since=since, after=[count, gate])
+    recent = RollingWindow(gate["examples"], size=window, since=since)
     transform = Transform(examples=recent["examples"], preprocessing_fn=preprocess)
     trainer = Trainer(examples=transform["examples"], graph=transform["graph"], run_fn=train)
     champion = LatestBlessed(trainer["model"])

@@ -14,8 +14,9 @@ from spanwise.orchestrator import (
     Resolver,
     WindowIncomplete,
 )
+from spanwise.orchestrator.gate import calendar_of
 from spanwise.resolvers.exclusion import Exclusion
-from spanwise.resolvers.rolling_window import calendar_of, format_parameter, parse_parameter
+from spanwise.resolvers.rolling_window import format_parameter, parse_parameter
 
 
 class Fixed(Resolver):
@@ -58,16 +59,22 @@ class Fixed(Resolver):
             found = history.store.artifact(self.artifact)
             if not found.name.startswith(f"{history.address}/"):
                 raise ResolutionError(f"{self.name} names {self.artifact}, which is not on {self.source!r}.")
+            if (withheld := history.objection(found)) is not None:
+                raise ResolutionError(f"{self.name} names {self.artifact}, which was {withheld}")
             return (found,)
         assert self.first is not None
         assert self.last is not None
         exclusion = self.exclude.of_run(self.name, history.run.exclude)
         wanted = (span for span in range(self.first, self.last + 1) if span not in exclusion)
         chosen = {span: history.newest_version(span) for span in wanted}
-        missing = [self.calendar.label(span) for span, artifact in chosen.items() if artifact is None]
+        missing = [self._describe_gap(history, span) for span, artifact in chosen.items() if artifact is None]
         if missing or not chosen:
             raise WindowIncomplete(
                 f"{self.name} wants the spans {self.calendar.label(self.first)} to {self.calendar.label(self.last)} of "
                 f"{self.source!r}; missing: {', '.join(missing) or 'all, because the range is empty or excluded'}."
             )
         return [artifact for artifact in chosen.values() if artifact is not None]
+
+    def _describe_gap(self, history: History, span: int) -> str:
+        withheld = history.withheld(span)
+        return self.calendar.label(span) + (f" ({withheld})" if withheld is not None else "")

@@ -18,7 +18,9 @@ from spanwise.orchestrator import (
     ParameterError,
     Resolver,
     WindowIncomplete,
+    Withheld,
 )
+from spanwise.orchestrator.gate import calendar_of
 from spanwise.orchestrator.run import format_source
 from spanwise.resolvers import spans
 from spanwise.resolvers.exclusion import Exclusion
@@ -32,17 +34,18 @@ class WindowSpan:
 
     span: int
     label: str
-    chosen: Artifact | None  #: the newest version; None when there is none
+    chosen: Artifact | None  #: the newest version; None when there is none, or when it does not count
+    withheld: Withheld | None = None  #: why the newest version does not count
     superseded: tuple[Artifact, ...] = ()  #: earlier versions, oldest first
 
 
 class RollingWindow(Resolver):
     """The newest version of each of the `size` spans that end at the newest span.
 
-    A backfill of an old span does not move the window (RFC, Version Handling): it ends at the highest span, or at the
-    span `at`. It never reaches back before `since`, so the first days of a pipeline have shorter windows. Spans advance
-    by `step`; up to `missing` of them may be absent and are then left out. Those in `exclude` are left out by name:
-    they are not gaps, and no older ones take their places.
+    Spans that a gate refused, or has not judged, are missing. A backfill of an old span does not move the window (RFC,
+    Version Handling): it ends at the highest span, or at the span `at`. It never reaches back before `since`, so the
+    first days of a pipeline have shorter windows. Spans advance by `step`; up to `missing` of them may be absent and
+    are then left out. Those in `exclude` are left out by name: they are not gaps, and no older ones take their places.
     """
 
     def __init__(
@@ -99,7 +102,7 @@ class RollingWindow(Resolver):
         Raises:
             WindowIncomplete: no span has been published.
         """
-        end = at if at is not None else self.at if self.at is not None else next(history.spans(), None)
+        end = at if at is not None else self.at if self.at is not None else next(history.published_spans(), None)
         if end is None:
             raise WindowIncomplete(
                 f"{self.name} has nothing to choose from: no span of {self.source!r} was published"
@@ -120,22 +123,44 @@ class RollingWindow(Resolver):
         return found
 
     def _incomplete(self, history: History, found: Sequence[WindowSpan], absent: Sequence[WindowSpan]) -> str:
-        names = ", ".join(s.label for s in absent[:_MOST_LABELS])
-        more = f" and {len(absent) - _MOST_LABELS} more" if len(absent) > _MOST_LABELS else ""
         source = format_source(history.run.source) or f"{history.run.pipeline}.py"
         first = next((s.label for s in found if s.chosen is not None), found[-1].label)
         allowed = f" ({self.missing} may be)" if self.missing else ""
+        last = _last_judge(history, self.source)
+        gaps = [_describe_gap(gap, source, last, judged=bool(history.gated)) for gap in absent[:_MOST_LABELS]]
+        names = ", ".join(s.label for s in absent[:_MOST_LABELS])
+        more = f" and {len(absent) - _MOST_LABELS} more" if len(absent) > _MOST_LABELS else ""
         return (
             f"{self.name} wants the {len(found)} spans {found[0].label} to {found[-1].label} of {self.source!r}, but "
             f"{len(absent)} {'is' if len(absent) == 1 else 'are'} missing{allowed}: {names}{more}.\n"
-            f"Ingest each:  spanwise run {source} --span {absent[0].label} --to {self.source.node}\n"
-            f"If history begins at {first}, pass since={first!r}; if gaps are expected, pass missing={len(absent)}.\n"
-            f"To leave out a span by name, pass exclude=, or for one run:  --exclude {absent[0].label}"
+            + "\n".join(gaps)
+            + f"\nIf history begins at {first}, pass since={first!r}; if gaps are expected, pass missing={len(absent)}."
+            f"\nTo leave out a span by name, pass exclude=, or for one run:  --exclude {absent[0].label}"
         )
 
 
+def _last_judge(history: History, source: Channel) -> str:
+    """The node that makes a span count: the last gate that judges it, or else the one that makes it."""
+    return history.gated[-1].gates[-1] if history.gated else source.node
+
+
+def _describe_gap(gap: WindowSpan, source: str, last: str, *, judged: bool) -> str:
+    """Why a span is missing, and what to type; `last` is the node that makes or judges it."""
+    run = f"spanwise run {source} --span {gap.label} --to {last}"
+    if gap.withheld is None:
+        verb = "Ingest and judge it" if judged else "Ingest it"
+        return f"  {gap.label}: never ingested. {verb}:  {run}"
+    if gap.withheld.verdict is None:
+        return f"  {gap.label}: {gap.withheld}. Judge it:  {run}"
+    return (
+        f"  {gap.label}: {gap.withheld}\n"
+        f"    Ingest a new version:  {run}\n"
+        f"    or accept it as it is:  spanwise accept {source} --span {gap.label} --because TEXT"
+    )
+
+
 class LatestSpans(Resolver):
-    """The newest version of each of the `n` highest existing spans, whatever the gaps between them.
+    """The newest version of each of the `n` highest existing spans that count, whatever the gaps between them.
 
     Those in `exclude` are left out of these by name; no others take their places.
     """
@@ -161,14 +186,23 @@ class LatestSpans(Resolver):
         self.refuse(history, found)
         return [s.chosen for s in found if s.chosen is not None]
 
-    def refuse(self, history: History, found: Sequence[WindowSpan]) -> None:  # noqa: ARG002  as RollingWindow
+    def refuse(self, history: History, found: Sequence[WindowSpan]) -> None:
         """Refuses an empty choice.
 
         Raises:
-            WindowIncomplete: no span exists.
+            WindowIncomplete: no span exists, or none of those that do counts.
         """
-        if not found:
+        if found:
+            return
+        newest = next(history.published_spans(), None)
+        if newest is None or not history.gated:
             raise WindowIncomplete(f"{self.name} found no span of {self.source!r}; run its pipeline first.")
+        source = format_source(history.run.source) or f"{history.run.pipeline}.py"
+        gap = describe_span(history, self.calendar, newest)
+        raise WindowIncomplete(
+            f"{self.name} found no accepted span of {self.source!r}. The newest that was published:\n"
+            + _describe_gap(gap, source, _last_judge(history, self.source), judged=True)
+        )
 
     def explain(self, history: History, at: int | None = None) -> tuple[WindowSpan, ...]:
         """The spans that it reads, oldest first, with what each supersedes; `at` is the last one considered."""
@@ -185,17 +219,17 @@ class LatestSpans(Resolver):
 
 
 def describe_span(history: History, calendar: Calendar, span: int) -> WindowSpan:
-    """What was published for one span: the newest version, and what it supersedes."""
-    versions = history.of_span(span)
-    chosen = versions[-1] if versions else None
-    return WindowSpan(span=span, label=calendar.label(span), chosen=chosen, superseded=tuple(versions[:-1]))
-
-
-def calendar_of(source: Channel) -> Calendar:
-    """The calendar of a channel's producer; NUMBER where it has none."""
-    calendar = getattr(source.producer, "calendar", Calendar.NUMBER)
-    assert isinstance(calendar, Calendar)
-    return calendar
+    """What was published for one span: the newest version, if gates accept it, and what it supersedes."""
+    versions = history.published(span)
+    newest = versions[-1] if versions else None
+    withheld = None if newest is None else history.withheld(span)
+    return WindowSpan(
+        span=span,
+        label=calendar.label(span),
+        chosen=newest if withheld is None else None,
+        withheld=withheld,
+        superseded=tuple(versions[:-1]),
+    )
 
 
 def format_parameter(calendar: Calendar, span: int | None) -> int | str | None:

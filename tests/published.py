@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from spanwise.orchestrator import Artifact, Channel, Component, Examples, Execution, History, Model, Output, Run, State
 from spanwise.orchestrator.artifact import Blessing
 from spanwise.orchestrator.store import Address, MemoryStore, marks_of
-from spanwise.orchestrator.verdict import verdicts_of, write_with
+from spanwise.orchestrator.verdict import Verdict, append, verdicts_of, write_with
 
 
 class Ingest(Component):
@@ -42,9 +42,16 @@ class Published:
             self._publish("Evaluate", "blessing", verdict)
         return model
 
-    def history(self, channel, *, as_of=None, mine=(), exclude=()):
+    def judge(self, artifact, *, given, person=False):
+        """A verdict on examples: of the gate, or of a person."""
+        self.now += timedelta(minutes=1)
+        by = {"by": "ann@host"} if person else {"judge": "Gate", "by": "taxi/1"}
+        verdict = Verdict(mark="accepted", artifact=artifact.name, given=given, because=f"{self.now:%H:%M}", **by)
+        append(self.store, [verdict])
+
+    def history(self, channel, *, as_of=None, mine=(), gated=(), exclude=()):
         run = Run(pipeline="taxi", number=9, as_of=as_of, source="taxi.py", exclude=tuple(exclude))
-        return History(self.store, Address("taxi", channel.node, channel.key), channel.kind, run, tuple(mine))
+        return History(self.store, Address("taxi", channel.node, channel.key), channel.kind, run, tuple(mine), gated)
 
     def _publish(self, node, key, draft) -> Artifact:
         self.now += timedelta(minutes=1)

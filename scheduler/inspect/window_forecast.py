@@ -14,7 +14,7 @@ from spanwise.orchestrator.calendar import Calendar, Version
 from spanwise.orchestrator.component import Resolver
 from spanwise.orchestrator.driver import history_of
 from spanwise.orchestrator.errors import ResolutionError
-from spanwise.orchestrator.history import History, version_key, version_of
+from spanwise.orchestrator.history import History, Withheld, version_key, version_of
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.span_resolver import SpanResolver, WantedSpan, WindowChecker
@@ -43,7 +43,7 @@ class WindowForecast:
         run = Run(pipeline=pipeline.name, calendar=calendar.value)
         self._planned: dict[int, Mapping[str, Version]] = {}
         self._resolvers = [
-            (node, _PlannedHistory(**vars(history_of(store, run, node.source)), planned=self._planned))
+            (node, _PlannedHistory(**vars(_history(store, run, node, pipeline)), planned=self._planned))
             for node in pipeline
             if isinstance(node, Resolver) and isinstance(node, SpanResolver)
         ]
@@ -77,6 +77,10 @@ class WindowForecast:
         )
 
 
+def _history(store: Store, run: Run, node: Resolver, pipeline: Pipeline) -> History:
+    return history_of(store, run, node.source, scope=pipeline.scopes[node.name])
+
+
 @dataclass(frozen=True)
 class _PlannedHistory(History):
     """A history in which planned spans are already published. It caches what it has read: a plan is a snapshot."""
@@ -84,7 +88,7 @@ class _PlannedHistory(History):
     planned: Mapping[int, Mapping[str, Version]] = field(default_factory=dict)
     known: dict[int, list[Artifact]] = field(default_factory=dict)
 
-    def spans(self, *, below: int | None = None) -> Iterator[int]:
+    def published_spans(self, *, below: int | None = None) -> Iterator[int]:
         planned = sorted((s for s in self.planned if below is None or s < below), reverse=True)
         published = (s for s in self._published if below is None or s < below)
         both = heapq.merge(planned, published, reverse=True)
@@ -92,12 +96,20 @@ class _PlannedHistory(History):
 
     @cached_property
     def _published(self) -> Iterable[int]:
-        return _ReplayableSpans(History.spans(self))
+        return _ReplayableSpans(History.published_spans(self))
 
-    def of_span(self, span: int) -> list[Artifact]:
+    def withheld(self, span: int) -> Withheld | None:
+        """A planned span counts once its gates have judged it again, unless a person has refused that version."""
+        found = super().withheld(span)
+        if found is None or span not in self.planned:
+            return found
+        by_person = found.verdict is not None and found.verdict.personal
+        return found if by_person else None
+
+    def published(self, span: int) -> list[Artifact]:
         versions_of_span = self.known.get(span)
         if versions_of_span is None:
-            versions_of_span = self.known[span] = super().of_span(span)
+            versions_of_span = self.known[span] = super().published(span)
         versions = self.planned.get(span)
         if versions is None:
             return versions_of_span

@@ -197,7 +197,7 @@ def _choices(store: Store, loaded: Loaded) -> Iterator[tuple[str, Artifact]]:
     run = Run(pipeline=loaded.pipeline.name, source=loaded.source, calendar=loaded.calendar.value)
     for node in loaded.pipeline:
         if isinstance(node, Resolver):
-            history = history_of(store, run, node.source)
+            history = history_of(store, run, node.source, scope=loaded.pipeline.scopes[node.name])
             with suppress(ResolutionError):
                 if isinstance(node, SpanResolver):
                     yield from ((node.name, w.chosen) for w in node.explain(history) if w.chosen is not None)

@@ -274,8 +274,8 @@ def nodes(stop_at="error"):
     validator = ExampleValidator(
         statistics=statistics["statistics"], schema=schema_gen["schema"], previous=before["statistics"]
     )
-    gate = AnomalyGate(anomalies=validator["anomalies"], stop_at=stop_at)
-    train = Train(examples=day["examples"], after=[gate])
+    gate = AnomalyGate(examples=day["examples"], anomalies=validator["anomalies"], stop_at=stop_at)
+    train = Train(examples=gate["examples"])
     return [day, statistics, known, schema_gen, before, validator, gate, train]
 
 

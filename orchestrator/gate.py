@@ -1,0 +1,97 @@
+"""Gates: components that judge what they are given, and pass it on when they accept it.
+
+What a gate accepts or refuses is a verdict on the artifact, recorded when its execution is published. Windows, drift
+baselines and inferred schemas read accepted artifacts only (docs/decisions/0071-windows-of-accepted-spans.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from spanwise.orchestrator.artifact import Artifact, properties_of
+from spanwise.orchestrator.calendar import Calendar
+from spanwise.orchestrator.component import Channel, Component, Node, Resolver
+from spanwise.orchestrator.errors import PipelineError
+from spanwise.orchestrator.signature import Signature, read_signature
+
+
+class Gate(Component):
+    """A component that accepts or refuses a span. `run` returns to accept it, and raises Refused to refuse it.
+
+        class RowCount(Gate):
+            def run(self, examples: Input[Examples], at_least: int) -> None:
+                rows = sum((examples.rows or {}).values())
+                if rows < at_least:
+                    raise Refused(f"{rows} rows; a day needs at least {at_least}")
+
+        count = RowCount(examples=ingest["examples"], at_least=100)
+        recent = RollingWindow(count["examples"], size=7)
+
+    Its output of the same name is the artifact that it was given, so whatever reads that channel waits for the gate and
+    gets accepted spans only. When `run` fails in any other way, the span is not judged. A verdict of a person
+    (`spanwise accept`, `spanwise refuse`) is followed without calling `run`; the gate then has no other outputs.
+    """
+
+    judged: ClassVar[str] = "examples"
+    """The input that is judged and passed on."""
+
+    @property
+    def source(self) -> Channel:
+        """The channel that it judges."""
+        return self.inputs[self.judged][0]
+
+    @property
+    def calendar(self) -> Calendar:
+        """How the spans that it judges are written."""
+        return calendar_of(self.source)
+
+    def _make_outputs(self, signature: Signature) -> Mapping[str, Channel]:
+        made = super()._make_outputs(signature)
+        spec = signature.inputs.get(self.judged)
+        if spec is None or spec.many or spec.optional or not has_spans(spec.kind):
+            raise PipelineError(
+                f"{self.name} is a gate, so its `run` takes the span that it judges as {self.judged!r}, such as "
+                f"{self.judged}: Input[Examples]; or name another input: judged = '…'."
+            )
+        if self.judged in made:
+            raise PipelineError(
+                f"{self.name} is a gate and passes {self.judged!r} on; rename its own output {self.judged}_."
+            )
+        if isinstance(self.source.producer, Resolver):
+            raise PipelineError(
+                f"{self.name} is a gate and judges the span of its run; {self.source!r} is a resolver's choice. Pass "
+                f"the channel that {self.source.node} chooses from."
+            )
+        return {self.judged: Channel(self.name, self.judged, self.source.kind, self), **made}
+
+
+def has_spans(kind: type[Artifact]) -> bool:
+    """Whether artifacts of this kind belong to one span each."""
+    return "span" in properties_of(kind)
+
+
+def passed_by(channel: Channel, producer: Node | None) -> Gate | None:
+    """The gate that passes on what it was given on this channel; None for channels of what a node makes itself."""
+    return producer if isinstance(producer, Gate) and channel.key == producer.judged else None
+
+
+def calendar_of(channel: Channel) -> Calendar:
+    """How the spans of a channel are written: by the calendar of the node that ingests them, or else as numbers."""
+    producer = channel.producer
+    calendar = getattr(producer, "calendar", None)
+    if isinstance(calendar, Calendar):
+        return calendar
+    if not isinstance(producer, Component):
+        return Calendar.NUMBER
+    specs = read_signature(type(producer)).inputs
+    above = (c for name, channels in producer.inputs.items() if has_spans(specs[name].kind) for c in channels)
+    return next((found for c in above if (found := calendar_of(c)) is not Calendar.NUMBER), Calendar.NUMBER)
+
+
+def describe_fixes(source: str, label: str, gate: str) -> str:
+    """What to type when a gate has refused a span; `source` is the pipeline file, `label` the span."""
+    return (
+        f"Correct the data and judge its new version:  spanwise run {source} --span {label} --to {gate}\n"
+        f"Or accept the span as it is:                 spanwise accept {source} --span {label} --because TEXT"
+    )

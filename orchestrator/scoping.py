@@ -1,0 +1,101 @@
+"""Finds what each resolver of a pipeline chooses among, by the gates of the pipeline. Pure; done when it is built.
+
+A resolver reads a channel of its own, or what derives from one span by span, such as the statistics of examples. Gates
+that judge what it derives from decide which spans count, whether the resolver stands behind them or, because they
+depend on it, before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from spanwise.orchestrator.component import Channel, Component, Node, Resolver
+from spanwise.orchestrator.errors import PipelineError
+from spanwise.orchestrator.gate import Gate, has_spans, passed_by
+from spanwise.orchestrator.scope import GatedSource, Scope
+
+
+@dataclass(frozen=True)
+class _DerivedFrom:
+    """A channel that a resolver's choice derives from."""
+
+    node: str
+    key: str
+    passed: frozenset[str]  #: gates in between
+    reader: str  #: the node that reads it, or the last gate that passed it on
+
+
+def find_scope(
+    resolver: Resolver, nodes: Mapping[str, Node], order: Iterable[str], ancestors: Callable[[str], frozenset[str]]
+) -> Scope:
+    """What a resolver of a pipeline chooses among.
+
+    Raises:
+        PipelineError: it reads spans around a gate that it does not have to precede; the message names the channel to
+            read instead.
+    """
+    own = _origin_of(resolver.source, nodes)
+    if not has_spans(resolver.source.kind):
+        return Scope(*own)
+    judges: dict[tuple[str, str], list[str]] = {}
+    for name in order:
+        if isinstance(node := nodes[name], Gate):
+            judges.setdefault(_origin_of(node.source, nodes), []).append(name)
+    sources = []
+    for origin in _origins(resolver.source, resolver.name, frozenset(), nodes):
+        gates = judges.get((origin.node, origin.key), [])
+        around = [gate for gate in gates if gate not in origin.passed]
+        for gate in around:
+            if not {resolver.name, origin.reader} & ancestors(gate):
+                raise PipelineError(_around(resolver, origin, nodes[gate], judges, nodes))
+        if gates:
+            pending = frozenset(gate for gate in around if resolver.name in ancestors(gate))
+            sources.append(GatedSource(origin.node, origin.key, tuple(gates), pending))
+    return Scope(*own, tuple(sources))
+
+
+def _origin_of(channel: Channel, nodes: Mapping[str, Node]) -> tuple[str, str]:
+    """The node and key under which the artifacts of a channel were made: gates only pass them on."""
+    while (gate := passed_by(channel, nodes[channel.node])) is not None:
+        channel = gate.source
+    return channel.node, channel.key
+
+
+def _origins(
+    channel: Channel, reader: str, passed: frozenset[str], nodes: Mapping[str, Node]
+) -> Iterator[_DerivedFrom]:
+    """Every channel that this one is, or derives from span by span, up to the choices of other resolvers."""
+    producer = nodes[channel.node]
+    if (gate := passed_by(channel, producer)) is not None:
+        yield from _origins(gate.source, reader, passed | {gate.name}, nodes)
+        return
+    yield _DerivedFrom(channel.node, channel.key, passed, reader)
+    if isinstance(producer, Component):
+        for above in (c for channels in producer.inputs.values() for c in channels):
+            if has_spans(above.kind) and not isinstance(above.producer, Resolver):
+                yield from _origins(above, producer.name, frozenset(), nodes)
+
+
+def _around(
+    resolver: Resolver,
+    origin: _DerivedFrom,
+    gate: Node,
+    judges: Mapping[tuple[str, str], list[str]],
+    nodes: Mapping[str, Node],
+) -> str:
+    assert isinstance(gate, Gate)
+    beside = [g for g in judges[origin.node, origin.key] if g != gate.name and g in origin.passed]
+    read = nodes[beside[-1]] if beside else None
+    behind = (
+        f"Let {gate.name} judge what {read.name} passes on, {read.name}[{read.judged!r}], and pass"  # type: ignore[attr-defined]
+        if read is not None
+        else "Pass"
+    )
+    channel = f"{gate.name}[{gate.judged!r}]"
+    whom = origin.reader if origin.reader == resolver.name else f"{origin.reader}, which {resolver.name} chooses from,"
+    past = f" (or past({gate.name!r}, {gate.judged!r}, …))" if resolver.source.producer is None else ""
+    return (
+        f"{resolver.name} reads spans of {origin.node}[{origin.key!r}] around {gate.name}, which judges them, so it "
+        f"would read what was refused. {behind} {channel}{past} to {whom} instead."
+    )
