@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 import traceback
@@ -26,11 +27,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    debug = "--debug" in _before_dashes(arguments)
+    debug, as_json = (option in _before_dashes(arguments) for option in ("--debug", "--json"))
     try:
         from spanwise.scheduler.cli import app
 
-        app([a for a in arguments if a != "--debug"] if debug else arguments, prog_name="spanwise")
+        typed = [a for a in arguments if a != "--debug"] if debug else arguments
+        code = app(typed, prog_name="spanwise", standalone_mode=not as_json)  # otherwise it prints its errors as text
+        return _flush(code if isinstance(code, int) else 0)
     except SystemExit as end:
         return _flush(end.code if isinstance(end.code, int) else 0 if end.code is None else 1)
     except KeyboardInterrupt:
@@ -40,28 +43,32 @@ def _run(arguments: list[str]) -> int:
     except Exception as error:  # noqa: BLE001  every error ends here
         if debug:
             traceback.print_exc()
-        return _flush(_report(error, debug=debug))
-    return _flush(0)
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            return _flush(130)
+        message, code = _describe(error)
+        if as_json:
+            document = {"error": message, "kind": type(error).__name__, "exit_code": code}
+            sys.stderr.write(json.dumps(document) + "\n")
+        elif not debug or isinstance(error, OSError):
+            sys.stderr.write(f"spanwise: {_escape(message)}\n")
+        return _flush(code)
 
 
-def _report(error: Exception, *, debug: bool) -> int:
+def _describe(error: Exception) -> tuple[str, int]:
+    """The message of an error, and the exit code."""
     from spanwise.orchestrator.errors import SpanwiseError
 
     if isinstance(error, SpanwiseError):
-        if not debug:
-            sys.stderr.write(f"spanwise: {_escape(str(error))}\n")
-        return error.exit_code
+        return str(error), error.exit_code
     if isinstance(error, OSError):
-        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        sys.stderr.write(f"spanwise: {_escape(what)}\n")
-        return 1
-    if not debug:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        sys.stderr.write(
-            f"spanwise: {type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})\n"
-            "This is a bug in spanwise. Please report it with the command and its output with --debug.\n"
-        )
-    return 1
+        return (f"{error.filename}: {error.strerror}" if error.filename else str(error)), 1
+    if hasattr(error, "format_message"):  # a mistake in the command line
+        return str(error.format_message()), int(getattr(error, "exit_code", 2))
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})\n"
+        "This is a bug in spanwise. Please report it with the command and its output with --debug."
+    ), 1
 
 
 def _escape(text: str) -> str:

@@ -128,7 +128,7 @@ def run_backfill(
                 pause.take()
                 runner = _BackfillRunner(controller, backfill, loaded, context)
                 runner.run()
-                interrupted = controller.stop_signal or ("`spanwise stop`" if runner.stopped else "")
+                interrupted = controller.stop_signal or runner.stopped
         except KeyboardInterrupt as by:
             interrupted = str(by)
     result = backfill_status(backfill, context.store)
@@ -158,7 +158,7 @@ def backfill_status(backfill: Backfill, store: Store) -> BackfillResult:
 
 class _BackfillRunner:
     def __init__(self, controller: Controller, backfill: Backfill, loaded: Loaded, context: BackfillContext) -> None:
-        self.stopped = False  #: a run was stopped from outside, which stops the backfill
+        self.stopped = ""  #: by what a run was stopped from outside, which stops the backfill
         self._controller = controller
         self._backfill = backfill
         self._loaded = loaded
@@ -189,7 +189,7 @@ class _BackfillRunner:
         if outcome.succeeded:
             self._record_recovery(outcome.run)
         elif outcome.run.state is State.CANCELED:
-            self.stopped = True
+            self.stopped = (outcome.run.error or "").removeprefix("stopped by ") or "a request to stop"
         else:
             self._failed = True
 

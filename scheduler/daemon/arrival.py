@@ -21,7 +21,7 @@ from spanwise.scheduler.backfill.inventory import (
     ready_versions,
     take_inventory,
 )
-from spanwise.scheduler.formatting import format_spans
+from spanwise.scheduler.formatting import format_duration, format_spans
 from spanwise.scheduler.inspect.window_forecast import WindowForecast
 from spanwise.scheduler.ledger.ticks import TickRecord, is_taken, list_ticks
 from spanwise.scheduler.schedule.outcome import TickOutcome
@@ -131,6 +131,15 @@ def decide_arrival(due: Sequence[Arrival], ready: ReadyData, untrained: TickReco
     return ArrivalRun(name=first.name, part=WHOLE, span=first.span, from_scratch=old)
 
 
+def describe_awaited(ready: ReadyData, settling: Sequence[int], calendar: Calendar, settle_s: float) -> str:
+    """What a pipeline waits for when no run is due for it."""
+    if settling:
+        return f"{format_spans(settling, calendar)} must not have changed for {format_duration(settle_s)}"
+    if ready.newest is None:
+        return "its first span; none has input in every node that ingests"
+    return f"a span after {calendar.label(ready.newest)}, or a newer version of one that a window reads"
+
+
 def find_untrained(records: Iterable[TickRecord], pending: Collection[int]) -> TickRecord | None:
     """The newest tick that only ingested, if nothing was trained after it; `records` are newest first.
 
@@ -157,6 +166,7 @@ class ArrivalQueue:
         self.settling = False  #: an arrival has not settled yet, or waits for its turn
         self._watch = ArrivalWatch()
         self._outside: frozenset[str] = frozenset()  # names that were logged as outside every window
+        self._awaited = ""  # what was logged as waited for
 
     @property
     def pending(self) -> bool:
@@ -182,7 +192,16 @@ class ArrivalQueue:
         untrained = find_untrained(list_ticks(store, key, limit=UNTRAINED_TICKS), {each.span for each in read})
         run = decide_arrival(due, ready, untrained)
         self.settling = run is not None or bool(new)
+        settling = [each.span for each in read if each.name in new and each not in due]
+        if run is None:
+            self.wait_for(describe_awaited(ready, settling, Calendar.from_name(calendar), settle_s), key)
         return run
+
+    def wait_for(self, awaited: str, key: str) -> None:
+        """Logs what is waited for, whenever that changes."""
+        if awaited != self._awaited:
+            log.info("run-awaits", extra={"pipeline": key, "reason": awaited})
+        self._awaited = awaited
 
     def _log_outside(self, ready: ReadyData, key: str, calendar: str) -> None:
         outside = [each for each in ready.arrivals if not each.in_window]

@@ -60,6 +60,7 @@ from spanwise.scheduler.daemon.open_tick import (
 from spanwise.scheduler.daemon.scheduled_run import ScheduledJob
 from spanwise.scheduler.daemon.span_lookup import SpanLookup
 from spanwise.scheduler.daemon.tick_alerts import EndedTickFacts, alerts_of
+from spanwise.scheduler.formatting import format_count
 from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch, read_scheduler
 from spanwise.scheduler.ledger.holder import find_holder, find_run, is_ending, is_of_another_key
 from spanwise.scheduler.ledger.missed import list_missed
@@ -622,7 +623,8 @@ class PipelineScheduler:
         if due.older is not None:
             tick = latest(self.description.timetable, due.older.last)
             assert tick is not None, "it came"
-            why = f"about {due.older.about} ticks from {due.older.first:%Y-%m-%d %H:%M}Z up to it were missed"
+            count = format_count(due.older.about, "tick")
+            why = f"about {count} from {due.older.first:%Y-%m-%d %H:%M}Z up to this one passed without a run"
             first = next(ticks(self.description.timetable, due.older.first - timedelta(seconds=1)), tick)
             end = TickEnd(outcome=TickOutcome.MISSED, why=why, first_span=first.span)
             record = self._claim(tick, store, me, now, end)
@@ -655,10 +657,16 @@ class PipelineScheduler:
         if self.arrivals.unread is None:
             return
         start = self.arrivals.decide(store, self.key, self.description.calendar, self._services.settle_s, monotonic)
-        if current_pause(store, self.key, now) is not None:
+        pause = current_pause(store, self.key, now)
+        if pause is not None:
             self.arrivals.settling = False
+            self.arrivals.wait_for(f"the end of a pause: {_format_pause(pause)}", self.key)
             return
-        if start is None or find_holder(store, pipeline_of(self.key), now) or list_open(store, self.key):
+        if start is None or list_open(store, self.key):
+            return
+        holder = find_holder(store, pipeline_of(self.key), now)
+        if holder is not None:
+            self.arrivals.wait_for(f"the end of {holder.purpose}", self.key)
             return
         tick = Tick(
             at=now, name=start.name, wall=now, span=start.span, part=start.part, from_scratch=start.from_scratch

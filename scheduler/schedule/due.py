@@ -124,12 +124,12 @@ def _reason(timetable: Timetable, tick: Tick, now: datetime, newer: int) -> str:
     late_s = (now - starts(timetable, tick)).total_seconds()
     skips, grace_s = timetable.catchup is Catchup.SKIP, timetable.misfire_grace_s
     if skips and late_s > (ON_TIME_S if grace_s is None else grace_s):
-        return f"noticed {format_duration(late_s)} late, and missed ticks are not made up for (catchup=skip)"
+        return f"noticed {format_duration(late_s)} late, and missed ticks do not run later (catchup=skip)"
     if grace_s is not None and late_s > grace_s:
         return f"noticed {format_duration(late_s)} late, more than the misfire grace of {format_duration(grace_s)}"
     if timetable.catchup is Catchup.ALL:
         limit = timetable.catchup_limit
-        return f"older than the newest {limit} that are made up for (catchup_limit={limit})" if newer >= limit else ""
+        return f"older than the newest {limit}, which still run (catchup_limit={limit})" if newer >= limit else ""
     if newer:
         return f"noticed {format_duration(late_s)} late, when a newer one had come (catchup={timetable.catchup.value})"
     return ""

@@ -13,7 +13,15 @@ from datetime import datetime, timedelta
 
 from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.errors import UsageError
-from spanwise.scheduler.formatting import Document, format_duration, format_table, format_time, iso_time, span_document
+from spanwise.scheduler.formatting import (
+    Document,
+    format_count,
+    format_duration,
+    format_table,
+    format_time,
+    iso_time,
+    span_document,
+)
 from spanwise.scheduler.schedule import preview
 from spanwise.scheduler.schedule.due import DueTicks, find_due, must_wait
 from spanwise.scheduler.schedule.duration import Duration
@@ -163,7 +171,8 @@ def format_simulation(simulation: Simulation, calendar: Calendar, *, whole: bool
 def _summary(simulation: Simulation, calendar: Calendar) -> list[str]:
     totals = simulation.totals
     parts = ", ".join(f"{count} {outcome.value}" for outcome, count in totals.items()) or "none"
-    lines = [f"{sum(totals.values())} ticks: {parts}. A run was going {simulation.busy:.0%} of the time."]
+    ticks = format_count(sum(totals.values()), "tick")
+    lines = [f"{ticks}: {parts}. The pipeline was running {simulation.busy:.0%} of the time."]
     if simulation.lost:
         spans = format_versions(((span, None) for span in simulation.lost), calendar)
         lines.append(f"Without a run to the end: {spans}.")

@@ -1,5 +1,9 @@
 """The entry point: what a person reads when a command fails."""
 
+import json
+
+import pytest
+
 from spanwise.scheduler.main import main
 
 
@@ -18,3 +22,34 @@ def test_the_lines_of_an_error_stay(tmp_path, monkeypatch, capsys):
 
     assert main(["run", "given.py"]) == 2
     assert "SyntaxError" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("show", "flights/1"), 2, "Nothing has run here yet."),
+        (("run", "gone.py"), 2, "There is no file gone.py."),
+        (("runs", "--nope"), 2, "No such option: --nope"),
+        (("schedule", "acknowledge", "flights"), 2, "Missing option '--because'."),
+    ],
+)
+def test_with_json_an_error_is_json(tmp_path, monkeypatch, capsys, words, code, says):
+    """One document on stderr, also of a mistake in the command line; nothing on stdout."""
+    monkeypatch.chdir(tmp_path)
+
+    assert main([*words, "--json"]) == code
+
+    out, err = capsys.readouterr()
+    document = json.loads(err)
+    assert out == ""
+    assert says in document["error"]
+    assert document["exit_code"] == code
+
+
+def test_with_json_exit_codes_are_those_without(tmp_path, monkeypatch, capsys):
+    """Success, and a list that is not empty."""
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["runs", "--json"]) == 0
+    assert capsys.readouterr().out == "[]\n"
+    assert main(["doctor", "--json", "--root", "/dev/null/x"]) == 1

@@ -12,7 +12,7 @@ from spanwise.orchestrator import lease, process
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import StoreUnavailable
 from spanwise.orchestrator.run import State, Trigger
-from spanwise.orchestrator.store import Claim
+from spanwise.orchestrator.stop_request import request_stop
 from spanwise.scheduler.alerts import recovery
 from spanwise.scheduler.backfill.command import _find_passed_ticks
 from spanwise.scheduler.backfill.execution import catch_stop_signals
@@ -287,12 +287,12 @@ def test_a_run_that_is_stopped_from_another_machine_stops_the_backfill(world: Wo
     while "started" not in child.stdout.readline():
         assert child.poll() is None
     with world.store() as store:
-        store.claim(Claim("stop", "days/1"))
+        request_stop(store, store.run("days", 1), "`spanwise stop` of ann@host")
 
     out, _ = child.communicate(timeout=60)
 
     assert child.returncode == 1
-    assert "Backfill days/1: interrupted by `spanwise stop`; 0 of 2 spans done, 2 left." in out
+    assert "Backfill days/1: interrupted by `spanwise stop` of ann@host; 0 of 2 spans done, 2 left." in out
     assert "Resume it:  spanwise backfill --resume days/1" in out
     assert world.states() == [("01", State.CANCELED)]
 

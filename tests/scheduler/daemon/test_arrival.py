@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spanwise.components import ExampleGen
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.record import from_plain, to_plain
 from spanwise.scheduler.daemon.arrival import (
     Arrival,
@@ -16,6 +17,7 @@ from spanwise.scheduler.daemon.arrival import (
     ArrivalWatch,
     ReadyData,
     decide_arrival,
+    describe_awaited,
     find_ready,
     find_untrained,
 )
@@ -43,6 +45,23 @@ def entry(part: str, outcome: TickOutcome | None, span: int | None = 5, number: 
     tick = Tick(at=NOW, name=f"{part}{number}", wall=NOW, span=span, part=part)
     ending = None if outcome is None else TickEnd(outcome=outcome, run=number)
     return TickRecord(key="p:data", tick=tick, number=number, taken=NOW, after_run=0, holder=1, attempts=1, end=ending)
+
+
+@pytest.mark.parametrize(
+    ("found", "settling", "awaited"),
+    [
+        (
+            ReadyData(newest=None, divided=True, arrivals=()),
+            [],
+            "its first span; none has input in every node that ingests",
+        ),
+        (ready(19846), [], "a span after 2024-05-03, or a newer version of one that a window reads"),
+        (ready(19846), [19845, 19846], "2024-05-02 to 2024-05-03 must not have changed for 1 min 00 s"),
+    ],
+)
+def test_a_watcher_says_what_it_waits_for(found: ReadyData, settling: list[int], awaited: str) -> None:
+    """Data that has not settled, the first data, or the next."""
+    assert describe_awaited(found, settling, Calendar.DAY, 60.0) == awaited
 
 
 INGESTED = entry(INGEST, TickOutcome.RAN, number=7)

@@ -128,7 +128,7 @@ def test_days_on_which_the_clock_is_changed_are_played_as_they_are() -> None:
 
     assert outcomes(played) == "r" * 31
     assert "2026-03-08T02:30  2026-03-08 03:00:00 EDT  2026-03-07  ran      2 h 00 min  gap: 02:30" in text
-    assert text.endswith("31 ticks: 31 ran. A run was going 8% of the time.")
+    assert text.endswith("31 ticks: 31 ran. The pipeline was running 8% of the time.")
 
 
 def test_of_many_ticks_only_the_notable_are_told() -> None:
