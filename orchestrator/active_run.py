@@ -11,7 +11,7 @@ from spanwise.orchestrator.component import Component, Resolver
 from spanwise.orchestrator.errors import Fenced, StoreError
 from spanwise.orchestrator.job import FenceQuery, JobEnded
 from spanwise.orchestrator.node_runner import ActiveJob, NodeResult, NodeRunner
-from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.run import BaseRun, Execution, Run, State
 from spanwise.orchestrator.run_dir import remove_working_files
 from spanwise.orchestrator.run_request import Event, EventName, Observer, RunOutcome, RunRequest
 from spanwise.orchestrator.stop_request import find_stop
@@ -40,13 +40,15 @@ class ActiveRun:
         self._stop_command = ""
         self._stopping = ""  # by what, once jobs are being stopped
 
-    def begin(self, supplied: Iterable[Execution], abandoned: Iterable[Run]) -> None:
+    def begin(self, supplied: BaseRun, abandoned: Iterable[Run]) -> None:
         """Announces the run and carries over what the base run supplies."""
         self._nodes.lease.describe(f"run {self.run.number}")
         for run in abandoned:
             self._announce("abandoned-run-closed", message=run.name)
         self._announce("run-started")
-        for execution in supplied:
+        if supplied.run is not None:
+            self._observe(Event(what="base-run-chosen", run=self.run, base=supplied))
+        for execution in supplied.executions.values():
             self._worklist.end(self._nodes.carry_over(execution))
 
     @property

@@ -3,77 +3,39 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.collection import COLLECTED
-from spanwise.orchestrator.component import Channel
+from spanwise.orchestrator.component import Channel, Resolver
 from spanwise.orchestrator.errors import UsageError
+from spanwise.orchestrator.generation import LOOK_BACK, NewestOutputs, OutdatedNode, span_of
 from spanwise.orchestrator.pipeline import Pipeline, Selection, channels_of
-from spanwise.orchestrator.run import Execution, Run, format_source
+from spanwise.orchestrator.run import BaseRun, Execution, Run, Trigger, format_source
+from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.store import Store, is_marked
 
-LOOK_BACK = 100
-"""How many runs are searched for one that has the outputs needed."""
 
-
-@dataclass(frozen=True)
-class BaseRun:
-    """What one earlier run supplies; outputs of several runs are never mixed."""
-
-    number: int | None = None  #: None when nothing has to be supplied
-    executions: Mapping[str, Execution] = field(default_factory=dict)
-
-
-def find_base_run(
-    store: Store,
-    pipeline: Pipeline,
-    selection: Selection,
-    base: int | None,
-    *,
-    as_of: datetime | None = None,
-    source: str = "",
-) -> BaseRun:
-    """Finds the outputs of the nodes left out: in run `base`, or in the newest run that has all that is read.
+def find_base_run(store: Store, pipeline: Pipeline, selection: Selection, request: RunRequest) -> BaseRun:
+    """Finds the outputs of the nodes left out: in the run that the request names, or in the newest that is up to date.
 
     TFX takes the newest run however it ended, so that one failed run blocks the next partial one; this takes the
-    newest run that has what is needed. `source` is what the pipeline was loaded from, for messages. A replay, whose
-    time is `as_of`, is supplied with what was published by then; no other run is supplied by a replay.
+    newest run that has what is needed. A run is out of date when something newer exists upstream of what is read from
+    it; the request may force it. A replay is supplied with what was published by its time; no other run is supplied by
+    a replay.
 
     Raises:
-        UsageError: the base run lacks what a node reads; the message names runs that have it.
+        UsageError: the base run lacks what a node reads, is out of date, or has nothing to supply; the message says
+            what to run instead.
         NotRecorded: there is no such run.
     """
-    left_out = (*selection.required, *selection.optional)
-    if not left_out and base is None:
-        return BaseRun()
-    needed = {c.node for n in selection.run for c in _channels_of_run(pipeline, n) if c.node not in selection.run}
-    if base is not None:
-        chosen = _named_outputs(store, store.run(pipeline.name, base), as_of)
-        lacking = sorted(needed - set(chosen))
-        if lacking:
-            able = [r.number for r in _recent(store, pipeline.name) if needed <= set(_outputs(store, r, as_of))][:5]
-            raise UsageError(
-                f"Run {base} of {pipeline.name!r} has no finished {', '.join(lacking)}, which this part reads. "
-                + (
-                    f"Runs that have it: {', '.join(map(str, able))}."
-                    if able
-                    else _none(store, pipeline.name, source, as_of)
-                )
-            )
-        return BaseRun(base, {n: e for n, e in chosen.items() if n in left_out})
-    for run in _recent(store, pipeline.name):
-        chosen = _outputs(store, run, as_of)
-        if needed <= set(chosen):
-            return BaseRun(run.number, {n: e for n, e in chosen.items() if n in left_out})
-    if needed:
-        raise UsageError(
-            f"This part of {pipeline.name!r} begins at {', '.join(_first(pipeline, selection))} and reads what it "
-            f"leaves out: {', '.join(n for n in pipeline.order if n in needed)}. "
-            f"{_none(store, pipeline.name, source, as_of)}"
-        )
-    return BaseRun()
+    search = _Search(store, pipeline, request)
+    if request.base is not None:
+        return search.check(selection, store.run(pipeline.name, request.base))
+    return search.find(selection)
 
 
 def usable_executions(store: Store, executions: Iterable[Execution]) -> list[Execution]:
@@ -86,12 +48,178 @@ def usable_executions(store: Store, executions: Iterable[Execution]) -> list[Exe
     ]
 
 
+@dataclass(frozen=True)
+class _Candidate:
+    """A run that has all that a part reads."""
+
+    run: Run
+    executions: Mapping[str, Execution]
+    outdated: Sequence[OutdatedNode]
+
+
+class _Search:
+    def __init__(self, store: Store, pipeline: Pipeline, request: RunRequest) -> None:
+        self._store = store
+        self._pipeline = pipeline
+        self._request = request
+        asked = Run(
+            pipeline=pipeline.name,
+            # A resumed run was asked for when it was the newest; what a later span has given since is newer.
+            span=None if request.trigger is Trigger.RESUME else request.span,
+            as_of=request.as_of if request.replay else None,
+            replay=request.replay,
+            from_scratch=request.from_scratch,
+            trigger=request.trigger,
+            source=request.source,
+        )
+        self._as_of = asked.as_of
+        self._newest = NewestOutputs(store, pipeline, asked)
+
+    def check(self, selection: Selection, base: Run) -> BaseRun:
+        """The outputs of the run that was named."""
+        left_out = _left_out(selection)
+        if not left_out:
+            raise UsageError(
+                f"Run {base.number} of {self._pipeline.name!r} cannot be the base run, because this run leaves out no "
+                "node that it could supply. Leave out --base-run, or select a part with --from, --only or --skip."
+            )
+        chosen, needed = _named_outputs(self._store, base, self._as_of), self._needed(selection)
+        lacking = sorted(needed - set(chosen))
+        if lacking:
+            able = [c.run.number for c in itertools.islice(self._candidates(needed), 5)]
+            raise UsageError(
+                f"Run {base.number} of {self._pipeline.name!r} has no finished {', '.join(lacking)}, which this part "
+                f"reads. {f'Runs that have it: {chr(44).join(map(str, able))}.' if able else self._none()}"
+            )
+        if not (self._request.force_base or base.replay):  # what a replay may see never changes
+            outdated = self._newest.find_outdated(selection.run, base, chosen)
+            if outdated:
+                raise UsageError(self._refuse(selection, _Candidate(base, chosen, outdated)))
+        return _supply(base, chosen, left_out)
+
+    def find(self, selection: Selection) -> BaseRun:
+        """The outputs of the newest run that is up to date."""
+        left_out, needed = _left_out(selection), self._needed(selection)
+        if not left_out:
+            return BaseRun()
+        found, newest = self._first_current(selection)
+        if found is not None:
+            return _supply(found.run, found.executions, left_out)
+        if newest is not None:
+            raise UsageError(self._refuse(selection, newest))
+        if needed:
+            raise UsageError(
+                f"This part of {self._pipeline.name!r} begins at {', '.join(self._pipeline.first_of(selection.run))} "
+                f"and reads what it leaves out: {', '.join(n for n in self._pipeline.order if n in needed)}. "
+                f"{self._none()}"
+            )
+        return BaseRun()
+
+    def _first_current(self, selection: Selection) -> tuple[_Candidate | None, _Candidate | None]:
+        """The newest run that is up to date, and the newest that is not, of those that have all that a part reads."""
+        newest: _Candidate | None = None
+        for candidate in self._candidates(self._needed(selection)):
+            outdated = self._newest.find_outdated(selection.run, candidate.run, candidate.executions)
+            if not outdated:
+                return candidate, None
+            newest = newest or replace(candidate, outdated=outdated)
+        return None, newest
+
+    def _candidates(self, needed: Iterable[str]) -> Iterator[_Candidate]:
+        """Runs that have the outputs of these nodes, newest first; of the span that was asked for, if one was."""
+        wanted, span = set(needed), self._request.span
+        for run in itertools.islice(self._store.runs(self._pipeline.name), LOOK_BACK):
+            if run.replay or (run.span is not None and span not in (None, run.span)):
+                continue
+            chosen = _outputs(self._store, run, self._as_of)
+            if wanted <= set(chosen) and (span is None or not wanted or span_of(run, chosen.values()) == span):
+                yield _Candidate(run, chosen, ())
+
+    def _needed(self, selection: Selection) -> set[str]:
+        """The nodes left out that the part reads from."""
+        return {
+            channel.node
+            for name in selection.run
+            for channel in _channels_of_run(self._pipeline, name)
+            if channel.node not in selection.run
+        }
+
+    def _refuse(self, selection: Selection, found: _Candidate) -> str:
+        """The message that a base run is out of date, with the command that runs what is, and the one that insists."""
+        number, reasons = found.run.number, "; ".join(o.why for o in found.outdated)
+        if self._request.trigger is Trigger.RESUME:
+            last = self._pipeline.last_of(selection.run) if selection.dropped else ()
+            again = self._command(self._pipeline.select(last=last))
+            return (
+                f"Run {found.run.name} cannot be resumed, because something newer exists upstream of the rest of it: "
+                f"{reasons}.\n"
+                f"Run its span again, which reuses what has not changed:  {again}\n"
+                f"Or resume it with what it has read:  {self._command(selection, base=number)}"
+            )
+        reads = ", ".join(n for n in self._pipeline.order if n in self._needed(selection))
+        return (
+            f"This part of {self._pipeline.name!r} would read {reads} of run {number}, but something newer exists "
+            f"upstream of that: {reasons}.\n"
+            f"Run what lies between as well:  {self._command(self._widen(selection, found))}\n"
+            f"Or read run {number} all the same:  {self._command(selection, base=number)}"
+        )
+
+    def _widen(self, selection: Selection, found: _Candidate) -> Selection:
+        """The smallest wider part that has a base run that is up to date."""
+        wider, outdated = selection, [o.node for o in found.outdated]
+        while True:
+            begin = set(wider.run)
+            for name in outdated:
+                again = isinstance(self._pipeline.nodes[name], Resolver)
+                begin |= {name} if again else set(self._pipeline.children(name)) & set(wider.required)
+            if begin <= set(wider.run):  # something newer that no run has together with the rest
+                begin |= set(wider.required)
+            last = self._pipeline.last_of(selection.run) if selection.dropped else ()
+            wider = self._pipeline.select(first=self._pipeline.first_of(begin), last=last)
+            current, newest = self._first_current(wider)
+            if current is not None or not _left_out(wider):
+                return wider
+            outdated = [] if newest is None else [o.node for o in newest.outdated]
+
+    def _command(self, selection: Selection, *, base: int | None = None) -> str:
+        """The command that runs a part as it was asked for."""
+        request, words = self._request, ["spanwise", "run", self._file]
+        if request.span is not None:
+            words += ["--span", Calendar.from_name(request.calendar).label(request.span)]
+        if _left_out(selection):
+            words += [w for n in self._pipeline.first_of(selection.run) for w in ("--from", n)]
+        if selection.dropped:
+            words += [w for n in self._pipeline.last_of(selection.run) for w in ("--to", n)]
+        words += [w for typed in request.typed for w in ("--param", typed)]
+        if request.as_of is not None:
+            words += ["--as-of", request.as_of.isoformat()]
+        if base is not None:
+            words += ["--base-run", str(base)]
+        return shlex.join(words)
+
+    @property
+    def _file(self) -> str:
+        return format_source(self._request.source) or f"{self._pipeline.name}.py"
+
+    def _none(self) -> str:
+        if self._as_of is not None:
+            return f"No run had finished that by {_format_time(self._as_of)}. Choose a later time."
+        ran = next(iter(self._store.runs(self._pipeline.name)), None) is not None
+        why = f"None of its last {LOOK_BACK} runs has finished that" if ran else "No run of it is recorded here yet"
+        return f"{why}.\nRun the whole pipeline once:  spanwise run {self._file}"
+
+
+def _supply(run: Run, executions: Mapping[str, Execution], left_out: set[str]) -> BaseRun:
+    supplied = {name: execution for name, execution in executions.items() if name in left_out}
+    return BaseRun(run, supplied, span_of(run, executions.values()))
+
+
+def _left_out(selection: Selection) -> set[str]:
+    return {*selection.required, *selection.optional}
+
+
 def _channels_of_run(pipeline: Pipeline, node: str) -> list[Channel]:
     return [c for c in channels_of(pipeline.nodes[node]) if c.producer is not None]
-
-
-def _recent(store: Store, pipeline: str) -> list[Run]:
-    return [run for run in itertools.islice(store.runs(pipeline), LOOK_BACK) if not run.replay]
 
 
 def _outputs(store: Store, run: Run, as_of: datetime | None = None) -> dict[str, Execution]:
@@ -126,15 +254,3 @@ def _named_outputs(store: Store, run: Run, as_of: datetime | None) -> dict[str, 
 
 def _format_time(time: datetime | None) -> str:
     return f"{time.astimezone():%Y-%m-%d %H:%M %Z}" if time is not None else "no time"
-
-
-def _first(pipeline: Pipeline, selection: Selection) -> list[str]:
-    return [n for n in selection.run if not pipeline.ancestors(n) & set(selection.run)]
-
-
-def _none(store: Store, pipeline: str, source: str, as_of: datetime | None) -> str:
-    if as_of is not None:
-        return f"No run had finished that by {_format_time(as_of)}. Choose a later time."
-    ran = next(iter(store.runs(pipeline)), None) is not None
-    why = f"None of its last {LOOK_BACK} runs has finished that" if ran else "No run of it is recorded here yet"
-    return f"{why}.\nRun the whole pipeline once:  spanwise run {format_source(source) or f'{pipeline}.py'}"

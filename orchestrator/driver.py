@@ -80,7 +80,7 @@ def drive(
         chosen = tuple(node.resolve(history_of(store, run, node.source, mine, scope)))
         return Reuse(
             outputs={node.source.key: chosen} if chosen else {},
-            reason=_choice(chosen, run),
+            reason=f"chose {format_choice(chosen, run)}" if chosen else "found no artifact to choose",
             parameters={n: encode_parameter(v) for n, v in node.parameters.items()},
         )
     assert isinstance(node, Component)
@@ -183,17 +183,12 @@ def _key(
                 for n, v in {**node.parameters, **prepared}.items()
                 if n not in node.hints
             },
-            inputs={n: [_identity(a) for a in found] for n, found in inputs.items()},
+            inputs={n: [fingerprint.of_artifact(a) for a in found] for n, found in inputs.items()},
             libraries=fingerprint.versions(node.libraries),
         ), None
     except UsageError as error:
         log.warning("caching-refused", extra={"node": node.name, "reason": str(error)})
         return None, f"it cannot be cached: {error}"
-
-
-def _identity(artifact: Artifact) -> str:
-    """What of an artifact can change a result: its kind, files and properties, but not its location."""
-    return fingerprint.digest("artifact", artifact.kind, artifact.content, fingerprint.of_value(artifact.properties))
 
 
 def _refuse_empty(node: Component, inputs: Artifacts) -> None:
@@ -227,12 +222,12 @@ def _refuse_gone(node: Component, run: Run, store: Store, inputs: Artifacts) -> 
     )
 
 
-def _choice(chosen: Sequence[Artifact], run: Run) -> str:
+def format_choice(chosen: Sequence[Artifact], run: Run) -> str:
     """What a resolver chose: spans and versions, or names where artifacts have no span."""
     versions = [(a.properties.get("span"), a.properties.get("version")) for a in chosen]
     spans = [(s, v if isinstance(v, int) else None) for s, v in versions if isinstance(s, int)]
     if not chosen:
-        return "found no artifact to choose"
+        return "no artifact"
     if len(spans) < len(chosen):
-        return f"chose {', '.join(a.name for a in chosen)}"
-    return f"chose {format_versions(spans, Calendar.from_name(chosen[0].properties.get('calendar') or run.calendar))}"
+        return ", ".join(a.name for a in chosen)
+    return format_versions(spans, Calendar.from_name(chosen[0].properties.get("calendar") or run.calendar))

@@ -21,12 +21,24 @@ from pathlib import Path
 from typing import Self
 
 from spanwise.orchestrator import durable
+from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.code_digest import PYTHON, annotation_text
 from spanwise.orchestrator.digest import digest, digest_graph, encode_text, frame, hash_parts, new_hash
 from spanwise.orchestrator.errors import Unfingerprintable
 from spanwise.orchestrator.value_digest import describe
 
-__all__ = ["CacheKey", "Tree", "cache_key", "digest", "of_class", "of_function", "of_tree", "of_value", "versions"]
+__all__ = [
+    "CacheKey",
+    "Tree",
+    "cache_key",
+    "digest",
+    "of_artifact",
+    "of_class",
+    "of_function",
+    "of_tree",
+    "of_value",
+    "versions",
+]
 
 
 def of_value(value: object, *, who: str = "the value") -> str:
@@ -41,6 +53,11 @@ def of_value(value: object, *, who: str = "the value") -> str:
         Unfingerprintable: it is, or holds, something whose content cannot be known; the message says where.
     """
     return hash_parts("value", [digest_graph(value, who, describe)]).hex()
+
+
+def of_artifact(artifact: Artifact) -> str:
+    """What of an artifact can change a result: its kind, files and properties, but not its location."""
+    return digest("artifact", artifact.kind, artifact.content, of_value(artifact.properties))
 
 
 def of_function(function: Callable[..., object], *, who: str | None = None) -> str:

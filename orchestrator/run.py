@@ -115,6 +115,19 @@ class Execution:
         return self.state is State.CACHED and self.reused is None
 
 
+@dataclass(frozen=True)
+class BaseRun:
+    """What one earlier run supplies to a partial run; outputs of several runs are never mixed."""
+
+    run: Run | None = None  #: None when nothing has to be supplied
+    executions: Mapping[str, Execution] = field(default_factory=dict)  #: by node
+    span: int | None = None  #: the span that the earlier run was asked for, or that its nodes published
+
+    @property
+    def number(self) -> int | None:
+        return None if self.run is None else self.run.number
+
+
 def format_source(source: str) -> str:
     """Formats a run's source for a command typed here: relative if its file lies below the current folder."""
     path, colon, name = source.rpartition(":")

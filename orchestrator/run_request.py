@@ -10,12 +10,12 @@ from typing import Literal, TypeAlias
 
 from spanwise.orchestrator.job import GRACE_S
 from spanwise.orchestrator.pipeline import Selection
-from spanwise.orchestrator.run import Execution, Run, State, Trigger
+from spanwise.orchestrator.run import BaseRun, Execution, Run, State, Trigger
 from spanwise.orchestrator.store import Claim
 
 EventName: TypeAlias = Literal[
-    "run-started", "abandoned-run-closed", "node-started", "node-reused", "node-completed", "node-failed",
-    "retry-scheduled", "node-canceled", "node-skipped", "stop-requested", "run-ended",
+    "run-started", "base-run-chosen", "abandoned-run-closed", "node-started", "node-reused", "node-completed",
+    "node-failed", "retry-scheduled", "node-canceled", "node-skipped", "stop-requested", "run-ended",
 ]  # fmt: skip
 
 
@@ -34,6 +34,7 @@ class RunRequest:
     as_of: datetime | None = None
     replay: bool = False
     base: int | None = None  #: the run that supplies the outputs of nodes left out; None is the newest that has them
+    force_base: bool = False  #: read `base` also when something newer exists upstream of what it supplies
     parameters: Mapping[str, object] = field(default_factory=dict)
     typed: tuple[str, ...] = ()
     source: str = ""
@@ -51,6 +52,7 @@ class Event:
     node: str = ""
     execution: Execution | None = None
     message: str = ""
+    base: BaseRun | None = None  #: of "base-run-chosen"
 
 
 Observer: TypeAlias = Callable[[Event], None]

@@ -141,8 +141,7 @@ class Controller:
     def _begin(self, request: RunRequest, active: list[ActiveRun]) -> None:
         """Records a run and adds it to the active ones; nothing is recorded when no base run supplies what it needs."""
         selection = request.selection or self.pipeline.select()
-        then = request.as_of if request.replay else None
-        supplied = find_base_run(self.store, self.pipeline, selection, request.base, as_of=then, source=request.source)
+        supplied = find_base_run(self.store, self.pipeline, selection, request)
         self._unclosed += 1
         nodes = NodeRunner(
             run=self._record(request, selection.run, supplied.number),
@@ -154,7 +153,7 @@ class Controller:
         )
         active.append(ActiveRun(nodes, request, self.observe, lambda: self.stop_signal))
         abandoned, self._abandoned = self._abandoned, []
-        active[-1].begin(supplied.executions.values(), abandoned)
+        active[-1].begin(supplied, abandoned)
 
     def _record(self, request: RunRequest, nodes: tuple[str, ...], base: int | None) -> Run:
         wanted = Run(

@@ -214,6 +214,7 @@ class _BackfillRunner:
             # Parallel runs see the history as of the start, so none can read what another publishes.
             as_of=backfill.began if backfill.parallel > 1 and not train else None,
             base=self._newest_ingested() if train else None,
+            force_base=train,
             typed=backfill.typed,
         )
         return complete_request(request, self._loaded, self._context.settings, self._context.execution)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from spanwise.orchestrator import lease
-from spanwise.orchestrator.base_run import usable_executions
+from spanwise.orchestrator.base_run import find_base_run, usable_executions
 from spanwise.orchestrator.errors import Held, SpanNotFound, SpanwiseError, UsageError
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Trigger, format_source
@@ -165,8 +165,10 @@ def _refuse_ingested(store: Store, pipeline: Pipeline, span: int) -> None:
 def _create_request(store: Store, job: ScheduledJob, pipeline: Pipeline) -> RunRequest:
     if job.base is not None:
         before = store.run(pipeline.name, job.base)
-        with contextlib.suppress(UsageError):  # the pipeline has lost nodes of that run, so all of it runs again
-            return resume.resume_request(before, usable_executions(store, store.executions(before)), pipeline)
+        with contextlib.suppress(UsageError):  # nodes of that run are gone, or what it read is out of date: run it all
+            request = resume.resume_request(before, usable_executions(store, store.executions(before)), pipeline)
+            find_base_run(store, pipeline, request.selection or pipeline.select(), request)
+            return request
     return RunRequest(selection=select_part(pipeline, job.part), span=job.span, from_scratch=job.from_scratch)
 
 

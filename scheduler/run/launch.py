@@ -79,6 +79,7 @@ def launch(options: RunOptions, settings: Settings, *, json: bool) -> tuple[RunO
             as_of=as_of,
             replay=as_of is not None,
             base=base,
+            force_base=base is not None,
             typed=tuple(options.params),
         )
 

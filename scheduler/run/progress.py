@@ -15,9 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from spanwise.orchestrator.run import Execution
+from spanwise.orchestrator.run import BaseRun, Execution
 from spanwise.orchestrator.run_request import Event
-from spanwise.scheduler.formatting import create_table, elapsed_s, format_duration, single_line, strip_control
+from spanwise.scheduler.formatting import (
+    create_table,
+    elapsed_s,
+    format_duration,
+    format_span,
+    format_time,
+    run_calendar,
+    single_line,
+    strip_control,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -169,6 +178,7 @@ def format_event(event: Event) -> str:
     reason = single_line(event.message.partition("\n")[0])  # the rest is in the summary at the end
     lines = {
         "run-started": f"Run {event.run.name} started: {', '.join(event.run.nodes)}",
+        "base-run-chosen": _format_base_run(event.base) if event.base is not None else "",
         "abandoned-run-closed": f"Run {event.message} was abandoned and is now closed",
         "node-started": f"{node} started{_attempt(execution)}",
         "node-reused": f"{node} {'reused: ' * (not _chosen(execution))}{_reason(execution)}",
@@ -180,6 +190,12 @@ def format_event(event: Event) -> str:
         "stop-requested": f"Stopping: {event.message}",
     }
     return lines.get(event.what, "")
+
+
+def _format_base_run(base: BaseRun) -> str:
+    assert base.run is not None, "the event says that there is one"
+    span = "" if base.span is None else f" of span {format_span(base.span, run_calendar(base.run))}"
+    return f"Run {base.run.name}{span} ({format_time(base.run.started)}) supplies {', '.join(base.executions)}"
 
 
 def _chosen(execution: Execution | None) -> bool:

@@ -21,12 +21,12 @@ from pathlib import Path
 
 from spanwise.orchestrator import lease, publisher
 from spanwise.orchestrator.artifact import Artifact, Model, TransformGraph, Value
-from spanwise.orchestrator.base_run import LOOK_BACK
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.collection import COLLECTED, Retention, RetentionDecision, decide_retention
 from spanwise.orchestrator.component import Resolver
 from spanwise.orchestrator.driver import history_of
 from spanwise.orchestrator.errors import Held, NotRecorded, ResolutionError, RunError, UsageError
+from spanwise.orchestrator.generation import LOOK_BACK
 from spanwise.orchestrator.lease import Clock, Lease
 from spanwise.orchestrator.lineage import Direction, walk
 from spanwise.orchestrator.renewal import current_first, place_of

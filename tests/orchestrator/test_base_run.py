@@ -3,7 +3,8 @@
 import pytest
 
 from spanwise.orchestrator import Component, Input, NotRecorded, Output, Pipeline, Report, UsageError
-from spanwise.orchestrator.base_run import BaseRun, find_base_run
+from spanwise.orchestrator.base_run import find_base_run
+from spanwise.orchestrator.run import BaseRun
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.testing import Trial
 
@@ -30,7 +31,7 @@ def trial(tmp_path):
 
 def base_run(trial, base=None, **part):
     whole = pipeline()
-    return find_base_run(trial.store, whole, whole.select(**part), base)
+    return find_base_run(trial.store, whole, whole.select(**part), RunRequest(base=base, force_base=base is not None))
 
 
 def test_a_whole_run_needs_nobody(trial):
@@ -92,7 +93,7 @@ def test_without_any_run_the_way_is_told(trial):
     whole = pipeline()
 
     with pytest.raises(UsageError) as refused:
-        find_base_run(trial.store, whole, whole.select(first=["b"]), None, source="dir/file.py:p")
+        find_base_run(trial.store, whole, whole.select(first=["b"]), RunRequest(source="dir/file.py:p"))
 
     assert str(refused.value) == (
         "This part of 'p' begins at b and reads what it leaves out: a. No run of it is recorded here yet.\n"

@@ -12,6 +12,7 @@ from spanwise.orchestrator.store import Store
 from spanwise.scheduler.daemon import scheduled_run
 from spanwise.scheduler.daemon.scheduled_run import ScheduledJob
 from spanwise.scheduler.ledger.ticks import claim_tick, end_tick, read_overrun, read_tick
+from spanwise.scheduler.main import main
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.ticks import Tick
 from tests.scheduler.ledger.test_ticks import THREE
@@ -121,6 +122,21 @@ def test_the_next_attempt_takes_up_what_failed(place: Place) -> None:
     again, failed = place.store.runs("steps")
     assert (failed.nodes, again.nodes, again.base) == (("Read", "Work"), ("Work",), 1)
     assert (again.trigger, again.cause, again.span) == (Trigger.SCHEDULE, TICK.name, 5)
+
+
+def test_the_next_attempt_runs_all_again_when_something_newer_exists(place: Place) -> None:
+    """Read was run again meanwhile with other code: what the failed attempt had read is out of date."""
+    (place.folder / "fail").touch()
+    assert place.run() == 1
+    (place.folder / "fail").unlink()
+    file = place.folder / "steps.py"
+    file.write_text(file.read_text().replace('write_text("x")', 'write_text("y")'))
+    assert main(["run", f"{file}:steps", "--to", "Read", "--root", str(place.root)]) == 0
+
+    assert place.run(attempt=2, base=1) == 0
+
+    again, *_ = place.store.runs("steps")
+    assert (again.nodes, again.base, again.span) == (("Read", "Work"), None, 5)
 
 
 def test_a_run_that_is_in_the_way_is_ended_first(place: Place) -> None:

@@ -1,0 +1,152 @@
+"""Generations: whether what an earlier run supplies is what its nodes would be read for now. Reads only.
+
+What an earlier run supplies belongs to one generation as long as nothing newer exists upstream of it: no later run has
+published other outputs of the same nodes, and no resolver among them would choose otherwise now.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from spanwise.orchestrator import fingerprint
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.component import Channel, Component, Node, Resolver
+from spanwise.orchestrator.driver import format_choice, history_of
+from spanwise.orchestrator.errors import ResolutionError
+from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.run import Execution, Run
+from spanwise.orchestrator.store import Store
+
+LOOK_BACK = 100
+"""How many runs are searched, newest first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutdatedNode:
+    """A node whose outputs in an earlier run are not those that would be read now."""
+
+    node: str
+    why: str  #: what is newer
+
+
+class NewestOutputs:
+    """What recent runs published last for each node. A run gives the outputs of its own nodes, not of its base run's.
+
+    What a replay has made does not count, nor, for a replay, what came after its time. For a run that names a span,
+    only runs of that span count.
+    """
+
+    def __init__(self, store: Store, pipeline: Pipeline, run: Run) -> None:
+        self._store = store
+        self._pipeline = pipeline
+        self._run = run
+        self._given: dict[str, list[Execution]] = defaultdict(list)  # newest first, of the runs read so far
+        self._runs = self._recent()
+
+    def find_outdated(self, part: Iterable[str], base: Run, supplied: Mapping[str, Execution]) -> list[OutdatedNode]:
+        """The nodes of a base run, upstream of a part, for which something newer exists; parents first.
+
+        `supplied` has the last execution of every node of the base run. What a resolver of the part would choose is not
+        considered, since it chooses anew.
+        """
+        found: dict[str, OutdatedNode] = {}
+        part = set(part)
+        seen = set(part)
+        todo = [name for name in part if not isinstance(self._pipeline.nodes[name], Resolver)]
+        while todo:
+            reader = todo.pop()
+            for channel in _channels_read(self._pipeline.nodes[reader], self._run if reader in part else base):
+                name = channel.node
+                if channel.producer is None or name in seen or name not in supplied:
+                    continue
+                seen.add(name)
+                outdated = self._check(name, base, supplied)
+                if outdated is not None:
+                    found[name] = outdated
+                elif not isinstance(self._pipeline.nodes[name], Resolver):
+                    todo.append(name)  # a resolver that chooses the same reads nothing else of its run
+        return [found[name] for name in self._pipeline.order if name in found]
+
+    def _check(self, name: str, base: Run, supplied: Mapping[str, Execution]) -> OutdatedNode | None:
+        node = self._pipeline.nodes[name]
+        if isinstance(node, Resolver):
+            return self._check_choice(node, base, supplied)
+        newest = self._newest(name, _lowest_span(supplied[name]))
+        if newest is None or _identities(newest.outputs) == _identities(supplied[name].outputs):
+            return None
+        names = ", ".join(a.name for a in itertools.chain(*newest.outputs.values())) or "nothing"
+        return OutdatedNode(node=name, why=f"{name} gave {names} in run {newest.run}, which is newer")
+
+    def _check_choice(self, node: Resolver, base: Run, supplied: Mapping[str, Execution]) -> OutdatedNode | None:
+        source, then = node.source, supplied[node.name].outputs
+        mine = supplied[source.node].outputs.get(source.key, ()) if source.node in supplied else ()
+        run = replace(base, as_of=self._run.as_of, replay=self._run.replay, source=self._run.source or base.source)
+        try:
+            chosen = tuple(node.resolve(history_of(self._store, run, source, mine, self._pipeline.scopes[node.name])))
+        except ResolutionError as error:
+            return OutdatedNode(node=node.name, why=f"{node.name} would fail now: {error}")
+        now = {source.key: chosen} if chosen else {}
+        if _identities(now) == _identities(then):
+            return None
+        earlier = tuple(itertools.chain(*then.values()))
+        before, after = format_choice(earlier, base), format_choice(chosen, base)
+        if before == after:  # the same spans and versions, other artifacts
+            before, after = (", ".join(a.name for a in found) for found in (earlier, chosen))
+        return OutdatedNode(
+            node=node.name, why=f"{node.name} chose {before} in run {base.number}, and would choose {after} now"
+        )
+
+    def _newest(self, name: str, span: int | None) -> Execution | None:
+        """The last execution of a node; of one that publishes spans, the last for this span or a higher one.
+
+        An old span that was ingested again is nothing newer for a later one.
+        """
+        for place in itertools.count():
+            while place >= len(self._given[name]):
+                run = next(self._runs, None)
+                if run is None:
+                    return None
+                executions = self._store.executions(run)
+                if self._run.span not in (None, span_of(run, executions)):
+                    continue
+                for execution in reversed(executions):
+                    if execution.state.succeeded and execution.node in run.nodes and self._counts(execution):
+                        self._given[execution.node].append(execution)
+            found = self._given[name][place]
+            lowest = _lowest_span(found)
+            if span is None or lowest is None or lowest >= span:
+                return found
+        raise AssertionError("counting has no end")
+
+    def _counts(self, execution: Execution) -> bool:
+        as_of = self._run.as_of
+        return as_of is None or (execution.ended is not None and execution.ended <= as_of)
+
+    def _recent(self) -> Iterator[Run]:
+        recent = itertools.islice(self._store.runs(self._pipeline.name), LOOK_BACK)
+        return (run for run in recent if not run.replay)
+
+
+def _channels_read(node: Node, run: Run) -> Iterator[Channel]:
+    unread = node.unread(run) if isinstance(node, Component) else ()
+    return (channel for name, channels in node.inputs.items() if name not in unread for channel in channels)
+
+
+def span_of(run: Run, executions: Iterable[Execution]) -> int | None:
+    """The span of a run: the one asked for, or the highest that its nodes published, which is the newest available."""
+    if run.span is not None:
+        return run.span
+    published = (a for e in executions if not e.chosen for a in itertools.chain(*e.outputs.values()))
+    return max((s for a in published if isinstance(s := a.properties.get("span"), int)), default=None)
+
+
+def _lowest_span(execution: Execution) -> int | None:
+    found = (a.properties.get("span") for a in itertools.chain(*execution.outputs.values()))
+    return min((span for span in found if isinstance(span, int)), default=None)
+
+
+def _identities(outputs: Mapping[str, Sequence[Artifact]]) -> dict[str, list[str]]:
+    return {key: [fingerprint.of_artifact(a) for a in found] for key, found in outputs.items() if found}
