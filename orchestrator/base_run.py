@@ -191,6 +191,7 @@ class _Search:
         if selection.dropped:
             words += [w for n in self._pipeline.last_of(selection.run) for w in ("--to", n)]
         words += [w for typed in request.typed for w in ("--param", typed)]
+        words += [w for excluded in request.exclude for w in ("--exclude", excluded)]
         if request.as_of is not None:
             words += ["--as-of", request.as_of.isoformat()]
         if base is not None:
