@@ -132,7 +132,7 @@ def test_a_replay_reads_what_was_current_then(trial, lake):
     for tip in (1, 77, 1):
         (lake / "1").write_text(str(tip))
         moments.append(trial.run(pipeline(lake), span=1).run.ended)
-    replay = trial.run(pipeline(lake), RunRequest(as_of=moments[1]), span=1)
+    replay = trial.run(pipeline(lake), RunRequest(as_of=moments[1], replay=True), span=1)
     now = trial.run(pipeline(lake), span=1)
 
     assert chosen(replay, "Raw") == ["2"]
