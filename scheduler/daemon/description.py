@@ -24,6 +24,7 @@ from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import LoadError, SpanwiseError
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.record import from_plain, to_plain
+from spanwise.scheduler.backfill.inventory import IngestNode
 from spanwise.scheduler.daemon import arrival
 from spanwise.scheduler.daemon.arrival import ReadyData
 from spanwise.scheduler.project import child_process, load, root, settings
@@ -49,6 +50,7 @@ class ScheduleDescription:
     source: str  #: `/path/file.py:name`
     calendar: str = "number"  #: how its spans are shown
     pushes: tuple[str, ...] = ()  #: outputs of pushed models, `node/key`
+    ingests: bool = True  #: it has nodes that ingest spans, so it can be backfilled
     spans: Mapping[datetime, int] = field(default_factory=dict)  #: of the ticks that were asked for, by their moment
     trouble: str = ""  #: why some of these could not be computed
     ready: ReadyData | None = None  #: what lies ready to be ingested, where that was asked
@@ -220,6 +222,7 @@ def _describe_schedule(
         source=loaded.place,
         calendar=loaded.calendar.value,
         pushes=() if part == INGEST else find_pushes(loaded.pipeline),
+        ingests=any(isinstance(node, IngestNode) for node in loaded.pipeline),
         spans=spans,
         trouble=trouble,
     )

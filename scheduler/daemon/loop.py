@@ -365,6 +365,7 @@ class SchedulerLoop:
                 source=described.source,
                 calendar=described.calendar,
                 pushes=described.pushes,
+                ingests=described.ingests,
             ),
         )
         scheduler = self.schedulers.get(described.pipeline)
@@ -557,7 +558,11 @@ def _read_recorded(store: Store, file: PipelineFile, *, data: bool) -> list[Sche
             timetable = known.timetable
             found.append(
                 ScheduleDescription(
-                    timetable=timetable, source=known.source, calendar=known.calendar, pushes=known.pushes
+                    timetable=timetable,
+                    source=known.source,
+                    calendar=known.calendar,
+                    pushes=known.pushes,
+                    ingests=known.ingests,
                 )
             )
     return found

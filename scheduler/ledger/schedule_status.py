@@ -221,7 +221,8 @@ def recovery_command(record: TickRecord, schedule: ScheduleRecord, options: Sequ
     source = format_source(schedule.source)
     if record.tick.span is None:
         return shlex.join(["spanwise", "run", source, *options])
-    return shlex.join(["spanwise", "backfill", source, "--span", _format_range([record], schedule), *options])
+    command = "backfill" if schedule.ingests else "run"
+    return shlex.join(["spanwise", command, source, "--span", _format_range([record], schedule), *options])
 
 
 def recovery_commands(
@@ -229,7 +230,7 @@ def recovery_commands(
 ) -> Sequence[str]:
     """The commands that recover ticks, one for all that have a span where there are many."""
     every = list(dict.fromkeys(recovery_command(record, schedule, options) for record in records))
-    if len(every) <= _FEW_COMMANDS:
+    if len(every) <= _FEW_COMMANDS or not schedule.ingests:
         return every
     newest = [recovery_command(record, schedule, options) for record in records if record.tick.span is None]
     source = format_source(schedule.source)

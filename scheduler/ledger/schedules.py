@@ -27,6 +27,7 @@ class ScheduleRecord:
     source: str = ""  #: the file it was loaded from, `/path/file.py:name`
     calendar: str = "number"  #: how its spans are shown
     pushes: tuple[str, ...] = ()  #: where its pushed models are found, `node/key`
+    ingests: bool = True  #: it has nodes that ingest spans, so it can be backfilled
     replaced: bool = False  #: the pipeline has another schedule now
     created: datetime | None = field(default=None, compare=False)  #: when this was written
 

@@ -17,7 +17,7 @@ import pytest
 from spanwise.orchestrator import State, lease, process
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.scheduler.ledger.ticks import list_ticks
-from spanwise.scheduler.schedule.outcome import TickOutcome
+from spanwise.scheduler.schedule.outcome import Closing, TickOutcome
 from tests.scenario.compressed import Compressed
 from tests.scenario.processes import Marked, kill
 
@@ -29,7 +29,16 @@ SHORTEST_DAY_S = 1.4
 SOON_S = 60.0
 FILE = Path(__file__).with_name("soaked.py")
 POLICIES = ("killandrun", "allowtocomplete")
-ACTS = ("kill a scheduler", "end a scheduler", "start another", "strike a run", "strike a run", "leave", *["wait"] * 3)
+ACTS = (
+    "kill a scheduler",
+    "end a scheduler",
+    "start another",
+    "strike a run",
+    "strike a run",
+    "leave",
+    "give up",
+    *["wait"] * 3,
+)
 
 
 class Soak:
@@ -42,6 +51,7 @@ class Soak:
         self.clock.set(START, pace=0)
         self.started = []
         self.acts = Counter()
+        self.given_up = set()
         (folder / "stamps").mkdir()
         (folder / "seed").write_text(seed)
         monkeypatch.setenv("SPANWISE_COMPRESSED", str(folder))
@@ -109,16 +119,31 @@ class Soak:
                 if len(self.living) < 2:
                     self.start()
             case "strike a run":
-                schedulers = {one.pid for one in self.started}
-                at_work = sorted({pid for one in self.started for pid in one.alive()} - schedulers)
-                if at_work:
-                    kill(self.dice.choice(at_work))
+                self.strike()
             case "leave":
                 for one in self.living:
                     kill(one.pid)
                 self.wait(1.6)
+            case "give up":
+                self.give_up()
             case "wait":
                 self.wait(0.4)
+
+    def strike(self):
+        schedulers = {one.pid for one in self.started}
+        at_work = sorted({pid for one in self.started for pid in one.alive()} - schedulers)
+        if at_work:
+            kill(self.dice.choice(at_work))
+
+    def give_up(self):
+        """A person acknowledges a missed tick, while schedulers come and go."""
+        missed = [entry for policy in POLICIES for entry in self.entries(policy) if is_missed(entry)]
+        if missed:
+            chosen = self.dice.choice(missed)
+            given = ("--tick", chosen.tick.name, "--because", "so the dice said")
+            code, done, errors = self.command("schedule", "acknowledge", chosen.key, *given)
+            assert (code, [each["tick"] for each in done]) == (0, [chosen.tick.name]), errors
+            self.given_up.add(chosen.name)
 
     def settle(self):
         """Has one scheduler come to an end with all that is left; all of them are gone then."""
@@ -238,9 +263,14 @@ def check_nothing_left(soak):
         assert [run.name for run in soak.runs(policy) if not run.state.ended] == []
 
 
+def is_missed(entry):
+    """Whether a tick needs backfilling."""
+    return entry.end is not None and entry.end.outcome.abnormal and entry.closed is None
+
+
 def make_good(soak):
     """What did not run is listed, and is run by one command for each pipeline."""
-    lost = {p: [e.tick.name for e in soak.entries(p) if e.end.outcome.abnormal] for p in POLICIES}
+    lost = {p: [e.tick.name for e in soak.entries(p) if is_missed(e)] for p in POLICIES}
     code, listed, _ = soak.command("schedule", "missed")
     assert code == any(lost.values())
     assert {p: sorted(each["tick"] for each in listed if each["pipeline"] == p) for p in POLICIES} == lost
@@ -253,6 +283,9 @@ def make_good(soak):
     for policy in POLICIES:
         good = {run.number: run for run in soak.runs(policy) if run.state is State.COMPLETE}
         for entry in soak.entries(policy):
+            if entry.name in soak.given_up:
+                assert (entry.closed.how, entry.closed.because) == (Closing.ACKNOWLEDGED, "so the dice said")
+                continue
             made = good[entry.closed.run if entry.closed else entry.end.run]
             assert made.span == entry.tick.span
 
