@@ -75,7 +75,7 @@ class ActiveRun:
             self._settle(self._nodes.finish(self._jobs.pop(event.id), event, stopping=bool(self._stopping)))
 
     def enforce_limits(self) -> None:
-        """Stops jobs whose time is up, and all of them once somebody has asked to stop the run."""
+        """Stops jobs of this run whose time is up, and all of them once somebody has asked to stop it."""
         self._stop_overdue()
         if not self._stopping:
             self._stop_command = find_stop(self._nodes.store, self.run)  # named even where its signal came before
@@ -83,14 +83,14 @@ class ActiveRun:
                 self._stopping = self._stop_asked()
                 self._announce("stop-requested", message=self._stopping)
         if self._stopping:
-            for job in self._nodes.executor.running:
+            for job in self._jobs:
                 self._stop(job, f"The run was stopped by {self._stopping}.")
 
     def wait_s(self) -> float:
         """How long nothing is to be done unless a job reports something."""
         moments = [job.deadline for job in self._jobs.values() if job.deadline is not None]
         retry = self._worklist.next_retry()
-        if retry is not None and len(self._jobs) < self._request.jobs:
+        if retry is not None and self._has_room():
             moments.append(retry)
         return max(0.0, min([_LONGEST_WAIT_S, *(moment - time.monotonic() for moment in moments)]))
 

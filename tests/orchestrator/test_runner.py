@@ -644,6 +644,41 @@ def test_runs_side_by_side_share_a_lease_and_an_executor(trial, tmp_path):
     assert current(trial.store, "p").closed
 
 
+def test_stopping_one_run_leaves_those_beside_it_alone(trial, tmp_path):
+    """Of two runs side by side only the one that is named ends; the other one's nodes work on."""
+    pipeline = Pipeline("p", [Say(until=str(tmp_path / "go"), name="A", cache=False)])
+    began = []
+
+    def observe(event):
+        if event.what == "node-started":
+            began.append(event.run)
+            if len(began) == 2:
+                trial.store.claim(Claim("stop", began[0].name))
+        elif event.what == "run-ended":
+            (tmp_path / "go").touch()
+
+    with (
+        Executor(pipeline) as executor,
+        Controller(pipeline, executor=executor, store=trial.store, root=trial.root, observe=observe) as controller,
+    ):
+        outcomes = list(controller.run_all([RunRequest(cause=c, jobs=2) for c in "ab"], parallel=2))
+
+    assert [(o.run.number, o.run.state) for o in outcomes] == [(1, State.CANCELED), (2, State.COMPLETE)]
+
+
+def test_a_retry_that_is_due_does_not_spin_while_another_run_takes_the_place(trial, turns):
+    """The places are shared by the runs that go side by side, and so is the waiting for one."""
+    pipeline = Pipeline("p", [Say(name="Flaky", wait_s=0.6, fails=1, retry=Retry(times=1, backoff_s=0.1))])
+    with (
+        Executor(pipeline) as executor,
+        Controller(pipeline, executor=executor, store=trial.store, root=trial.root) as controller,
+    ):
+        outcomes = list(controller.run_all([RunRequest(jobs=1)] * 2, parallel=2))
+
+    assert all(outcome.succeeded for outcome in outcomes)
+    assert len(turns) < 40
+
+
 def test_nobody_comes_between_the_runs_of_a_controller(trial):
     """The lease is held from before the first to after the last."""
     pipeline = chain()
