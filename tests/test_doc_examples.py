@@ -31,6 +31,7 @@ import pytest
 
 from spanwise.orchestrator.errors import PatternError
 from spanwise.orchestrator.span_pattern import SpanPattern
+from tests import warm
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -116,9 +117,14 @@ def typed(commands, folder):
     """Types commands into one shell, and gives the output and exit code of each; a test of real processes."""
     tools = folder.parent / "bin"
     tools.mkdir()
-    python = f"PYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)}"
-    for name, words in (("python", ""), ("spanwise", "-P -m spanwise "), ("pytest", "-m pytest -p no:cacheprovider ")):
-        (tools / name).write_text(f'#!/bin/sh\n{python} {words}"$@"\n', encoding="ascii")
+    python = sys.executable
+    for name, words in {
+        "python": [python],
+        "spanwise": warm.command(),
+        "pytest": [python, "-m", "pytest", "-p", "no:cacheprovider"],
+    }.items():
+        call = f"PYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.join(words)}"
+        (tools / name).write_text(f'#!/bin/sh\n{call} "$@"\n', encoding="ascii")
         (tools / name).chmod(0o755)
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("SPANWISE_", "PYTEST_", "PYTHON"))
@@ -129,7 +135,7 @@ def typed(commands, folder):
     )
     told = subprocess.run(
         ["bash", str(script)], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        timeout=280, check=False,
+        timeout=1800, check=False,
         env={**kept, "PATH": f"{tools}:{kept['PATH']}", "TZ": "UTC", "LC_ALL": "C.UTF-8",
              "HOME": str(folder), "COLUMNS": "200"},
     )  # fmt: skip

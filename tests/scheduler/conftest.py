@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spanwise.scheduler.main import main
+from tests import warm
 
 PROJECT = Path(__file__).parents[2]
 
@@ -105,13 +106,26 @@ def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
     )
 
 
+def run_warm(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Runs the command to its end in a warm process of its own."""
+    return subprocess.run(
+        [*warm.command(), *words],
+        cwd=cwd,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
 @pytest.fixture
 def shell() -> Command:
     """Runs a command line in a process of its own; gives exit code, stdout and stderr."""
 
     def call(*words: str, cwd: Path | None = None) -> tuple[int, str, str]:
-        child = start(*words, cwd=cwd or Path.cwd())
-        out, err = child.communicate(timeout=60)
-        return child.returncode, out, err
+        done = run_warm(*words, cwd=cwd or Path.cwd())
+        return done.returncode, done.stdout, done.stderr
 
     return call

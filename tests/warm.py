@@ -1,0 +1,203 @@
+"""Warm commands: `spanwise` in a process of its own, forked from one that has imported what commands and nodes need.
+
+Imports are most of what a short command costs, and a run imports Beam and scikit-learn for its nodes besides. A warm
+command has its own process, arguments, folder, environment and streams, and ends as it ends. It passes on the signals
+that it is sent, and dies when it is killed; but the process that works has another id and another parent. Tests that
+look at ids, parents or what is imported start a cold one.
+"""
+
+import atexit
+import contextlib
+import functools
+import gc
+import importlib
+import logging
+import os
+import pkgutil
+import runpy
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+from pathlib import Path
+
+CLIENT = Path(__file__).with_name("warm_client.py")
+WORDS, ENDED = "\0", "\x01"  # as the client separates them
+
+HEAVY = (
+    "apache_beam",
+    "apache_beam.runners.portability.fn_api_runner",
+    "joblib",
+    "pandas",
+    "polars",
+    "pyarrow.csv",
+    "pyarrow.dataset",
+    "pyarrow.parquet",
+    "sklearn.compose",
+    "sklearn.linear_model",
+    "sklearn.pipeline",
+    "sklearn.preprocessing",
+)
+
+
+@functools.cache
+def command():
+    """The words that begin a warm `spanwise`; starts the server of this test process when they are first needed."""
+    folder = Path(tempfile.mkdtemp(prefix="spanwise-warm-"))
+    place = str(folder / "socket")  # short: the name of a socket has at most 107 characters
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SPANWISE_", "PYTEST_"))}
+    server = subprocess.Popen(
+        [sys.executable, "-P", __file__, place],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**clean, "PYTHONPATH": "", "OPENBLAS_NUM_THREADS": "1"},  # a fork has none of its threads
+    )
+    atexit.register(_end, server, folder)
+    assert server.stdout.readline() == b"ready\n", "the server of warm commands could not be started"
+    return (sys.executable, "-S", "-E", str(CLIENT), place)
+
+
+def _end(server, folder):
+    server.stdin.close()  # it ends what it runs, and itself
+    server.stdout.close()
+    server.wait()
+    with contextlib.suppress(OSError):
+        (folder / "socket").unlink()
+        folder.rmdir()
+
+
+class Server:
+    """Forks a process for each request, and tells how it ended; ends with the test process that started it."""
+
+    def __init__(self, place):
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(place)
+        self.listener.listen(64)
+        self.running = {}  # the line of each process
+        self.paths = list(sys.path)
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self.listener, selectors.EVENT_READ)
+        self.selector.register(0, selectors.EVENT_READ)
+        wake, write = os.pipe()
+        os.set_blocking(wake, False)
+        os.set_blocking(write, False)
+        self.selector.register(wake, selectors.EVENT_READ)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(write)
+
+    def serve(self):
+        while True:
+            for key, _ in self.selector.select():
+                if key.fileobj == 0:
+                    return self.end()
+                if key.fileobj is self.listener:
+                    self.accept(self.listener.accept()[0])
+                elif isinstance(key.fileobj, socket.socket):
+                    self.hear(key.fileobj)
+                else:
+                    os.read(key.fd, 4096)
+            self.reap()
+
+    def accept(self, line):
+        head, streams, _, _ = socket.recv_fds(line, 4, 3)
+        size, asked = int.from_bytes(head, "big"), b""
+        while len(asked) < size:
+            asked += line.recv(size - len(asked))
+        folder, variables, words = asked.decode(errors="surrogateescape").split(ENDED)
+        pid = os.fork()
+        if not pid:
+            self.become(folder, variables.split(WORDS), words.split(WORDS), streams)
+        for stream in streams:
+            os.close(stream)
+        self.running[pid] = line
+        self.selector.register(line, selectors.EVENT_READ)
+
+    def hear(self, line):
+        """Passes on a signal; the end of the line is the end of a client that was killed."""
+        pid = next((pid for pid, each in self.running.items() if each is line), None)
+        number = line.recv(1)
+        if pid is not None:
+            os.kill(pid, number[0] if number else signal.SIGKILL)
+        if not number:
+            self.selector.unregister(line)
+
+    def reap(self):
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                line = self.running.pop(found[0])
+                with contextlib.suppress(KeyError):
+                    self.selector.unregister(line)
+                with contextlib.suppress(OSError):
+                    line.send(found[1].to_bytes(4, "big"))
+                line.close()
+
+    def end(self):
+        for pid in self.running:
+            os.kill(pid, signal.SIGKILL)
+
+    def become(self, folder, variables, words, streams):
+        """The life of the process that was forked: what `python -P -m spanwise WORD…` does there."""
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.setpgid(0, 0)
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+            os.closerange(3, 64)
+            os.environ.clear()
+            os.environ.update(each.split("=", 1) for each in variables if each)
+            time.tzset()
+            os.chdir(folder)
+            tempfile.tempdir = None
+            sys.dont_write_bytecode = False  # a library sets it while it is imported
+            sys.path[:] = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *self.paths]
+            eager = bool(os.environ.get("PYTHONUNBUFFERED"))
+            sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
+            sys.stdout = os.fdopen(1, "w", 1 if eager else -1, encoding="utf-8", closefd=False)
+            sys.stderr = os.fdopen(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)
+            sys.argv = ["-m", *words]
+            runpy.run_module("spanwise", run_name="__main__", alter_sys=True)
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:  # noqa: BLE001  nothing above may run in this process
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(BaseException):
+                threading._shutdown()
+                atexit._run_exitfuncs()
+            try:
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:
+                os._exit(code & 0xFF)
+
+
+def load():
+    """Imports what commands and nodes import, and leaves logging as it was."""
+    root, quiet = logging.getLogger(), logging.NullHandler()
+    root.addHandler(quiet)  # Beam logs while it is imported, which would install a handler
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        spanwise = importlib.import_module("spanwise")
+        found = pkgutil.walk_packages(spanwise.__path__, "spanwise.", onerror=lambda _: None)
+        for name in (*HEAVY, *(each.name for each in found if not each.name.endswith("__main__"))):
+            with contextlib.suppress(ImportError):  # an extra that is not installed
+                importlib.import_module(name)
+    root.removeHandler(quiet)
+    gc.collect()
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    load()
+    server = Server(sys.argv[1])
+    os.write(1, b"ready\n")
+    server.serve()
