@@ -153,10 +153,21 @@ def _list_files(examples: Iterable[Examples], split: str) -> list[ExamplesFile]:
 
 
 def _unify_columns(files: Iterable[ExamplesFile]) -> pa.Schema:
-    def fix(name: str) -> str:
-        return f"Ingest one of them again with the type pinned: types={{{name!r}: …}}."
+    """The columns that any file has, but those that any span has dropped for good.
 
-    return unify_schemas("the examples", ((f"span {file.label}", file.schema) for file in files), fix)
+    A correction that removes a column from one span thus removes it from every window that reads the span.
+    """
+
+    def fix(name: str) -> str:
+        return (
+            f"Pin its type, ExampleGen(..., types={{{name!r}: …}}), and ingest the spans again: "
+            f"spanwise backfill FILE --span {listed[0].label}..{listed[-1].label} --train-once"
+        )
+
+    listed = list(files)
+    found = unify_schemas("the examples", ((f"span {file.label}", file.schema) for file in listed), fix)
+    dropped = {name for file in listed for name in file.artifact.dropped_columns or ()}
+    return pa.schema([field for field in found if field.name not in dropped])
 
 
 def _parquet_op(files: Sequence[ExamplesFile], schema: pa.Schema, columns: Sequence[str] | None) -> Parquet:

@@ -221,6 +221,7 @@ class SpanRows(Artifact):
     split_names: list[str]
     rows: dict[str, int] | None  #: by split
     columns: dict[str, str] | None  #: Arrow type by column name
+    dropped_columns: list[str] | None  #: left out for good: a window that holds this span is read without them
     calendar: str | None  #: how the span is written: number, day or hour
 
     def split(self, name: str) -> Path:

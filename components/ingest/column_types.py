@@ -1,6 +1,7 @@
 """Column types: which type each column of a span gets, from pins, the previous span and the values themselves.
 
-1. A pinned type (`types`) holds. A value that does not fit is a row that cannot be parsed.
+1. A pinned type (`types`) holds. A value that does not fit is a row that cannot be parsed. A column that is pinned as
+   `inferred` skips rule 2; one in `dropped` is left out, and need not be there.
 2. Otherwise the type of the previous span holds, if every value survives it: whole numbers are read as double, 3.0 as
    int64, a date as a timestamp, and, from CSV, anything as text. If not, it is `ColumnsChanged`: also from int64 to
    double, since the spans of a window must be of one type.
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("spanwise.ingest")
 
+INFERRED = "inferred"
+"""A pin that lets a column have the type of its values, whatever it was in the previous span."""
+
 
 class ColumnTypes:
     """The types that the values of a span have, as far as they are known, and the columns that follow from them."""
@@ -50,8 +54,10 @@ class ColumnTypes:
     def __init__(self, plan: IngestPlan, parts: Sequence[InputPart], layouts: Sequence[FileLayout]) -> None:
         self._plan = plan
         self._parts = parts
-        self._pins = pinned_types(plan.types)
-        self._previous = _previous_types(plan)
+        self._inferred = {name for name, text in plan.types.items() if text == INFERRED}
+        self._pins = pinned_types({name: text for name, text in plan.types.items() if text != INFERRED})
+        free = {*self._inferred, *plan.dropped}
+        self._previous = {name: type_ for name, type_ in _previous_types(plan).items() if name not in free}
         self._types, self._surveyed = self._infer(layouts)
 
     def columns(self) -> tuple[Column, ...]:
@@ -63,14 +69,14 @@ class ColumnTypes:
         """
         previous_texts = dict(self._plan.previous or ())
         path = next(d.path for part in self._parts for d in part.descriptors)
-        gone = [name for name in previous_texts if name not in self._types]
+        gone = [name for name in previous_texts if name not in {*self._types, *self._plan.dropped}]
         if gone:
             raise ColumnsChanged(
                 f"column '{gone[0]}' ({previous_texts[gone[0]]} in the previous span) is missing: {path} has "
-                f"{', '.join(self._types)}. Restore it, or rename a column back; if it was removed on purpose, start "
-                "without a previous span."
+                f"{', '.join(self._types)}. Restore it, or rename a column back. If it is gone for good, say so: "
+                f"ExampleGen(..., drop_columns={[*self._plan.dropped, *gone]})."
             )
-        for parameter, names in (("types", self._pins), ("split_key", self._plan.split_key)):
+        for parameter, names in (("types", self._plan.types), ("split_key", self._plan.split_key)):
             unknown = [name for name in names if name not in self._types]
             if unknown:
                 raise ParameterError(
@@ -87,11 +93,13 @@ class ColumnTypes:
                 raise type_change_error(column, str(type_), path)
             return column
         assert type_ is not None
+        if name in self._plan.dropped:
+            return Column(name=name, type=type_, source="dropped")
         before = previous_texts.get(name, "null")
-        if before not in ("null", str(type_)) and not pa.types.is_null(type_):
+        if name not in self._inferred and before not in ("null", str(type_)) and not pa.types.is_null(type_):
             raise ColumnsChanged(
                 f"column '{name}' was {before} in the previous span and is {type_} now: {path}. "
-                "Correct the input; if the change is intended, start without a previous span."
+                f"Correct the input. If the change is intended, let the new type hold: types={{'{name}': 'inferred'}}."
             )
         return Column(name=name, type=type_, source="inferred")
 

@@ -153,6 +153,7 @@ class ExampleGen(Component):
         format: Format | None = None,  # noqa: A002  the field's word
         reader: RowReader | None = None,
         types: Mapping[str, str] | None = None,
+        drop_columns: Sequence[str] = (),
         bad_rows: Literal["stop", "keep"] = "stop",
         dialect: Dialect = _DIALECT,
         beam_runner: str | None = None,
@@ -168,6 +169,7 @@ class ExampleGen(Component):
             split_key=tuple(split_key),
             previous=tuple(previous.items()) if previous is not None else None,
             types=dict(types or {}),
+            dropped=tuple(drop_columns),
             format=format,
             reader=None if reader is None else FunctionReader(reader),
             dialect=dialect,
@@ -176,6 +178,7 @@ class ExampleGen(Component):
         )
         report = ingest_compared(plan, compare)
         describe_examples(examples, report, span=span, version=version, fingerprint=fingerprint, calendar=self.calendar)
+        examples.dropped_columns = list(drop_columns) or None
         if report.new_columns:
             log.info("columns-added", extra={"span": span, "columns": report.new_columns})
         if report.rejected:

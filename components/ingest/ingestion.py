@@ -168,11 +168,12 @@ def _report(plan: IngestPlan, columns: Sequence[Column], written: Sequence[Writt
             f"{rejected} rows rejected.{first} Nothing was ingested."
         )
     before = dict(plan.previous) if plan.previous is not None else None
-    names = [column.name for column in columns]
+    written_columns = [column for column in columns if column.source != "dropped"]
+    names = [column.name for column in written_columns]
     return IngestReport(
         rows=rows,
         size_bytes=sizes,
-        columns=tuple((column.name, str(column.type)) for column in columns),
+        columns=tuple((column.name, str(column.type)) for column in written_columns),
         new_columns=() if before is None else tuple(name for name in names if name not in before),
         rejected=rejected,
         reject_examples=tuple(examples[:10]),

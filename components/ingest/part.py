@@ -61,7 +61,7 @@ class PartWriter:
     """What a worker must know to write a part."""
 
     dialect: Dialect  #: how text is written
-    columns: tuple[Column, ...]  #: to be written, in this order
+    columns: tuple[Column, ...]  #: to be read, and all but the dropped ones written, in this order
     destination: str  #: the folder of the splits
     rejects: str | None  #: the folder of the rejected rows; None: such a row is an error
     ratios: tuple[tuple[str, int], ...]  #: output splits and weights; empty: the output split is the input split
@@ -115,7 +115,7 @@ def write_part(part: InputPart, writer: PartWriter) -> WrittenPart:
 
     Each file appears under its name when it is whole, so a second try of the same part does no harm.
     """
-    schema = pa.schema([(column.name, column.type) for column in writer.columns])
+    schema = pa.schema([(column.name, column.type) for column in writer.columns if column.source != "dropped"])
     splits = [name for name, _ in writer.ratios] or [part.split]
     weights = [weight for _, weight in writer.ratios]
     rejects = RejectsFile(writer.rejects, rejects_name(part.split, part.index))
@@ -123,7 +123,8 @@ def write_part(part: InputPart, writer: PartWriter) -> WrittenPart:
         with ExitStack() as stack:
             files = [stack.enter_context(SplitFile(writer.destination, split, part.index, schema)) for split in splits]
             stack.enter_context(rejects)
-            for batch in _read(part, writer, rejects):
+            for read in _read(part, writer, rejects):
+                batch = read.select(schema.names)
                 if len(files) == 1:
                     files[0].add(batch)
                     continue

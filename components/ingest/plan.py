@@ -24,6 +24,7 @@ class IngestPlan:
     split_key: tuple[str, ...] = ()  #: columns that are hashed to choose the split; empty: the whole row
     previous: Sequence[tuple[str, str]] | None = None  #: columns and types of the previous span, as in its report
     types: Mapping[str, str] = field(default_factory=dict)  #: columns whose types are pinned
+    dropped: tuple[str, ...] = ()  #: columns to leave out, whether the input has them or not
     format: Format | None = None  #: None: by the endings of the files' names
     reader: FormatReader | None = None  #: the user's own, instead of a format
     dialect: Dialect = field(default_factory=Dialect)  #: how text files are written, and the sizes of blocks and parts

@@ -115,6 +115,7 @@ class QueryExampleGen(Component):
         ratios: Mapping[str, int] | None = None,
         split_key: Sequence[str] = (),
         types: Mapping[str, str] | None = None,
+        drop_columns: Sequence[str] = (),
         beam_runner: str | None = None,
         beam_options: Mapping[str, str | int | float | bool] | None = None,
     ) -> None:
@@ -127,6 +128,7 @@ class QueryExampleGen(Component):
             split_key=tuple(split_key),
             previous=tuple(previous.items()) if previous is not None else None,
             types=dict(types or {}),
+            dropped=tuple(drop_columns),
             runner=beam_runner,
             runner_options=dict(beam_options or {}),
         )

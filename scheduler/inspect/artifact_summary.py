@@ -18,7 +18,7 @@ Properties: TypeAlias = Mapping[str, Value]
 
 _ELSEWHERE = frozenset({
     "span", "version", "calendar",  # in the label of the artifact
-    "split_names", "fingerprint", "columns", "model", "base",
+    "split_names", "fingerprint", "columns", "dropped_columns", "model", "base",
     "current_model", "current_model_id", "baseline_model", "baseline_model_id",
 })  # fmt: skip
 _SUMMARIZED = frozenset({

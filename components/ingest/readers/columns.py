@@ -37,7 +37,8 @@ class Column:
 
     name: str  #: as in the files
     type: pa.DataType  #: of every value
-    source: Literal["pinned", "previous", "inferred"]  #: the user, the span before, or the values of this one
+    #: the user, the span before, or the values of this one; one that is dropped is read, but not written
+    source: Literal["pinned", "previous", "inferred", "dropped"]
 
 
 class Misfit(Exception):
@@ -221,7 +222,7 @@ def type_change_error(column: Column, found: str, where: str) -> ColumnsChanged:
     """The error for a column that cannot be read as what it was in the previous span."""
     return ColumnsChanged(
         f"column '{column.name}' was {column.type} in the previous span and is {found} now: {where}. "
-        f"If the change is meant, pin it: types={{'{column.name}': '{found}'}}; if it is not, correct the input."
+        f"If the change is intended, pin it: types={{'{column.name}': '{found}'}}; if it is not, correct the input."
     )
 
 
@@ -230,7 +231,7 @@ def rejection_error(rejected: Rejected) -> UnreadableInput:
     shown = rejected.text if len(rejected.text) <= 200 else rejected.text[:200] + "..."  # noqa: PLR2004 -- one screen
     return UnreadableInput(
         f"{rejected.path}, line {rejected.line}: {rejected.reason}. The row: {shown}\n"
-        "Correct the file, or let such rows be set aside: rejects=<folder>."
+        "Correct the file, or set such rows aside: ExampleGen(..., bad_rows='keep')."
     )
 
 

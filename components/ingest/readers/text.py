@@ -145,7 +145,7 @@ def check_utf8(data: bytes, path: str, start: int, line: int) -> bytes:
         raise UnreadableInput(
             f"{path}, line {bad_line}: byte {start + error.start} "
             f"(0x{data[error.start]:02x}) is not UTF-8. If the file is in another encoding, name it, for example "
-            f"encoding='{guess}'."
+            f"ExampleGen(..., dialect=Dialect(encoding='{guess}'))."
         ) from error
     return data
 
@@ -172,7 +172,7 @@ class TranscodedText:
             except UnicodeDecodeError as error:
                 raise UnreadableInput(
                     f"{self._path}: byte {self._taken + error.start} is not {self._encoding} ({error.reason}). "
-                    "Name the encoding the file is in: encoding=..."
+                    "Name the encoding of the file: ExampleGen(..., dialect=Dialect(encoding=...))."
                 ) from error
             self._taken += len(raw)
             if not raw:

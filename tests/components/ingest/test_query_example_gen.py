@@ -313,7 +313,7 @@ def test_a_connection_that_cannot_be_made_is_told(asks, monkeypatch, variable, s
         ({"newest_query": "SELECT {SPAN}"}, "newest_query finds the newest span, so it has no placeholder"),
         ({"query": "SELECT 1", "newest_query": "SELECT 1"}, "has no placeholder such as"),
         ({"query": "SELECT @span_begin_timestamp", "calendar": "hour"}, "placeholders of TFX, which are of days"),
-        ({"calendar": "week"}, "calendar"),
+        ({"calendar": "fortnight"}, "calendar"),
         ({"ratios": {"train": 0}}, "weight 0"),
     ],
 )

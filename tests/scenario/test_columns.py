@@ -1,0 +1,149 @@
+"""Columns that go, come, widen or change for good: each has a declared way, and each message names one that works."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spanwise import Dialect, ExampleGen, Examples
+from spanwise.components import rows
+from spanwise.orchestrator.errors import ColumnsChanged
+from tests.components.flow import Bench, only
+
+
+class Feed:
+    """Days of input in one format, and the runs that ingest them."""
+
+    def __init__(self, folder, ending: str) -> None:
+        self.folder, self.ending = folder, ending
+        self.bench = Bench(folder / "root")
+
+    def arrive(self, span: int, *records: dict) -> None:
+        path = self.folder / "data" / str(span) / f"a.{self.ending}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if self.ending == "parquet":
+            pq.write_table(pa.Table.from_pylist(list(records)), path)
+        elif self.ending == "jsonl":
+            path.write_text("".join(json.dumps(record) + "\n" for record in records))
+        else:
+            lines = [list(records[0]), *(record.values() for record in records)]
+            path.write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
+
+    def ingest(self, span: int, **arguments):
+        node = ExampleGen(pattern=f"{self.folder}/data/{{SPAN}}/*", **arguments)
+        return self.bench.run(node, span=span).executions["ExampleGen"]
+
+    def examples(self, span: int, **arguments) -> Examples:
+        execution = self.ingest(span, **arguments)
+        assert execution.error is None
+        return only(execution, "examples").as_kind(Examples)
+
+
+@pytest.fixture(params=["csv", "jsonl", "parquet"])
+def feed(tmp_path, request):
+    return Feed(tmp_path, request.param)
+
+
+def suggested(error: str) -> dict:
+    """The arguments of ExampleGen that a message suggests, as somebody would paste them."""
+    found = re.search(r"ExampleGen\(\.\.\., (.*)\)\.|(types=\{.*?\})", error)
+    assert found, error
+    return eval(f"dict({found[1] or found[2]})", {"Dialect": Dialect})
+
+
+def test_a_column_that_is_gone_for_good_is_dropped_by_name(feed):
+    """The message says how; later days, and days before with the column, are ingested without it."""
+    feed.arrive(1, {"x": 1, "old": 5}, {"x": 2, "old": 6})
+    feed.arrive(2, {"x": 3}, {"x": 4})
+    feed.examples(1)
+
+    error = feed.ingest(2).error
+    way = suggested(error)
+
+    assert "column 'old' (int64 in the previous span) is missing" in error
+    assert way == {"drop_columns": ["old"]}
+    assert feed.examples(2, **way).columns == {"x": "int64"}
+    assert feed.examples(1, **way).columns == {"x": "int64"}
+
+
+def test_a_window_is_read_without_what_any_of_its_spans_dropped(feed):
+    """A training function that still asks for the column hears of it, and does not learn from nulls."""
+    feed.arrive(1, {"x": 1, "old": 5}, {"x": 2, "old": 6})
+    feed.arrive(2, {"x": 3}, {"x": 4})
+    window = [feed.examples(1), feed.examples(2, drop_columns=["old"])]
+
+    for split in ("train", "eval"):
+        assert rows.read_schema(window, split).names == ["x"]
+        assert rows.read_table(window, split).column_names == ["x"]
+
+
+def test_a_column_is_removed_from_every_span_by_a_correction(feed):
+    """No file of a span that is ingested again has it, as when a person asks to be forgotten."""
+    feed.arrive(1, {"x": 1, "email": 7}, {"x": 2, "email": 8})
+    feed.arrive(2, {"x": 3, "email": 9}, {"x": 4, "email": 9})
+    before = [feed.examples(span) for span in (1, 2)]
+
+    after = [feed.examples(span, drop_columns=["email"]) for span in (1, 2)]
+
+    assert all("email" in pq.read_schema(file).names for each in before for file in each.path.rglob("*.parquet"))
+    assert not any("email" in pq.read_schema(file).names for each in after for file in each.path.rglob("*.parquet"))
+
+
+def test_a_column_that_comes_is_null_in_the_spans_before(feed):
+    """Nothing has to be declared."""
+    feed.arrive(1, {"x": 1}, {"x": 2})
+    feed.arrive(2, {"x": 3, "new": 5}, {"x": 4, "new": 6})
+    window = [feed.examples(1), feed.examples(2)]
+
+    found = [row for split in ("train", "eval") for row in rows.read_table(window, split).to_pylist()]
+
+    assert sorted((row["x"], row.get("new")) for row in found) == [(1, None), (2, None), (3, 5), (4, 6)]
+
+
+def test_a_column_that_widens_is_pinned_and_its_window_ingested_again(feed):
+    """The day is refused, then the mixed window, and each message says the step that follows."""
+    feed.arrive(1, {"x": 1}, {"x": 2}, {"x": 3}, {"x": 4})
+    feed.arrive(2, {"x": 1.5}, {"x": 2.5}, {"x": 3.5}, {"x": 4.5})
+    first = feed.examples(1)
+
+    way = suggested(feed.ingest(2).error)
+    second = feed.examples(2, **way)
+    with pytest.raises(ColumnsChanged) as mixed:
+        rows.read_schema([first, second], "train")
+
+    assert way == {"types": {"x": "double"}}
+    assert "spanwise backfill FILE --span 1..2 --train-once" in str(mixed.value)
+    assert rows.read_schema([feed.examples(1, **way), second], "train").field("x").type == pa.float64()
+
+
+def test_a_nested_column_that_changes_is_inferred_anew(tmp_path):
+    """A nested type has no name to pin, so the pin is that its values decide."""
+    feed = Feed(tmp_path, "jsonl")
+    feed.arrive(1, {"x": 1, "tags": [1]}, {"x": 2, "tags": [2]})
+    feed.arrive(2, {"x": 3, "tags": ["a"]}, {"x": 4, "tags": ["b"]})
+    feed.examples(1)
+
+    way = suggested(feed.ingest(2).error)
+
+    assert way == {"types": {"tags": "inferred"}}
+    assert feed.examples(2, **way).columns["tags"].startswith("list")
+
+
+@pytest.mark.parametrize(
+    ("text", "cured"),
+    [(b"x,y\n1,2\n3,4,5\n6,7\n8,9\n", 3), ("x,y\n1,ü\n2,ä\n3,b\n4,c\n".encode("latin-1"), 4)],
+    ids=["a bad row", "another encoding"],
+)
+def test_what_a_message_about_a_file_suggests_works(tmp_path, text, cured):
+    """The argument that is named exists, and with it the file is read."""
+    feed = Feed(tmp_path, "csv")
+    (tmp_path / "data" / "1").mkdir(parents=True)
+    (tmp_path / "data" / "1" / "a.csv").write_bytes(text)
+
+    way = suggested(feed.ingest(1).error)
+
+    assert sum(feed.examples(1, **way).rows.values()) == cured
