@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -29,8 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     debug, as_json = (option in _before_dashes(arguments) for option in ("--debug", "--json"))
     try:
-        from spanwise.scheduler.cli import app
-
+        app = _import_app()
         typed = [a for a in arguments if a != "--debug"] if debug else arguments
         code = app(typed, prog_name="spanwise", standalone_mode=not as_json)  # otherwise it prints its errors as text
         return _flush(code if isinstance(code, int) else 0)
@@ -52,6 +53,19 @@ def _run(arguments: list[str]) -> int:
         elif not debug or isinstance(error, OSError):
             sys.stderr.write(f"spanwise: {_escape(message)}\n")
         return _flush(code)
+
+
+def _import_app() -> Callable[..., object]:
+    """Imports the commands without garbage collections, which would find nothing in what is being imported."""
+    there = "spanwise.scheduler.cli" in sys.modules
+    gc.disable()
+    try:
+        from spanwise.scheduler.cli import app
+    finally:
+        if not there:
+            gc.freeze()  # nor do later ones walk it, while a command imports what it needs
+        gc.enable()
+    return app
 
 
 def _describe(error: Exception) -> tuple[str, int]:

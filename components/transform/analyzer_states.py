@@ -170,7 +170,8 @@ def _read_states(
         if not path.is_file():
             continue
         try:
-            table = pq.read_table(path, columns=["key", "state"], page_checksum_verification=True).to_pydict()
+            file = pq.ParquetFile(path, page_checksum_verification=True)  # read_table would import pyarrow.dataset
+            table = file.read(["key", "state"]).to_pydict()
         except (OSError, pa.ArrowException) as error:
             log.warning("states-file-skipped", extra={"file": str(path), "reason": str(error)})
             continue

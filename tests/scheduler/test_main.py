@@ -1,10 +1,25 @@
 """The entry point: what a person reads when a command fails."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from spanwise.scheduler.main import main
+
+COLLECTOR = """
+import gc
+
+import typer
+
+from spanwise import Pipeline
+
+print("commands walked:", any(found is typer.Typer for found in gc.get_objects()), "collects:", gc.isenabled())
+
+def nothing() -> Pipeline:
+    return Pipeline("nothing", [])
+"""
 
 
 def test_control_characters_of_a_name_are_escaped_in_an_error(tmp_path, monkeypatch, capsys):
@@ -53,3 +68,13 @@ def test_with_json_exit_codes_are_those_without(tmp_path, monkeypatch, capsys):
     assert main(["runs", "--json"]) == 0
     assert capsys.readouterr().out == "[]\n"
     assert main(["doctor", "--json", "--root", "/dev/null/x"]) == 1
+
+
+def test_the_garbage_collector_does_not_walk_the_imported_commands(tmp_path):
+    """It works in a command, and leaves out what the program has imported before, which never becomes garbage."""
+    (tmp_path / "nothing.py").write_text(COLLECTOR)
+
+    command = [sys.executable, "-m", "spanwise", "validate", "nothing.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    assert "commands walked: False collects: True" in done.stdout
