@@ -17,12 +17,13 @@ from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver
 from spanwise.orchestrator.errors import Refused, ResolutionError, UsageError
 from spanwise.orchestrator.fingerprint import CacheKey
-from spanwise.orchestrator.gate import Gate
-from spanwise.orchestrator.history import History, span_of
+from spanwise.orchestrator.gate import Gate, find_calendar
+from spanwise.orchestrator.history import History, span_of, version_key, version_of
 from spanwise.orchestrator.integrity import recreate_command
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.scope import Scope
 from spanwise.orchestrator.signature import read_signature
+from spanwise.orchestrator.span_resolver import SpanResolver
 from spanwise.orchestrator.store import Address, Store, is_marked
 from spanwise.orchestrator.verdict import find_standing
 
@@ -77,7 +78,10 @@ def drive(
         InputError: the data that a component prepares for is missing or invalid.
     """
     if isinstance(node, Resolver):
-        chosen = tuple(node.resolve(history_of(store, run, node.source, mine, scope)))
+        history = history_of(store, run, node.source, mine, scope)
+        chosen = tuple(node.resolve(history))
+        if isinstance(node, SpanResolver) and node.source.node in run.nodes and run.as_of is None:
+            _refuse_left_out(node, node, history)
         return Reuse(
             outputs={node.source.key: chosen} if chosen else {},
             reason=f"chose {format_choice(chosen, run)}" if chosen else "found no artifact to choose",
@@ -120,7 +124,39 @@ def history_of(
 ) -> History:
     """What was published on a channel, as far as this run may see it and the gates of `scope` accept it."""
     scope = scope or Scope(channel.node, channel.key)
-    return History(store, Address(run.pipeline, scope.node, scope.key), channel.kind, run, tuple(mine), scope.sources)
+    address = Address(run.pipeline, scope.node, scope.key)
+    return History(store, address, channel.kind, run, tuple(mine), scope.sources, find_calendar(channel))
+
+
+def _refuse_left_out(node: Resolver, window: SpanResolver, history: History) -> None:
+    """Refuses a window that leaves out what this run's own source has just given for a span that it wants."""
+    given = {span_of(a): a for a in history.mine if "span" in a.properties}
+    for wanted in window.explain(history):
+        mine, chosen = given.get(wanted.span), wanted.chosen
+        if mine is None or (chosen is not None and chosen.id == mine.id):
+            continue
+        source, name = node.source.node, f"{mine.name} ({_version_text(mine)})"
+        if chosen is None:
+            raise ResolutionError(
+                f"{node.name} would leave out span {wanted.label}, but {source} has just given {name}, which does not "
+                f"count: {wanted.withheld}."
+            )
+        message = (
+            f"{node.name} would read {chosen.name} ({_version_text(chosen)}) of span {wanted.label}, but {source} has "
+            f"just given {name}."
+        )
+        if version_key(chosen) > version_key(mine):
+            message += (
+                " A window reads the highest version of a span.\n"
+                f"If {_version_text(mine)} is right, add it to the input as v{version_key(chosen) + 1}. If the input's "
+                "versions begin anew, give its node in the pipeline another name, so that its history begins anew."
+            )
+        raise ResolutionError(message)
+
+
+def _version_text(artifact: Artifact) -> str:
+    version = version_of(artifact)
+    return "no version" if version is None else f"v{version}"
 
 
 def _follow_person(node: Gate, run: Run, store: Store, inputs: Artifacts) -> Reuse | None:

@@ -78,15 +78,21 @@ def passed_by(channel: Channel, producer: Node | None) -> Gate | None:
 
 def calendar_of(channel: Channel) -> Calendar:
     """How the spans of a channel are written: by the calendar of the node that ingests them, or else as numbers."""
+    return find_calendar(channel) or Calendar.NUMBER
+
+
+def find_calendar(channel: Channel) -> Calendar | None:
+    """The calendar of the node that ingests the spans of a channel; None where no node of the pipeline says."""
     producer = channel.producer
     calendar = getattr(producer, "calendar", None)
     if isinstance(calendar, Calendar):
         return calendar
     if not isinstance(producer, Component):
-        return Calendar.NUMBER
+        return None
     specs = read_signature(type(producer)).inputs
     above = (c for name, channels in producer.inputs.items() if has_spans(specs[name].kind) for c in channels)
-    return next((found for c in above if (found := calendar_of(c)) is not Calendar.NUMBER), Calendar.NUMBER)
+    known = [found for c in above if (found := find_calendar(c)) is not None]
+    return next((found for found in known if found is not Calendar.NUMBER), known[0] if known else None)
 
 
 def describe_fixes(source: str, label: str, gate: str) -> str:

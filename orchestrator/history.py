@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from spanwise.orchestrator.artifact import Artifact
-from spanwise.orchestrator.calendar import Version
+from spanwise.orchestrator.calendar import Calendar, Version
 from spanwise.orchestrator.renewal import current_of_span, current_without_span
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.scope import GatedSource
@@ -36,6 +36,7 @@ class History:
     With `as_of`, artifacts and verdicts that were recorded later do not exist. `mine` holds the artifacts that this run
     has published, so that "the latest model" never means the model that this run has just trained (law 8). Where gates
     judge the spans, those count whose newest version is accepted (law 13); an older version never takes its place.
+    Artifacts that record another calendar do not exist: an hour and a day of the same number are different spans.
     """
 
     store: Store
@@ -44,6 +45,7 @@ class History:
     run: Run
     mine: tuple[Artifact, ...] = ()
     gated: tuple[GatedSource, ...] = ()  #: what the artifacts are, or derive from, as far as gates judge it
+    calendar: Calendar | None = None  #: how the spans of the channel are counted now; None when it is not known
 
     @property
     def as_of(self) -> datetime | None:
@@ -68,8 +70,16 @@ class History:
 
     def published(self, span: int) -> list[Artifact]:
         """All artifacts of a span, whether it counts or not; the one that a window would read is the last."""
-        found = versions_of(self.store, self.address, span, as_of=self.as_of)
+        found = versions_of(self.store, self.address, span, self.calendar, as_of=self.as_of)
         return [a.as_kind(self.kind) for a in found if self._is_visible(a)]
+
+    def other_calendar(self) -> Calendar | None:
+        """The calendar of the highest span that was published here, where it is another one than now."""
+        highest = next(self.store.spans(self.address), None)
+        found = [] if highest is None else self.store.of_span(self.address, highest)
+        if not found or any(_is_counted_by(self.calendar, artifact) for artifact in found):
+            return None
+        return Calendar.from_name(found[-1].properties.get("calendar"))
 
     def withheld(self, span: int) -> Withheld | None:
         """Why a span that was published does not count; None when it counts, or was never published."""
@@ -113,7 +123,7 @@ class History:
         if address != self.address:
             if not gates:
                 return None
-            versions = versions_of(self.store, address, span_of(artifact), as_of=self.as_of)
+            versions = versions_of(self.store, address, span_of(artifact), self.calendar, as_of=self.as_of)
             newest = next((a for a in reversed(versions) if self._is_visible(a)), None)
             if newest is None or newest.id not in self._made_from(artifact):
                 return Withheld(artifact=newest or artifact, gates=source.gates)
@@ -170,9 +180,18 @@ def version_key(artifact: Artifact) -> int:
     return -1 if version is None else version
 
 
-def versions_of(store: Store, address: Address, span: int, *, as_of: datetime | None = None) -> list[Artifact]:
-    """All artifacts of a span: by version, and of the same version the current one last.
+def versions_of(
+    store: Store, address: Address, span: int, calendar: Calendar | None, *, as_of: datetime | None = None
+) -> list[Artifact]:
+    """All artifacts of a span of this calendar: by version, and of the same version the current one last.
 
     The last of them is the one that windows read, and that supersedes the others.
     """
-    return sorted(current_of_span(store, address, span, as_of=as_of), key=version_key)
+    found = current_of_span(store, address, span, as_of=as_of)
+    return sorted((a for a in found if _is_counted_by(calendar, a)), key=version_key)
+
+
+def _is_counted_by(calendar: Calendar | None, artifact: Artifact) -> bool:
+    """Whether the span of an artifact is of this calendar, or nothing says that it is not."""
+    recorded = artifact.properties.get("calendar")
+    return calendar is None or recorded is None or recorded == calendar.value

@@ -136,7 +136,17 @@ class RollingWindow(Resolver):
             + "\n".join(gaps)
             + f"\nIf history begins at {first}, pass since={first!r}; if gaps are expected, pass missing={len(absent)}."
             f"\nTo leave out a span by name, pass exclude=, or for one run:  --exclude {absent[0].label}"
+            + _describe_calendar(history, self.source)
         )
+
+
+def _describe_calendar(history: History, source: Channel) -> str:
+    """That spans were counted in another way before, which no window reads now; empty where they were not."""
+    before = history.other_calendar()
+    if before is None:
+        return ""
+    how = "as numbers" if before is Calendar.NUMBER else f"by the {before.value}"
+    return f"\nOther spans of {source!r} were published {how} before; a window never mixes calendars."
 
 
 def _last_judge(history: History, source: Channel) -> str:

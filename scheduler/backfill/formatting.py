@@ -12,7 +12,7 @@ from spanwise.orchestrator.calendar import Calendar, Version, format_versions
 from spanwise.orchestrator.run import State, format_source
 from spanwise.orchestrator.run_request import Event, RunOutcome
 from spanwise.scheduler.backfill.execution import BackfillEvent, BackfillResult
-from spanwise.scheduler.backfill.plan import BackfillPlan
+from spanwise.scheduler.backfill.plan import LOWERED_FIX, BackfillPlan
 from spanwise.scheduler.backfill.record import TRAIN, Backfill
 from spanwise.scheduler.formatting import (
     Document,
@@ -58,6 +58,9 @@ def format_plan(plan: BackfillPlan) -> str:
         )
     if plan.absent:
         lines.append(f"Skipped because they have no input: {format_spans(plan.absent, calendar)}")
+    if plan.lowered:
+        lowered = format_spans(plan.lowered, calendar)
+        lines.append(f"Skipped because a higher version was ingested before: {lowered}. {LOWERED_FIX}")
     if plan.estimate_s is not None and plan.targets:
         lines.append(f"Estimated duration: {format_duration(plan.estimate_s)}, based on recent runs.")
     return "\n".join(lines)
@@ -103,6 +106,7 @@ def plan_document(plan: BackfillPlan) -> Document:
         ],
         "outside": [span_document(s, calendar) for s in plan.outside],
         "absent": [span_document(s, calendar) for s in plan.absent],
+        "lowered": [span_document(s, calendar) for s in plan.lowered],
         "ingest": list(plan.ingest),
         "train": list(plan.train),
         "windows": [_window_document(w, calendar) for w in plan.windows],

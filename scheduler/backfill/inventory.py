@@ -63,7 +63,8 @@ def take_inventory(pipeline: Pipeline, store: Store, spans: Collection[int] | No
     found = []
     for name, node in find_ingest_nodes(pipeline).items():
         ready = node.available(spans)
-        published_artifacts = {span: versions_of(store, address_of(pipeline, name, node), span) for span in ready}
+        address, calendar = address_of(pipeline, name, node), getattr(node, "calendar", None)
+        published_artifacts = {span: versions_of(store, address, span, calendar) for span in ready}
         published = {span: version_of(versions[-1]) for span, versions in published_artifacts.items() if versions}
         found.append(IngestInventory(node=name, ready=ready, published=published))
     return found
@@ -102,6 +103,16 @@ def stale_spans(sources: Iterable[IngestInventory]) -> list[int]:
     for source in sources:
         for span, version in source.ready.items():
             if span in source.published and _order(version) > _order(source.published[span]):
+                found.add(span)
+    return sorted(found)
+
+
+def lowered_spans(sources: Iterable[IngestInventory]) -> list[int]:
+    """Spans whose input has a lower version than was ingested, so that no window would read it."""
+    found: set[int] = set()
+    for source in sources:
+        for span, version in source.ready.items():
+            if span in source.published and _order(version) < _order(source.published[span]):
                 found.add(span)
     return sorted(found)
 

@@ -15,10 +15,16 @@ from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Execution, State
 from spanwise.orchestrator.span_resolver import SpanResolver
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.backfill.inventory import IngestInventory, ready_versions, stale_spans
+from spanwise.scheduler.backfill.inventory import IngestInventory, lowered_spans, ready_versions, stale_spans
 from spanwise.scheduler.formatting import format_spans
 from spanwise.scheduler.inspect.window_forecast import ExpectedWindow, WindowForecast, is_read
 from spanwise.scheduler.schedule.part import train_nodes
+
+LOWERED_FIX = (
+    "Add the data at a version above the one that was ingested. If the versions of the input begin anew, give the node "
+    "that ingests them another name, so that its history begins anew."
+)
+"""What to do about an input whose versions went down."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +63,7 @@ class BackfillPlan:
     targets: tuple[BackfillTarget, ...]  #: in the order in which they run, oldest first
     outside: tuple[int, ...] = ()  #: skipped because no window reads them
     absent: tuple[int, ...] = ()  #: skipped because they have no input
+    lowered: tuple[int, ...] = ()  #: skipped because no window would read them: a higher version was ingested before
     ingest: tuple[str, ...] = ()  #: the nodes that run for each span
     train: tuple[str, ...] = ()  #: the nodes that run once, at the end; empty when each span has a full run
     windows: tuple[ExpectedWindow, ...] = ()  #: what the one model would learn from
@@ -76,10 +83,13 @@ def plan_backfill(
     """Plans a backfill. `took_s` has the usual duration of each node, as far as known.
 
     Raises:
-        UsageError: spans of the range have no input, the split is wrong, or nodes cannot run in parallel.
+        UsageError: spans of the range have no input, or at a lower version than was ingested; the split is wrong, or
+            nodes cannot run in parallel.
         SpanNotFound: none of the spans has input.
     """
     chosen, absent = _choose_spans(options, calendar, sources)
+    lowered = _lowered(options, chosen, calendar, sources)
+    chosen = [span for span in chosen if span not in lowered]
     train = train_nodes(pipeline, options.split_at) if options.train_once else ()
     ingest = tuple(n for n in pipeline.order if n not in train)
     if options.parallel > 1:
@@ -106,6 +116,7 @@ def plan_backfill(
         targets=tuple(targets),
         outside=tuple(outside),
         absent=tuple(absent),
+        lowered=tuple(lowered),
         ingest=ingest,
         train=train,
         windows=tuple(forecast.windows()) if train else (),
@@ -145,6 +156,19 @@ def _choose_spans(
             f"Nothing was started. Wait for the data, or skip them:  --skip-absent"
         )
     return chosen, absent
+
+
+def _lowered(
+    options: BackfillOptions, chosen: Sequence[int], calendar: Calendar, sources: Sequence[IngestInventory]
+) -> list[int]:
+    """The spans whose input has a lower version than was ingested; of a range that was named, none may have."""
+    lowered = [span for span in lowered_spans(sources) if options.stale or span in chosen]
+    if lowered and options.spans is not None:
+        raise UsageError(
+            f"The input of {format_spans(lowered, calendar)} has a lower version than was ingested before, so no "
+            f"window would read it. Nothing was started.\n{LOWERED_FIX}"
+        )
+    return lowered
 
 
 def _nearest(span: int, there: Iterable[int], calendar: Calendar) -> str:

@@ -113,7 +113,7 @@ def trace_taint(store: Store, pipeline: str, span: int, *, version: int | None =
     newest = next(store.runs(pipeline))
     calendar = run_calendar(newest)
     channels = _ingesting_channels(store, pipeline)
-    versions = {address: found for address in channels if (found := versions_of(store, address, span))}
+    versions = {address: found for address in channels if (found := versions_of(store, address, span, calendar))}
     if not versions:
         raise NotRecorded(_missing_span_message(store, pipeline, channels, span, calendar))
     published = sorted(itertools.chain(*versions.values()), key=lambda a: a.id)
@@ -128,8 +128,8 @@ def trace_taint(store: Store, pipeline: str, span: int, *, version: int | None =
     lineage = walk(store, wrong, Direction.DOWN, carries=passes_taint)
     models = tuple(_models(store, lineage))
     mine = {a.id for a in wrong} | {tainted.model.id for tainted in models}
-    reached = _in_newest_window(store, versions, span, models)
-    target = span if reached else max(next(store.spans(address)) for address in versions)
+    reached = _in_newest_window(store, versions, span, models, calendar)
+    target = span if reached else max(next(_spans(store, address, calendar)) for address in versions)
     file = source or format_source(newest.source) or f"{pipeline}.py"
     return TaintReport(
         pipeline=pipeline,
@@ -187,10 +187,15 @@ def _number(artifact: Artifact) -> int:
     return version if isinstance(version, int) else number_of(artifact.name)
 
 
+def _spans(store: Store, address: Address, calendar: Calendar) -> Iterator[int]:
+    """The published spans of this calendar, highest first."""
+    return (span for span in store.spans(address) if versions_of(store, address, span, calendar))
+
+
 def _missing_span_message(
     store: Store, pipeline: str, channels: Sequence[Address], span: int, calendar: Calendar
 ) -> str:
-    there = sorted({s for address in channels for s in store.spans(address)}, key=lambda s: abs(s - span))
+    there = sorted({s for address in channels for s in _spans(store, address, calendar)}, key=lambda s: abs(s - span))
     near = ", ".join(format_span(s, calendar) for s in sorted(there[:_NEAREST]))
     return f"{pipeline!r} has published nothing for span {format_span(span, calendar)}. " + (
         f"Nearest: {near}." if near else f"None of its last {find.LOOK_BACK} runs has published any span."
@@ -279,13 +284,13 @@ def _content(version: Path) -> str | None:
 
 
 def _in_newest_window(
-    store: Store, versions: dict[Address, list[Artifact]], span: int, models: Sequence[TaintedModel]
+    store: Store, versions: dict[Address, list[Artifact]], span: int, models: Sequence[TaintedModel], calendar: Calendar
 ) -> bool:
     """Whether the newest window contains the span; it is as wide as that of the last model that learned from it."""
     last = next((m.model.properties.get("spans") for m in reversed(models) if m.directly), None)
     if not isinstance(last, list) or not last:
         return True
-    return any(span in itertools.islice(store.spans(address), len(last)) for address in versions)
+    return any(span in itertools.islice(_spans(store, address, calendar), len(last)) for address in versions)
 
 
 def format_taint(found: TaintReport, *, whole: bool = False) -> str:

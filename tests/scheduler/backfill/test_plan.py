@@ -1,6 +1,7 @@
 """What a backfill would do, shown before anything is done."""
 
 import json
+from shutil import rmtree
 
 import pytest
 
@@ -63,6 +64,32 @@ def test_stale_days_are_those_with_a_newer_version(world: World) -> None:
     world.arrive(5)
 
     assert [t["span_label"] for t in plan(world, "--stale")["targets"]] == ["2024-05-03", "2024-05-04"]
+
+
+def test_a_version_that_went_down_is_not_backfilled_in_vain(world: World) -> None:
+    """Of a range that was named it is refused: the windows would go on reading the higher version."""
+    world.arrive(1, version=5)
+    world.lived(1)
+    rmtree(world.folder / "data" / "2024-05-01" / "v5")
+
+    code, out, err = world("backfill", "days.py", "--span", "2024-05-01")
+
+    assert (code, out) == (2, "")
+    assert "The input of 2024-05-01 has a lower version than was ingested before" in err
+    assert len(world.runs()) == 1
+
+
+def test_a_version_that_went_down_is_reported_by_stale(world: World) -> None:
+    """It is no newer version, but it is not well either: exit 1."""
+    world.arrive(1, version=5)
+    world.lived(1)
+    rmtree(world.folder / "data" / "2024-05-01" / "v5")
+
+    code, out, _ = world("backfill", "days.py", "--stale")
+
+    assert code == 1
+    assert "Skipped because a higher version was ingested before: 2024-05-01." in out
+    assert [s["span_label"] for s in plan(world, "--stale")["lowered"]] == ["2024-05-01"]
 
 
 def test_nothing_stale_is_nothing_to_do(world: World) -> None:

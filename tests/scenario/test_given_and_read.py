@@ -1,0 +1,144 @@
+"""A window reads what its own run's source has given, or the run fails: versions that go down, and other calendars."""
+
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from spanwise.orchestrator import Calendar, Component, Examples, Input, Model, Output, Pipeline
+from spanwise.orchestrator.run_request import RunRequest
+from spanwise.orchestrator.testing import Trial
+from spanwise.resolvers import LatestSpans, RollingWindow
+
+
+class Ingest(Component):
+    """Publishes a span at the version and in the calendar that it is built with, as a source with another pattern."""
+
+    prepared: ClassVar = ("span",)
+
+    def check(self):
+        self.calendar = Calendar(self.parameters["counts"])
+
+    def prepare(self, run, history):
+        return {"span": run.span}
+
+    def run(self, examples: Output[Examples], span: int, version: int | None, counts: str) -> None:
+        examples.span, examples.version, examples.split_names = span, version, ["train"]
+        examples.calendar = counts
+        Path(examples.path, "rows").write_text(f"{span} {version}")
+
+
+class Clean(Component):
+    """A node between source and window, whose artifacts carry the calendar on."""
+
+    def run(self, examples: Input[Examples], clean: Output[Examples]) -> None:
+        for name in ("span", "version", "split_names", "calendar"):
+            setattr(clean, name, getattr(examples, name))
+
+
+class Learn(Component):
+    def run(self, examples: Input[list[Examples]], model: Output[Model]) -> None:
+        (model.path / "saw").write_text(" ".join(f"{a.span}v{a.version}" for a in examples))
+
+
+def pipeline(*, version=1, counts="number", size=2, **window):
+    ingest = Ingest(version=version, counts=counts)
+    clean = Clean(examples=ingest["examples"])
+    chosen = (
+        LatestSpans(clean["clean"], n=size, name="Window")
+        if window.pop("latest", False)
+        else RollingWindow(clean["clean"], size=size, name="Window", **window)
+    )
+    return Pipeline("p", [ingest, clean, chosen, Learn(examples=chosen["clean"])])
+
+
+@pytest.fixture
+def trial(tmp_path):
+    return Trial(tmp_path)
+
+
+def learned(run):
+    return (run["Learn"].outputs["model"][0].path / "saw").read_text()
+
+
+# --- versions
+
+
+@pytest.mark.parametrize("version", [1, None])
+def test_a_version_that_goes_down_is_not_left_out_in_silence(trial, version):
+    """The lake began anew at v1, or has no versions any more: the run fails and says who gave what, and what to do."""
+    trial.run(pipeline(version=5, size=1), span=3)
+    down = trial.run(pipeline(version=version, size=1), span=3)
+
+    error = down["Window"].error
+    assert down.outcome.failed == ("Window",)
+    assert "Window would read p/Clean/clean/3/1 (v5) of span 3" in error
+    assert f"Clean has just given p/Clean/clean/3/2 ({'v1' if version else 'no version'})" in error
+    assert "v6" in error
+    assert "another name" in error
+
+
+def test_a_higher_version_goes_on(trial):
+    """The way on: the data again, at a version above the highest."""
+    trial.run(pipeline(version=5, size=1), span=3)
+    trial.run(pipeline(version=1, size=1), span=3)
+
+    assert learned(trial.run(pipeline(version=6, size=1), span=3)) == "3v6"
+
+
+def test_an_older_span_outside_of_the_window_may_be_given(trial):
+    """The window does not want it, so nothing is left out."""
+    trial.run(pipeline(version=1, size=1), span=5)
+
+    assert learned(trial.run(pipeline(version=1, size=1), span=3)) == "5v1"
+
+
+def test_a_part_that_begins_at_the_window_is_not_held_to_its_base_run(trial):
+    """What an earlier run gave may have been superseded since; only this run's own source counts."""
+    trial.run(pipeline(version=1, size=1), span=3)
+    trial.run(pipeline(version=2, size=1), span=3)
+    whole = pipeline(version=2, size=1)
+    part = RunRequest(selection=whole.select(first=["Window"]), base=1, force_base=True)
+
+    assert learned(trial.run(whole, part)) == "3v2"
+
+
+# --- calendars
+
+FIRST_HOUR, FIRST_DAY = 476_304, 19_846  # 2024-05-03
+
+
+@pytest.mark.parametrize("latest", [False, True])
+def test_days_do_not_mix_with_hours(trial, latest):
+    """Hours have higher numbers than days: after a change to days, the window holds days alone."""
+    for hour in (0, 1, 2):
+        trial.run(pipeline(counts="hour", size=1), span=FIRST_HOUR + hour)
+    since = {} if latest else {"since": "2024-05-03"}
+    for day in (0, 1):
+        last = trial.run(pipeline(counts="day", latest=latest, **since), span=FIRST_DAY + day)
+
+    assert learned(last) == f"{FIRST_DAY}v1 {FIRST_DAY + 1}v1"
+
+
+def test_dates_do_not_mix_with_numbers(trial):
+    """A pattern changed from {SPAN} to dates, where numbers such as 20240503 are higher than any day."""
+    trial.run(pipeline(counts="number", size=1), span=20_240_503)
+
+    assert learned(trial.run(pipeline(counts="day", size=1), span=FIRST_DAY)) == f"{FIRST_DAY}v1"
+
+
+def test_the_same_number_in_another_calendar_is_another_span(trial):
+    """A number that happens to be that of the day supersedes nothing."""
+    trial.run(pipeline(version=7, counts="number", size=1), span=FIRST_DAY)
+
+    assert learned(trial.run(pipeline(version=1, counts="day", size=1), span=FIRST_DAY)) == f"{FIRST_DAY}v1"
+
+
+def test_the_gaps_of_a_new_calendar_say_why(trial):
+    """The window of days lacks the days that were ingested by the hour; the message says so, and how to ingest them."""
+    trial.run(pipeline(counts="hour", size=1), span=FIRST_HOUR)
+    first = trial.run(pipeline(counts="day"), span=FIRST_DAY)
+
+    error = first["Window"].error
+    assert "spans of Clean['clean'] were published by the hour before" in error
+    assert "2024-05-02" in error
