@@ -262,6 +262,10 @@ class Resolver(Node):
         """
         raise NotImplementedError
 
+    def why(self, history: History, chosen: Sequence[Artifact]) -> str:  # noqa: ARG002
+        """Why it chose these, in a few words, where their names do not say it."""
+        return ""
+
 
 def list_defaults(node: Node) -> tuple[str, ...]:
     """Lists the parameters of a node that have their default values."""

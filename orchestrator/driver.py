@@ -82,9 +82,11 @@ def drive(
         chosen = tuple(node.resolve(history))
         if isinstance(node, SpanResolver) and node.source.node in run.nodes and run.as_of is None:
             _refuse_left_out(node, node, history)
+        why = node.why(history, chosen)
+        choice = f"chose {format_choice(chosen, run)}" if chosen else "found no artifact to choose"
         return Reuse(
             outputs={node.source.key: chosen} if chosen else {},
-            reason=f"chose {format_choice(chosen, run)}" if chosen else "found no artifact to choose",
+            reason=choice + (f", {why}" if why else ""),
             parameters={n: encode_parameter(v) for n, v in node.parameters.items()},
         )
     assert isinstance(node, Component)

@@ -11,6 +11,7 @@ from spanwise.orchestrator.calendar import Calendar, Version
 from spanwise.orchestrator.renewal import current_of_span, current_without_span
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.scope import GatedSource
+from spanwise.orchestrator.serving import Push, pushes
 from spanwise.orchestrator.store import Address, Store, is_marked
 from spanwise.orchestrator.verdict import Verdict, find_standing, is_given
 
@@ -104,6 +105,25 @@ class History:
     def blessed(self) -> Iterator[Artifact]:
         """The artifacts that are blessed, the newest publication first; a reuse blesses nothing."""
         return (a for a in self._by_publication() if is_given(self.store, "blessed", a, as_of=self.as_of))
+
+    def served(self, pushed_by: str | None = None) -> Iterator[tuple[Artifact, Push]]:
+        """The artifacts that were pushed, by any node or this one, each with its push, the last push first."""
+        for push in pushes(self.store, str(self.address), as_of=self.as_of):
+            if pushed_by in (None, push.node):
+                yield self.store.artifact(push.model).as_kind(self.kind), push
+
+    def champion(self, pushed_by: str | None = None) -> Artifact | None:
+        """The artifact that was pushed last; while none was, the newest that is blessed; never one of this run.
+
+        One whose blessing a person has taken back is passed over; what its Evaluator says later changes nothing of
+        what serves.
+        """
+        mine = {a.id for a in self.mine}
+        for artifact, _ in self.served(pushed_by):
+            verdict = find_standing(self.store, "blessed", artifact, as_of=self.as_of).personal
+            if artifact.id not in mine and (verdict is None or verdict.given):
+                return artifact
+        return next(self.blessed(), None)
 
     def with_mark(self, mark: str) -> Iterator[Artifact]:
         """The artifacts with a permanent mark (`pushed`), the newest publication first."""

@@ -20,6 +20,7 @@ class NodeJob:
     node: str
     inputs: Mapping[str, tuple[Artifact, ...]]
     verify: tuple[Artifact, ...]  #: the inputs whose files are compared with what was published before the work
+    origins: Mapping[str, str]  #: the run that made each model among the inputs, by the model's name
     prepared: Mapping[str, object]
     outputs: Mapping[str, str]  #: an empty folder for each, by name
     run: Run

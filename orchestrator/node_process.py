@@ -123,6 +123,7 @@ def _arguments(
             checkpoints=Path(job.checkpoints),
             snapshots=Path(job.snapshots),
             check_fence=lambda: _check_fence(line),
+            origins=job.origins,
         )
     return arguments
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spanwise.orchestrator import publisher
-from spanwise.orchestrator.artifact import Artifact, Judgement
+from spanwise.orchestrator.artifact import Artifact, Judgement, Model
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Component, Node, Resolver, list_defaults
 from spanwise.orchestrator.driver import Artifacts, Execute, Reuse, drive
@@ -175,6 +175,7 @@ class NodeRunner:
                 node=node.name,
                 inputs=inputs,
                 verify=self._unverified(inputs),
+                origins={m.name: self.store.producer(m).run_name for m in _models(inputs)},
                 prepared=plan.prepared,
                 outputs={
                     key: str(publisher.place(self.root, execution, key))
@@ -200,3 +201,7 @@ class NodeRunner:
     @property
     def _folder(self) -> Path:
         return run_dir(self.root, self.run)
+
+
+def _models(inputs: Artifacts) -> list[Artifact]:
+    return [artifact for artifact in itertools.chain(*inputs.values()) if artifact.kind == Model.kind]

@@ -15,6 +15,7 @@ from spanwise.orchestrator.driver import Artifacts, Execute, Reuse
 from spanwise.orchestrator.lease import Holder, Lease, mark_closed, unclosed_leases
 from spanwise.orchestrator.renewal import renewals_of
 from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.serving import claim_pushes
 from spanwise.orchestrator.stop_request import find_stop
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, marks_of
 from spanwise.orchestrator.verdict import Verdict, write_with
@@ -84,13 +85,14 @@ def complete(
     def publish(claims: Sequence[Claim]) -> Execution:
         wanted = () if ended.replay else marks_of(drafts)  # what a replay does says nothing of today
         marks = [c for c in wanted if store.find_claim(c.kind, c.name) is None]
-        return lease.write(lambda place: store.publish(ended, place, *marks, *claims))
+        served = [] if ended.replay else claim_pushes(store, ended, itertools.chain(*drafts.values()))
+        return lease.write(lambda place: store.publish(ended, place, *marks, *served, *claims))
 
     while True:
         try:
             return write_with(store, verdicts, publish)
         except AlreadyClaimed:
-            continue  # somebody set a mark between the look and the write; marks are never unset
+            continue  # somebody set a mark or pushed between the look and the write; neither is ever undone
 
 
 def fail(

@@ -68,6 +68,7 @@ class Attempt:
     checkpoints: Path  #: a folder that the next attempt in this run finds as this one left it
     snapshots: Path  #: the folder of dataset snapshots, shared by all pipelines below this root
     check_fence: Callable[[], None]  #: raises Fenced when the lease is lost; call it before an external effect
+    origins: Mapping[str, str] = field(default_factory=dict)  #: the run that made each model that is read, by its name
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from spanwise import (
     AnomalyGate,
+    Champion,
     Columns,
     Evaluator,
     ExampleGen,
@@ -24,7 +25,6 @@ from spanwise import (
     Gate,
     Input,
     Latest,
-    LatestBlessed,
     Output,
     Pipeline,
     Preprocessor,
@@ -159,7 +159,7 @@ def flights(data: str, serving: str, window: int = 7, since: str = "2013-01-01")
     recent = RollingWindow(gate["examples"], size=window, since=since)
     transform = Transform(examples=recent["examples"], preprocessing_fn=preprocess)
     trainer = Trainer(examples=transform["examples"], graph=transform["graph"], run_fn=train)
-    champion = LatestBlessed(trainer["model"])
+    champion = Champion(trainer["model"])
     evaluator = Evaluator(
         examples=recent["examples"],
         model=trainer["model"],

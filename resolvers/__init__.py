@@ -1,8 +1,9 @@
 """Resolvers: which artifacts of past runs a run reads."""
 
+from spanwise.resolvers.champion import Champion
 from spanwise.resolvers.fixed import Fixed
 from spanwise.resolvers.latest import Latest, LatestBlessed
 from spanwise.resolvers.previous import Previous
 from spanwise.resolvers.rolling_window import LatestSpans, RollingWindow, WindowSpan
 
-__all__ = ["Fixed", "Latest", "LatestBlessed", "LatestSpans", "Previous", "RollingWindow", "WindowSpan"]
+__all__ = ["Champion", "Fixed", "Latest", "LatestBlessed", "LatestSpans", "Previous", "RollingWindow", "WindowSpan"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import math
@@ -15,12 +16,12 @@ from spanwise.components.evaluation.threshold import Finding, Threshold, judge
 from spanwise.orchestrator.artifact import Blessing, Evaluation, Examples, Model
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Component
-from spanwise.orchestrator.errors import ParameterError, UnreadableInput
+from spanwise.orchestrator.errors import NodeFailed, ParameterError, UnreadableInput
 from spanwise.orchestrator.signature import Attempt, Input, Output
 
 if TYPE_CHECKING:
     from spanwise.components.evaluation.bootstrap import ResampleMethod
-    from spanwise.components.evaluation.measurement import Measurement
+    from spanwise.components.evaluation.measurement import Measurement, ModelFailed
 
 log = logging.getLogger("spanwise.evaluation")
 
@@ -49,6 +50,9 @@ class Evaluator(Component):
     With thresholds there is a `blessing`: 1 if every threshold is met. `slice_thresholds` apply to every slice of at
     least `small_slice_rows`. Without thresholds there is no verdict and no blessing, as in TFX, and a Pusher that is
     connected to it does not push. A refused model does not fail the run.
+
+    A model that cannot be loaded, or whose predictions are unusable, fails the node; the error names it. With
+    `on_baseline_error="ignore"` the model is judged without a baseline that fails, and the report says so.
 
     `beam_runner` and `beam_options` send the work to a Beam cluster that sees the same storage. Up to a million rows
     are measured in this process when no runner is named; the figures are the same.
@@ -109,9 +113,10 @@ class Evaluator(Component):
         batch_size: int = 1 << 16,
         beam_runner: str | None = None,
         beam_options: dict[str, str | int | float | bool] | None = None,
+        on_baseline_error: Literal["fail", "ignore"] = "fail",
     ) -> None:
         from spanwise.components import rows
-        from spanwise.components.evaluation.measurement import EvaluationSpec
+        from spanwise.components.evaluation.measurement import EvaluationSpec, ModelFailed
         from spanwise.components.evaluation.page import page
         from spanwise.components.evaluation.window_pass import measure_window
         from spanwise.components.transform.graph_digest import refuse_other_graph
@@ -142,14 +147,24 @@ class Evaluator(Component):
             small_rows=small_slice_rows,
             batch_rows=batch_size,
         )
-        measurement = measure_window(
-            spec,
-            rows.list_parts(ordered, split),
+        measure = functools.partial(
+            measure_window,
+            parts=rows.list_parts(ordered, split),
             exact_rows=exact_rows,
             runner=beam_runner,
             options=beam_options or {},
             scratch=attempt.scratch,
         )
+        baseline_error = None
+        try:
+            measurement = measure(spec)
+        except ModelFailed as failed:
+            if rival is None or failed.model != rival.name or on_baseline_error == "fail":
+                role = "candidate" if failed.model == model.name else "baseline"
+                raise NodeFailed(_explain_failure(self.name, failed, role, attempt.origins)) from failed
+            log.warning("baseline-ignored", extra={"model": failed.model, "reason": str(failed)})
+            baseline, baseline_error = None, f"{failed.model}: {failed}"
+            measurement = measure(replace(spec, models={model.name: model.path}))
         _log_gaps(measurement, ordered, split)
         judged, refusals = _judge_measurement(
             measurement,
@@ -163,6 +178,7 @@ class Evaluator(Component):
         report: dict[str, object] = {
             "model": model.name,
             "baseline": None if baseline is None else baseline.name,
+            "baseline_error": baseline_error,
             "split": split,
             "spans": sorted({e.span for e in examples}),
             "window": [Calendar(e.calendar or "number").label(e.span) for e in (ordered[0], ordered[-1])],
@@ -347,6 +363,19 @@ def _bless(blessing: Blessing, model: Model, baseline: Model | None, refusals: S
         blessing.reasons = list(refusals)
         log.warning("blessing-refused", extra={"model": model.name, "reason": "; ".join(refusals)})
     (blessing.path / ("NOT_BLESSED" if refusals else "BLESSED")).touch()
+
+
+def _explain_failure(node: str, failed: ModelFailed, role: str, origins: Mapping[str, str]) -> str:
+    """Which model failed, why, and what to type."""
+    ways = (
+        "No model is judged until its own predictions work: correct run_fn or predict_fn, then run again."
+        if role == "candidate"
+        else "No model is judged until it works again, so none is pushed. Take its blessing back, and the champion "
+        f'before it is the baseline:  spanwise unbless {failed.model} --because "cannot be loaded"\n'
+        "Or evaluate without a baseline that fails: on_baseline_error='ignore'."
+    )
+    made_by = f", made by run {origins[failed.model]}," if failed.model in origins else ""
+    return f"{node}: the {role} {failed.model}{made_by} could not predict: {failed}\n{ways}"
 
 
 def _name_of(function: Callable[..., object]) -> str:

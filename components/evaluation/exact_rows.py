@@ -18,6 +18,7 @@ from spanwise.components.evaluation.measurement import (
     MOST_SLICES,
     EvaluationSpec,
     Measurement,
+    ModelFailed,
     SliceFigures,
 )
 from spanwise.components.evaluation.metric import Metric
@@ -116,14 +117,17 @@ def _predict_scores(
             scores[model] = np.zeros(0)
             chosen |= {model: np.zeros(0, dtype=np.int32)} if spec.classes else {}
             continue
-        output = spec.predict_fn(folder, table)
-        if spec.classes:
-            chances = predictions.chances(output, len(labels), len(spec.classes))
-            scored = np.isfinite(chances).all(axis=1)
-            scores[model] = np.where(scored, chances[np.arange(len(labels)), labels.astype(np.int64)], np.nan)
-            chosen[model] = np.where(scored, chances.argmax(axis=1), -1).astype(np.int32)
-        else:
-            scores[model] = predictions.scores(output, len(labels))
+        try:
+            output = spec.predict_fn(folder, table)
+            if spec.classes:
+                chances = predictions.chances(output, len(labels), len(spec.classes))
+                scored = np.isfinite(chances).all(axis=1)
+                scores[model] = np.where(scored, chances[np.arange(len(labels)), labels.astype(np.int64)], np.nan)
+                chosen[model] = np.where(scored, chances.argmax(axis=1), -1).astype(np.int32)
+            else:
+                scores[model] = predictions.scores(output, len(labels))
+        except Exception as error:
+            raise ModelFailed.from_error(model, error) from error
         mismatch = metrics.find_mismatch(spec.names, np.zeros(0) if spec.classes else labels, scores[model])
         if mismatch is not None:
             raise ParameterError(f"{model}: {mismatch}.")

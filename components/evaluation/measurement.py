@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 
@@ -13,6 +15,8 @@ from spanwise.components.evaluation.curves import Curves
 from spanwise.components.evaluation.metric import Metric, find_metric
 from spanwise.components.evaluation.metrics import Sums, Whole
 from spanwise.components.evaluation.slicing import Slicing
+from spanwise.orchestrator import user_code
+from spanwise.orchestrator.errors import RunError, SpanwiseError
 
 MOST_SLICES = 1000
 """Of one slicing, the number of slices that are reported: those with the most rows."""
@@ -68,3 +72,22 @@ class Measurement:
     confusion: Mapping[str, Whole] = field(default_factory=dict)  #: rows by class and predicted class
     auc_error: Mapping[str, float] = field(default_factory=dict)  #: by model: the largest possible error of the AUC
     left_out: tuple[Slicing, ...] = ()  #: slicings with too many slices for binned counts
+
+
+class ModelFailed(RunError):
+    """A model that could not be loaded, or whose predictions are unusable; `model` names it."""
+
+    def __init__(self, model: str, message: str) -> None:
+        super().__init__(model, message)  # so that it survives the way back from a Beam worker
+        self.model = model
+
+    def __str__(self) -> str:
+        return str(self.args[1])
+
+    @classmethod
+    def from_error(cls, model: str, error: Exception) -> Self:
+        """The failure with the error's own words and, where it is not one of ours, the lines of the user's code."""
+        if isinstance(error, SpanwiseError):
+            return cls(model, str(error))
+        lines = traceback.format_list(user_code.without_our_frames(traceback.extract_tb(error.__traceback__)))
+        return cls(model, f"{type(error).__name__}: {error}\n{''.join(lines)}".rstrip())

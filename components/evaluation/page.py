@@ -65,6 +65,8 @@ def _write_verdict(document: ReportPage, report: Report) -> None:
     notes = [f"{_number(report['rows']):,.0f} rows of split {report['split']}, {window}", f"label {report['label']}"]
     beside = report["baseline"]
     notes.append("no baseline" if beside is None else f"baseline {beside}")
+    if report["baseline_error"] is not None:
+        notes.append(f"the baseline was ignored, because it failed: {str(report['baseline_error']).splitlines()[0]}")
     if report["rows_without_label"]:
         notes.append(f"{_number(report['rows_without_label']):,.0f} rows without a label are left out")
     for model, count in _mapping(report["rows_without_score"]).items():

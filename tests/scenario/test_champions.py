@@ -1,0 +1,187 @@
+"""The champion is what serves; a champion that fails is named, taken back and rolled back."""
+
+import json
+import shutil
+
+import pytest
+
+from spanwise.components import Evaluator, Pusher, Threshold, Trainer
+from spanwise.orchestrator import State
+from spanwise.orchestrator.verdict import Verdict, append
+from spanwise.resolvers import Champion
+from tests.components.flow import Bench, Lake, only
+
+
+def train(task):
+    """A model that predicts one number; `broken` ones cannot be loaded."""
+    (task.model_dir / "told.json").write_text(json.dumps(dict(task.parameters)))
+
+
+def predict(model, table):
+    told = json.loads((model / "told.json").read_text())
+    if told.get("broken") and told["broken"] in table["x"].to_pylist():
+        raise RuntimeError("No module named 'sklearn.old'")
+    return [float(told["k"])] * len(table)
+
+
+class Rides:
+    """Runs of a pipeline whose model predicts `k`; labels are 0, so a smaller `k` is better."""
+
+    def __init__(self, folder):
+        self.bench, self.serving = Bench(folder / "root"), folder / "serving"
+
+    def run(self, k, *, x=1, max_rise=1000.0, pushes=True, **arguments):
+        broken = {"broken": arguments.pop("broken")} if "broken" in arguments else {}
+        lake = Lake(rows={1: {"x": [x], "y": [0.0]}}, splits=["train", "eval"])
+        trainer = Trainer(examples=lake["examples"], run_fn=train, parameters={"k": k, **broken})
+        champion = Champion(trainer["model"])
+        evaluator = Evaluator(
+            examples=lake["examples"],
+            model=trainer["model"],
+            baseline=champion["model"],
+            label="y",
+            predict_fn=predict,
+            metrics=("mae",),
+            thresholds={"mae": Threshold(max_rise=max_rise)},
+            replicates=0,
+            **arguments,
+        )
+        pusher = Pusher(model=trainer["model"], blessing=evaluator["blessing"], destination=str(self.serving))
+        return self.bench.run(lake, trainer, champion, evaluator, *([pusher] if pushes else []))
+
+    def say(self, model, given):
+        append(
+            self.bench.store,
+            [Verdict(mark="blessed", artifact=model, given=given, by="ann@host", because="looked at it")],
+        )
+
+
+@pytest.fixture
+def rides(tmp_path):
+    return Rides(tmp_path)
+
+
+def champion(outcome):
+    execution = outcome.executions["Champion"]
+    chosen = execution.outputs.get("model", ())
+    return (chosen[0].name if chosen else None), execution.reason
+
+
+def evaluated(outcome):
+    return only(outcome.executions["Evaluator"], "evaluation")
+
+
+def test_the_champion_is_what_serves_after_code_was_reverted(rides):
+    """A Trainer that reuses an older model pushes it again, and the next model is compared with that one."""
+    rides.run(1)
+    rides.run(2)
+    reverted = rides.run(1)  # reuses the first model, which serves again
+    assert only(reverted.executions["Trainer"], "model").name == "p/Trainer/model/1"
+
+    found = rides.run(3)
+
+    assert champion(found) == (
+        "p/Trainer/model/1",
+        "chose p/Trainer/model/1, which serves, pushed by p/3",
+    )
+    assert evaluated(found).properties["baseline_metrics"]["mae"] == 1.0
+
+
+def test_a_model_that_was_blessed_and_not_pushed_is_no_champion(rides):
+    """Its push may have failed, or another check refused it: what serves counts."""
+    rides.run(1)
+    rides.run(2, pushes=False)
+
+    assert champion(rides.run(3))[0] == "p/Trainer/model/1"
+
+
+def test_without_a_push_the_newest_blessed_model_is_the_champion(rides):
+    """A pipeline that pushes nothing compares with the newest blessed model, and says so."""
+    assert champion(rides.run(1, pushes=False)) == (None, "found no artifact to choose")
+    rides.run(2, pushes=False, max_rise=-1.0)  # refused
+
+    assert champion(rides.run(3, pushes=False)) == (
+        "p/Trainer/model/1",
+        "chose p/Trainer/model/1, the newest blessed model; none was pushed",
+    )
+
+
+def test_the_next_best_champion_is_the_baseline_when_a_blessing_is_taken_back(rides):
+    """The model pushed before it, while the other still serves; and back again when it is blessed again."""
+    rides.run(1)
+    rides.run(2)
+    rides.say("p/Trainer/model/2", given=False)
+
+    assert champion(rides.run(3, pushes=False)) == (
+        "p/Trainer/model/1",
+        "chose p/Trainer/model/1, the champion before p/Trainer/model/2, which serves, but whose blessing was taken back",
+    )
+    rides.say("p/Trainer/model/2", given=True)
+    assert champion(rides.run(4, pushes=False))[0] == "p/Trainer/model/2"
+
+
+def test_a_champion_that_cannot_be_loaded_is_named(rides):
+    """The error says which model failed, whose it is, why, and what to type."""
+    rides.run(1, broken=7)
+
+    failed = rides.run(2, x=7)
+
+    assert failed.failed == ("Evaluator",)
+    message = failed.executions["Evaluator"].error
+    assert "the baseline p/Trainer/model/1, made by run p/1, could not predict" in message
+    assert "RuntimeError: No module named 'sklearn.old'" in message
+    assert "spanwise unbless p/Trainer/model/1 --because" in message
+    assert "on_baseline_error='ignore'" in message
+
+
+def test_a_candidate_that_cannot_be_loaded_is_named(rides):
+    """It is not the champion's fault."""
+    failed = rides.run(2, x=7, broken=7)
+
+    message = failed.executions["Evaluator"].error
+    assert "the candidate p/Trainer/model/1, made by run p/1, could not predict" in message
+    assert "unbless" not in message
+
+
+def test_the_pushes_go_on_once_the_blessing_is_taken_back(rides):
+    """The cure that is printed works: there is no champion left, and the new model is pushed."""
+    rides.run(1, broken=7)
+    rides.run(2, x=7)
+    rides.say("p/Trainer/model/1", given=False)
+
+    cured = rides.run(2, x=7)
+
+    assert cured.succeeded
+    assert champion(cured)[0] is None
+    assert only(cured.executions["Pusher"], "pushed_model").properties["pushed"] == 1
+
+
+def test_a_baseline_that_fails_may_be_ignored(rides):
+    """The model is judged without it; the report, the page and the log say why."""
+    rides.run(1, broken=7)
+
+    judged = rides.run(2, x=7, on_baseline_error="ignore")
+
+    assert judged.succeeded
+    report = json.loads((evaluated(judged).path / "metrics.json").read_text())
+    assert report["baseline"] is None
+    assert report["baseline_error"].startswith("p/Trainer/model/1: RuntimeError: No module named 'sklearn.old'")
+    assert "the baseline was ignored" in (evaluated(judged).path / "report.html").read_text()
+    assert only(judged.executions["Evaluator"], "blessing").properties["blessed"] == 1
+
+
+def test_a_candidate_that_fails_is_never_ignored(rides):
+    """Only the baseline may be."""
+    failed = rides.run(2, x=7, broken=7, on_baseline_error="ignore")
+
+    assert failed.executions["Evaluator"].state is State.FAILED
+
+
+def test_a_baseline_whose_files_are_gone_is_named(rides):
+    """As good as one that cannot be loaded."""
+    first = rides.run(1)
+    shutil.rmtree(only(first.executions["Trainer"], "model").path)
+
+    failed = rides.run(2)
+
+    assert "p/Trainer/model/1" in failed.executions["Evaluator"].error
