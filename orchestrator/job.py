@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.run import Run
@@ -20,7 +20,6 @@ class NodeJob:
     node: str
     inputs: Mapping[str, tuple[Artifact, ...]]
     verify: tuple[Artifact, ...]  #: the inputs whose files are compared with what was published before the work
-    origins: Mapping[str, str]  #: the run that made each model among the inputs, by the model's name
     prepared: Mapping[str, object]
     outputs: Mapping[str, str]  #: an empty folder for each, by name
     run: Run
@@ -29,6 +28,7 @@ class NodeJob:
     scratch: str
     checkpoints: str
     snapshots: str
+    origins: Mapping[str, str] = field(default_factory=dict)  #: the run that made each model that is read, by its name
 
 
 @dataclass(frozen=True, kw_only=True)
