@@ -5,6 +5,7 @@ Only these functions write executions, each write under the run's lease.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
