@@ -29,8 +29,8 @@ from spanwise.orchestrator.run import Trigger
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import alert
 from spanwise.scheduler.daemon.loop import SchedulerLoop
-from spanwise.scheduler.daemon.pipeline_scheduler import SchedulerServices
 from spanwise.scheduler.daemon.scheduled_run import ScheduledJob
+from spanwise.scheduler.daemon.services import SchedulerServices
 from spanwise.scheduler.ledger.pauses import pause_schedule
 from spanwise.scheduler.ledger.ticks import attempt_claim, list_ticks, newest_tick
 from spanwise.scheduler.project import settings

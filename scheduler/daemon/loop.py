@@ -25,7 +25,8 @@ from spanwise.orchestrator.lease import Clock
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import alert, channel, outbox
 from spanwise.scheduler.daemon.description import DescriptionRequest, ScheduleDescription
-from spanwise.scheduler.daemon.pipeline_scheduler import PipelineScheduler, SchedulerServices
+from spanwise.scheduler.daemon.pipeline_scheduler import PipelineScheduler
+from spanwise.scheduler.daemon.services import SchedulerServices
 from spanwise.scheduler.ledger.heartbeat import (
     BEATS,
     HeartbeatWatch,

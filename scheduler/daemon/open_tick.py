@@ -68,8 +68,8 @@ class RunningWork:
 
     @property
     def name(self) -> str:
-        """The run, or what it is for."""
-        return self.run.name if self.run is not None else self.purpose
+        """The run that goes on, or what it is for."""
+        return self.run.name if self.run is not None and self.has_begun else self.purpose
 
     @property
     def has_begun(self) -> bool:

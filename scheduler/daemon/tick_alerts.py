@@ -8,11 +8,14 @@ from datetime import datetime
 from pathlib import Path
 
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.run import Execution, Run
+from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import alert
 from spanwise.scheduler.alerts.alert import Alert, Site
 from spanwise.scheduler.alerts.recovery import MISSING_KINDS
-from spanwise.scheduler.ledger.ticks import TickRecord
+from spanwise.scheduler.ledger.missed import list_missed
+from spanwise.scheduler.ledger.schedules import list_keys
+from spanwise.scheduler.ledger.ticks import TickRecord, read_overrun, read_tick
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.schedule_key import pipeline_of
 
@@ -31,6 +34,28 @@ class EndedTickFacts:
     missing: bool = False  #: ticks of the pipeline are missed
     log: Path  #: of its last attempt
     calendar: Calendar
+
+
+def collect_facts(
+    store: Store, record: TickRecord, end: TickEnd, *, log: Path, calendar: Calendar, running: Run | None = None
+) -> EndedTickFacts:
+    """What the metadata knows about the end of a tick."""
+    pipeline = pipeline_of(record.key)
+    run = None if end.run is None else store.run(pipeline, end.run)
+    by = read_overrun(store, record.key, record.tick.name) if end.outcome is TickOutcome.KILLED else None
+    executions = store.executions(run) if run is not None and end.outcome is TickOutcome.FAILED else []
+    return EndedTickFacts(
+        record=record,
+        end=end,
+        run=run,
+        running=running,
+        killed_for="" if by is None else by.by,
+        overrun_by=None if by is None or not by.tick else read_tick(store, record.key, by.tick),
+        failed=[execution for execution in executions if execution.state is State.FAILED],
+        missing=any(list_missed(store, key) for key in list_keys(store, pipeline)),
+        log=log,
+        calendar=calendar,
+    )
 
 
 def alerts_of(facts: EndedTickFacts, at: datetime, site: Site) -> Iterator[Alert]:

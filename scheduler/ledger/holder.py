@@ -8,7 +8,8 @@ from spanwise.orchestrator import lease, process
 from spanwise.orchestrator.lease import Holder
 from spanwise.orchestrator.run import Run, Trigger
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.schedule.schedule_key import parse_cause
+from spanwise.scheduler.ledger.ticks import TickRecord
+from spanwise.scheduler.schedule.schedule_key import format_cause, parse_cause, pipeline_of
 
 
 def find_holder(store: Store, pipeline: str, now: datetime | None = None) -> Holder | None:
@@ -47,3 +48,15 @@ def is_ending(store: Store, holder: Holder, now: datetime) -> bool:
 def is_of_another_key(run: Run, key: str) -> bool:
     """Whether a run is one of another schedule key of its pipeline, which is no overrun of this one."""
     return run.trigger is Trigger.SCHEDULE and parse_cause(run.pipeline, run.cause)[0] != key
+
+
+def newest_run(store: Store, record: TickRecord) -> Run | None:
+    """The last run of a tick; None when it has had none."""
+    if not record.attempts:
+        return None
+    for run in store.runs(pipeline_of(record.key)):
+        if run.number <= record.after_run:
+            return None
+        if run.cause == format_cause(record.key, record.tick.name) and run.trigger is Trigger.SCHEDULE:
+            return run
+    return None

@@ -13,7 +13,7 @@ from spanwise.orchestrator.lease import Clock
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.scheduler.alerts import alert
 from spanwise.scheduler.daemon.loop import SchedulerLoop
-from spanwise.scheduler.daemon.pipeline_scheduler import SchedulerServices
+from spanwise.scheduler.daemon.services import SchedulerServices
 from spanwise.scheduler.ledger.heartbeat import register
 from spanwise.scheduler.ledger.schedules import read_schedule
 from spanwise.scheduler.ledger.ticks import claim_tick, list_ticks
@@ -183,7 +183,9 @@ def test_while_the_metadata_are_locked_nothing_is_lost(loop, monkeypatch):
 
 def impatient(monkeypatch):
     """Has a locked database be given up after a tenth of a second instead of half a minute."""
-    monkeypatch.setattr("spanwise.orchestrator.mlmd.open_store", lambda url: open_store(url, deadline_s=0.1))
+    monkeypatch.setattr(
+        "spanwise.orchestrator.mlmd.open_store", lambda url, **places: open_store(url, **places, deadline_s=0.1)
+    )
 
 
 def test_a_pipeline_that_cannot_be_looked_after_stops_no_other(loop):

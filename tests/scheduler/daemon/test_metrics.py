@@ -21,7 +21,8 @@ from spanwise.scheduler.alerts.alert import Site
 from spanwise.scheduler.daemon.description import ScheduleDescription
 from spanwise.scheduler.daemon.metrics import LOOK_S, SchedulerMetrics, span_end
 from spanwise.scheduler.daemon.open_tick import OpenTick
-from spanwise.scheduler.daemon.pipeline_scheduler import PipelineScheduler, SchedulerServices
+from spanwise.scheduler.daemon.pipeline_scheduler import PipelineScheduler
+from spanwise.scheduler.daemon.services import SchedulerServices
 from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch
 from spanwise.scheduler.ledger.schedules import ScheduleRecord
 from spanwise.scheduler.ledger.ticks import TickRecord
@@ -177,9 +178,9 @@ def test_what_goes_on_is_read_when_asked(metrics: SchedulerMetrics, watched: Pip
     """Running runs, open ticks and the next tick are those of the moment."""
     watched.due_at, entry = NOON, tick(TickOutcome.RAN)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
-        watched.open = {"a": OpenTick(entry, child=child), "b": OpenTick(entry)}
+        watched.open.update({"a": OpenTick(entry, child=child), "b": OpenTick(entry)})
         during = samples(metrics)
-    watched.open = {}
+    watched.open.clear()
     after = samples(metrics)
 
     assert during["spanwise_running_runs{pipeline=flights}"] == 1

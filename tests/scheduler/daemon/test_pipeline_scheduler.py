@@ -15,7 +15,8 @@ from spanwise.orchestrator.store import AlreadyClaimed, MemoryStore
 from spanwise.scheduler.alerts import alert, outbox
 from spanwise.scheduler.daemon import scheduled_run
 from spanwise.scheduler.daemon.description import ScheduleDescription
-from spanwise.scheduler.daemon.pipeline_scheduler import PipelineScheduler, SchedulerServices
+from spanwise.scheduler.daemon.pipeline_scheduler import PipelineScheduler
+from spanwise.scheduler.daemon.services import SchedulerServices
 from spanwise.scheduler.ledger import heartbeat
 from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch, mark_ended, read_scheduler, register
 from spanwise.scheduler.ledger.missed import list_missed, recover_ticks
@@ -324,6 +325,33 @@ def test_the_end_of_a_run_is_noticed_although_its_process_lingers(world):
     assert slow.killed
     assert not world.watched.has_runs
     assert world.outcomes == {1: "failed"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "outcomes", "why"),
+    [
+        (
+            OverrunPolicy.KILL_AND_RUN,
+            {1: "killed", 2: "open"},
+            "ended for the tick 2026-03-01T02:00Z (overrun policy killandrun) before its attempt 2 had begun",
+        ),
+        (OverrunPolicy.ALLOW_TO_COMPLETE, {1: "open", 2: "skipped"}, "the tick 2026-03-01T01:00Z had not ended"),
+    ],
+)
+def test_a_retry_that_is_about_to_begin_is_overrun_by_what_it_is(tmp_path, policy, outcomes, why):
+    """Its first run has ended, and is neither called running nor killed."""
+    world = World(tmp_path, overrun=policy, retry=Retry(times=1, backoff_s=60.0))
+    world.at(1)
+    world.child.begin().finish(State.FAILED, "Trainer failed")
+    world.at(1, 1)
+    world.at(1, 5)
+    assert len(world.children) == 2
+
+    world.at(2)
+
+    assert world.outcomes == outcomes
+    (record,) = list_missed(world.records, "p")
+    assert record.end.why == why
 
 
 @pytest.mark.parametrize("policy", OverrunPolicy)
