@@ -263,7 +263,7 @@ def test_a_replay_judges_nothing(trial):
     then = datetime.now(UTC)
     trial.run(pipeline(2, 3))
 
-    replay = trial.run(pipeline(1, 10, least=20), RunRequest(as_of=then))
+    replay = trial.run(pipeline(1, 10, least=20), RunRequest(as_of=then, replay=True))
 
     assert replay.outcome.failed == ("Big",)
     assert [v[0] for v in verdicts(trial)] == ["accepted"]

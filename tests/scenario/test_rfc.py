@@ -85,7 +85,7 @@ def mornings(world, broken, resumed, served):
     ran = {1: broken}
     served[1] = world.served()
     for number in range(2, 7):
-        ran[number] = world.run(number, last=["StatisticsGen"] if number < 4 else [])
+        ran[number] = world.run(number, last=["AnomalyGate"] if number < 4 else [])
         served[number] = world.served()
     return ran
 
