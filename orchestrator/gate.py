@@ -99,5 +99,5 @@ def describe_fixes(source: str, label: str, gate: str) -> str:
     """What to type when a gate has refused a span; `source` is the pipeline file, `label` the span."""
     return (
         f"Correct the data and judge its new version:  spanwise run {source} --span {label} --to {gate}\n"
-        f"Or accept the span as it is:                 spanwise accept {source} --span {label} --because TEXT"
+        f"Or accept the span as it is:  spanwise accept {source} --span {label} --because TEXT"
     )

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from spanwise.orchestrator.component import NAME, Channel, Node, Resolver
 from spanwise.orchestrator.errors import PipelineError, UsageError
-from spanwise.orchestrator.scope import Scope
-from spanwise.orchestrator.scoping import find_scope
+from spanwise.orchestrator.scope import GatedSource, Scope
+from spanwise.orchestrator.scoping import find_judged, find_scope
 
 TAKEN = ("alerts", "snapshots")
 """Folders that a root keeps beside those of its pipelines; so are `metadata.db` and what SQLite puts beside it."""
@@ -68,6 +68,7 @@ class Pipeline:
             for node in listed
             if isinstance(node, Resolver)
         }  #: what each resolver chooses among
+        self.judged: tuple[GatedSource, ...] = find_judged(self.nodes, self.order)  #: the channels that gates judge
 
     def __iter__(self) -> Iterator[Node]:
         return (self.nodes[name] for name in self.order)

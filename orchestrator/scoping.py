@@ -38,10 +38,7 @@ def find_scope(
     own = _origin_of(resolver.source, nodes)
     if not has_spans(resolver.source.kind):
         return Scope(*own)
-    judges: dict[tuple[str, str], list[str]] = {}
-    for name in order:
-        if isinstance(node := nodes[name], Gate):
-            judges.setdefault(_origin_of(node.source, nodes), []).append(name)
+    judges = _judges(nodes, order)
     sources = []
     for origin in _origins(resolver.source, resolver.name, frozenset(), nodes):
         gates = judges.get((origin.node, origin.key), [])
@@ -53,6 +50,20 @@ def find_scope(
             pending = frozenset(gate for gate in around if resolver.name in ancestors(gate))
             sources.append(GatedSource(origin.node, origin.key, tuple(gates), pending))
     return Scope(*own, tuple(sources))
+
+
+def find_judged(nodes: Mapping[str, Node], order: Iterable[str]) -> tuple[GatedSource, ...]:
+    """The channels of a pipeline whose spans gates judge."""
+    return tuple(GatedSource(node, key, tuple(gates)) for (node, key), gates in _judges(nodes, order).items())
+
+
+def _judges(nodes: Mapping[str, Node], order: Iterable[str]) -> dict[tuple[str, str], list[str]]:
+    """The gates that judge each channel, parents first."""
+    judges: dict[tuple[str, str], list[str]] = {}
+    for name in order:
+        if isinstance(node := nodes[name], Gate):
+            judges.setdefault(_origin_of(node.source, nodes), []).append(name)
+    return judges
 
 
 def _origin_of(channel: Channel, nodes: Mapping[str, Node]) -> tuple[str, str]:

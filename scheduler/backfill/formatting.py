@@ -146,8 +146,9 @@ def format_event(event: BackfillEvent, backfill: Backfill) -> str:
 def _format_run(outcome: RunOutcome) -> str:
     lines = [records.summarize_run(outcome.run, outcome.executions, outcome.skipped)]
     for node in outcome.failed:
-        first = strip_control(outcome.executions[node].error or "").strip().partition("\n")[0]
+        first, *rest = strip_control(outcome.executions[node].error or "").strip().splitlines() or [""]
         lines.append(f"  {node} failed: {first}")
+        lines += [f"    {line.strip()}" for line in rest if ":  spanwise " in line]
     return "\n".join(lines)
 
 

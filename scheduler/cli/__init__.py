@@ -12,6 +12,7 @@ from spanwise.scheduler.cli import watch
 from spanwise.scheduler.cli import inspect
 from spanwise.scheduler.cli import lineage
 from spanwise.scheduler.cli import backfill
+from spanwise.scheduler.cli import judge
 from spanwise.scheduler.cli import gc
 from spanwise.scheduler.cli import maintenance
 from spanwise.scheduler.cli import snapshot
@@ -23,6 +24,7 @@ __all__ = [
     "backfill",
     "gc",
     "inspect",
+    "judge",
     "lineage",
     "maintenance",
     "run",

@@ -54,7 +54,7 @@ def show(run: Run, whole: All = False, root: Root = None, config: Config = None,
     Example: spanwise show flights/42
     """
     from spanwise.scheduler.formatting import run_calendar
-    from spanwise.scheduler.inspect import find, records
+    from spanwise.scheduler.inspect import find, records, verdicts
 
     def print_run(store: Store) -> None:
         found = find.run(store, run)
@@ -62,9 +62,12 @@ def show(run: Run, whole: All = False, root: Root = None, config: Config = None,
         if json:
             calendar = run_calendar(found)
             nodes = [records.execution_document(e, calendar) for e in executions]
-            print_document({**records.run_document(found), "executions": nodes})
+            said = verdicts.list_verdicts(store, verdicts.published(executions))
+            print_document({**records.run_document(found), "executions": nodes, "verdicts": said})
         else:
             typer.echo(records.format_run(found, executions, now=now(), whole=whole))
+            if judged := verdicts.format_verdicts(store, verdicts.published(executions)):
+                typer.echo(f"\n{judged}")
 
     read_store(root, config, print_run)
 
@@ -120,15 +123,23 @@ def artifacts(
 
     Example: spanwise artifacts flights --type Examples --span 2013-01-08
     """
-    from spanwise.scheduler.inspect import find, records
+    from spanwise.scheduler.inspect import find, records, verdicts
 
     def print_artifacts(store: Store) -> None:
         found, calendars = find.artifacts(store, pipeline, kind=type, span=span, limit=limit)
         if json:
-            print_document([records.artifact_document(a, calendars[a.name.partition("/")[0]]) for a in found])
+            print_document(
+                [
+                    {
+                        **records.artifact_document(a, calendars[a.name.partition("/")[0]]),
+                        "verdicts": verdicts.list_verdicts(store, [a]),
+                    }
+                    for a in found
+                ]
+            )
         else:
             typer.echo(
-                records.format_artifacts(found, calendars)
+                records.format_artifacts(found, calendars, verdicts=verdicts.describe_verdicts(store, found))
                 if found
                 else find.no_artifacts_message(store, pipeline, type)
             )

@@ -45,7 +45,7 @@ def lineage(
     Example: spanwise lineage flights/Trainer/model/42
     """
     from spanwise.orchestrator.lineage import Direction, walk
-    from spanwise.scheduler.inspect import find
+    from spanwise.scheduler.inspect import find, verdicts
     from spanwise.scheduler.inspect import lineage as lineages
 
     settings = read_settings(root, config)
@@ -55,10 +55,14 @@ def lineage(
         found = walk(store, [start], Direction.DOWN if down else Direction.UP, depth=depth)
         calendars = lineages.find_calendars(store, found.artifacts.values())
         if json:
-            print_document(lineages.lineage_document(found, calendars))
+            document = lineages.lineage_document(found, calendars)
+            print_document({**document, "verdicts": verdicts.list_verdicts(store, found.artifacts.values())})
         else:
-            draw = {LineageFormat.TEXT: lineages.format_tree, LineageFormat.MERMAID: lineages.format_mermaid}[format]
-            typer.echo(draw(found, calendars))
+            said = verdicts.describe_verdicts(store, found.artifacts.values())
+            mermaid = format is LineageFormat.MERMAID
+            typer.echo(
+                lineages.format_mermaid(found, calendars) if mermaid else lineages.format_tree(found, calendars, said)
+            )
 
     read_store(root, config, print_lineage)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from spanwise.orchestrator.artifact import Artifact, Value
 from spanwise.orchestrator.calendar import Calendar, format_versions
@@ -21,15 +22,18 @@ def find_calendars(store: Store, artifacts: Iterable[Artifact]) -> dict[str, Cal
     return {name: run_calendar(run) for name, run in newest.items() if run is not None}
 
 
-def format_tree(found: Lineage, calendars: Mapping[str, Calendar]) -> str:
+def format_tree(
+    found: Lineage, calendars: Mapping[str, Calendar], verdicts: Mapping[int, str] = MappingProxyType({})
+) -> str:
     """A tree that begins with the artifact, one artifact per line, with the execution that made it after the arrow.
 
-    A shared branch is shown once, where it first appears; `…` marks where the depth ended.
+    A shared branch is shown once, where it first appears; `…` marks where the depth ended. `verdicts` has, by the id
+    of an artifact, what was decided about it.
     """
     artifacts = format_count(len(found.artifacts) - 1, "artifact")
     counted = f"{artifacts}, {format_count(len(found.steps), 'execution')}"
     way = "It was made from" if found.direction is Direction.UP else "Made from it:"
-    return "\n".join([*_tree(found, calendars), f"{way} {counted}."])
+    return "\n".join([*_tree(found, calendars, verdicts), f"{way} {counted}."])
 
 
 def format_mermaid(found: Lineage, calendars: Mapping[str, Calendar]) -> str:
@@ -72,7 +76,7 @@ def lineage_document(found: Lineage, calendars: Mapping[str, Calendar]) -> Docum
     }
 
 
-def _tree(found: Lineage, calendars: Mapping[str, Calendar]) -> Iterator[str]:
+def _tree(found: Lineage, calendars: Mapping[str, Calendar], verdicts: Mapping[int, str]) -> Iterator[str]:
     """Depth first, with a stack of its own: a chain of warm starts can exceed Python's recursion limit."""
     seen: set[int] = set()  # branches that are above; the outputs of one execution share a branch
     stack = [(i, "", "") for i in found.start]  # an artifact, the prefix of its line, the prefix of the lines below it
@@ -80,7 +84,7 @@ def _tree(found: Lineage, calendars: Mapping[str, Calendar]) -> Iterator[str]:
         artifact, head, below = stack.pop()
         branch, beyond = _beyond(found, artifact)
         end = "  …" if artifact in found.cut else "  (above)" if beyond and branch in seen else ""
-        yield f"{head}{_line(found, artifact, calendars)}{end}"
+        yield f"{head}{_line(found, artifact, calendars, verdicts)}{end}"
         if branch in seen:
             continue
         seen.add(branch)
@@ -97,10 +101,11 @@ def _beyond(found: Lineage, artifact: int) -> tuple[int, tuple[int, ...]]:
     return (0, ()) if step is None else (step.execution.id, step.inputs)
 
 
-def _line(found: Lineage, artifact: int, calendars: Mapping[str, Calendar]) -> str:
+def _line(found: Lineage, artifact: int, calendars: Mapping[str, Calendar], verdicts: Mapping[int, str]) -> str:
     one = found.artifacts[artifact]
     step = found.producer(artifact)
-    parts = ", ".join(["", *artifact_summary.summarize_artifact(one, _calendar(one, calendars))[:_MANY_PARTS]])
+    said = [verdicts[artifact]] if artifact in verdicts else []
+    parts = ", ".join(["", *artifact_summary.summarize_artifact(one, _calendar(one, calendars))[:_MANY_PARTS], *said])
     maker = "" if step is None else f"  <- {_producer(step)}"
     return single_line(f"{one.name}  {one.kind}{_span_and_version(one, calendars)}{parts}{maker}")
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, tzinfo
 from pathlib import Path
+from types import MappingProxyType
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar, format_versions
@@ -204,9 +205,13 @@ def execution_document(record: Execution, calendar: Calendar) -> Document:
 
 
 def format_artifacts(
-    found: Sequence[Artifact], calendars: Mapping[str, Calendar], *, zone: tzinfo | None = None
+    found: Sequence[Artifact],
+    calendars: Mapping[str, Calendar],
+    *,
+    zone: tzinfo | None = None,
+    verdicts: Mapping[int, str] = MappingProxyType({}),
 ) -> str:
-    """A table of artifacts; `calendars` has the calendar of each pipeline."""
+    """A table of artifacts; `calendars` has the calendar of each pipeline, `verdicts` what was decided, by id."""
     rows = (
         (
             artifact.name,
@@ -221,7 +226,9 @@ def format_artifacts(
         )
         for artifact in found
     )
-    return format_table(("ARTIFACT", "TYPE", "SPAN", "VERSION", "SIZE", "PUBLISHED", "WHERE"), rows)
+    table = format_table(("ARTIFACT", "TYPE", "SPAN", "VERSION", "SIZE", "PUBLISHED", "WHERE"), rows)
+    judged = [(artifact.name, verdicts[artifact.id]) for artifact in found if artifact.id in verdicts]
+    return f"{table}\n\n{format_table(('JUDGED', 'VERDICT NOW'), judged)}" if judged else table
 
 
 def artifact_document(artifact: Artifact, calendar: Calendar) -> Document:

@@ -121,7 +121,7 @@ def trace_taint(store: Store, pipeline: str, span: int, *, version: int | None =
     if version is None:
         wrong = superseded or published  # all are publications of the one newest version
     else:
-        wrong = [a for a in published if _number(a) == version]
+        wrong = [a for a in published if number_of_version(a) == version]
         if not wrong:
             there = ", ".join(dict.fromkeys(_version_text(a) for a in published))
             raise NotRecorded(f"Span {format_span(span, calendar)} has no version {version}; it has {there}.")
@@ -182,7 +182,8 @@ def _identity(artifact: Artifact) -> tuple[object, str]:
     return artifact.properties.get("version"), artifact.content
 
 
-def _number(artifact: Artifact) -> int:
+def number_of_version(artifact: Artifact) -> int:
+    """Its version; where the pattern has none, the number of its publication."""
     version = artifact.properties.get("version")
     return version if isinstance(version, int) else number_of(artifact.name)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from spanwise.orchestrator.artifact import Artifact
@@ -14,6 +15,7 @@ from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.span_resolver import SpanResolver, WantedSpan, WindowChecker
 from spanwise.orchestrator.store import Store
+from spanwise.orchestrator.verdict import find_standing
 from spanwise.scheduler.formatting import Document, format_table, format_time, span_document
 from spanwise.scheduler.inspect import records
 from spanwise.scheduler.project.load import Loaded
@@ -28,6 +30,7 @@ class ResolverWindow:
     parameters: str  #: as set in the pipeline file
     spans: tuple[WantedSpan, ...] = ()
     refusal: str = ""  #: why a run would fail there; empty when it would not
+    personal: Mapping[str, str] = field(default_factory=dict)  #: by the name of an artifact, the verdict of a person
 
 
 def find_windows(
@@ -70,7 +73,21 @@ def _window(node: Resolver, explains: SpanResolver, history: History, at: int | 
             node.refuse(history, spans)
     except ResolutionError as error:
         refusal = str(error)
-    return ResolverWindow(node=node.name, source=repr(node.source), parameters=given, spans=spans, refusal=refusal)
+    chosen = [wanted.chosen for wanted in spans if wanted.chosen is not None] if history.gated else []
+    return ResolverWindow(
+        node=node.name,
+        source=repr(node.source),
+        parameters=given,
+        spans=spans,
+        refusal=refusal,
+        personal=_find_personal(history, chosen),
+    )
+
+
+def _find_personal(history: History, chosen: Iterable[Artifact]) -> dict[str, str]:
+    """The verdicts of people on what is chosen."""
+    standings = ((a.name, find_standing(history.store, "accepted", a, as_of=history.as_of)) for a in chosen)
+    return {name: str(standing.personal) for name, standing in standings if standing.personal is not None}
 
 
 def format_window(window: ResolverWindow, calendar: Calendar) -> str:
@@ -79,10 +96,10 @@ def format_window(window: ResolverWindow, calendar: Calendar) -> str:
     rows = [
         (
             wanted.label,
-            "missing" if wanted.chosen is None else "read",
-            "-" if wanted.chosen is None else _version_text(wanted.chosen),
-            "-" if wanted.chosen is None else format_time(wanted.chosen.created),
-            _why(wanted),
+            _state(wanted),
+            "-" if (newest := _newest(wanted)) is None else _version_text(newest),
+            "-" if newest is None else format_time(newest.created),
+            _why(wanted, window.personal),
         )
         for wanted in window.spans
     ]
@@ -108,22 +125,39 @@ def window_document(window: ResolverWindow, calendar: Calendar) -> Document:
         "spans": [
             {
                 **span_document(wanted.span, calendar),
-                "state": "missing" if wanted.chosen is None else "read",
+                "state": _state(wanted),
                 "chosen": None if wanted.chosen is None else records.artifact_document(wanted.chosen, calendar),
                 "superseded": [records.artifact_document(a, calendar) for a in wanted.superseded],
-                "why": _why(wanted),
+                "why": _why(wanted, window.personal),
             }
             for wanted in window.spans
         ],
     }
 
 
-def _why(wanted: WantedSpan) -> str:
+def _state(wanted: WantedSpan) -> str:
+    if wanted.chosen is not None:
+        return "read"
+    if wanted.withheld is None:
+        return "missing"
+    return "not judged" if wanted.withheld.verdict is None else "refused"
+
+
+def _newest(wanted: WantedSpan) -> Artifact | None:
+    """The version that is read, or would be if it counted."""
+    return wanted.withheld.artifact if wanted.withheld is not None else wanted.chosen
+
+
+def _why(wanted: WantedSpan, personal: Mapping[str, str]) -> str:
+    if wanted.withheld is not None:
+        return str(wanted.withheld)
     if wanted.chosen is None:
         return "nothing was published for this span"
+    verdict = f"; {said}" if (said := personal.get(wanted.chosen.name)) else ""
     if not wanted.superseded:
-        return "the only version"
-    return f"the newest version; it supersedes {', '.join(map(_version_text, reversed(wanted.superseded)))}"
+        return f"the only version{verdict}"
+    older = ", ".join(map(_version_text, reversed(wanted.superseded)))
+    return f"the newest version; it supersedes {older}{verdict}"
 
 
 def _version_text(artifact: Artifact) -> str:

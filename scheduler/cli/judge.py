@@ -1,0 +1,108 @@
+"""Commands by which people overrule gates: accept and refuse."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import typer
+
+from spanwise.scheduler.cli.app import Config, File, Json, Param, Root, app, print_document, read_settings
+
+JudgedSpan: TypeAlias = Annotated[str, typer.Option(metavar="SPAN", help="A span, or A..B for all from A to B.")]
+JudgedVersion: TypeAlias = Annotated[
+    int | None, typer.Option(metavar="V", help="This version. [default: the one that windows read]")
+]
+Because: TypeAlias = Annotated[str, typer.Option(metavar="TEXT", help="The reason; recorded with who and when.")]
+
+
+@app.command()
+def accept(
+    file: File,
+    span: JudgedSpan,
+    because: Because,
+    version: JudgedVersion = None,
+    param: Param = [],  # noqa: B006
+    root: Root = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Accept a span that a gate refused.
+
+    Or one that is not judged yet. Windows read it from now on, and gates pass it, until a person refuses it or a new
+    version comes.
+
+    Example: spanwise accept flights.py --span 2013-01-01 --because "a holiday: fewer flights are right"
+    """
+    _judge(file, span, because, version, param, (root, config), given=True, json=json)
+
+
+@app.command()
+def refuse(
+    file: File,
+    span: JudgedSpan,
+    because: Because,
+    version: JudgedVersion = None,
+    param: Param = [],  # noqa: B006
+    root: Root = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Refuse a span that gates have accepted.
+
+    No window reads it from now on, and gates fail on it, until it is accepted by a person or a new version comes.
+    Lists the models that have learned from it.
+
+    Example: spanwise refuse flights.py --span 2013-01-05 --because "delays are in hours, not minutes"
+    """
+    _judge(file, span, because, version, param, (root, config), given=False, json=json)
+
+
+def _judge(
+    file: str,
+    span: str,
+    because: str,
+    version: int | None,
+    param: list[str],
+    where: tuple[Root, Config],
+    *,
+    given: bool,
+    json: bool,
+) -> None:
+    from spanwise.orchestrator.run import format_source
+    from spanwise.scheduler.inspect import taint as taints
+    from spanwise.scheduler.inspect import verdicts
+    from spanwise.scheduler.ledger.schedule_status import user_name
+    from spanwise.scheduler.project import load
+    from spanwise.scheduler.project import root as home
+    from spanwise.scheduler.run import judge
+    from spanwise.scheduler.run.launch import parse_span
+
+    settings = read_settings(*where)
+    loaded = load.load(file, typed=param, settings=settings.params)
+    first, last = loaded.calendar.parse_range(span)
+    for text in span.split(".."):
+        parse_span(text, loaded.calendar)  # refuses a number that is hardly meant as one
+    with home.open_for_writing(settings) as store:
+        found = judge.judge_spans(
+            store, loaded, (first, last), version=version, given=given, because=because, who=user_name()
+        )
+        name = loaded.pipeline.name
+        reports = [
+            taints.trace_taint(store, name, j.span, version=taints.number_of_version(j.artifact), source=file)
+            for j in found
+            if j.read and not given
+        ]
+        learned = [report for report in reports if report.models]
+        if json:
+            print_document(
+                {
+                    "verdicts": [
+                        {**verdicts.verdict_document(j.verdict), "span": j.span, "recorded": j.changed} for j in found
+                    ],
+                    "tainted": [taints.taint_document(report) for report in learned],
+                }
+            )
+            return
+        typer.echo(judge.format_judgements(found, loaded, file=format_source(loaded.source)))
+        for report in learned:
+            typer.echo("\n" + taints.format_taint(report))

@@ -1,0 +1,65 @@
+"""Verdicts as people read them: what the judges and people of an artifact have decided. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from spanwise.orchestrator.artifact import Artifact, Examples, Mark, Model, Value
+from spanwise.orchestrator.run import Execution
+from spanwise.orchestrator.store import Store
+from spanwise.orchestrator.verdict import Standing, Verdict, find_standing, read_verdicts
+from spanwise.scheduler.formatting import Document, format_table, iso_time, single_line
+
+_MARKS: dict[str, Mark] = {Examples.kind: "accepted", Model.kind: "blessed"}
+
+
+def describe_standing(standing: Standing) -> str:
+    """What the verdicts on an artifact amount to, in one line; empty when there are none."""
+    decisive = standing.refusal() or standing.personal or next(iter(standing.by_judge.values()), None)
+    return "" if decisive is None else single_line(str(decisive))
+
+
+def describe_verdicts(store: Store, artifacts: Iterable[Artifact]) -> dict[int, str]:
+    """By the id of an artifact, what the verdicts on it amount to; of examples and models that have some."""
+    found = {
+        artifact.id: describe_standing(find_standing(store, mark, artifact))
+        for artifact in artifacts
+        if (mark := _MARKS.get(artifact.kind)) is not None
+    }
+    return {artifact: line for artifact, line in found.items() if line}
+
+
+def published(executions: Iterable[Execution]) -> list[Artifact]:
+    """The artifacts that executions published, reused or judged, each once."""
+    made = (a for e in executions for found in (*e.outputs.values(), *e.inputs.values()) for a in found if not e.chosen)
+    return list({artifact.id: artifact for artifact in made}.values())
+
+
+def format_verdicts(store: Store, artifacts: Sequence[Artifact]) -> str:
+    """A table of the artifacts that were judged, with what the verdicts amount to now; empty when there are none."""
+    said = describe_verdicts(store, artifacts)
+    rows = [(artifact.name, said[artifact.id]) for artifact in artifacts if artifact.id in said]
+    return format_table(("JUDGED", "VERDICT NOW"), rows) if rows else ""
+
+
+def list_verdicts(store: Store, artifacts: Iterable[Artifact]) -> list[Value]:
+    """All verdicts on artifacts for programs, each artifact's oldest first."""
+    return [
+        verdict_document(verdict)
+        for artifact in artifacts
+        if (mark := _MARKS.get(artifact.kind)) is not None
+        for verdict in read_verdicts(store, mark, artifact.name)
+    ]
+
+
+def verdict_document(verdict: Verdict) -> Document:
+    """One verdict for programs."""
+    return {
+        "mark": verdict.mark,
+        "artifact": verdict.artifact,
+        "given": verdict.given,
+        "judge": verdict.judge or None,
+        "by": verdict.by,
+        "because": verdict.because,
+        "created": iso_time(verdict.created),
+    }

@@ -1,0 +1,126 @@
+"""People's verdicts on spans: what `spanwise accept` and `spanwise refuse` record, and on which artifacts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.errors import NotRecorded, UsageError
+from spanwise.orchestrator.history import version_of, versions_of
+from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.scope import GatedSource
+from spanwise.orchestrator.store import Address, Store
+from spanwise.orchestrator.verdict import Standing, Verdict, append, find_standing
+from spanwise.scheduler.project.load import Loaded
+
+_NEAREST = 5  # how many spans to name when one does not exist
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonalVerdict:
+    """What a person has decided about one artifact."""
+
+    span: int
+    artifact: Artifact
+    verdict: Verdict
+    before: Standing  #: what held until then
+    read: bool  #: it is the version that windows read
+
+    @property
+    def changed(self) -> bool:
+        """Whether it says anything that a person had not said before."""
+        known = self.before.personal
+        return known is None or (known.given, known.because) != (self.verdict.given, self.verdict.because)
+
+
+def judge_spans(
+    store: Store, loaded: Loaded, spans: tuple[int, int], *, version: int | None, given: bool, because: str, who: str
+) -> list[PersonalVerdict]:
+    """Records that a person accepts or refuses what was published for a range of spans, in one transaction.
+
+    Without `version`, the version that windows read. A verdict that repeats the person's last one is not recorded.
+
+    Raises:
+        UsageError: no reason is given, or the pipeline has no gate, so that its windows heed no verdict.
+        NotRecorded: nothing was published for the spans, or not that version.
+    """
+    if not because.strip():
+        raise UsageError("Say why, for whoever reads the verdict later:  --because TEXT")
+    found = []
+    for source in gated_sources(loaded.pipeline):
+        address = Address(loaded.pipeline.name, source.node, source.key)
+        there = [s for s in store.spans(address, below=spans[1] + 1) if s >= spans[0]]
+        for span in reversed(there):
+            versions = versions_of(store, address, span, loaded.calendar)
+            if not versions:
+                continue  # the number was that of another calendar
+            chosen = [a for a in versions if version is None or version_of(a) == version]
+            if not chosen:
+                raise NotRecorded(_no_version(loaded, span, version, versions))
+            verdict = Verdict(mark="accepted", artifact=chosen[-1].name, given=given, by=who, because=because.strip())
+            before = find_standing(store, "accepted", chosen[-1])
+            read = chosen[-1] is versions[-1]
+            found.append(PersonalVerdict(span=span, artifact=chosen[-1], verdict=verdict, before=before, read=read))
+    if not found:
+        raise NotRecorded(_nothing_published(store, loaded, spans))
+    append(store, [judged.verdict for judged in found if judged.changed])
+    return found
+
+
+def gated_sources(pipeline: Pipeline) -> list[GatedSource]:
+    """The channels whose spans are judged by gates of the pipeline.
+
+    Raises:
+        UsageError: it has no gate.
+    """
+    if not pipeline.judged:
+        raise UsageError(
+            f"Pipeline {pipeline.name!r} has no gate, so its windows read every span and heed no verdict. Leave spans "
+            "out of a run with --exclude, or add a gate: docs/reference/components.md#gate"
+        )
+    return list(pipeline.judged)
+
+
+def format_judgements(found: Sequence[PersonalVerdict], loaded: Loaded, *, file: str) -> str:
+    """What was recorded, a line for each artifact, and what to type next."""
+    lines = [_line(judged, loaded) for judged in found]
+    if found[0].verdict.given:
+        lines += ["Windows read it from now on. Train with it:  " + _backfill_command(found, loaded, file)]
+    return "\n".join(lines)
+
+
+def _line(judged: PersonalVerdict, loaded: Loaded) -> str:
+    version = version_of(judged.artifact)
+    what = loaded.calendar.label(judged.span) + (f" v{version}" if version is not None else "")
+    if not judged.changed:
+        return f"{what} was {judged.before.personal} already."
+    earlier = judged.before.refusal() or judged.before.personal or next(iter(judged.before.by_judge.values()), None)
+    before = f"; before, it was {earlier}" if earlier is not None else "; before, it was not judged"
+    old = "" if judged.read else " Windows read a newer version of the span, so this changes nothing for them."
+    word = "Accepted" if judged.verdict.given else "Refused"
+    return f"{word} {what} ({judged.artifact.name}){before}.{old}"
+
+
+def _backfill_command(found: Sequence[PersonalVerdict], loaded: Loaded, file: str) -> str:
+    first, last = (loaded.calendar.label(judged.span) for judged in (found[0], found[-1]))
+    spans = first if first == last else f"{first}..{last}"
+    return f"spanwise backfill {file} --span {spans}" + (" --train-once" if first != last else "")
+
+
+def _no_version(loaded: Loaded, span: int, version: int | None, versions: Sequence[Artifact]) -> str:
+    there = ", ".join(dict.fromkeys(f"v{version_of(a)}" for a in versions if version_of(a) is not None))
+    return f"Span {loaded.calendar.label(span)} was not published as v{version}; " + (
+        f"it has {there}." if there else "its input has no versions, so leave out --version."
+    )
+
+
+def _nothing_published(store: Store, loaded: Loaded, spans: tuple[int, int]) -> str:
+    addresses = [Address(loaded.pipeline.name, s.node, s.key) for s in loaded.pipeline.judged]
+    there = sorted({s for address in addresses for s in store.spans(address)}, key=lambda s: abs(s - spans[0]))
+    near = ", ".join(loaded.calendar.label(s) for s in sorted(there[:_NEAREST]))
+    first, last = (loaded.calendar.label(s) for s in spans)
+    what = f"span {first}" if first == last else f"the spans {first} to {last}"
+    return f"{loaded.pipeline.name!r} has published nothing for {what}, so there is nothing to judge. " + (
+        f"Nearest: {near}." if near else "It has published no span yet."
+    )
