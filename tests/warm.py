@@ -156,7 +156,7 @@ class Server:
             time.tzset()
             os.chdir(folder)
             tempfile.tempdir = None
-            sys.dont_write_bytecode = False  # a library sets it while it is imported
+            sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
             sys.path[:] = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *self.paths]
             eager = bool(os.environ.get("PYTHONUNBUFFERED"))
             sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
