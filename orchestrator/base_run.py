@@ -86,10 +86,10 @@ class _Search:
         chosen, needed = _named_outputs(self._store, base, self._as_of), self._needed(selection)
         lacking = sorted(needed - set(chosen))
         if lacking:
-            able = [c.run.number for c in itertools.islice(self._candidates(needed), 5)]
+            able = ", ".join(str(c.run.number) for c in itertools.islice(self._candidates(needed), 5))
             raise UsageError(
                 f"Run {base.number} of {self._pipeline.name!r} has no finished {', '.join(lacking)}, which this part "
-                f"reads. {f'Runs that have it: {chr(44).join(map(str, able))}.' if able else self._none()}"
+                f"reads. {f'Runs that have it: {able}.' if able else self._none()}"
             )
         if not (self._request.force_base or base.replay):  # what a replay may see never changes
             outdated = self._newest.find_outdated(selection.run, base, chosen)

@@ -82,7 +82,7 @@ class Place:
         return done.stderr if code in (2, 3) else done.stdout
 
     def store(self):
-        return open_store(str(self.folder / ".spanwise" / "metadata.db"))
+        return open_store(str(self.folder / ".spanwise" / "metadata.db"), root=self.folder / ".spanwise")
 
     @property
     def runs(self):

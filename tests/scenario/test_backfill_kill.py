@@ -67,7 +67,9 @@ class Place:
 
     @contextlib.contextmanager
     def store(self):
-        with contextlib.closing(open_store(str(self.folder / ".spanwise" / "metadata.db"))) as store:
+        with contextlib.closing(
+            open_store(str(self.folder / ".spanwise" / "metadata.db"), root=self.folder / ".spanwise")
+        ) as store:
             yield store
 
     def begin(self, how):

@@ -235,7 +235,7 @@ def test_an_overrun_kills_all_of_the_old_run_before_the_new_begins(place):
     place.until(lambda entries: any(e.end and e.end.outcome is TickOutcome.RAN for e in entries))
 
     killed, following, *_ = entries = place.entries()
-    assert killed.end.why == f"ended for the tick {following.tick.name}"
+    assert killed.end.why == f"ended for the tick {following.tick.name} (overrun policy killandrun)"
     outcomes = [e.end.outcome for e in entries if e.end]
     before = outcomes[: outcomes.index(TickOutcome.RAN)]
     assert before == [TickOutcome.KILLED] * len(before), "on a slow machine, ticks make way before their run has begun"

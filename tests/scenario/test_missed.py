@@ -12,13 +12,13 @@ from spanwise.orchestrator.calendar import Calendar
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.ledger.ticks import claim_tick
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
-from spanwise.scheduler.schedule.span_rule import DaysBefore
+from spanwise.scheduler.schedule.span_rule import days_before
 from spanwise.scheduler.schedule.ticks import Tick, ticks
 from spanwise.scheduler.schedule.timetable import Timetable
 from tests.scheduler.backfill.conftest import World, world  # noqa: F401
 from tests.scheduler.conftest import _own_path, folder, spanwise  # noqa: F401
 
-DAILY = Timetable("days", cron="0 3 * * *", span=DaysBefore(1))
+DAILY = Timetable("days", cron="0 3 * * *", span=days_before(1))
 FAILED = TickEnd(outcome=TickOutcome.FAILED, why="it failed")
 PAUSED = TickEnd(outcome=TickOutcome.MISSED, why="paused by ann: new disks", quiet=True)
 
@@ -141,7 +141,7 @@ def test_the_tick_of_an_hour_that_comes_twice_is_given_up_by_its_name(world: Wor
     """In the night in which clocks are set back: one tick, one name, as it is listed."""
     world.lived(1)
     zone = ZoneInfo("America/New_York")
-    twice = Timetable("days", cron="30 1 * * *", zone="America/New_York", span=DaysBefore(1))
+    twice = Timetable("days", cron="30 1 * * *", zone="America/New_York", span=days_before(1))
     begin, end = (datetime(2025, 11, day, tzinfo=zone) for day in (1, 4))
     with world.store() as store:
         put_schedule(store, ScheduleRecord(timetable=twice, since=begin, source="days.py", calendar="day"))

@@ -37,7 +37,11 @@ def file(project):
 
 @pytest.fixture
 def store(project):
-    opened = open_store(str(project / ".spanwise" / "metadata.db")) if (project / ".spanwise").mkdir() is None else None
+    opened = (
+        open_store(str(project / ".spanwise" / "metadata.db"), root=project / ".spanwise")
+        if (project / ".spanwise").mkdir() is None
+        else None
+    )
     yield opened
     opened.close()
 

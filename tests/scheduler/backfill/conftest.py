@@ -138,7 +138,9 @@ class World:
 
     @contextlib.contextmanager
     def store(self) -> Iterator[Store]:
-        with contextlib.closing(open_store(str(self.folder / ".spanwise" / "metadata.db"))) as store:
+        with contextlib.closing(
+            open_store(str(self.folder / ".spanwise" / "metadata.db"), root=self.folder / ".spanwise")
+        ) as store:
             yield store
 
     def states(self) -> list[tuple[str, State]]:

@@ -12,7 +12,7 @@ from tests.scheduler.records import DAY
 @pytest.fixture
 def past(folder):
     """Two days and a pushed model of both, in the metadata that commands typed here read; day 1 came again."""
-    store = open_store(str(folder / ".spanwise" / "metadata.db"))
+    store = open_store(str(folder / ".spanwise" / "metadata.db"), root=folder / ".spanwise")
     past = Past(folder / ".spanwise" / "flights", store)
     past.serving = folder / "serving"
     days = [past.ingest(DAY + n) for n in range(2)]
