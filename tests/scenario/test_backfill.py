@@ -204,7 +204,7 @@ def test_a_span_that_was_late_fails_its_run_and_is_backfilled_when_it_is_there(w
     backfilled after failure."
     """
     (weeks.folder / "week").write_text("3")
-    weeks.spanwise("schedule", "tick", "weekly.py", code=1)
+    _until(lambda: _has_failed_tick(weeks))
     missed = weeks.spanwise("schedule", "missed", code=1)
     weeks.arrive(3, of=1)
 
@@ -253,6 +253,14 @@ def _until(holds):
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.2)
+
+
+def _has_failed_tick(weeks):
+    """Whether a tick has come and its run has failed, as a one-shot says; until one comes, nothing is due."""
+    child = start("schedule", "tick", "weekly.py", cwd=weeks.folder)
+    out, err = child.communicate(timeout=SOON_S)
+    assert (child.returncode, "Nothing is due." in out) in ((1, False), (0, True)), f"{out}\n{err}"
+    return child.returncode == 1
 
 
 def _ticks_that_ran(weeks):

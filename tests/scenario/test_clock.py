@@ -236,6 +236,7 @@ def test_an_overrun_kills_all_of_the_old_run_before_the_new_begins(place):
 
     killed, following, *_ = entries = place.entries()
     assert killed.end.why == f"ended for the tick {following.tick.name} (overrun policy killandrun)"
+    assert place.runs()[0].error.startswith(f"stopped by the scheduler, for the tick {following.tick.name}")
     outcomes = [e.end.outcome for e in entries if e.end]
     before = outcomes[: outcomes.index(TickOutcome.RAN)]
     assert before == [TickOutcome.KILLED] * len(before), "on a slow machine, ticks make way before their run has begun"
@@ -278,6 +279,29 @@ def test_a_run_outlives_its_scheduler_and_is_taken_over(place):
 
     (entry,) = [e for e in place.entries() if e.tick.name == settled]
     assert (entry.end.outcome, entry.attempts) == (TickOutcome.RAN, 1)
+
+
+@pytest.mark.slow
+def test_a_stopped_scheduler_ends_the_runs_that_it_has_adopted(place):
+    """SIGTERM leaves nothing: neither a run that an earlier scheduler began, nor an open tick of it."""
+    place.set(sleep="600")
+    place.every(2)
+    first = place.start()
+    place.until(lambda entries: place.stamps())
+    kill(first.pid, signal.SIGKILL)
+    first.process.wait()
+    place.every(None)
+    second = place.start()
+    place.until(lambda entries: "tick-adopted" in place.logs(-1))
+
+    second.process.terminate()
+    assert second.process.wait(SOON_S) == 0
+
+    (run,) = place.runs()
+    (entry,) = [entry for entry in place.entries() if entry.attempts]
+    assert (entry.end.outcome, entry.end.why) == (TickOutcome.FAILED, "the scheduler was stopped")
+    assert (run.state, run.error) == (State.CANCELED, "stopped by the scheduler: the scheduler was stopped")
+    assert [one.gone_within(SOON_S) for one in place.started] == [[], []]
 
 
 @pytest.mark.slow

@@ -17,10 +17,12 @@ from spanwise.scheduler.alerts import recovery
 from spanwise.scheduler.backfill.command import _find_passed_ticks
 from spanwise.scheduler.backfill.execution import catch_stop_signals
 from spanwise.scheduler.backfill.record import BackfillStage, find_backfill
+from spanwise.scheduler.daemon import scheduled_run
+from spanwise.scheduler.daemon.scheduled_run import ScheduledJob
 from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.pauses import current_pause, extend_pause, list_pauses, pause_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
-from spanwise.scheduler.ledger.ticks import TickRecord, claim_tick
+from spanwise.scheduler.ledger.ticks import TickRecord, claim_tick, read_overrun
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.span_rule import days_before
 from spanwise.scheduler.schedule.ticks import Tick
@@ -396,6 +398,36 @@ def test_a_backfill_ends_the_run_that_is_going_when_told_to(world: World) -> Non
     assert code == 0
     assert "Run days/1 ended" in out
     assert [state for _, state in world.states()] == [State.CANCELED, State.COMPLETE]
+    assert (world.runs()[0].error or "").startswith("stopped by backfill days/1 (--kill by ")
+
+
+@pytest.mark.slow
+def test_a_scheduled_run_that_a_backfill_ends_was_killed_for_it(world: World) -> None:
+    """Its tick knows who and what for, so that it is neither retried nor called a failure."""
+    world.arrive(1)
+    world.rewrite("work_s: float = 0.0", "work_s: float = 60.0")
+    at, span = datetime(2024, 5, 2, 3, tzinfo=UTC), Calendar.DAY.parse("2024-05-01")
+    root = world.folder / ".spanwise"
+    root.mkdir()
+    with world.store() as store:
+        put_schedule(store, ScheduleRecord(timetable=DAILY, since=at - timedelta(days=1), calendar="day"))
+        tick = Tick(at=at, name="2024-05-02T03:00", wall=at, span=span)
+        assert claim_tick(store, "days", tick, holder=1, now=at)
+    source = f"{world.folder / 'days.py'}:days"
+    job = ScheduledJob(source=source, pipeline="days", tick=tick.name, span=span, attempt=1, root=str(root))
+    child = scheduled_run.start(job)
+    while not world.runs():
+        assert child.poll() is None
+
+    code, _, err = world("backfill", "days.py", "--span", "2024-05-01", "--kill", "--param", "work_s=0")
+
+    child.wait(60)
+    assert code == 0, err
+    with world.store() as store:
+        cause = read_overrun(store, "days", tick.name)
+    assert cause is not None
+    assert cause.by.startswith("backfill days/1 (--kill by ")
+    assert world.runs()[0].error == f"stopped by {cause.by}"
 
 
 def test_a_backfill_is_found_by_its_pipeline_or_its_name(world: World) -> None:
