@@ -80,8 +80,8 @@ def drive(
     if isinstance(node, Resolver):
         history = history_of(store, run, node.source, mine, scope)
         chosen = tuple(node.resolve(history))
-        if isinstance(node, SpanResolver) and node.source.node in run.nodes and run.as_of is None:
-            _refuse_left_out(node, node, history)
+        if isinstance(node, SpanResolver):
+            check_given(node, node, history)
         why = node.why(history, chosen)
         choice = f"chose {format_choice(chosen, run)}" if chosen else "found no artifact to choose"
         return Reuse(
@@ -130,30 +130,30 @@ def history_of(
     return History(store, address, channel.kind, run, tuple(mine), scope.sources, find_calendar(channel))
 
 
-def _refuse_left_out(node: Resolver, window: SpanResolver, history: History) -> None:
-    """Refuses a window that leaves out what this run's own source has just given for a span that it wants."""
-    given = {span_of(a): a for a in history.mine if "span" in a.properties}
+def check_given(node: Resolver, window: SpanResolver, history: History) -> None:
+    """Checks that a window reads what its source gave last for each span that it wants, this run's own above all.
+
+    Raises:
+        ResolutionError: it leaves something out, since a higher version was published before, or a gate withholds it.
+    """
+    mine = {} if history.as_of else {span_of(a): a for a in history.mine if "span" in a.properties}
+    source = history.address.node
     for wanted in window.explain(history):
-        mine, chosen = given.get(wanted.span), wanted.chosen
-        if mine is None or (chosen is not None and chosen.id == mine.id):
-            continue
-        source, name = node.source.node, f"{mine.name} ({_version_text(mine)})"
-        if chosen is None:
+        own, chosen, last = mine.get(wanted.span), wanted.chosen, history.last_given(wanted.span)
+        if chosen is None and own is not None:
             raise ResolutionError(
-                f"{node.name} would leave out span {wanted.label}, but {source} has just given {name}, which does not "
-                f"count: {wanted.withheld}."
+                f"{node.name} would leave out span {wanted.label}, but {source} gave {own.name} in this run: "
+                f"{wanted.withheld}."
             )
-        message = (
-            f"{node.name} would read {chosen.name} ({_version_text(chosen)}) of span {wanted.label}, but {source} has "
-            f"just given {name}."
+        if chosen is None or last is None or chosen.id == last.id:
+            continue
+        raise ResolutionError(
+            f"{node.name} would read {chosen.name} ({_version_text(chosen)}) of span {wanted.label}, but {source} gave "
+            f"{last.name} ({_version_text(last)}) last. A window reads the highest version of a span.\n"
+            f"If {last.name} is right, add its data to the input as v{version_key(chosen) + 1}. If the versions of the "
+            f"input begin anew, give the node {source} another name, so that its history begins anew. "
+            f"If {chosen.name} is right, restore its data and run span {wanted.label} again."
         )
-        if version_key(chosen) > version_key(mine):
-            message += (
-                " A window reads the highest version of a span.\n"
-                f"If {_version_text(mine)} is right, add it to the input as v{version_key(chosen) + 1}. If the input's "
-                "versions begin anew, give its node in the pipeline another name, so that its history begins anew."
-            )
-        raise ResolutionError(message)
 
 
 def _version_text(artifact: Artifact) -> str:

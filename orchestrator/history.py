@@ -74,6 +74,12 @@ class History:
         found = versions_of(self.store, self.address, span, self.calendar, as_of=self.as_of)
         return [a.as_kind(self.kind) for a in found if self._is_visible(a)]
 
+    def last_given(self, span: int) -> Artifact | None:
+        """The artifact of a span, of any version, that was published or reused last."""
+        found = current_of_span(self.store, self.address, span, as_of=self.as_of)
+        counted = (a for a in reversed(found) if _is_counted_by(self.calendar, a) and self._is_visible(a))
+        return next(counted, None)
+
     def other_calendar(self) -> Calendar | None:
         """The calendar of the highest span that was published here, where it is another one than now."""
         highest = next(self.store.spans(self.address), None)

@@ -9,9 +9,9 @@ from datetime import datetime
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Resolver
-from spanwise.orchestrator.driver import history_of
+from spanwise.orchestrator.driver import check_given, history_of
 from spanwise.orchestrator.errors import ResolutionError, UsageError
-from spanwise.orchestrator.history import History
+from spanwise.orchestrator.history import History, version_of
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.span_resolver import SpanResolver, WantedSpan, WindowChecker
 from spanwise.orchestrator.store import Store
@@ -69,6 +69,7 @@ def _window(node: Resolver, explains: SpanResolver, history: History, at: int | 
         spans = tuple(explains.explain(history, at))
         if at is None:
             node.resolve(history)
+            check_given(node, explains, history)
         elif isinstance(node, WindowChecker):
             node.refuse(history, spans)
     except ResolutionError as error:
@@ -157,7 +158,8 @@ def _why(wanted: WantedSpan, personal: Mapping[str, str]) -> str:
     if not wanted.superseded:
         return f"the only version{verdict}"
     older = ", ".join(map(_version_text, reversed(wanted.superseded)))
-    return f"the newest version; it supersedes {older}{verdict}"
+    reused = any(a.id > wanted.chosen.id and version_of(a) == version_of(wanted.chosen) for a in wanted.superseded)
+    return f"{'reused last' if reused else 'the newest version'}; it supersedes {older}{verdict}"
 
 
 def _version_text(artifact: Artifact) -> str:

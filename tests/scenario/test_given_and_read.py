@@ -6,6 +6,7 @@ from typing import ClassVar
 import pytest
 
 from spanwise.orchestrator import Calendar, Component, Examples, Input, Model, Output, Pipeline
+from spanwise.orchestrator.run import Trigger
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.testing import Trial
 from spanwise.resolvers import LatestSpans, RollingWindow
@@ -73,9 +74,37 @@ def test_a_version_that_goes_down_is_not_left_out_in_silence(trial, version):
     error = down["Window"].error
     assert down.outcome.failed == ("Window",)
     assert "Window would read p/Clean/clean/3/1 (v5) of span 3" in error
-    assert f"Clean has just given p/Clean/clean/3/2 ({'v1' if version else 'no version'})" in error
+    assert f"Clean gave p/Clean/clean/3/2 ({'v1' if version else 'no version'}) last" in error
     assert "v6" in error
     assert "another name" in error
+
+
+def test_the_next_span_does_not_go_round_it(trial):
+    """A run of the next day fails too: its window would read the version that the input no longer has."""
+    trial.run(pipeline(version=5, since=3), span=3)
+    trial.run(pipeline(version=1, since=3), span=3)
+    after = trial.run(pipeline(version=1, since=3), span=4)
+
+    assert "but Clean gave p/Clean/clean/3/2 (v1) last" in after["Window"].error
+
+
+def test_what_was_restored_goes_on(trial):
+    """The files of v5 were lost and are back: the run of that span reuses them, and windows read them again."""
+    for version in (5, 1, 5):
+        last = trial.run(pipeline(version=version, size=1), span=3)
+
+    assert last["Clean"].outputs["clean"][0].name == "p/Clean/clean/3/1"
+    assert learned(last) == "3v5"
+
+
+def test_resuming_does_not_go_round_it(trial):
+    """The run that failed goes on at its window, and fails again."""
+    whole = pipeline(version=1, size=1)
+    trial.run(pipeline(version=5, size=1), span=3)
+    trial.run(whole, span=3)
+    rest = RunRequest(selection=whole.select(first=["Window"]), trigger=Trigger.RESUME, base=2, span=3)
+
+    assert trial.run(whole, rest).outcome.failed == ("Window",)
 
 
 def test_a_higher_version_goes_on(trial):
