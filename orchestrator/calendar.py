@@ -163,6 +163,11 @@ class Calendar(Enum):
         return self.span_at(start)
 
     @property
+    def example(self) -> str:
+        """A label for messages."""
+        return _EXAMPLES[self.value]
+
+    @property
     def hint(self) -> str:
         """A sentence for messages: what a span is, with an example."""
         if self is Calendar.NUMBER:

@@ -10,6 +10,9 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spanwise.orchestrator.calendar import Calendar
+from spanwise.orchestrator.errors import UsageError
+
 if TYPE_CHECKING:
     from spanwise.orchestrator.artifact import Artifact, Value
 
@@ -51,6 +54,8 @@ class Run:
     cause: str = ""  #: name of the tick or backfill that started it, or of the run that it resumes
     span: int | None = None  #: the requested span; None is the newest available
     calendar: str = "number"  #: how spans are written: the name of a calendar
+    spans: Mapping[str, str] = field(default_factory=dict)
+    """The labels of the requested spans by ingesting node, where they were named one by one; `span` is the first."""
     exclude: tuple[str, ...] = ()  #: spans and ranges that its windows leave out, `2013-12-25`, `Recent=2013-12-25`
     from_scratch: bool = False  #: no warm starts, as in a backfill of wrong data
     as_of: datetime | None = None  #: resolvers see only artifacts published by then
@@ -72,6 +77,19 @@ class Run:
     def name(self) -> str:
         """`pipeline/number`, unique."""
         return f"{self.pipeline}/{self.number}"
+
+    def span_for(self, node: str, calendar: Calendar, *, takes_span: bool) -> int | None:
+        """The span that an ingesting node is to ingest; None is the newest available.
+
+        Raises:
+            UsageError: the spans of other nodes were named, and not that of this one, which takes one.
+        """
+        if not self.spans:
+            return self.span
+        label = self.spans.get(node)
+        if label is None and takes_span:
+            raise UsageError(f"No span was named for {node}; add:  --span {node}=SPAN. {calendar.hint}")
+        return None if label is None else calendar.parse(label)
 
 
 @dataclass(frozen=True, kw_only=True)

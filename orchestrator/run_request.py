@@ -29,6 +29,7 @@ class RunRequest:
     claims: tuple[Claim, ...] = ()  #: inserted in the transaction that begins the run; one that exists prevents it
     span: int | None = None
     calendar: str = "number"
+    spans: Mapping[str, str] = field(default_factory=dict)
     exclude: tuple[str, ...] = ()
     from_scratch: bool = False
     as_of: datetime | None = None

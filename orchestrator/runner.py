@@ -162,6 +162,7 @@ class Controller:
             cause=request.cause,
             span=request.span,
             calendar=request.calendar,
+            spans=request.spans,
             exclude=request.exclude,
             from_scratch=request.from_scratch,
             as_of=request.as_of,

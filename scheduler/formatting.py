@@ -117,6 +117,13 @@ def format_span(span: object, calendar: Calendar) -> str:
     return calendar.label(span) if isinstance(span, int) else "-"
 
 
+def format_run_span(run: Run, none: str = "-") -> str:
+    """The span of a run as people write it, or that of each node that ingests; `none` when none was requested."""
+    if run.spans:
+        return ", ".join(f"{node}={label}" for node, label in run.spans.items())
+    return none if run.span is None else run_calendar(run).label(run.span)
+
+
 def format_spans(spans: Iterable[int], calendar: Calendar) -> str:
     """Spans as people write them, neighbours as ranges."""
     return format_versions(((span, None) for span in sorted(spans)), calendar)

@@ -81,7 +81,7 @@ class ExampleGen(Component):
 
     def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:
         try:
-            block = choose(self._patterns, _list_files, run.span)
+            block = choose(self._patterns, _list_files, self.requested_span(run))
         except SpanNotFound as error:
             raise SpanNotFound(f"{error}{_relative_hint(self._patterns)}") from error
         _refuse_irregular(self.name, block.files)
@@ -115,6 +115,15 @@ class ExampleGen(Component):
             "fingerprint": digest,
             **choose_comparison(past, block.span, block.version, digest),
         }
+
+    @property
+    def takes_span(self) -> bool:
+        """Whether its files are of different spans; without that, everything is span 0."""
+        return any(pattern.has_span for pattern in self._patterns.values())
+
+    def requested_span(self, run: Run) -> int | None:
+        """The span that the run asks it for; None: the newest."""
+        return run.span_for(self.name, self.calendar, takes_span=self.takes_span)
 
     def available(self, spans: Collection[int] | None = None) -> Mapping[int, int | None]:
         """The newest version of each span that is complete in every split; only of the named spans, if any."""
@@ -251,7 +260,7 @@ def _matching_folders(patterns: Mapping[str, SpanPattern], block: SpanFiles) -> 
     for pattern in patterns.values():
         if "**" in pattern.text:
             continue
-        for path in glob.iglob(pattern.glob(block.span)):  # noqa: PTH207  as above
+        for path in glob.iglob(pattern.glob(block.span if pattern.has_span else None)):  # noqa: PTH207  as above
             if pattern.match(path) == (block.span, block.version) and Path(path).is_dir():
                 yield path
 

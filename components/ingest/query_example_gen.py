@@ -76,7 +76,7 @@ class QueryExampleGen(Component):
         self.cache = self.cache and self._version is not None
 
     def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:
-        span, version = self._requested_span(run), None
+        span, version = self.requested_span(run), None
         if span is None or self._version is not None:
             with connect(str(self.parameters["connection"]), self.name) as database:
                 span = self._newest_span(database) if span is None else span
@@ -156,21 +156,27 @@ class QueryExampleGen(Component):
                 f"'{self.calendar.value}'; write {{SPAN_START}} and {{SPAN_END}} instead."
             )
 
-    def _requested_span(self, run: Run) -> int | None:
+    @property
+    def takes_span(self) -> bool:
+        """Whether its rows are of different spans; without that, everything is span 0."""
+        return self._query.has_span
+
+    def requested_span(self, run: Run) -> int | None:
         """The span to ask for; None: the newest, which the database knows."""
+        span = run.span_for(self.name, self.calendar, takes_span=self.takes_span)
         if not self._query.has_span:
-            if run.span is not None:
+            if span is not None:
                 raise UsageError(
-                    f"{self.name}.query has no placeholder for a span, so {self.calendar.label(run.span)} cannot be "
+                    f"{self.name}.query has no placeholder for a span, so {self.calendar.label(span)} cannot be "
                     "asked for; name no span, or say where it stands: WHERE day >= {SPAN_START} AND day < {SPAN_END}"
                 )
             return 0
-        if run.span is None and self._newest is None:
+        if span is None and self._newest is None:
             raise UsageError(
                 f"{self.name} asks a database, which does not say by itself what its newest span is. Name the span: "
                 f"--span …; or give a newest_query, such as {_NEWEST!r}. {self.calendar.hint}"
             )
-        return run.span
+        return span
 
     def _newest_span(self, database: Database) -> int:
         assert self._newest is not None, "asked for only then"

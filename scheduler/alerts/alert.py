@@ -14,9 +14,8 @@ from spanwise.orchestrator.run import Execution, Run
 from spanwise.scheduler.formatting import (
     elapsed_s,
     format_duration,
-    format_span,
+    format_run_span,
     format_time,
-    run_calendar,
     strip_control,
 )
 from spanwise.scheduler.project.settings import AlertKind
@@ -181,7 +180,7 @@ def stall_alert(
     run: Run, *, at: datetime, site: Site, quiet: timedelta, tick: str = "", log: Path | None = None
 ) -> Alert:
     """A run goes on, but for `quiet` no node began or ended and nothing was printed."""
-    span = format_span(run.span, run_calendar(run)) if run.span is not None else ""
+    span = format_run_span(run, "")
     return Alert(
         kind="stall",
         pipeline=run.pipeline,

@@ -41,8 +41,9 @@ from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.load import Loaded, load, load_again
 from spanwise.scheduler.project.settings import Settings
-from spanwise.scheduler.run.launch import ExecutionOptions, parse_span
+from spanwise.scheduler.run.launch import ExecutionOptions
 from spanwise.scheduler.run.openlineage import emitting
+from spanwise.scheduler.run.span_options import parse_span
 from spanwise.scheduler.run.superseded import close_superseded
 from spanwise.scheduler.schedule.outcome import TickOutcome
 from spanwise.scheduler.schedule.part import train_nodes

@@ -43,13 +43,13 @@ def _matching(incomplete: str, names: Sequence[str]) -> list[str]:
 
 
 def _describe_runs(store: Store) -> list[tuple[str, str]]:
-    from spanwise.scheduler.formatting import format_span, run_calendar
+    from spanwise.scheduler.formatting import format_run_span
 
     names = store.pipelines()
     runs = (run for name in names for run in itertools.islice(store.runs(name), _RUNS))
     return [
         *((name, "its newest run") for name in names),
-        *((run.name, f"{run.state.value}, span {format_span(run.span, run_calendar(run))}") for run in runs),
+        *((run.name, f"{run.state.value}, span {format_run_span(run)}") for run in runs),
     ]
 
 

@@ -97,7 +97,7 @@ def tainted(
     from spanwise.scheduler.formatting import run_calendar
     from spanwise.scheduler.inspect import find
     from spanwise.scheduler.inspect import taint as taints
-    from spanwise.scheduler.run.launch import parse_span
+    from spanwise.scheduler.run.span_options import parse_span
 
     settings = read_settings(root, config)
 

@@ -47,9 +47,13 @@ class GraphFormat(StrEnum):
 def run(
     file: File,
     span: Annotated[
-        str | None,
-        typer.Option(metavar="SPAN", help="The span to ingest, as a date or number. [default: the newest]"),
-    ] = None,
+        list[str],
+        typer.Option(
+            metavar="SPAN",
+            help="The span to ingest, such as 2013-01-08 or 7; NODE=SPAN for one of several nodes that ingest. "
+            "May be repeated. [default: the newest]",
+        ),
+    ] = [],  # noqa: B006
     first: Annotated[
         list[str],
         typer.Option(
@@ -234,11 +238,12 @@ def window(
     """
     from spanwise.scheduler.inspect import window as windows
     from spanwise.scheduler.project import load
-    from spanwise.scheduler.run.launch import parse_exclusions, parse_span, parse_time
+    from spanwise.scheduler.run.launch import parse_time
+    from spanwise.scheduler.run.span_options import parse_end, parse_exclusions
 
     settings = read_settings(root, config)
     loaded = load.load(file, typed=param, settings=settings.params)
-    end = None if at is None else parse_span(at, loaded.calendar)
+    end = None if at is None else parse_end(at, loaded.pipeline)
     then = None if as_of is None else parse_time(as_of)
     excluded = parse_exclusions(exclude, loaded.pipeline)
 
@@ -249,7 +254,7 @@ def window(
         else:
             if loaded.pipeline.name not in store.pipelines():
                 typer.echo(f"No run of {loaded.pipeline.name!r} is recorded in {settings.root}.")
-            typer.echo("\n\n".join(windows.format_window(w, loaded.calendar) for w in found))
+            typer.echo("\n\n".join(windows.format_window(w) for w in found))
         raise typer.Exit(1 if any(w.refusal for w in found) else 0)
 
     read_store(root, config, print_windows)

@@ -24,7 +24,7 @@ from spanwise.scheduler.formatting import (
     as_document,
     elapsed_s,
     format_duration,
-    format_span,
+    format_run_span,
     format_table,
     run_calendar,
 )
@@ -66,9 +66,7 @@ def compare_runs(store: Store, before: Run, after: Run) -> list[Difference]:
 
 
 def _compare_records(before: Run, after: Run) -> Iterator[Difference]:
-    documents = [
-        {**records.run_document(run), "span": format_span(run.span, run_calendar(run))} for run in (before, after)
-    ]
+    documents = [{**records.run_document(run), "span": format_run_span(run)} for run in (before, after)]
     for name in ("span", "exclude", "trigger", "as_of", "base", "nodes", "source"):
         texts = [_text(facts[name]) for facts in documents]
         if texts[0] != texts[1]:

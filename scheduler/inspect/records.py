@@ -23,6 +23,7 @@ from spanwise.scheduler.formatting import (
     as_document,
     elapsed_s,
     format_duration,
+    format_run_span,
     format_size,
     format_span,
     format_table,
@@ -92,7 +93,7 @@ def format_runs(found: Sequence[Run], *, now: datetime, zone: tzinfo | None = No
     rows = (
         (
             run.name,
-            format_span(run.span, run_calendar(run)),
+            format_run_span(run),
             run.trigger.value,
             run.state.value,
             format_time(run.started, zone),
@@ -113,7 +114,7 @@ def format_run(
         "run": record.name,
         "state": record.state.value + (f": {record.error}" if record.error else ""),
         **({"verdict": verdict} if (verdict := artifact_summary.describe_verdict(record, executions)) else {}),
-        "span": format_span(record.span, calendar) if record.span is not None else "none requested",
+        "span": format_run_span(record, "none requested"),
         "trigger": record.trigger.value,
         "started": format_time(record.started, zone),
         "took": format_duration(elapsed_s(record, now)),
@@ -184,7 +185,13 @@ def run_document(record: Run) -> Document:
         "nodes", "parameters", "source", "host", "pid",
     )  # fmt: skip
     span = span_document(record.span, run_calendar(record))
-    return {"run": record.name, **as_document(record, *names), **span, "took_s": elapsed_s(record)}
+    return {
+        "run": record.name,
+        **as_document(record, *names),
+        **span,
+        "spans": dict(record.spans),
+        "took_s": elapsed_s(record),
+    }
 
 
 def execution_document(record: Execution, calendar: Calendar) -> Document:
@@ -356,5 +363,5 @@ def summarize_run(record: Run, executions: Mapping[str, Execution], skipped: Seq
     parts += [f"{reused} reused"] if reused else []
     parts += [f"not reached: {', '.join(skipped)}"] if skipped else []
     how = record.state.value + (f" ({record.error})" if record.error else "")
-    span = "" if record.span is None else f" of span {format_span(record.span, run_calendar(record))}"
+    span = "" if record.span is None else f" of span {format_run_span(record)}"
     return f"Run {record.name}{span}: {how} in {format_duration(elapsed_s(record))}; {', '.join(parts)}."

@@ -16,7 +16,7 @@ from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.span_resolver import SpanResolver, WantedSpan, WindowChecker
 from spanwise.orchestrator.store import Store
 from spanwise.orchestrator.verdict import find_standing
-from spanwise.scheduler.formatting import Document, format_table, format_time, span_document
+from spanwise.scheduler.formatting import Document, format_table, format_time
 from spanwise.scheduler.inspect import records
 from spanwise.scheduler.project.load import Loaded
 
@@ -91,7 +91,7 @@ def _find_personal(history: History, chosen: Iterable[Artifact]) -> dict[str, st
     return {name: str(standing.personal) for name, standing in standings if standing.personal is not None}
 
 
-def format_window(window: ResolverWindow, calendar: Calendar) -> str:
+def format_window(window: ResolverWindow) -> str:
     """A window as text."""
     lines = [f"{window.node} chooses from {window.source} ({window.parameters}):"]
     rows = [
@@ -110,7 +110,7 @@ def format_window(window: ResolverWindow, calendar: Calendar) -> str:
         ]
     chosen = [w for w in window.spans if w.chosen is not None]
     if window.spans:
-        between = f", {calendar.label(chosen[0].span)} to {calendar.label(chosen[-1].span)}" if chosen else ""
+        between = f", {chosen[0].label} to {chosen[-1].label}" if chosen else ""
         lines.append(f"  {len(chosen)} of {len(window.spans)} spans{between}.")
     if window.refusal:
         lines += [f"  {line}" for line in f"A run would fail: {window.refusal}".splitlines()]
@@ -125,7 +125,8 @@ def window_document(window: ResolverWindow, calendar: Calendar) -> Document:
         "refusal": window.refusal or None,
         "spans": [
             {
-                **span_document(wanted.span, calendar),
+                "span": wanted.span,
+                "span_label": wanted.label,
                 "state": _state(wanted),
                 "chosen": None if wanted.chosen is None else records.artifact_document(wanted.chosen, calendar),
                 "superseded": [records.artifact_document(a, calendar) for a in wanted.superseded],

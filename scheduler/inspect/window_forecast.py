@@ -19,6 +19,7 @@ from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.span_resolver import SpanResolver, WantedSpan, WindowChecker
 from spanwise.orchestrator.store import Store
+from spanwise.scheduler.project.span_sources import list_span_sources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,15 +38,22 @@ def is_read(span: int, windows: Sequence[ExpectedWindow]) -> bool:
 
 
 class WindowForecast:
-    """What resolvers would choose once planned spans are ingested."""
+    """What resolvers would choose once planned spans are ingested.
 
-    def __init__(self, pipeline: Pipeline, store: Store, calendar: Calendar) -> None:
+    Of a pipeline whose sources count differently, or with the name of a `source`, only the resolvers that choose among
+    the spans that are planned.
+    """
+
+    def __init__(self, pipeline: Pipeline, store: Store, calendar: Calendar, source: str = "") -> None:
         run = Run(pipeline=pipeline.name, calendar=calendar.value)
+        others = {each.calendar for each in list_span_sources(pipeline)} - {calendar}
         self._planned: dict[int, Mapping[str, Version]] = {}
         self._resolvers = [
             (node, _PlannedHistory(**vars(_history(store, run, node, pipeline)), planned=self._planned))
             for node in pipeline
             if isinstance(node, Resolver) and isinstance(node, SpanResolver)
+            if getattr(node, "calendar", calendar) not in others
+            if not source or source in pipeline.ancestors(node.name)
         ]
 
     def add(self, span: int, versions: Mapping[str, Version]) -> None:

@@ -21,6 +21,7 @@ from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import format_source
 from spanwise.orchestrator.signature import check_value, format_annotation, parse_value
 from spanwise.orchestrator.user_code import PACKAGE, our_module, user_frames
+from spanwise.scheduler.project.span_sources import leading_calendar
 from spanwise.scheduler.schedule.part import check_parts
 from spanwise.scheduler.schedule.schedule_key import WHOLE
 from spanwise.scheduler.schedule.span_rule import check_rule
@@ -67,9 +68,8 @@ class Loaded:
 
     @property
     def calendar(self) -> Calendar:
-        """How its spans are written: as the first node with a calendar defines."""
-        known = (getattr(node, "calendar", None) for node in self.pipeline)
-        return next((c for c in known if isinstance(c, Calendar)), Calendar.NUMBER)
+        """How its spans are written: as the first node that ingests them counts."""
+        return leading_calendar(self.pipeline)
 
 
 def load(

@@ -11,14 +11,12 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import StoreError, UsageError
 from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.pipeline import Pipeline, Selection
 from spanwise.orchestrator.run import State
 from spanwise.orchestrator.run_request import RunOutcome, RunRequest
 from spanwise.orchestrator.runner import run as run_pipeline
-from spanwise.orchestrator.span_resolver import SpanExcluder
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import run_calendar, strip_control
 from spanwise.scheduler.inspect import artifact_summary, find, records
@@ -27,6 +25,7 @@ from spanwise.scheduler.project.load import Loaded, load
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.run.openlineage import emitting
 from spanwise.scheduler.run.progress import Display, Lines, Live, show_progress
+from spanwise.scheduler.run.span_options import parse_exclusions, parse_spans
 
 if TYPE_CHECKING:
     from spanwise.scheduler.formatting import Document
@@ -34,17 +33,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("spanwise.launch")
 
-_NO_DATA_BEFORE = 1980  # a year; an earlier date, given as a number, is a mistake
-_COARSE = (Calendar.WEEK, Calendar.MONTH, Calendar.QUARTER)
-_YEARS = range(1900, 2200)  # of these, such a number is meant as a year: week 2026 would be 2008-W44
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """The options of a run, as they were typed."""
 
     reference: str
-    span: str | None = None
+    span: Sequence[str] = ()  #: --span
     exclude: Sequence[str] = ()  #: --exclude
     first: Sequence[str] = ()  #: --from
     last: Sequence[str] = ()  #: --to
@@ -66,7 +61,7 @@ def launch(options: RunOptions, settings: Settings, *, json: bool) -> tuple[RunO
     """
     loaded = load(options.reference, typed=options.params, settings=settings.params)
     selection = select_nodes(loaded.pipeline, options)
-    span = None if options.span is None else parse_span(options.span, loaded.calendar)
+    wanted = parse_spans(options.span, loaded.pipeline, selection)
     as_of = None if options.as_of is None else parse_time(options.as_of)
     exclude = parse_exclusions(options.exclude, loaded.pipeline, selection)
 
@@ -74,7 +69,9 @@ def launch(options: RunOptions, settings: Settings, *, json: bool) -> tuple[RunO
         base = find_base_run(store, loaded.pipeline.name, options.base)
         return RunRequest(
             selection=selection,
-            span=span,
+            span=wanted.leading,
+            calendar=wanted.calendar.value,
+            spans=wanted.by_node,
             exclude=exclude,
             as_of=as_of,
             replay=as_of is not None,
@@ -136,7 +133,8 @@ def _close_missed(store: Store, outcome: RunOutcome, loaded: Loaded, home: Path)
             from spanwise.scheduler.schedule.part import completed_parts
 
             run = outcome.run
-            spans = [] if run.span is None else [run.span]
+            leads = not run.spans or run.calendar == loaded.calendar.value
+            spans = [] if run.span is None or not leads else [run.span]
             record_recovery(store, run, spans, home, completed_parts(loaded.pipeline, run.nodes))
             close_superseded(store, loaded.pipeline, loaded.calendar, home, run=run)
     except StoreError as error:  # the run is complete anyway; `schedule missed` still lists the ticks
@@ -150,7 +148,7 @@ def complete_request(
     return replace(
         request,
         jobs=execution.jobs or settings.jobs or request.jobs,
-        calendar=loaded.calendar.value,
+        calendar=request.calendar if request.spans else loaded.calendar.value,
         parameters=loaded.parameters,
         source=loaded.place,
         cache=execution.cache,
@@ -184,46 +182,6 @@ def select_nodes(pipeline: Pipeline, options: RunOptions) -> Selection | None:
     if options.first or options.last or options.skip:
         return pipeline.select(first=options.first, last=options.last, skip=options.skip)
     return None
-
-
-def parse_span(text: str, calendar: Calendar) -> int:
-    """Parses a span from the command line.
-
-    Raises:
-        UsageError: it is not a span; or spans are dates and it is a small number, or a year: `5` would be 1970-01-06.
-    """
-    span = calendar.parse(text)
-    label = calendar.label(span)
-    unlikely = label < str(_NO_DATA_BEFORE) or (calendar in _COARSE and span in _YEARS)
-    if calendar is not Calendar.NUMBER and unlikely and label != text.strip():
-        raise UsageError(
-            f"{text} is {label} here, because numbers count {calendar.value}s from {calendar.label(0)}. "
-            f"{calendar.hint}\nIf you mean that {calendar.value}, write {label}"
-        )
-    return span
-
-
-def parse_exclusions(texts: Sequence[str], pipeline: Pipeline, selection: Selection | None = None) -> tuple[str, ...]:
-    """Parses the spans that windows are to leave out: `SPAN`, `A..B`, or either for one node, `NODE=SPAN`.
-
-    Raises:
-        UsageError: one is not a span of the windows that it is for, or no such window is run.
-    """
-    run = pipeline.order if selection is None else selection.run
-    windows = {name: node for name in run if isinstance(node := pipeline.nodes[name], SpanExcluder)}
-    for text in texts:
-        name, equals, label = text.rpartition("=")
-        if equals and name not in windows:
-            known = f"; nodes that do: {', '.join(windows)}" if windows else ""
-            raise UsageError(f"--exclude {text}: no node {name!r} that this run executes chooses among spans{known}.")
-        if not windows:
-            raise UsageError(f"--exclude {text} has no effect: no node that this run executes chooses among spans.")
-        calendars = {windows[n].calendar for n in ([name] if equals else windows)}
-        if len(calendars) > 1:
-            each = " ".join(f"--exclude {n}=…" for n in windows)
-            raise UsageError(f"--exclude {text}: windows of this pipeline count differently; name the node: {each}")
-        calendars.pop().parse_range(label)
-    return tuple(texts)
 
 
 def parse_time(text: str, zone: tzinfo | None = None) -> datetime:

@@ -27,7 +27,7 @@ from spanwise.orchestrator.errors import SettingsError
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.run_request import Event, Observer
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.formatting import format_count, run_calendar
+from spanwise.scheduler.formatting import format_count, format_run_span, run_calendar
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.settings import Settings
 from spanwise.version import __version__
@@ -367,7 +367,7 @@ def _uri(artifact: Artifact) -> str:
 
 
 def _span(run: Run) -> dict[str, str]:
-    return {} if run.span is None else {"span": run_calendar(run).label(run.span)}
+    return {} if run.span is None else {"span": format_run_span(run)}
 
 
 def _parameters(values: Mapping[str, str]) -> Facets:

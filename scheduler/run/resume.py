@@ -72,6 +72,8 @@ def resume_request(run: Run, executions: Iterable[Execution], pipeline: Pipeline
         trigger=Trigger.RESUME,
         cause=run.name,
         span=run.span,
+        calendar=run.calendar,
+        spans=run.spans,
         exclude=run.exclude,
         from_scratch=run.from_scratch,
         as_of=run.as_of,

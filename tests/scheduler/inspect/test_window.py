@@ -41,7 +41,7 @@ def test_a_window_says_what_is_read_superseded_and_missing() -> None:
     """Each span with its state, its version, and why."""
     found, _ = window.find_windows(loaded(), lake((DAY, 1), (DAY + 2, 1), (DAY + 2, 2)), at=None, as_of=None)
 
-    lines = window.format_window(found, Calendar.DAY).splitlines()
+    lines = window.format_window(found).splitlines()
 
     assert lines[0] == "RollingWindow chooses from ExampleGen['examples'] (size=3, step=1, missing=0):"
     assert lines[2].split()[:2] == ["2013-01-05", "read"]
@@ -82,14 +82,14 @@ def test_before_the_first_run_it_says_that_nothing_was_published() -> None:
     found, _ = window.find_windows(loaded(), MemoryStore(), at=None, as_of=None)
 
     assert found.spans == ()
-    assert "A run would fail: RollingWindow has nothing to choose from" in window.format_window(found, Calendar.DAY)
+    assert "A run would fail: RollingWindow has nothing to choose from" in window.format_window(found)
 
 
 def test_where_history_begins_is_shown_as_a_date() -> None:
     """Parameters that are spans are shown as the pipeline's spans are."""
     found, _ = window.find_windows(loaded(since="2013-01-05"), lake((DAY, 1)), at=None, as_of=None)
 
-    assert "since=2013-01-05" in window.format_window(found, Calendar.DAY)
+    assert "since=2013-01-05" in window.format_window(found)
     assert found.refusal == ""
 
 
@@ -123,7 +123,7 @@ def test_a_window_that_ends_elsewhere_is_judged_as_well() -> None:
     early = window.find_windows(loaded(), lake((DAY, 1)), at=DAY - 9, as_of=None)[1]
 
     assert "3 are missing: 2013-01-12" in rolling.refusal
-    assert window.format_window(rolling, Calendar.DAY).splitlines()[5:7] == [
+    assert window.format_window(rolling).splitlines()[5:7] == [
         "  0 of 3 spans.",
         f"  A run would fail: {rolling.refusal.splitlines()[0]}",
     ]

@@ -14,7 +14,7 @@ from spanwise.orchestrator import (
 )
 from spanwise.orchestrator.run_request import RunOutcome
 from spanwise.orchestrator.store import MemoryStore
-from spanwise.scheduler.run import launch
+from spanwise.scheduler.run import launch, span_options
 from spanwise.scheduler.run.launch import RunOptions
 from tests.scheduler.branches import pipeline
 from tests.scheduler.records import DAY, NOON, filled
@@ -147,7 +147,7 @@ def test_the_exit_code_says_how_the_run_ended(state: State, error: str | None, c
 )
 def test_a_span_is_typed_as_its_pipeline_counts(calendar: Calendar, typed: str, span: int) -> None:
     """An early date can be named by who means it."""
-    assert launch.parse_span(typed, calendar) == span
+    assert span_options.parse_span(typed, calendar) == span
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_span_is_typed_as_its_pipeline_counts(calendar: Calendar, typed: str, 
 def test_a_small_number_is_no_date(calendar: Calendar, typed: str, says: str) -> None:
     """Who types `--span 5` for the fifth of a month would wait for the data of 1970, and `--span 2026` is a year."""
     with pytest.raises(UsageError) as refused:
-        launch.parse_span(typed, calendar)
+        span_options.parse_span(typed, calendar)
 
     assert says in str(refused.value)
 

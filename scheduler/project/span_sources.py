@@ -1,0 +1,37 @@
+"""Span sources: the nodes of a pipeline that ingest spans, and the calendar that each counts in. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spanwise.orchestrator.calendar import Calendar
+from spanwise.orchestrator.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class SpanSource:
+    """A node that ingests one span a run."""
+
+    node: str
+    calendar: Calendar
+
+
+def list_span_sources(pipeline: Pipeline) -> list[SpanSource]:
+    """The nodes that ingest spans, parents first; without those whose data has no spans, such as a fixed table.
+
+    The first is the leading one: its spans name the ticks and runs of the pipeline.
+    """
+    return [
+        SpanSource(node.name, calendar)
+        for node in pipeline
+        if hasattr(node, "available")
+        and isinstance(calendar := getattr(node, "calendar", None), Calendar)
+        and getattr(node, "takes_span", True)
+    ]
+
+
+def leading_calendar(pipeline: Pipeline) -> Calendar:
+    """How the spans of the pipeline are written: as its first source counts them, or else its first node."""
+    known = [source.calendar for source in list_span_sources(pipeline)]
+    known += [c for node in pipeline if isinstance(c := getattr(node, "calendar", None), Calendar)]
+    return known[0] if known else Calendar.NUMBER

@@ -1,0 +1,139 @@
+"""Several ExampleGens in one pipeline, each with spans and a calendar of its own, by the command line."""
+
+import json
+import re
+
+import pytest
+
+from tests.scheduler import conftest
+
+folder, spanwise = conftest.folder, conftest.spanwise
+
+PIPELINE = '''
+"""Clicks are counted by the day, prices by the month; countries are a table that never changes."""
+
+from spanwise import ExampleGen, Examples, Input, Output, Component, Pipeline, Report, RollingWindow
+
+
+class Join(Component):
+    def run(
+        self,
+        clicks: Input[list[Examples]],
+        prices: Input[list[Examples]],
+        countries: Input[Examples],
+        report: Output[Report],
+    ) -> None:
+        labels = [",".join(str(each.span) for each in given) for given in (clicks, prices)]
+        (report.path / "spans.txt").write_text(" ".join(labels))
+
+
+def both() -> Pipeline:
+    countries = ExampleGen(pattern="lake/countries/*.csv", name="countries")
+    clicks = ExampleGen(pattern="lake/clicks/{YYYY}-{MM}-{DD}/v{VERSION}/*.csv", name="clicks")
+    prices = ExampleGen(pattern="lake/prices/{YYYY}-{MM}/v{VERSION}/*.csv", name="prices")
+    days = RollingWindow(clicks["examples"], size=2, name="days")
+    months = RollingWindow(prices["examples"], size=2, name="months")
+    join = Join(clicks=days["examples"], prices=months["examples"], countries=countries["examples"])
+    return Pipeline("both", [countries, clicks, prices, days, months, join])
+'''
+DAYS = {"2026-11-20": 20777, "2026-11-21": 20778}
+MONTHS = {"2026-10": 681, "2026-11": 682}
+
+
+@pytest.fixture
+def lake(folder):
+    """Two days of clicks, two months of prices, and the countries."""
+    (folder / "both.py").write_text(PIPELINE)
+
+    def arrive(path):
+        place = folder / "lake" / path
+        place.mkdir(parents=True)
+        (place / "rows.csv").write_text("a,b\n" + "".join(f"{row},{path}\n" for row in range(9)))
+
+    for path in ("countries", *(f"clicks/{day}/v1" for day in DAYS), *(f"prices/{month}/v1" for month in MONTHS)):
+        arrive(path)
+    return arrive
+
+
+def joined(folder):
+    newest = max((folder / ".spanwise/both/Join/report").glob("*"), key=lambda path: int(path.name))
+    return next(newest.rglob("spans.txt")).read_text()
+
+
+def test_each_node_that_ingests_has_a_span_of_its_own(lake, folder, spanwise):
+    """A run names a day of clicks and a month of prices; the table has no span. Records and lists say both."""
+    spanwise(
+        "run", "both.py", "--span", "clicks=2026-11-20", "--span", "prices=2026-10", "--to", "clicks", "--to", "prices"
+    )
+
+    code, out, err = spanwise("run", "both.py", "--span", "prices=2026-11", "--span", "clicks=2026-11-21")
+
+    assert code == 0, out + err
+    assert joined(folder) == "20777,20778 681,682"
+    assert "of span clicks=2026-11-21, prices=2026-11: complete" in out + err
+    assert "clicks=2026-11-21, prices=2026-11" in spanwise("runs")[1]
+    assert re.search(r"span +clicks=2026-11-21, prices=2026-11\n", spanwise("show", "both/2")[1])
+    shown = json.loads(spanwise("show", "both/2", "--json")[1])
+    assert shown["spans"] == {"clicks": "2026-11-21", "prices": "2026-11"}
+    windows = {
+        w["node"]: [s["span_label"] for s in w["spans"]] for w in json.loads(spanwise("window", "both.py", "--json")[1])
+    }
+    assert windows == {"days": list(DAYS), "months": list(MONTHS)}
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("2026-11-21",), "the nodes that ingest count differently"),
+        (("clicks=2026-11-21",), "--span names no span for prices. Name each node that ingests."),
+        (("clicks=2026-11", "prices=2026-11"), "'2026-11' is not a span. A span is a day here"),
+        (("clicks=2026-11-21", "prices=2026-11", "countries=1"), "countries does not ingest spans"),
+        (("clicks=2026-11-21", "clicks=2026-11-20"), "name each node once"),
+        (("clicks=2026-11-21", "2026-11"), "name each node once"),
+    ],
+)
+def test_a_span_that_is_not_clear_is_refused_with_an_example(lake, spanwise, words, reason):
+    """Whose span is it? The message shows how to name each."""
+    code, _, err = spanwise("run", "both.py", *(option for word in words for option in ("--span", word)))
+
+    assert code == 2
+    assert reason in err
+
+
+def test_without_spans_each_takes_its_newest(lake, folder, spanwise):
+    """As with one ExampleGen."""
+    spanwise(
+        "run", "both.py", "--span", "clicks=2026-11-20", "--span", "prices=2026-10", "--to", "clicks", "--to", "prices"
+    )
+
+    code, out, err = spanwise("run", "both.py")
+
+    assert code == 0, out + err
+    assert joined(folder) == "20777,20778 681,682"
+
+
+def test_a_part_names_the_spans_of_what_it_ingests(lake, folder, spanwise):
+    """A run of one source alone needs no span of the other."""
+    code, out, err = spanwise("run", "both.py", "--only", "prices", "--span", "prices=2026-10")
+
+    assert code == 0, out + err
+    assert "of span prices=2026-10: complete" in out + err
+
+
+def test_a_resumed_run_keeps_all_its_spans(lake, folder, spanwise):
+    """What failed after ingesting goes on with the spans of the run."""
+    spanwise(
+        "run", "both.py", "--span", "clicks=2026-11-20", "--span", "prices=2026-10", "--to", "clicks", "--to", "prices"
+    )
+    lost = folder / "lake/prices/2026-11/v1/rows.csv"
+    text = lost.read_text()
+    lost.write_text("")
+    code, out, err = spanwise("run", "both.py", "--span", "clicks=2026-11-21", "--span", "prices=2026-11")
+    assert code == 1, out + err
+    lost.write_text(text)
+
+    code, out, err = spanwise("resume", "both/2")
+
+    assert code == 0, out + err
+    assert joined(folder) == "20777,20778 681,682"
+    assert "of span clicks=2026-11-21, prices=2026-11: complete" in out + err
