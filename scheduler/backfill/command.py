@@ -41,6 +41,7 @@ from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.load import Loaded, load, load_again
 from spanwise.scheduler.project.settings import Settings
+from spanwise.scheduler.project.span_sources import SpanSource, list_span_sources
 from spanwise.scheduler.run.launch import ExecutionOptions
 from spanwise.scheduler.run.openlineage import emitting
 from spanwise.scheduler.run.span_options import parse_span
@@ -86,15 +87,18 @@ def plan_request(request: BackfillRequest, settings: Settings) -> tuple[Backfill
             "For example:  spanwise backfill flights.py --span 2013-01-05..2013-01-09 --train-once"
         )
     loaded = load(request.reference, typed=request.params, settings=settings.params)
-    calendar = loaded.calendar
+    source = _find_source(request, loaded.pipeline)
+    calendar = source.calendar if source is not None else loaded.calendar
+    node = "" if source is None else source.node
     with root.open_for_reading(settings) as store:
         name = loaded.pipeline.name
-        options = request.options
+        options = replace(request.options, source=node)
         spans: Sequence[int] | None = None
         if request.span is not None:
-            first, last = calendar.parse_range(request.span)
-            parse_span(request.span.partition("..")[0], calendar)  # refuses a number that is not meant as a date
-            spans = _range(first, last, request.span)
+            text = request.span.rpartition("=")[2]
+            first, last = calendar.parse_range(text)
+            parse_span(text.partition("..")[0], calendar)  # refuses a number that is not meant as a date
+            spans = _range(first, last, text)
             options = replace(options, spans=(first, last))
         elif request.missed:
             entries = [entry for line in list_keys(store, name) for entry in list_missed(store, line)]
@@ -103,16 +107,40 @@ def plan_request(request: BackfillRequest, settings: Settings) -> tuple[Backfill
         else:
             options = replace(options, stale=True)
         find_ingest_nodes(loaded.pipeline)
-        sources = take_inventory(loaded.pipeline, store, spans)
+        sources = take_inventory(loaded.pipeline, store, spans, node)
         if request.span is not None and not any(source.ready for source in sources):
-            sources = take_inventory(loaded.pipeline, store)  # for the message that names the spans with input
+            sources = take_inventory(
+                loaded.pipeline, store, source=node
+            )  # for the message that names the spans with input
         took = median_durations_s(store.executions(run) for run in itertools.islice(store.runs(name), _RECENT))
         try:
             return plan_backfill(options, loaded.pipeline, calendar, store, sources, took), loaded
         except SpanNotFound as error:
             missed = {span for key in list_keys(store, name) for tick in list_missed(store, key) for span in tick.spans}
-            lost = sorted(missed.intersection(spans or ()))
+            lost = sorted(missed.intersection(spans or ())) if not node else []
             raise SpanNotFound("\n".join([str(error), *_give_up(name, lost, calendar, request.elsewhere)])) from error
+
+
+def _find_source(request: BackfillRequest, pipeline: Pipeline) -> SpanSource | None:
+    """The node whose spans are run again, where each that ingests has its own; None: those of all.
+
+    Raises:
+        UsageError: the node does not ingest, or none is named and the nodes count differently.
+    """
+    sources = list_span_sources(pipeline)
+    name, equals, text = (request.span or "").rpartition("=")
+    example = "  ".join(f"--span {each.node}={each.calendar.example}" for each in sources)
+    if equals:
+        found = next((each for each in sources if each.node == name), None)
+        if found is None:
+            raise UsageError(f"--span {request.span}: {name} does not ingest spans. Write for example:  {example}")
+        return found if len(sources) > 1 else None
+    if len({each.calendar for each in sources}) > 1:
+        raise UsageError(
+            f"The nodes of {pipeline.name!r} that ingest count differently, so each is backfilled by itself"
+            f"{f'; whose span is {text}?' if text else '.'} Write for example:  {example}"
+        )
+    return None
 
 
 def _give_up(pipeline: str, spans: Sequence[int], calendar: Calendar, elsewhere: Sequence[str]) -> Iterator[str]:
@@ -167,7 +195,8 @@ def record_plan(request: BackfillRequest, settings: Settings, plan: BackfillPlan
                 pipeline=loaded.pipeline.name,
                 source=loaded.place,
                 typed=tuple(request.params),
-                calendar=loaded.calendar.value,
+                calendar=plan.calendar.value,
+                source_node=plan.source,
                 spans=tuple(target.span for target in plan.targets),
                 train=plan.train,
                 parallel=plan.parallel,

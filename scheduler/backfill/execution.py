@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal, Self
 
 from spanwise.orchestrator import lease, process
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import Held, StoreError
 from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.lease import Clock
@@ -21,6 +22,7 @@ from spanwise.orchestrator.run_request import Observer, RunOutcome, RunRequest
 from spanwise.orchestrator.runner import Controller
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts.recovery import record_recovery
+from spanwise.scheduler.backfill.plan import select_ingest
 from spanwise.scheduler.backfill.record import TRAIN, Backfill, BackfillStage, backfill_runs, set_stage
 from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.pauses import SchedulePause, current_pause, extend_pause, pause_schedule, resume_schedule
@@ -210,11 +212,13 @@ class _BackfillRunner:
             trigger=Trigger.BACKFILL,
             cause=backfill.cause,
             span=span,
+            calendar=backfill.calendar,
+            spans=_name_span(backfill, span),
             from_scratch=backfill.from_scratch,
             # Parallel runs see the history as of the start, so none can read what another publishes.
             as_of=backfill.began if backfill.parallel > 1 and not train else None,
-            base=self._newest_ingested() if train else None,
-            force_base=train,
+            base=self._newest_ingested() if train and not backfill.source_node else None,
+            force_base=train and not backfill.source_node,
             typed=backfill.typed,
         )
         return complete_request(request, self._loaded, self._context.settings, self._context.execution)
@@ -225,17 +229,26 @@ class _BackfillRunner:
 
     def _record_recovery(self, run: Run) -> None:
         """Records the missed ticks that a complete run recovers; a run of the ingesting part alone recovers none."""
+        if self._backfill.source_node:
+            return  # a tick is of all nodes that ingest
         self._done.update(self._backfill.spans if run.span is None else (run.span,))
         if not (self._backfill.train and run.span is not None):
             record_recovery(self._context.store, run, self._missed & self._done, self._context.settings.root)
 
 
 def _selection(pipeline: Pipeline, backfill: Backfill, *, train: bool) -> Selection | None:
-    if not backfill.train:
+    if not backfill.train and not backfill.source_node:
         return None
     if train:
         return pipeline.select(first=pipeline.first_of(backfill.train))
-    return pipeline.select(last=pipeline.last_of(set(pipeline.order) - set(backfill.train)))
+    return select_ingest(pipeline, backfill.train, backfill.source_node)
+
+
+def _name_span(backfill: Backfill, span: int | None) -> dict[str, str]:
+    """The span of the node that ingests, where there are others."""
+    if span is None or not backfill.source_node:
+        return {}
+    return {backfill.source_node: Calendar.from_name(backfill.calendar).label(span)}
 
 
 def _complete(run: Run | None) -> bool:

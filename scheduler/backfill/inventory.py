@@ -44,12 +44,13 @@ class IngestInventory:
 
 
 def find_ingest_nodes(pipeline: Pipeline) -> dict[str, IngestNode]:
-    """The nodes that ingest spans, by name.
+    """The nodes that ingest spans, by name; a fixed table is among them only where there is nothing else.
 
     Raises:
         UsageError: there is none.
     """
     found: dict[str, IngestNode] = {node.name: node for node in pipeline if isinstance(node, IngestNode)}
+    found = {name: node for name, node in found.items() if getattr(node, "takes_span", True)} or found
     if not found:
         raise UsageError(
             f"Pipeline {pipeline.name!r} has no node that ingests spans, such as ExampleGen, so nothing can be "
@@ -58,10 +59,14 @@ def find_ingest_nodes(pipeline: Pipeline) -> dict[str, IngestNode]:
     return found
 
 
-def take_inventory(pipeline: Pipeline, store: Store, spans: Collection[int] | None = None) -> list[IngestInventory]:
-    """The inventory of every ingesting node for these spans; without `spans`, for all spans with input."""
+def take_inventory(
+    pipeline: Pipeline, store: Store, spans: Collection[int] | None = None, source: str = ""
+) -> list[IngestInventory]:
+    """The inventory of every ingesting node, or of `source`, for these spans; without `spans`, for all with input."""
     found = []
     for name, node in find_ingest_nodes(pipeline).items():
+        if source and name != source:
+            continue
         ready = node.available(spans)
         address, calendar = address_of(pipeline, name, node), getattr(node, "calendar", None)
         published_artifacts = {span: versions_of(store, address, span, calendar) for span in ready}

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from spanwise.orchestrator.calendar import Calendar, Version
 from spanwise.orchestrator.component import Component, Resolver
 from spanwise.orchestrator.errors import SpanNotFound, UsageError
-from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.pipeline import Pipeline, Selection
 from spanwise.orchestrator.run import Execution, State
 from spanwise.orchestrator.span_resolver import SpanResolver
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.backfill.inventory import IngestInventory, lowered_spans, ready_versions, stale_spans
 from spanwise.scheduler.formatting import format_spans
 from spanwise.scheduler.inspect.window_forecast import ExpectedWindow, WindowForecast, is_read
+from spanwise.scheduler.project.span_sources import list_span_sources
 from spanwise.scheduler.schedule.part import train_nodes
 
 LOWERED_FIX = (
@@ -40,6 +41,7 @@ class BackfillOptions:
     force: bool = False  #: include spans that no window reads
     skip_absent: bool = False  #: skip spans of the range without input
     warm_start: bool = False
+    source: str = ""  #: the node whose spans are run again, where each that ingests has its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +72,7 @@ class BackfillPlan:
     parallel: int = 1
     warm_start: bool = False
     estimate_s: float | None = None  #: from recent runs; None when these nodes have not run yet
+    source: str = ""  #: the node whose spans these are, where each that ingests has its own
 
 
 def plan_backfill(
@@ -91,11 +94,11 @@ def plan_backfill(
     lowered = _lowered(options, chosen, calendar, sources)
     chosen = [span for span in chosen if span not in lowered]
     train = train_nodes(pipeline, options.split_at) if options.train_once else ()
-    ingest = tuple(n for n in pipeline.order if n not in train)
+    ingest = select_ingest(pipeline, train, options.source).run
     if options.parallel > 1:
         refuse_overlap(pipeline, ingest, train)
     there = ready_versions(sources)
-    forecast = WindowForecast(pipeline, store, calendar)
+    forecast = WindowForecast(pipeline, store, calendar, options.source)
     targets: list[BackfillTarget] = []
     outside: list[int] = []
     if train:
@@ -122,6 +125,7 @@ def plan_backfill(
         windows=tuple(forecast.windows()) if train else (),
         parallel=options.parallel,
         warm_start=options.warm_start,
+        source=options.source,
         estimate_s=_estimate(took_s, ingest, train, spans=len(targets), parallel=options.parallel),
     )
 
@@ -177,6 +181,16 @@ def _nearest(span: int, there: Iterable[int], calendar: Calendar) -> str:
 
 
 # --- the two parts of a pipeline
+
+
+def select_ingest(pipeline: Pipeline, train: Sequence[str], source: str) -> Selection:
+    """The nodes that run for each span: all but those that `train`, and of a `source`, none that others feed alone."""
+    rest = [node for node in pipeline.order if node not in train]
+    if not source:
+        return pipeline.select(last=pipeline.last_of(rest)) if train else pipeline.select()
+    others = [each.node for each in list_span_sources(pipeline) if each.node != source]
+    mine = [node for node in rest if not train or node == source or source in pipeline.ancestors(node)]
+    return pipeline.select(last=pipeline.last_of(mine), skip=others)
 
 
 def refuse_overlap(pipeline: Pipeline, ingest: Sequence[str], train: Sequence[str]) -> None:

@@ -38,6 +38,7 @@ class Backfill:
     from_scratch: bool
     began: datetime
     after_run: int  #: the newest earlier run; its own runs have higher numbers
+    source_node: str = ""  #: the node whose spans these are, where each that ingests has its own
     stage: BackfillStage = BackfillStage.GOING
 
     @property

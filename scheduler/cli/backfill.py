@@ -28,7 +28,10 @@ def backfill(
     ] = None,
     span: Annotated[
         str | None,
-        typer.Option(metavar="SPAN", help="A span, or A..B for all spans from A to B, at their newest versions."),
+        typer.Option(
+            metavar="SPAN",
+            help="A span, or A..B for all spans from A to B, at their newest versions; NODE=SPAN of one node.",
+        ),
     ] = None,
     missed: Annotated[
         bool, typer.Option("--missed", help="All spans with a tick that was skipped, killed or missed, or that failed.")

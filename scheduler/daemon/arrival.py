@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spanwise.orchestrator.calendar import Calendar, Version
+from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.backfill.inventory import (
@@ -24,6 +25,7 @@ from spanwise.scheduler.backfill.inventory import (
 from spanwise.scheduler.formatting import format_duration, format_spans
 from spanwise.scheduler.inspect.window_forecast import WindowForecast
 from spanwise.scheduler.ledger.ticks import TickRecord, is_taken, list_ticks
+from spanwise.scheduler.project.span_sources import list_span_sources
 from spanwise.scheduler.schedule.outcome import TickOutcome
 from spanwise.scheduler.schedule.part import completed_parts
 from spanwise.scheduler.schedule.schedule_key import INGEST, TRAIN, WHOLE
@@ -56,8 +58,14 @@ def find_ready(pipeline: Pipeline, calendar: Calendar, store: Store) -> ReadyDat
     """The data that is ready now.
 
     Raises:
-        UsageError: no node of the pipeline ingests spans.
+        UsageError: no node of the pipeline ingests spans, or those that do count differently.
     """
+    counted = list_span_sources(pipeline)
+    if len({each.calendar for each in counted}) > 1:
+        raise UsageError(
+            f"{', '.join(each.node for each in counted)} count differently, so no span has arrived in all of them. "
+            f"Start {pipeline.name!r} by a schedule."
+        )
     sources = take_inventory(pipeline, store)
     ready = ready_versions(sources)
     arrived = arrived_versions(sources)

@@ -137,3 +137,54 @@ def test_a_resumed_run_keeps_all_its_spans(lake, folder, spanwise):
     assert code == 0, out + err
     assert joined(folder) == "20777,20778 681,682"
     assert "of span clicks=2026-11-21, prices=2026-11: complete" in out + err
+
+
+def test_one_source_is_backfilled_by_itself(lake, folder, spanwise):
+    """A new version of a month is ingested and learned with the latest days; the days are not ingested again."""
+    spanwise(
+        "run", "both.py", "--span", "clicks=2026-11-20", "--span", "prices=2026-10", "--to", "clicks", "--to", "prices"
+    )
+    spanwise("run", "both.py", "--span", "clicks=2026-11-21", "--span", "prices=2026-11")
+    lake("prices/2026-10/v2")
+
+    code, out, err = spanwise("backfill", "both.py", "--span", "prices=2026-10")
+
+    assert code == 0, out + err
+    shown = json.loads(spanwise("show", "both/3", "--json")[1])
+    assert (shown["spans"], "clicks" in shown["nodes"]) == ({"prices": "2026-10"}, False)
+    windows = json.loads(spanwise("window", "both.py", "--json")[1])
+    assert {w["node"]: [s["chosen"]["version"] for s in w["spans"]] for w in windows} == {
+        "days": [1, 1],
+        "months": [2, 1],
+    }
+    assert joined(folder) == "20777,20778 681,682"
+
+
+def test_a_range_of_one_source_is_ingested_and_then_one_model_is_trained(lake, folder, spanwise):
+    """With `--train-once`, for the source that is named; the other one has been ingested before."""
+    for day in DAYS:
+        spanwise("run", "both.py", "--only", "clicks", "--span", f"clicks={day}")
+    spanwise("run", "both.py", "--only", "countries")
+
+    code, out, err = spanwise("backfill", "both.py", "--span", "prices=2026-10..2026-11", "--train-once")
+
+    assert code == 0, out + err
+    assert "2026-10  v1       new" in out
+    assert joined(folder) == "20777,20778 681,682"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--span", "2026-10"), "whose span is 2026-10?"),
+        (("--stale",), "each is backfilled by itself"),
+        (("--span", "countries=1"), "countries does not ingest spans"),
+        (("--span", "prices=2026-10-01"), "A span is a month here"),
+    ],
+)
+def test_a_backfill_that_is_not_clear_is_refused(lake, spanwise, words, reason):
+    """With an example that names a node."""
+    code, _, err = spanwise("backfill", "both.py", *words)
+
+    assert code == 2
+    assert reason in err

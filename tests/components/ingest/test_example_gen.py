@@ -79,6 +79,13 @@ def test_without_a_span_the_newest_is_ingested_at_its_newest_version(history):
     assert (properties(newest)["span"], properties(newest)["version"]) == (2, 10)
 
 
+def test_a_pattern_without_spans_is_span_0(field):
+    """A table that does not arrive in blocks, such as a list of countries, is read as a whole."""
+    field.arrive("countries/a.csv", "x", "1", "2")
+
+    assert properties(field.ingest(pattern="countries/*.csv"))["span"] == 0
+
+
 def test_one_input_is_divided_two_to_one(history):
     """The rows go to train and eval, each to one of them."""
     _, (newest, *_) = history
