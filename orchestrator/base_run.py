@@ -62,10 +62,12 @@ class _Search:
         self._store = store
         self._pipeline = pipeline
         self._request = request
+        #: the span of the runs that may supply; None: of any, also where each node that ingests has its own
+        self._span = None if request.spans else request.span
         asked = Run(
             pipeline=pipeline.name,
             # A resumed run was asked for when it was the newest; what a later span has given since is newer.
-            span=None if request.trigger is Trigger.RESUME else request.span,
+            span=None if request.trigger is Trigger.RESUME else self._span,
             as_of=request.as_of if request.replay else None,
             replay=request.replay,
             from_scratch=request.from_scratch,
@@ -127,7 +129,7 @@ class _Search:
 
     def _candidates(self, needed: Iterable[str]) -> Iterator[_Candidate]:
         """Runs that have the outputs of these nodes, newest first; of the span that was asked for, if one was."""
-        wanted, span = set(needed), self._request.span
+        wanted, span = set(needed), self._span
         for run in itertools.islice(self._store.runs(self._pipeline.name), LOOK_BACK):
             if run.replay or (run.span is not None and span not in (None, run.span)):
                 continue
@@ -184,7 +186,9 @@ class _Search:
     def _command(self, selection: Selection, *, base: int | None = None) -> str:
         """The command that runs a part as it was asked for."""
         request, words = self._request, ["spanwise", "run", self._file]
-        if request.span is not None:
+        if request.spans:
+            words += [w for node, label in request.spans.items() for w in ("--span", f"{node}={label}")]
+        elif request.span is not None:
             words += ["--span", Calendar.from_name(request.calendar).label(request.span)]
         if _left_out(selection):
             words += [w for n in self._pipeline.first_of(selection.run) for w in ("--from", n)]
