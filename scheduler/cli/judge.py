@@ -75,7 +75,7 @@ def _judge(
     from spanwise.scheduler.project import load
     from spanwise.scheduler.project import root as home
     from spanwise.scheduler.run import judge
-    from spanwise.scheduler.run.launch import parse_span
+    from spanwise.scheduler.run.span_options import parse_span
 
     settings = read_settings(*where)
     loaded = load.load(file, typed=param, settings=settings.params)
