@@ -24,7 +24,6 @@ from spanwise import (
     ExampleValidator,
     Gate,
     Input,
-    Latest,
     Output,
     Pipeline,
     Preprocessor,
@@ -33,7 +32,6 @@ from spanwise import (
     Refused,
     Report,
     RollingWindow,
-    Schema,
     SchemaGen,
     StatisticsGen,
     Threshold,
@@ -41,7 +39,6 @@ from spanwise import (
     TrainerTask,
     Transform,
     bucketize,
-    past,
     scale_to_z_score,
     vocabulary,
 )
@@ -148,8 +145,8 @@ def flights(data: str, serving: str, window: int = 7, since: str = "2013-01-01")
     ingest = ExampleGen(pattern=f"{data}/{{YYYY}}-{{MM}}-{{DD}}/v{{VERSION}}/*.csv")
     count = RowCount(examples=ingest["examples"], at_least=100)
     statistics = StatisticsGen(examples=count["examples"])
-    known = Latest(past("SchemaGen", "schema", Schema), name="KnownSchema")
-    schema = SchemaGen(statistics=statistics["statistics"], curated=known["schema"])
+    earlier = Previous(statistics["statistics"], n=28, name="Earlier")
+    schema = SchemaGen(statistics=statistics["statistics"], earlier=earlier["statistics"], settled_after=3)
     before = Previous(statistics["statistics"])
     validator = ExampleValidator(
         statistics=statistics["statistics"], schema=schema["schema"], previous=before["statistics"]
@@ -171,7 +168,7 @@ def flights(data: str, serving: str, window: int = 7, since: str = "2013-01-01")
     )
     pusher = Pusher(model=trainer["model"], blessing=evaluator["blessing"], destination=serving)
 
-    checks = [ingest, count, statistics, known, schema, before, validator, gate]
+    checks = [ingest, count, statistics, earlier, schema, before, validator, gate]
     learning = [recent, transform, trainer, champion, evaluator, pusher]
     libraries = ("sklearn.compose", "sklearn.linear_model", "sklearn.preprocessing")
     return Pipeline("flights", [*checks, *learning], preload=libraries)

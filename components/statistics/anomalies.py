@@ -118,10 +118,7 @@ def _feature(
     def anomaly(check: AnomalyCheck, message: str, **figures: float | str) -> Anomaly:
         return _anomaly(schema, check, feature.name, split.name, message, **figures)
 
-    present = 1 - feature.missing_share
-    if present < wanted.present:
-        message = f"{feature.missing_share:.2%} of {feature.count:,} are missing; {1 - wanted.present:.2%} may be."
-        yield anomaly(AnomalyCheck.MISSING_VALUES, message, missing=feature.missing_share, allowed=1 - wanted.present)
+    yield from _absence(feature, wanted, anomaly)
     if not feature.present:
         return  # a column without values has nothing else to check, not even a type
     if wanted.type not in (feature.type, "null"):
@@ -162,6 +159,18 @@ def _refuse_unfit(feature: FeatureStatistics, wanted: FeatureSchema) -> None:
                 f"the schema has {key} for '{feature.name}', which is {feature.type}; the key does not apply to "
                 "such features. Remove it from the schema: docs/reference/schema.md says which keys fit which types."
             )
+
+
+def _absence(feature: FeatureStatistics, wanted: FeatureSchema, anomaly: AnomalyMaker) -> Iterator[Anomaly]:
+    """Too few values; a column without any is as good as missing."""
+    present = 1 - feature.missing_share
+    allowed = 1 - wanted.present
+    if not feature.present and feature.count and wanted.present > 0:
+        message = f"the column has no values in {feature.count:,} rows; its type was {wanted.type}."
+        yield anomaly(AnomalyCheck.MISSING_COLUMN, message, missing=1.0, allowed=allowed)
+    elif present < wanted.present:
+        message = f"{feature.missing_share:.2%} of {feature.count:,} are missing; {allowed:.2%} may be."
+        yield anomaly(AnomalyCheck.MISSING_VALUES, message, missing=feature.missing_share, allowed=allowed)
 
 
 def _outside(feature: FeatureStatistics, wanted: FeatureSchema, anomaly: AnomalyMaker) -> Iterator[Anomaly]:

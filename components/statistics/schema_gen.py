@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from spanwise.orchestrator.artifact import Schema, Statistics
 from spanwise.orchestrator.component import Component
+from spanwise.orchestrator.errors import ColumnsChanged
 from spanwise.orchestrator.signature import Input, Output
 
 if TYPE_CHECKING:
@@ -16,16 +17,26 @@ if TYPE_CHECKING:
     from spanwise.components.statistics.span_statistics import FeatureStatistics, NumberStatistics, SpanStatistics
 
 
+SETTLED_AFTER = 14
+"""Ranges, presence and lengths that fewer spans suggest only warn: each day of the week was seen twice by then."""
+
+UNSETTLED = ("missing_values", "not_finite", "range", "length")
+"""What a few spans cannot know, by its name in the table `severity`."""
+
+
 class SchemaGen(Component):
     """Publishes the curated schema, or infers one if there is none.
 
-    An inferred schema always fits the span it was inferred from, so it is useful only for later spans. Pass the first
-    one on, and it holds until somebody changes it:
+    A schema inferred from a span always fits it, so infer from the accepted spans before it:
 
-        known = Latest(past("SchemaGen", "schema", Schema))
-        schema = SchemaGen(statistics=statistics["statistics"], curated=known["schema"])
+        earlier = Previous(statistics["statistics"], n=28, name="Earlier")
+        schema = SchemaGen(statistics=statistics["statistics"], earlier=earlier["statistics"])
 
-    or pass one from git, `Importer(kind=Schema, uri="schema.toml")`: it takes precedence, and is published unchanged.
+    Only the first run, which has none, infers from its own span. A schema from fewer than `settled_after` spans is not
+    a law: what lies outside its ranges, or is missing more often, warns. Types and missing columns are errors at once.
+
+    A schema from git, `curated=Importer(kind=Schema, uri="schema.toml")["artifact"]`, takes precedence, and is
+    published unchanged: what a person has written is an error from the first span on.
 
     `infer` describes what is inferred. Up to `max_values` different texts become a list of allowed values.
     """
@@ -37,18 +48,50 @@ class SchemaGen(Component):
         statistics: Input[list[Statistics]],
         schema: Output[Schema],
         curated: Input[Schema | None],
+        earlier: Input[list[Statistics] | None],
         max_values: int = 100,
+        settled_after: int = SETTLED_AFTER,
     ) -> None:
         from spanwise.components.statistics.schema import FILE, DataSchema
-        from spanwise.components.statistics.span_statistics import SpanStatistics, merge
+        from spanwise.components.statistics.span_statistics import SpanStatistics
 
         if curated is not None:
             DataSchema.load(curated.path)
             source = curated.path if curated.path.is_file() else next(curated.path.glob("*.toml"))
             shutil.copyfile(source, schema.path / FILE)
             return
-        found = merge(SpanStatistics.load(artifact.path) for artifact in statistics)
-        (schema.path / FILE).write_text(infer(found, max_values=max_values).toml(), encoding="utf-8")
+        basis = sorted(earlier or statistics, key=lambda artifact: artifact.span)
+        merged, newest, spans = merge_newest([SpanStatistics.load(artifact.path) for artifact in basis])
+        inferred = infer(merged, max_values=max_values, newest=newest, settled=spans >= settled_after)
+        (schema.path / FILE).write_text(inferred.toml() + _note(spans, settled_after), encoding="utf-8")
+
+
+def merge_newest(spans: Sequence[SpanStatistics]) -> tuple[SpanStatistics, SpanStatistics, int]:
+    """Merges spans, from the newest (the last) back to where a type changed; returns it, the newest, and how many."""
+    from spanwise.components.statistics.span_statistics import merge
+
+    count = 1
+    merged = newest = spans[-1]
+    for older in reversed(spans[:-1]):
+        try:
+            merged = merge([older, merged])
+        except ColumnsChanged:
+            break
+        count += 1
+    return merged, newest, count
+
+
+def _note(spans: int, settled_after: int) -> str:
+    if spans >= settled_after:
+        return ""
+    return (
+        f"\n# Inferred from {_format_count(spans)}, fewer than settled_after={settled_after}: what [severity] lists "
+        "only warns until then.\n# Before you keep this file in git, check the rest and remove [severity].\n"
+    )
+
+
+def _format_count(spans: int) -> str:
+    return "1 span" if spans == 1 else f"{spans} spans"
 
 
 IDENTIFIERS = 100
@@ -64,8 +107,13 @@ SHIFT = 0.2
 """The limit that is inferred for the difference of a value's share."""
 
 
-def infer(statistics: SpanStatistics, *, max_values: int = 100) -> DataSchema:
+def infer(
+    statistics: SpanStatistics, *, max_values: int = 100, newest: SpanStatistics | None = None, settled: bool = True
+) -> DataSchema:
     """The schema that these statistics suggest; features in the order of the columns.
+
+    Columns that `newest`, the last of several spans, no longer has may be absent. Unless `settled`, what a few spans
+    cannot know only warns.
 
     - type: as found.
     - present: twice the share that is missing, and 5 percent more, may be missing; in whole percent.
@@ -77,9 +125,16 @@ def infer(statistics: SpanStatistics, *, max_values: int = 100) -> DataSchema:
     - drift, skew: 0.2 of any value's share for texts and booleans, 0.1 bits for numbers; none where all values are
       the same, for identifiers, and where texts differ in half of the rows.
     """
-    from spanwise.components.statistics.schema import DataSchema
+    from spanwise.components.statistics.schema import AnomalyCheck, DataSchema, Severity
 
-    return DataSchema(features={n: _infer(f, max_values) for n, f in statistics.whole().features.items()})
+    there = None if newest is None else newest.whole().features.keys()
+    features = {n: _infer(f, max_values) for n, f in statistics.whole().features.items()}
+    return DataSchema(
+        severity={} if settled else {AnomalyCheck(name): Severity.WARNING for name in UNSETTLED},
+        features={
+            n: f if there is None or n in there else f.model_copy(update={"column": False}) for n, f in features.items()
+        },
+    )
 
 
 def _infer(feature: FeatureStatistics, max_values: int) -> FeatureSchema:

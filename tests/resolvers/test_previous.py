@@ -50,3 +50,14 @@ def test_previous_needs_the_channel_of_this_run():
     """A channel of the past makes no span in this run to go by, which is refused when the pipeline is built."""
     with pytest.raises(PipelineError, match="own channel"):
         Previous(past("ExampleGen", "examples", Examples))
+
+
+def test_several_previous_spans_come_oldest_first(published):
+    """The `n` highest below this run's own, fewer if fewer exist."""
+    for span in (2, 3, 5, 9):
+        published.span(span, 1)
+    mine = published.span(8, 1)
+    history = published.history(published.examples, mine=[mine])
+
+    assert [a.span for a in Previous(published.examples, n=2).resolve(history)] == [3, 5]
+    assert [a.span for a in Previous(published.examples, n=9).resolve(history)] == [2, 3, 5]

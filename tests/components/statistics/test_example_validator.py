@@ -63,7 +63,7 @@ ODD = [
     ({"x": [1], "y": [1]}, {"x": {}}, AnomalyCheck.NEW_COLUMN, "the column is not in the schema; its type is int64"),
     ({"x": ["1"]}, {"x": {}}, AnomalyCheck.TYPE, "its type is string; the schema says int64"),
     ({"x": [1, None]}, {"x": {"present": 0.9}}, AnomalyCheck.MISSING_VALUES, "50.00% of 2 are missing; 10.00% may be"),
-    ({"x": pa.nulls(2)}, {"x": {}}, AnomalyCheck.MISSING_VALUES, "100.00% of 2 are missing"),
+    ({"x": pa.nulls(2)}, {"x": {}}, AnomalyCheck.MISSING_COLUMN, "the column has no values in 2 rows"),
     ({"x": [math.nan, 1.0]}, {"x": {"type": "double"}}, AnomalyCheck.NOT_FINITE, "1 NaN and 0 infinite"),
     (
         {"x": ["a", "c"]},
@@ -269,7 +269,7 @@ def nodes(stop_at="error"):
     day = Day(rows=ROWS)
     statistics = StatisticsGen(examples=day["examples"])
     known = Latest(past("SchemaGen", "schema", Schema))
-    schema_gen = SchemaGen(statistics=statistics["statistics"], curated=known["schema"])
+    schema_gen = SchemaGen(statistics=statistics["statistics"], curated=known["schema"], settled_after=1)
     before = Previous(statistics["statistics"])
     validator = ExampleValidator(
         statistics=statistics["statistics"], schema=schema_gen["schema"], previous=before["statistics"]

@@ -6,13 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spanwise.components import Importer, SchemaGen, StatisticsGen
+from spanwise.components import ExampleValidator, Importer, SchemaGen, StatisticsGen
 from spanwise.components.statistics.anomalies import validate
-from spanwise.components.statistics.schema import DataSchema, Distance, FeatureSchema
-from spanwise.components.statistics.schema_gen import infer
+from spanwise.components.statistics.schema import AnomalyCheck, DataSchema, Distance, FeatureSchema
+from spanwise.components.statistics.schema_gen import infer, merge_newest
 from spanwise.components.statistics.span_statistics import SpanStatistics, SplitCounts, count_column
 from spanwise.orchestrator import Schema, State, past
-from spanwise.resolvers import Latest
+from spanwise.resolvers import Latest, Previous
 from tests.components.day import Day
 from tests.components.flow import Bench, only
 
@@ -173,3 +173,70 @@ def test_a_curated_schema_with_a_fault_stops_the_node(tmp_path):
 
     assert made.executions["SchemaGen"].state is State.FAILED
     assert "features.x.type: Field required" in made.executions["SchemaGen"].error
+
+
+def wide(curated=None, settled_after=3):
+    """The nodes up to the anomalies of a span, with a schema inferred from the spans before it."""
+    day = Day(rows={n: {"train": {"x": [*range(100)] * 2}} for n in range(1, 9)} | {9: {"train": {"x": [900] * 200}}})
+    counted = StatisticsGen(examples=day["examples"])
+    earlier = Previous(counted["statistics"], n=5, name="Earlier")
+    schema = SchemaGen(statistics=counted["statistics"], earlier=earlier["statistics"], settled_after=settled_after)
+    validator = ExampleValidator(statistics=counted["statistics"], schema=schema["schema"])
+    return [day, counted, earlier, schema, validator]
+
+
+@pytest.mark.parametrize(("before", "severity"), [(1, "warning"), (2, "warning"), (3, "error"), (7, "error")])
+def test_a_range_from_few_spans_warns_and_becomes_an_error(tmp_path, before, severity):
+    """Inferred from the accepted spans before, it is no law until `settled_after` of them agree."""
+    bench = Bench(tmp_path)
+    for span in range(1, before + 1):
+        assert bench.run(*wide(), span=span).succeeded
+
+    made = bench.run(*wide(), span=9).executions
+
+    found = only(made["ExampleValidator"], "anomalies")
+    text = (only(made["SchemaGen"], "schema").path / "schema.toml").read_text()
+    assert found.properties["severity"] == severity
+    assert ("# Inferred from" in text) == (severity == "warning")
+
+
+def test_types_and_missing_columns_are_errors_from_the_first_span_on():
+    """A column that is gone, that has another type, or that is blank, is no matter of how many spans were seen."""
+    schema = infer(statistics(x=[1, 2], y=["a", "b"], z=[1, 2]), settled=False)
+
+    found = validate(statistics(y=[1, 2], z=pa.nulls(2, pa.int64())), schema)
+
+    assert [(a.feature, a.check.value, a.severity.value) for a in found] == [
+        ("x", "missing_column", "error"),
+        ("y", "type", "error"),
+        ("z", "missing_column", "error"),
+    ]
+
+
+def test_a_column_that_the_newest_span_no_longer_has_may_be_absent():
+    """Once a span without it was accepted, its absence is no anomaly."""
+    merged, newest, count = merge_newest([statistics(x=[1], y=[2]), statistics(x=[1], y=[2]), statistics(x=[1])])
+
+    schema = infer(merged, newest=newest)
+
+    assert count == 3
+    assert (schema.features["x"].column, schema.features["y"].column) == (True, False)
+
+
+def test_spans_before_a_change_of_type_are_left_out():
+    """The newest spans that fit together suggest the schema."""
+    merged, _, count = merge_newest([statistics(x=["a"]), statistics(x=[1]), statistics(x=[50])])
+
+    assert count == 2
+    assert infer(merged).features["x"].type == "int64"
+
+
+def test_what_a_person_wrote_is_an_error_at_once(tmp_path):
+    """A curated schema keeps its severities, whatever the number of spans."""
+    curated = tmp_path / "flights.toml"
+    curated.write_text("format = 1\n[features.x]\ntype = 'int64'\nmax = 10\n")
+
+    made = Bench(tmp_path).run(*pipeline(lambda: Importer(uri=str(curated), kind=Schema)), span=1)
+
+    schema = DataSchema.load(only(made.executions["SchemaGen"], "schema").path)
+    assert schema.severity_of(AnomalyCheck.RANGE).value == "error"
