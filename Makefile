@@ -7,7 +7,7 @@
 
 PYTHON  ?=
 VENV    ?= .venv
-WORKERS ?= 2
+WORKERS ?= 3
 TESTS   ?= tests
 
 PYTHONS := python3.11 python3.12 python3.13 python3
@@ -26,9 +26,6 @@ demo: $(VENV)/.demo  ## Retrain on ten days of real flights, one day at a time
 
 demo-service: $(VENV)/.demo  ## The same, with trainers fed by a data service of two workers
 	$(BIN)/python -m spanwise.pipelines.flights_demo --service
-
-# Where Python writes no bytecode, each of thousands of processes compiles what it imports, and the tests themselves.
-test test-fast test-lowest: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(VENV)/.dev  ## Run every test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(TESTS)
