@@ -41,7 +41,7 @@ from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.load import Loaded, load, load_again
 from spanwise.scheduler.project.settings import Settings
-from spanwise.scheduler.project.span_sources import SpanSource, list_span_sources
+from spanwise.scheduler.project.span_sources import CountedSource, list_span_sources
 from spanwise.scheduler.run.launch import ExecutionOptions
 from spanwise.scheduler.run.openlineage import emitting
 from spanwise.scheduler.run.span_options import parse_span
@@ -121,7 +121,7 @@ def plan_request(request: BackfillRequest, settings: Settings) -> tuple[Backfill
             raise SpanNotFound("\n".join([str(error), *_give_up(name, lost, calendar, request.elsewhere)])) from error
 
 
-def _find_source(request: BackfillRequest, pipeline: Pipeline) -> SpanSource | None:
+def _find_source(request: BackfillRequest, pipeline: Pipeline) -> CountedSource | None:
     """The node whose spans are run again, where each that ingests has its own; None: those of all.
 
     Raises:

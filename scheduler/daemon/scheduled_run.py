@@ -232,8 +232,9 @@ class SpanSource(Protocol):
 
 
 def _has_arrived(node: object, span: int) -> bool:
-    """Whether a node has the input of this span; always true for one that does not ingest."""
-    return not hasattr(node, "available") or span in cast("SpanSource", node).available([span])
+    """Whether a node has the input of this span; always true for one that ingests no spans."""
+    counts = hasattr(node, "available") and getattr(node, "takes_span", True)
+    return not counts or span in cast("SpanSource", node).available([span])
 
 
 def _close_run(job: ScheduledJob, known: Settings) -> int:

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.errors import LoadError, ParameterError, SpanwiseError, UsageError
+from spanwise.orchestrator.errors import LoadError, ParameterError, ScheduleError, SpanwiseError, UsageError
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import format_source
 from spanwise.orchestrator.signature import check_value, format_annotation, parse_value
 from spanwise.orchestrator.user_code import PACKAGE, our_module, user_frames
-from spanwise.scheduler.project.span_sources import leading_calendar
+from spanwise.scheduler.project.span_sources import leading_calendar, list_span_sources
 from spanwise.scheduler.schedule.part import check_parts
 from spanwise.scheduler.schedule.schedule_key import WHOLE
 from spanwise.scheduler.schedule.span_rule import check_rule
@@ -143,6 +143,7 @@ def schedules(
     for schedule, loaded in loaded_schedules:
         if schedule.parts is not None:
             check_parts(loaded.pipeline)
+        _refuse_one_span_of_several(schedule, loaded)
         for part in schedule.parts or (WHOLE,):
             check_rule(rule_of(schedule, part), loaded.calendar, loaded.pipeline.name)
     pipelines = [loaded.pipeline.name for _, loaded in loaded_schedules]
@@ -154,6 +155,19 @@ def schedules(
             "has one schedule; merge them, or rename one of the pipelines."
         )
     return loaded_schedules
+
+
+def _refuse_one_span_of_several(schedule: Schedule, loaded: Loaded) -> None:
+    """Refuses a span rule where the nodes that ingest count differently: a tick means one span."""
+    sources = list_span_sources(loaded.pipeline)
+    if schedule.span is not None and len({source.calendar for source in sources}) > 1:
+        counted = ", ".join(f"{source.node} {source.calendar.value}s" for source in sources)
+        raise ScheduleError(
+            f"span= gives each tick one span, and the nodes of {loaded.pipeline.name!r} count differently: {counted}. "
+            "Leave out span=, so that each takes its newest; or schedule a pipeline for each; or start each run:  "
+            f"spanwise run {format_source(loaded.source)} "
+            + " ".join(f"--span {source.node}={source.calendar.example}" for source in sources)
+        )
 
 
 def _schedules(module: types.ModuleType) -> dict[str, Schedule]:

@@ -9,20 +9,20 @@ from spanwise.orchestrator.pipeline import Pipeline
 
 
 @dataclass(frozen=True)
-class SpanSource:
+class CountedSource:
     """A node that ingests one span a run."""
 
     node: str
     calendar: Calendar
 
 
-def list_span_sources(pipeline: Pipeline) -> list[SpanSource]:
+def list_span_sources(pipeline: Pipeline) -> list[CountedSource]:
     """The nodes that ingest spans, parents first; without those whose data has no spans, such as a fixed table.
 
     The first is the leading one: its spans name the ticks and runs of the pipeline.
     """
     return [
-        SpanSource(node.name, calendar)
+        CountedSource(node.name, calendar)
         for node in pipeline
         if hasattr(node, "available")
         and isinstance(calendar := getattr(node, "calendar", None), Calendar)

@@ -9,7 +9,7 @@ from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.pipeline import Pipeline, Selection
 from spanwise.orchestrator.span_resolver import SpanExcluder
-from spanwise.scheduler.project.span_sources import SpanSource, leading_calendar, list_span_sources
+from spanwise.scheduler.project.span_sources import CountedSource, leading_calendar, list_span_sources
 
 _NO_DATA_BEFORE = 1980  # a year; an earlier date, given as a number, is a mistake
 _COARSE = (Calendar.WEEK, Calendar.MONTH, Calendar.QUARTER)
@@ -60,7 +60,7 @@ def parse_spans(texts: Sequence[str], pipeline: Pipeline, selection: Selection |
     )
 
 
-def _parse_plain(text: str, pipeline: Pipeline, sources: Sequence[SpanSource]) -> RequestedSpans:
+def _parse_plain(text: str, pipeline: Pipeline, sources: Sequence[CountedSource]) -> RequestedSpans:
     """One span for all sources."""
     calendars = {source.calendar for source in sources}
     if len(calendars) > 1:
@@ -77,7 +77,7 @@ def _split(text: str) -> tuple[str, str]:
     return node, span
 
 
-def _example(sources: Sequence[SpanSource]) -> str:
+def _example(sources: Sequence[CountedSource]) -> str:
     if not sources:
         return "No node that runs ingests spans."
     each = " ".join(f"--span {source.node}={source.calendar.example}" for source in sources)

@@ -188,3 +188,18 @@ def test_a_backfill_that_is_not_clear_is_refused(lake, spanwise, words, reason):
 
     assert code == 2
     assert reason in err
+
+
+def test_a_schedule_with_one_span_for_nodes_that_count_differently_is_refused(lake, folder, spanwise):
+    """A day is no month; without a rule, each node takes its newest."""
+    schedule = (
+        'from both import both\nfrom spanwise import Schedule, days_before\n\ndaily = Schedule(both, cron="@daily"{})\n'
+    )
+    (folder / "ruled.py").write_text(schedule.format(", span=days_before(1)"))
+    (folder / "newest.py").write_text(schedule.format(""))
+
+    code, _, err = spanwise("schedule", "next", "ruled.py")
+
+    assert code == 2
+    assert "the nodes of 'both' count differently: clicks days, prices months" in err
+    assert spanwise("schedule", "next", "newest.py")[0] == 0
