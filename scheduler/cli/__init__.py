@@ -8,6 +8,7 @@ Only typer is imported before a command is chosen, so that `spanwise --help` is 
 from spanwise.scheduler.cli.app import EXIT_CODES, app
 from spanwise.scheduler.cli import run
 from spanwise.scheduler.cli import schedule
+from spanwise.scheduler.cli import missed
 from spanwise.scheduler.cli import watch
 from spanwise.scheduler.cli import inspect
 from spanwise.scheduler.cli import lineage
@@ -27,6 +28,7 @@ __all__ = [
     "judge",
     "lineage",
     "maintenance",
+    "missed",
     "run",
     "schedule",
     "service",

@@ -33,8 +33,11 @@ class ExpectedWindow:
 
 
 def is_read(span: int, windows: Sequence[ExpectedWindow]) -> bool:
-    """Whether any window reads the span. Without windows, each run trains on its own span."""
-    return not windows or any(span in dict(window.spans) for window in windows)
+    """Whether any window reads the span, or would if it were not refused.
+
+    Without windows, each run trains on its own span.
+    """
+    return not windows or any(span in (*dict(window.spans), *window.absent) for window in windows)
 
 
 class WindowForecast:

@@ -44,7 +44,9 @@ def _find_windows(
     for span in spans:
         forecast = WindowForecast(pipeline, store, calendar)
         forecast.add(span, {"": None})
-        if is_read(span, list(forecast.windows())):
+        windows = list(forecast.windows())
+        cannot_tell = any(window.refusal and not (window.spans or window.absent) for window in windows)
+        if cannot_tell or is_read(span, windows):
             return []
     return list(WindowForecast(pipeline, store, calendar).windows())
 

@@ -20,6 +20,7 @@ from tests.scheduler.conftest import _own_path, folder, spanwise  # noqa: F401
 
 DAILY = Timetable("days", cron="0 3 * * *", span=days_before(1))
 FAILED = TickEnd(outcome=TickOutcome.FAILED, why="it failed")
+WINDOW = 'RollingWindow(check["examples"], size=3, since="2024-05-01")'
 PAUSED = TickEnd(outcome=TickOutcome.MISSED, why="paused by ann: new disks", quiet=True)
 
 
@@ -108,6 +109,23 @@ def test_a_span_without_data_can_be_given_up(world: World, which: str) -> None: 
     assert world("schedule", "missed")[0] == 0
     assert "acknowledged by" in world("schedule", "missed", "--all")[1]
     assert "acknowledged by" in world("schedule", "ticks", "days", "--since", "2024-05-01")[1]
+
+
+def test_a_span_that_a_person_has_refused_is_a_gap_and_not_superseded(world: World) -> None:  # noqa: F811
+    """A window wants it, so its tick stays listed until the span is accepted and run, or the tick is given up."""
+    world.rewrite("class Check(Component):", "class Check(Gate):")
+    world.rewrite("import Calendar, Component,", "import Calendar, Component, Gate,")
+    world.rewrite('RollingWindow(ingest["examples"], size=3, since="2024-05-01", after=[check])', WINDOW)
+    world.lived(4)
+    scheduled(world, 3)
+    assert world("refuse", "days.py", "--span", "2024-05-03", "--because", "the sensor was broken")[0] == 0
+    assert world("backfill", "days.py", "--span", "2024-05-03")[0] == 1
+    assert world("schedule", "missed")[0] == 1
+
+    assert world("accept", "days.py", "--span", "2024-05-03", "--because", "it was not")[0] == 0
+    (cure, _) = printed(world("schedule", "missed")[1])
+    assert paste(world, [cure]) == [0]
+    assert world("schedule", "missed")[0] == 0
 
 
 def test_every_listed_tick_can_be_given_up_at_once(world: World) -> None:  # noqa: F811

@@ -264,6 +264,24 @@ def test_a_run_that_was_complete_before_it_was_killed_ran(tmp_path):
     assert world.outcomes == {1: "ran", 2: "open"}
 
 
+def test_a_run_that_is_ended_for_the_next_tick_is_not_retried(tmp_path):
+    """Its retries are for failures; the next tick has taken its place, and its owner is alerted once."""
+    world = World(tmp_path, overrun=OverrunPolicy.KILL_AND_RUN, retry=Retry(times=3, backoff_s=1.0))
+    world.at(1)
+    old = world.child.begin()
+    world.at(2)
+    mark_overrun(world.records, "p", old.job.tick, cause_of(world.child.job.tick))
+    old.finish(State.CANCELED, "stopped by the scheduler")
+    world.child.begin()
+
+    world.at(2, 30)
+
+    assert world.outcomes == {1: "killed", 2: "open"}
+    assert len(world.children) == 2
+    subject = "p overran: p/1 was killed after 1 h 00 min for the tick 2026-03-01T02:00Z (overrun policy killandrun)"
+    assert world.told == [("overrun", subject)]
+
+
 @pytest.mark.parametrize("policy", OverrunPolicy)
 def test_a_run_that_succeeded_ran_however_slowly_its_process_exits(tmp_path, policy):
     """Its record decides; the next tick neither overruns it nor ends its process."""
