@@ -1,12 +1,20 @@
-"""Commands that repair: stop a run, check the installation."""
+"""Commands that repair: stop a run, check the installation, back up and restore."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spanwise.scheduler.cli.app import Config, Json, Root, Run, app, print_document, read_settings
+from spanwise.scheduler.formatting import format_size
+
+if TYPE_CHECKING:
+    from spanwise.scheduler.inspect.artifact_check import Checked
+
+_EVERY_S = 5.0
 
 
 @app.command()
@@ -43,10 +51,25 @@ def stop(
         typer.echo(str(stopped))
 
 
+class VerifyProgress:
+    """Prints how much was verified so far, every few seconds, to standard error."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + _EVERY_S
+
+    def show(self, checked: Checked) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _EVERY_S
+            typer.echo(f"verified {checked.artifacts} artifacts, {format_size(checked.size_bytes)} …", err=True)
+
+
 @app.command()
 def doctor(
     migrate: Annotated[
         bool, typer.Option("--migrate", help="Upgrade a database of an older ml-metadata. Copy it first.")
+    ] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read every file of every artifact, and compare it with its digest.")
     ] = False,
     alert: Annotated[bool, typer.Option("--alert", help="Send a test message to every alert channel.")] = False,
     root: Root = None,
@@ -55,18 +78,78 @@ def doctor(
 ) -> None:
     """Check everything that a run needs.
 
-    The installation, the root, the metadata, the alert channels, and leftovers of earlier runs, each with the command
-    that fixes it.
+    The installation, the root, the metadata and their database, the artifacts of recent runs, the alert channels, and
+    leftovers of earlier runs, each with the command that fixes it.
 
     Example: spanwise doctor
     """
     from spanwise.scheduler.inspect import doctor as checks
 
     found = []
-    for check in checks.run_checks(read_settings(root, config), migrate=migrate, alert=alert):
+    settings = read_settings(root, config)
+    progress = VerifyProgress()
+    for check in checks.run_checks(settings, migrate=migrate, alert=alert, deep=deep, progress=progress.show):
         found.append(check)
         if not json:
             typer.echo(checks.format_check(check))
     if json:
         print_document([checks.check_document(check) for check in found])
     raise typer.Exit(1 if any(check.level == "fail" for check in found) else 0)
+
+
+@app.command()
+def backup(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder for the backup.")],
+    files_only: Annotated[
+        bool, typer.Option("--files-only", help="Copy the root only: the metadata's server makes its own dump.")
+    ] = False,
+    root: Root = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Copy the root and its metadata to a new folder, while runs and schedulers go on.
+
+    What was published when it begins is in it. Snapshots of datasets, which are written again when they are missing,
+    and files of running runs are not. Exit code 1 when the root itself lacks files of recorded artifacts.
+
+    Example: spanwise backup /backups/2024-06-01
+    """
+    from spanwise.scheduler.formatting import format_time
+    from spanwise.scheduler.storage.backup import back_up
+
+    made = back_up(read_settings(root, config), folder.expanduser(), files_only=files_only)
+    if json:
+        facts = {"artifacts": made.artifacts, "size_bytes": made.size_bytes, "metadata": made.with_metadata}
+        lost = [{"artifact": d.artifact.name, "found": d.found, "fix": d.recreate} for d in made.damaged]
+        print_document({"folder": str(made.folder), "at": made.at.isoformat(), **facts, "damaged": lost})
+    else:
+        what = f"{made.artifacts} artifacts, {format_size(made.size_bytes)}" if made.with_metadata else "files only"
+        typer.echo(f"Backed up to {made.folder} as of {format_time(made.at)}: {what}.")
+        for report in made.damaged:
+            typer.echo(f"{report.artifact.name}: {report.found}\n      -> {report.recreate}", err=True)
+    raise typer.Exit(1 if made.damaged else 0)
+
+
+@app.command()
+def restore(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that `spanwise backup` has made.")],
+    root: Root = None,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """Copy a backup to the root and the metadata, where there is neither.
+
+    Runs that were running when the backup began are closed by the next run. Check the result with
+    `spanwise doctor --deep`.
+
+    Example: spanwise restore /backups/2024-06-01
+    """
+    from spanwise.scheduler.formatting import format_time
+    from spanwise.scheduler.storage.backup import restore as restore_backup
+
+    settings = read_settings(root, config)
+    made = restore_backup(settings, folder.expanduser())
+    if json:
+        print_document({"root": str(settings.root), "at": made.at.isoformat(), "metadata": made.with_metadata})
+    else:
+        typer.echo(f"Restored {settings.root} as of {format_time(made.at)}.\nVerify it:  spanwise doctor --deep")

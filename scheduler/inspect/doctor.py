@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -22,6 +22,8 @@ from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import alert as alerting
 from spanwise.scheduler.alerts import channel, outbox
 from spanwise.scheduler.formatting import Document, as_document, format_size, format_time
+from spanwise.scheduler.inspect.artifact_check import Checked, check_artifacts
+from spanwise.scheduler.inspect.database_file import find_database_damage
 from spanwise.scheduler.project.root import claim_root
 from spanwise.scheduler.project.settings import Settings
 
@@ -49,16 +51,24 @@ class HealthCheck:
     fix: str = ""  #: the command that fixes it
 
 
-def run_checks(settings: Settings, *, migrate: bool = False, alert: bool = False) -> Iterator[HealthCheck]:
+def run_checks(
+    settings: Settings,
+    *,
+    migrate: bool = False,
+    alert: bool = False,
+    deep: bool = False,
+    progress: Callable[[Checked], None] = lambda _checked: None,
+) -> Iterator[HealthCheck]:
     """Runs every check in turn.
 
-    `migrate` also upgrades an older database, `alert` also sends a message to every channel.
+    `migrate` also upgrades an older database, `alert` also sends a message to every channel, and `deep` reads every
+    file of every artifact; `progress` is then called with what was read so far.
     """
     yield _python()
     yield from _libraries()
     yield _settings(settings)
     yield from _root(settings.root)
-    yield from _metadata(settings, migrate=migrate)
+    yield from _metadata(settings, migrate=migrate, deep=deep, progress=progress)
     yield from _alerts(settings, alert=alert)
 
 
@@ -110,7 +120,9 @@ def _root(root: Path) -> Iterator[HealthCheck]:
         yield HealthCheck("free space", "ok", f"{format_size(free)} left")
 
 
-def _metadata(settings: Settings, *, migrate: bool) -> Iterator[HealthCheck]:
+def _metadata(
+    settings: Settings, *, migrate: bool, deep: bool, progress: Callable[[Checked], None]
+) -> Iterator[HealthCheck]:
     from spanwise.orchestrator.mlmd import open_store
     from spanwise.orchestrator.mlmd.location import SqliteFile, parse_location
 
@@ -118,6 +130,9 @@ def _metadata(settings: Settings, *, migrate: bool) -> Iterator[HealthCheck]:
         where = parse_location(settings.metadata)
         if isinstance(where, SqliteFile) and not where.path.exists():
             yield HealthCheck("metadata", "ok", f"{where} (created by the first run)")
+            return
+        if isinstance(where, SqliteFile) and (damage := find_database_damage(where.path, deep=deep)):
+            yield _damaged_database(where.path, damage)
             return
         store = open_store(settings.metadata, root=settings.root, migrate=migrate)
     except SpanwiseError as error:
@@ -131,6 +146,7 @@ def _metadata(settings: Settings, *, migrate: bool) -> Iterator[HealthCheck]:
             yield _lease(store, pipeline)
             yield from _open_runs(store, pipeline)
             yield from _scratch(store, settings.root, pipeline)
+            yield from _artifacts(store, pipeline, deep=deep, progress=progress)
         yield _leftovers(store, settings.root)
     except SpanwiseError as error:
         yield HealthCheck("metadata", "fail", "unavailable", str(error))
@@ -167,6 +183,30 @@ def _identity(store: Store, settings: Settings) -> HealthCheck:
     except SpanwiseError as error:
         return HealthCheck("root and metadata", "fail", "do not belong together", str(error))
     return HealthCheck("root and metadata", "ok", "belong together")
+
+
+def _damaged_database(file: Path, damage: str) -> HealthCheck:
+    return HealthCheck(
+        "metadata",
+        "fail",
+        f"{file} is damaged: {damage}",
+        "stop everything that uses it, move it and the root aside, then: spanwise restore BACKUP",
+    )
+
+
+def _artifacts(
+    store: Store, pipeline: str, *, deep: bool, progress: Callable[[Checked], None]
+) -> Iterator[HealthCheck]:
+    """Whether the artifacts of recent runs are on disk; `deep`: whether those of all runs are as published."""
+    checked, damaged = Checked(), 0
+    runs = None if deep else LOOK_BACK
+    for report in check_artifacts(store, pipeline, checked, runs=runs, deep=deep, progress=progress):
+        damaged += 1
+        again = f"restore it from a backup, or create it again: {report.recreate}"
+        yield HealthCheck(f"artifact {report.artifact.name}", "fail", report.found, again)
+    size = format_size(checked.size_bytes)
+    what = f"of {checked.artifacts} verified ({size})" if deep else f"of {checked.artifacts} from recent runs on disk"
+    yield HealthCheck(f"artifacts of {pipeline}", "fail" if damaged else "ok", f"{checked.artifacts - damaged} {what}")
 
 
 def _lease(store: Store, pipeline: str) -> HealthCheck:

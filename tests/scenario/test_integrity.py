@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
+import shutil
+import sqlite3
 from pathlib import Path
 
 import polars as pl
@@ -21,6 +24,7 @@ from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.signature import Input, Output
 from spanwise.orchestrator.testing import Lake, Trial
 from spanwise.resolvers import Latest, RollingWindow
+from tests.scenario.cli import call, lay_out
 
 
 class Total(Component):
@@ -166,3 +170,58 @@ def test_recorded_digests_survive_the_metadata(tmp_path, lake):
     assert set(again.files) == {"Split-train/part-00000.parquet"}
     assert again.files == made.files
     store.close()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A project after 2 runs; each test has a copy of its own."""
+    folder = lay_out(tmp_path_factory.mktemp("built") / "project", spans=3)
+    for span in "12":
+        call(folder, "run", "rides.py", "--span", span)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path, built):
+    return Path(shutil.copytree(built, tmp_path / "project", symlinks=True))
+
+
+def test_doctor_finds_a_missing_artifact_folder(project):
+    """It fails, names the artifact, and the command that it prints recreates the span."""
+    shutil.rmtree(project / ".spanwise" / "rides" / "ExampleGen" / "examples" / "1")
+
+    said = call(project, "doctor", code=1)
+
+    assert "fail  artifact rides/ExampleGen/examples/1/1: there is nothing at" in said
+    assert "spanwise run rides.py --span 1 --to ExampleGen --no-cache" in said
+
+
+def test_doctor_deep_finds_every_changed_byte(project):
+    """Same-size damage passes the quick check; the deep one names artifact and file, and is well after the repair."""
+    file = min((project / ".spanwise" / "rides" / "Trainer" / "model").glob("*/model.json"))
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace(b"sum", b"sun"))
+
+    assert "artifacts of rides: 6 of 6 from recent runs on disk" in call(project, "doctor")
+    said = call(project, "doctor", "--deep", code=1)
+    assert "fail  artifact rides/Trainer/model/1: " in said
+    assert "model.json has another content" in said
+    file.write_bytes(whole)
+    assert "artifacts of rides: 6 of 6 verified" in call(project, "doctor", "--deep")
+
+
+def test_doctor_finds_a_damaged_database(project):
+    """The database's own check runs, in a process of its own; today's metadata with a torn page are not called ok."""
+    database = project / ".spanwise" / "metadata.db"
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'EventPath'").fetchone()
+    content = bytearray(database.read_bytes())
+    content[4096 * (page - 1) : 4096 * (page - 1) + 64] = bytes(64)
+    database.write_bytes(content)
+
+    said = call(project, "doctor", code=1)
+
+    assert "fail  metadata: " in said
+    assert "is damaged: " in said
+    assert "spanwise restore" in said

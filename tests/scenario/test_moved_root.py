@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
 from tests.scenario.cli import call, lay_out
 
 
-@pytest.fixture
-def original(tmp_path):
-    folder = lay_out(tmp_path / "original", spans=4)
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A project after 3 runs; each test has a copy of its own."""
+    folder = lay_out(tmp_path_factory.mktemp("built") / "project", spans=4)
     for span in "123":
         call(folder, "run", "rides.py", "--span", span)
     return folder
+
+
+@pytest.fixture
+def original(tmp_path, built):
+    return Path(shutil.copytree(built, tmp_path / "original", symlinks=True))
 
 
 def test_a_copied_root_reads_its_own_files(tmp_path, original):

@@ -1,0 +1,217 @@
+"""Backups: a copy of the root and its metadata that can be restored, made while schedulers and runs go on.
+
+Artifacts are published after they were written, and never change. So a copy of the metadata that is older than the
+copy of the files knows no artifact that was not copied. Only a collection between the two can remove one; then both
+copies are brought up to date, and the newer metadata say that it was collected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from spanwise.orchestrator import durable
+from spanwise.orchestrator.errors import SettingsError, StoreUnavailable, UsageError
+from spanwise.orchestrator.mlmd.location import DatabaseServer, SqliteFile, parse_location
+from spanwise.scheduler.inspect.artifact_check import Checked, DamageReport, check_artifacts
+from spanwise.scheduler.inspect.database_file import copy_database, find_database_damage
+from spanwise.scheduler.project.settings import Settings
+from spanwise.scheduler.storage.disk_inventory import ASIDE
+
+RECORD = "backup.json"
+"""What makes a folder a backup; written last."""
+
+_ROOT, _DATABASE = "root", "metadata.db"
+_SNAPSHOTS = "snapshots"  # written again when they are missing
+_PASSING = (".scratch", ".checkpoints")
+_ROUNDS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backup:
+    """A finished backup."""
+
+    folder: Path
+    at: datetime  #: what was published by then is in it
+    with_metadata: bool  #: false where the database has a server, whose own tools dump it
+    artifacts: int
+    size_bytes: int  #: of these artifacts
+    damaged: tuple[DamageReport, ...] = ()  #: artifacts whose files are missing in the root as well
+
+
+def back_up(settings: Settings, destination: Path, *, files_only: bool = False) -> Backup:
+    """Copies the root and its metadata to a new folder.
+
+    Raises:
+        UsageError: the destination has something in it, lies in the root, or there is nothing to copy.
+        SettingsError: the metadata is on a server, and `files_only` is not set.
+        StoreError: the metadata cannot be read.
+    """
+    where = parse_location(settings.metadata)
+    _check(settings, where, destination, files_only=files_only)
+    at = datetime.now(UTC)
+    copied = Backup(folder=destination, at=at, with_metadata=not files_only, artifacts=0, size_bytes=0)
+    try:
+        for _ in range(_ROUNDS):
+            if isinstance(where, SqliteFile) and not files_only:
+                destination.mkdir(parents=True, exist_ok=True)
+                for name in (_DATABASE, f"{_DATABASE}-wal", f"{_DATABASE}-shm", f"{_DATABASE}.lock"):
+                    (destination / name).unlink(missing_ok=True)
+                copy_database(where.path, destination / _DATABASE)
+            _copy_tree(settings.root, destination / _ROOT, _left_out(settings, where))
+            if files_only:
+                break
+            copied = _compare(copied)
+            if not copied.damaged:
+                break
+        os.sync()
+        facts = {"at": at.isoformat(), "metadata": copied.with_metadata}
+        durable.put(destination / RECORD, [json.dumps(facts, indent=2).encode() + b"\n"])
+    except OSError as error:
+        raise StoreUnavailable(f"{error.filename or destination} could not be copied: {error.strerror}.") from error
+    return copied
+
+
+def restore(settings: Settings, source: Path) -> Backup:
+    """Copies a backup to the root and the metadata of these settings, where neither may exist yet.
+
+    Raises:
+        UsageError: the folder is not a backup, or something is in the way.
+        StoreError: the backup's database is damaged.
+    """
+    facts = _read_record(source)
+    where = parse_location(settings.metadata)
+    if settings.root.exists() and any(settings.root.iterdir()):
+        raise UsageError(
+            f"The root {settings.root} is not empty, and a restore never mixes two histories.\n"
+            f"Move it aside:  mv {settings.root} {settings.root}.old"
+        )
+    if facts["metadata"] and not isinstance(where, SqliteFile):
+        raise UsageError(f"{source} holds an SQLite database, and the metadata is {where}. Choose a file: `metadata`.")
+    if isinstance(where, SqliteFile) and facts["metadata"]:
+        if where.path.exists():
+            raise UsageError(f"{where} exists already.\nMove it aside:  mv {where} {where}.old")
+        if damage := find_database_damage(source / _DATABASE, deep=True):
+            raise UsageError(f"The database of the backup, {source / _DATABASE}, is damaged: {damage}. Use another.")
+    try:
+        _copy_tree(source / _ROOT, settings.root, ())
+        if isinstance(where, SqliteFile) and facts["metadata"]:
+            where.path.parent.mkdir(parents=True, exist_ok=True)
+            draft = where.path.with_name(f"{where.path.name}.restoring")
+            shutil.copyfile(source / _DATABASE, draft)
+            os.sync()
+            draft.replace(where.path)  # the last step: until then no command takes the root for whole
+    except OSError as error:
+        raise StoreUnavailable(f"{error.filename or source} could not be restored: {error.strerror}.") from error
+    at = datetime.fromisoformat(str(facts["at"]))
+    return Backup(folder=source, at=at, with_metadata=bool(facts["metadata"]), artifacts=0, size_bytes=0)
+
+
+def _check(settings: Settings, where: SqliteFile | DatabaseServer, destination: Path, *, files_only: bool) -> None:
+    if isinstance(where, DatabaseServer) and not files_only:
+        dump = {"mysql": "mysqldump --single-transaction", "postgresql": "pg_dump"}[where.kind]
+        raise SettingsError(
+            f"The metadata is {where}, which its own tools dump. Dump it first, then copy the files:\n"
+            f"  {dump} {where.database} > metadata.sql\n"
+            f"  spanwise backup {destination} --files-only"
+        )
+    if not settings.root.is_dir() or (isinstance(where, SqliteFile) and not where.path.exists()):
+        raise UsageError(f"There is nothing to back up: {settings.root} holds no run yet.")
+    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        raise UsageError(f"{destination} exists already. Name a new folder, for example {destination}-2.")
+    if destination.resolve().is_relative_to(settings.root.resolve()):
+        raise UsageError(f"{destination} lies in the root {settings.root}, which it is to protect. Name another.")
+
+
+def _read_record(source: Path) -> dict[str, object]:
+    try:
+        facts = json.loads((source / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise UsageError(
+            f"{source} is not a finished backup: it has no {RECORD}. See: spanwise backup --help"
+        ) from None
+    return {"at": facts["at"], "metadata": facts["metadata"]}
+
+
+def _compare(copied: Backup) -> Backup:
+    """Looks up in the copied metadata whether every artifact was copied."""
+    from spanwise.orchestrator.mlmd import open_store
+
+    checked = Checked()
+    damaged: list[DamageReport] = []
+    url = str(copied.folder.absolute() / _DATABASE)
+    with contextlib.closing(open_store(url, root=copied.folder / _ROOT)) as store:
+        for pipeline in store.pipelines():
+            damaged += check_artifacts(store, pipeline, checked)
+    return Backup(
+        folder=copied.folder,
+        at=copied.at,
+        with_metadata=copied.with_metadata,
+        artifacts=checked.artifacts,
+        size_bytes=checked.size_bytes,
+        damaged=tuple(damaged),
+    )
+
+
+def _left_out(settings: Settings, where: SqliteFile | DatabaseServer) -> Collection[Path]:
+    root = settings.root.absolute()
+    database = []
+    if isinstance(where, SqliteFile):
+        database = [where.path.with_name(where.path.name + suffix) for suffix in ("", "-wal", "-shm", ".lock")]
+    return {root / _SNAPSHOTS, *database}
+
+
+def _copy_tree(source: Path, target: Path, left_out: Collection[Path]) -> None:
+    """Copies what is not there yet; files that vanish meanwhile are left out, and links between files stay."""
+    copies: dict[tuple[int, int], Path] = {}  # of files with several names
+    for here, found in _walk(source.absolute(), left_out):
+        place = target / here.relative_to(source.absolute())
+        if stat.S_ISDIR(found.st_mode):
+            place.mkdir(parents=True, exist_ok=True)
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISLNK(found.st_mode):
+                place.unlink(missing_ok=True)
+                place.symlink_to(here.readlink())
+            elif not _is_copied(place, found):
+                place.unlink(missing_ok=True)
+                twin = copies.get((found.st_dev, found.st_ino))
+                if twin is not None:
+                    os.link(twin, place)
+                else:
+                    shutil.copy2(here, place)
+        if found.st_nlink > 1 and place.exists():
+            copies[found.st_dev, found.st_ino] = place
+
+
+def _is_copied(place: Path, found: os.stat_result) -> bool:
+    try:
+        there = place.stat()
+    except FileNotFoundError:
+        return False
+    return (there.st_size, there.st_mtime_ns) == (found.st_size, found.st_mtime_ns)
+
+
+def _walk(folder: Path, left_out: Collection[Path]) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yields a folder and everything below it, folders first, except what only a running run needs."""
+    try:
+        yield folder, folder.lstat()
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        path = Path(entry.path)
+        if path in left_out or entry.name.endswith(_PASSING) or entry.name.startswith(ASIDE):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(path, left_out)
+        elif entry.is_file(follow_symlinks=False) or entry.is_symlink():
+            with contextlib.suppress(FileNotFoundError):
+                yield path, path.lstat()

@@ -1,0 +1,103 @@
+"""A backup is consistent whenever it is made, and a restored root goes on where the backup was made."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.scenario.cli import call, lay_out
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A project after 2 runs; each test has a copy of its own."""
+    folder = lay_out(tmp_path_factory.mktemp("built") / "project", spans=4)
+    for span in "12":
+        call(folder, "run", "rides.py", "--span", span)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path, built):
+    return Path(shutil.copytree(built, tmp_path / "project", symlinks=True))
+
+
+def test_what_was_restored_is_whole_and_goes_on(tmp_path, project):
+    """After the loss of root and metadata, a restore brings both back: all bytes are verified, and the next run runs."""
+    call(project, "backup", str(tmp_path / "backup"))
+    shutil.rmtree(project / ".spanwise")
+
+    said = call(project, "restore", str(tmp_path / "backup"))
+
+    assert "spanwise doctor --deep" in said
+    assert "artifacts of rides: 6 of 6 verified" in call(project, "doctor", "--deep")
+    call(project, "run", "rides.py", "--span", "3")
+    assert "rides/3" in call(project, "runs", "rides")
+
+
+def test_a_backup_that_is_made_while_runs_and_collections_go_on_is_whole(tmp_path, project):
+    """Whatever happens meanwhile, every artifact that the copied metadata know was copied, or was collected."""
+
+    def work() -> None:
+        for span in (3, 4):
+            call(project, "run", "rides.py", "--span", str(span))
+            options = ("--keep-last", "1", "--keep-younger", "0s", "--keep-marked", "none")
+            call(project, "gc", "rides", *options)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    made = []
+    while thread.is_alive() and len(made) < 3:
+        made.append(tmp_path / f"backup-{len(made)}")
+        call(project, "backup", str(made[-1]))
+    thread.join()
+
+    for number, backup in enumerate(made):
+        elsewhere = lay_out(tmp_path / f"elsewhere-{number}", spans=0)
+        call(elsewhere, "restore", str(backup))
+        said = call(elsewhere, "doctor", "--deep")
+        assert "fail" not in said
+
+
+def test_a_restore_never_mixes_two_histories(tmp_path, project):
+    """A root or a database that is there already is left alone, and the message says how to move it aside."""
+    call(project, "backup", str(tmp_path / "backup"))
+
+    said = call(project, "restore", str(tmp_path / "backup"), code=2)
+
+    assert f"mv {project / '.spanwise'} {project / '.spanwise'}.old" in said
+    assert "artifacts of rides: 6 of 6 verified" in call(project, "doctor", "--deep")
+
+
+@pytest.mark.parametrize("destination", ["backup", "project/.spanwise/backup"])
+def test_a_backup_is_made_in_a_new_folder_outside_of_the_root(tmp_path, project, destination):
+    """Another backup is not overwritten, and the root is no place for its own backup."""
+    (tmp_path / "backup").mkdir()
+    (tmp_path / "backup" / "other").touch()
+
+    assert str(tmp_path / destination) in call(project, "backup", str(tmp_path / destination), code=2)
+    assert not (tmp_path / destination / "root").exists()
+
+
+def test_a_folder_that_is_no_finished_backup_is_not_restored(tmp_path, project):
+    """A backup that was killed lacks its record."""
+    call(project, "backup", str(tmp_path / "backup"))
+    (tmp_path / "backup" / "backup.json").unlink()
+    shutil.rmtree(project / ".spanwise")
+
+    assert "is not a finished backup" in call(project, "restore", str(tmp_path / "backup"), code=2)
+    assert not (project / ".spanwise").exists()
+
+
+def test_the_metadata_of_a_server_are_dumped_by_its_own_tools(tmp_path, project):
+    """The refusal prints the dump and the copy of the files."""
+    (project / "spanwise.toml").write_text('metadata = "postgresql://user:secret@db.example:5432/meta"\n')
+
+    said = call(project, "backup", str(tmp_path / "backup"), code=2)
+
+    assert "pg_dump meta > metadata.sql" in said
+    assert f"spanwise backup {tmp_path / 'backup'} --files-only" in said
+    assert "secret" not in said
