@@ -23,7 +23,7 @@ from spanwise.orchestrator.job import JobEnded, NodeJob
 from spanwise.orchestrator.lease import Lease
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Execution, Run, State, format_source
-from spanwise.orchestrator.run_dir import run_dir
+from spanwise.orchestrator.run_dir import run_dir, set_aside
 from spanwise.orchestrator.store import Store
 from spanwise.orchestrator.verdict import Verdict, verdict_of, verdicts_of
 
@@ -168,7 +168,8 @@ class NodeRunner:
     def _execute(self, execution: Execution, inputs: Artifacts, plan: Execute) -> ActiveJob:
         node = self.pipeline.nodes[execution.node]
         assert isinstance(node, Component)
-        publisher.clear(self.root, execution)
+        for left in publisher.folders(self.root, execution):
+            set_aside(left)
         self.executor.start(
             NodeJob(
                 id=execution.id,

@@ -162,8 +162,13 @@ def place(root: Path, execution: Execution, key: str) -> Path:
 
 def clear(root: Path, execution: Execution) -> None:
     """Removes everything an execution may have written as outputs."""
-    for folder in (root / execution.pipeline / execution.node).glob(f"*/{execution.id}"):
+    for folder in folders(root, execution):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def folders(root: Path, execution: Execution) -> list[Path]:
+    """The places of its outputs that exist."""
+    return list((root / execution.pipeline / execution.node).glob(f"*/{execution.id}"))
 
 
 def _runs_of(store: Store, holder: Holder) -> list[Run]:

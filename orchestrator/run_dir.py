@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import shutil
 from pathlib import Path
 
 from spanwise.orchestrator.run import Run
 
+log = logging.getLogger("spanwise.run")
+
 
 def run_dir(root: Path, run: Run) -> Path:
     """The folder of a run."""
     return root / run.pipeline / ".runs" / str(run.number)
+
+
+def set_aside(folder: Path) -> Path | None:
+    """Renames a folder that another history has written, so that nothing is added to it; returns its new place.
+
+    After the restore of an older database, numbers of runs and executions are given again, and the folders of the first
+    run that had a number are still there. They stay, as `<number>~1`, `<number>~2` and so on.
+    """
+    if not folder.exists():
+        return None
+    for count in itertools.count(1):
+        aside = folder.with_name(f"{folder.name}~{count}")
+        if not aside.exists():
+            folder.rename(aside)
+            reason = f"{folder} was written by a run that the metadata do not know any more; it is now {aside.name}"
+            log.warning("folder-set-aside: %s", reason)  # seen also where no log is set up
+            return aside
+    raise AssertionError("numbers do not end")
 
 
 def remove_working_files(root: Path, run: Run) -> None:

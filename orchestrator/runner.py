@@ -20,7 +20,7 @@ from spanwise.orchestrator.lease import Clock, acquire
 from spanwise.orchestrator.node_runner import NodeRunner
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Run
-from spanwise.orchestrator.run_dir import remove_working_files
+from spanwise.orchestrator.run_dir import remove_working_files, run_dir, set_aside
 from spanwise.orchestrator.run_request import Observer, RunOutcome, RunRequest
 from spanwise.orchestrator.store import Store
 
@@ -178,7 +178,9 @@ class Controller:
             host=self.lease.who.host,
             pid=self.lease.who.pid,
         )
-        return self.lease.write(lambda place: self.store.begin_run(wanted, place, *request.claims))
+        begun = self.lease.write(lambda place: self.store.begin_run(wanted, place, *request.claims))
+        set_aside(run_dir(self.root, begun))
+        return begun
 
     def _advance(self, active: list[ActiveRun]) -> Iterator[RunOutcome]:
         """One turn of the loop: start what is ready, conclude what is over, then wait for something to happen."""

@@ -104,12 +104,12 @@ def find_existing(versions: Iterable[PushedVersion], mine: PushRecord) -> Pushed
     return None
 
 
-def surplus_versions(versions: Iterable[PushedVersion], keep: int | None) -> list[PushedVersion]:
-    """The versions beyond the newest `keep`, except those that no Pusher created. Pure."""
+def surplus_versions(versions: Iterable[PushedVersion], keep: int | None, home: str) -> list[PushedVersion]:
+    """The versions beyond the newest `keep` of those that this pipeline pushed; others are not ours to remove. Pure."""
     if keep is None:
         return []
-    newest_first = sorted(versions, key=lambda v: v.version, reverse=True)
-    return [v for v in newest_first[max(keep, 1) :] if v.record is not None]
+    mine = [v for v in versions if v.record is not None and v.record.home == home]
+    return sorted(mine, key=lambda v: v.version, reverse=True)[max(keep, 1) :]
 
 
 class Pusher(Component):
@@ -118,7 +118,7 @@ class Pusher(Component):
     Without connected blessings it pushes every model and logs a warning. The version is the time in Unix seconds, or
     one above the highest existing version. A model that is not pushed does not fail the run: the output has `pushed` 0
     and the reason. The same model is not pushed twice in a row, and a run as of an earlier time pushes nothing. With
-    `keep_versions`, older versions beyond that number are removed.
+    `keep_versions`, older versions of this pipeline beyond that number are removed; those of others stay.
 
     It never reuses a cached result. The output holds `push.json`, not a second copy of the model.
     """
@@ -208,7 +208,7 @@ def push(
                 draft.rename(target)  # the commit
                 durable.sync_folder(top)
                 new = PushedVersion(version=version, path=target, record=mine)
-                _remove(top, surplus_versions([*present, new], keep_versions))
+                _remove(top, surplus_versions([*present, new], keep_versions, home))
                 return new, None
     except (OSError, _CopyFailed) as error:
         cause = error.__cause__ if isinstance(error, _CopyFailed) else error

@@ -94,7 +94,7 @@ def claim_of(context: Proto, kind: str, name: str) -> Claim:
     return Claim(kind, name, facts)
 
 
-def run_context(run: Run, *, type_id: int, write: str) -> Proto:
+def run_context(run: Run, where: Places, *, type_id: int, write: str) -> Proto:
     name = name_of(run.name)
     context = metadata_store_pb2.Context(type_id=type_id, name=name, external_id=name)
     facts: dict[str, Value] = {
@@ -111,7 +111,7 @@ def run_context(run: Run, *, type_id: int, write: str) -> Proto:
         "nodes": list(run.nodes),
         "parameters": dict(run.parameters),
         "typed": list(run.typed) or None,
-        "source": run.source,
+        "source": where.record_source(run.source),
         "token": run.token,
         "host": run.host,
         "pid": run.pid,
@@ -125,7 +125,7 @@ def run_context(run: Run, *, type_id: int, write: str) -> Proto:
     return context
 
 
-def run_of(context: Proto) -> Run:
+def run_of(context: Proto, where: Places) -> Run:
     facts: Mapping[str, Any] = _read(context.custom_properties)
     pipeline, number = context.name.rsplit("/", 1)
     return Run(
@@ -144,7 +144,7 @@ def run_of(context: Proto) -> Run:
         nodes=tuple(facts["nodes"]),
         parameters=facts["parameters"],
         typed=tuple(facts.get("typed", ())),
-        source=facts["source"],
+        source=where.resolve(facts["source"]),
         token=facts["token"],
         host=facts["host"],
         pid=facts["pid"],

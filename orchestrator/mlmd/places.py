@@ -1,7 +1,8 @@
-"""Places: how the metadata record where files are. Those below the root are relative to it, all others absolute."""
+"""Places: how the metadata record where files are. Those below the root, and pipeline files beside it, are relative."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +21,14 @@ class Places:
         home = self.root.absolute()
         return path.relative_to(home).as_posix() if path.is_relative_to(home) else place
 
+    def record_source(self, source: str) -> str:
+        """The source of a run as it is recorded: relative to the root where it lies in the root's project."""
+        if self.root is None or not Path(source).is_relative_to(self.root.absolute().parent):
+            return source
+        return Path(os.path.relpath(source, self.root.absolute())).as_posix()
+
     def resolve(self, recorded: str) -> str:
         """The place on this machine."""
         if self.root is None or not recorded or "://" in recorded:
             return recorded
-        return str(self.root.absolute() / recorded)  # an absolute place stays as it is
+        return os.path.normpath(self.root.absolute() / recorded)  # an absolute place stays as it is

@@ -95,7 +95,7 @@ class MlmdStore:
         for _ in range(_MOST_RACES):
             begun = replace(begun, number=self._last_run(run.pipeline) + 1)
             claimed, write = self._claim_contexts(claims)
-            context = layout.run_context(begun, type_id=self._type_id("context", layout.RUN), write=write)
+            context = layout.run_context(begun, self._places, type_id=self._type_id("context", layout.RUN), write=write)
             fresh = [context, *claimed]
             if self._context(layout.PIPELINE, run.pipeline) is None:  # with its first run, so that each has one
                 fresh.append(self._named(layout.PIPELINE, run.pipeline))
@@ -111,7 +111,7 @@ class MlmdStore:
     def update_run(self, run: Run, *claims: Claim) -> None:
         old = self._run_context(run.pipeline, run.number)
         claimed, write = self._claim_contexts(claims)
-        context = layout.run_context(run, type_id=old.type_id, write=write)
+        context = layout.run_context(run, self._places, type_id=old.type_id, write=write)
         context.id = old.id
         try:
             self._write(partial(self._put_contexts, [context, *claimed]), partial(self._landed_run, run.name, write))
@@ -119,14 +119,14 @@ class MlmdStore:
             raise AlreadyClaimed(_format_claims(claims)) from error  # nothing else in it is new
 
     def run(self, pipeline: str, number: int) -> Run:
-        return layout.run_of(self._run_context(pipeline, number))
+        return layout.run_of(self._run_context(pipeline, number), self._places)
 
     def runs(self, pipeline: str, *, before: int | None = None) -> Iterator[Run]:
         newest = self._last_run(pipeline)
         if before is not None:
             newest = min(newest, before - 1)
         for context in self._read_descending("get_contexts_by_external_ids", pipeline, newest):
-            yield layout.run_of(context)
+            yield layout.run_of(context, self._places)
 
     def pipelines(self) -> list[str]:
         return sorted(c.name for c in self._connection.read("get_contexts_by_type", layout.PIPELINE))

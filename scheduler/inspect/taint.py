@@ -231,9 +231,10 @@ def _run(step: Step) -> str:
 
 
 class _ServedModels:
-    """What each destination serves: the highest version in its folder; without a local folder, the last push.
+    """What each destination serves: the highest version in its folder.
 
-    Each destination is read once.
+    A destination that cannot be seen from here serves the last push. One whose folder is gone, while the folder that
+    held it is here, serves nothing. Each destination is read once.
     """
 
     def __init__(self, store: Store) -> None:
@@ -249,6 +250,8 @@ class _ServedModels:
             served = self._seen[destination]
             mine = str(push.properties.get("pushed_destination"))
             return served is not None and (str(served) == mine or _content(served) == model.content)
+        if push.properties.get("pushed_version") and Path(destination).is_absolute() and _is_gone(Path(destination)):
+            return False
         last = self._newest(destination, push)
         return last is not None and last.properties.get("model") == model.name
 
@@ -258,6 +261,11 @@ class _ServedModels:
             pushes = (a for a in self._store.newest(address) if a.properties.get("pushed"))
             self._last[destination, address] = next((a for a in pushes if _destination(a) == destination), None)
         return self._last[destination, address]
+
+
+def _is_gone(destination: Path) -> bool:
+    """Whether the folder that held it is here, so that it would be seen if it were there."""
+    return destination.parent.is_dir()
 
 
 def _address(artifact: Artifact) -> Address:

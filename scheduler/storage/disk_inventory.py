@@ -202,7 +202,8 @@ class _DiskSearch:
             elif matches(entry.name) and entry.is_dir():
                 yield entry
             elif entry.name not in ignore:
-                self._add_unknown(Path(entry.path), "no run writes such a file")
+                aside = "~" in entry.name and "it was set aside: the metadata had forgotten the run that wrote it"
+                self._add_unknown(Path(entry.path), aside or "no run writes such a file")
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:

@@ -101,3 +101,27 @@ def test_the_metadata_of_a_server_are_dumped_by_its_own_tools(tmp_path, project)
     assert "pg_dump meta > metadata.sql" in said
     assert f"spanwise backup {tmp_path / 'backup'} --files-only" in said
     assert "secret" not in said
+
+
+def test_logs_and_outputs_of_two_histories_never_mix(tmp_path, project):
+    """The metadata are restored alone, so run 3 and its executions come twice: both have files of their own."""
+    database = project / ".spanwise" / "metadata.db"
+    call(project, "backup", str(tmp_path / "backup"))
+    call(project, "run", "rides.py", "--span", "3")
+    logs = project / ".spanwise" / "rides" / ".runs" / "3" / "logs"
+    first = {file.name: file.read_text() for file in logs.iterdir()}
+    models = project / ".spanwise" / "rides" / "Trainer" / "model"
+    (forgotten,) = set(models.iterdir()) - {models / "3", models / "7"}
+    content = (forgotten / "model.json").read_text()
+    for suffix in ("", "-wal", "-shm"):
+        database.with_name(database.name + suffix).unlink(missing_ok=True)
+    shutil.copyfile(tmp_path / "backup" / "metadata.db", database)
+
+    call(project, "run", "rides.py", "--span", "3")
+
+    second = {file.name: file.read_text() for file in logs.iterdir()}
+    kept = {file.name: file.read_text() for file in (logs.parents[1] / "3~1" / "logs").iterdir()}
+    assert kept == first
+    assert not any(text in second[name] for name, text in first.items() if name in second and text)
+    assert (forgotten.with_name(f"{forgotten.name}~1") / "model.json").read_text() == content
+    assert (forgotten / "model.json").is_file()

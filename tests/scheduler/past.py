@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 from spanwise.orchestrator import Blessing, Evaluation, Examples, Execution, Model, PushedModel, Run, State, Statistics
 from spanwise.orchestrator.store import MemoryStore
@@ -78,7 +79,7 @@ class Past:
         )
 
     def push(self, model, version, *, on_disk=True):
-        where = self.serving / str(version)
+        where = (self.serving if on_disk else Path("/another/machine/serving")) / str(version)
         if on_disk:
             where.mkdir(parents=True)
             (where / ".spanwise.json").write_text(json.dumps({"model": model.name, "content": model.content}))

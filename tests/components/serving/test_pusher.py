@@ -501,9 +501,10 @@ def test_a_push_is_needless_when_this_run_has_made_it_or_the_newest_is_the_model
     assert (version.version if version else None) == found
 
 
-@pytest.mark.parametrize(("keep", "gone"), [(None, []), (1, [2, 1]), (2, [2, 1]), (3, [1]), (9, [])])
-def test_the_newest_versions_are_kept(keep, gone):
-    """So many stay, counting those of others, which always stay."""
-    there = [at(1, MINE), at(2, MINE), at(3, None), at(4, MINE)]
+@pytest.mark.parametrize(("keep", "gone"), [(None, []), (1, [2, 1]), (2, [1]), (3, []), (9, [])])
+def test_keep_versions_removes_only_what_this_pipeline_pushed(keep, gone):
+    """So many of its own stay; those of another pipeline, and those that nobody pushed, are neither counted nor removed."""
+    another = replace(MINE, home="/another/root/p")
+    there = [at(0, another), at(1, MINE), at(2, MINE), at(3, None), at(4, MINE), at(5, another)]
 
-    assert [v.version for v in surplus_versions(there, keep)] == gone
+    assert [v.version for v in surplus_versions(there, keep, MINE.home)] == gone

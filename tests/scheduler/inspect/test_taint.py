@@ -177,6 +177,17 @@ def test_where_nothing_can_be_seen_the_last_push_serves(past):
     assert [t.serves for t in after.models] == [False]
 
 
+def test_a_destination_that_is_gone_serves_nothing(past):
+    """Its folder was removed, and the one that held it is here."""
+    past.push(past.train([past.ingest(DAY)]), 1)
+    past.ingest(DAY, version=2)
+    shutil.rmtree(past.serving)
+
+    found = taint.trace_taint(past.store, "flights", DAY)
+
+    assert [t.serves for t in found.models] == [False]
+
+
 def test_the_same_version_published_again_supersedes_nothing(past):
     """Its files were gone and were made again, as they were: whoever read either publication read the same rows."""
     model = past.train([past.ingest(DAY)])
