@@ -329,7 +329,7 @@ class PushedModel(Artifact):
     pushed_destination: str | None
     pushed_version: str | None
     model: str  #: artifact name of the model
-    reason: str | None  #: why it was not pushed
+    reason: str | None  #: why it was not pushed, or why a person has pushed it
 
     def marks(self) -> tuple[tuple[str, str], ...]:
         return (("pushed", self.model),) if self.pushed else ()

@@ -131,7 +131,7 @@ class _Search:
         """Runs that have the outputs of these nodes, newest first; of the span that was asked for, if one was."""
         wanted, span = set(needed), self._span
         for run in itertools.islice(self._store.runs(self._pipeline.name), LOOK_BACK):
-            if run.replay or (run.span is not None and span not in (None, run.span)):
+            if run.replay or run.trigger is Trigger.PUSH or (run.span is not None and span not in (None, run.span)):
                 continue
             chosen = _outputs(self._store, run, self._as_of)
             if wanted <= set(chosen) and (span is None or not wanted or span_of(run, chosen.values()) == span):

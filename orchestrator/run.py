@@ -42,6 +42,7 @@ class Trigger(Enum):
     SCHEDULE = "schedule"
     BACKFILL = "backfill"
     RESUME = "resume"
+    PUSH = "push"  #: a person pushes a model by name
 
 
 @dataclass(frozen=True, kw_only=True)

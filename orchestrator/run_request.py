@@ -35,6 +35,7 @@ class RunRequest:
     as_of: datetime | None = None
     replay: bool = False
     base: int | None = None  #: the run that supplies the outputs of nodes left out; None is the newest that has them
+    supplied: BaseRun | None = None  #: what supplies the nodes left out, without a search
     force_base: bool = False  #: read `base` also when something newer exists upstream of what it supplies
     parameters: Mapping[str, object] = field(default_factory=dict)
     typed: tuple[str, ...] = ()

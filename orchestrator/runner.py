@@ -141,7 +141,7 @@ class Controller:
     def _begin(self, request: RunRequest, active: list[ActiveRun]) -> None:
         """Records a run and adds it to the active ones; nothing is recorded when no base run supplies what it needs."""
         selection = request.selection or self.pipeline.select()
-        supplied = find_base_run(self.store, self.pipeline, selection, request)
+        supplied = request.supplied or find_base_run(self.store, self.pipeline, selection, request)
         self._unclosed += 1
         nodes = NodeRunner(
             run=self._record(request, selection.run, supplied.number),

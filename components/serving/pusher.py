@@ -38,6 +38,7 @@ from spanwise.orchestrator.artifact import Blessing, InfraBlessing, Model, Pushe
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import Fenced, NodeFailed, ParameterError
 from spanwise.orchestrator.local_path import refuse_url
+from spanwise.orchestrator.run import Trigger
 from spanwise.orchestrator.signature import Attempt, Input, Output
 
 log = logging.getLogger("spanwise.serving")
@@ -144,7 +145,8 @@ class Pusher(Component):
         destination: str,
         keep_versions: int | None = None,
     ) -> None:
-        inputs = {"blessing": blessing, "infra_blessing": infra_blessing}
+        person = attempt.run.cause if attempt.run.trigger is Trigger.PUSH else None  # `spanwise push` asks the verdicts
+        inputs = {} if person else {"blessing": blessing, "infra_blessing": infra_blessing}
         connected = {name: verdict for name, verdict in inputs.items() if self.inputs[name]}
         reason = find_refusal({name: b.blessed if b is not None else None for name, b in connected.items()})
         if attempt.run.replay and attempt.run.as_of is not None:
@@ -159,14 +161,15 @@ class Pusher(Component):
             pushed_model.reason = f"not pushed: {'; '.join([reason, *reasons])}"
             log.warning("push-refused", extra={"model": model.name, "reason": "; ".join([reason, *reasons])})
         else:
-            if not connected:
+            if not connected and not person:
                 log.warning("evaluation-skipped", extra={"model": model.name, "reason": "no blessing is connected"})
             home = str(pushed_model.path.parents[2])
-            version, pushed_model.reason = push(model, destination, attempt, home=home, keep_versions=keep_versions)
+            version, skipped = push(model, destination, attempt, home=home, keep_versions=keep_versions)
+            pushed_model.reason = skipped or person
             pushed_model.pushed_version = str(version.version)
             pushed_model.pushed_destination = str(version.path)
-            event = "push-skipped" if pushed_model.reason else "model-pushed"
-            log.info(event, extra={"folder": version.path, "reason": pushed_model.reason or ""})
+            event = "push-skipped" if skipped else "model-pushed"
+            log.info(event, extra={"folder": version.path, "reason": skipped or person or ""})
         facts = {**pushed_model.properties, "content": model.content, "record": version and version.record}
         (pushed_model.path / "push.json").write_text(json.dumps(facts, indent=2, default=asdict) + "\n")
 

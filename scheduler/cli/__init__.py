@@ -12,6 +12,7 @@ from spanwise.scheduler.cli import missed
 from spanwise.scheduler.cli import watch
 from spanwise.scheduler.cli import inspect
 from spanwise.scheduler.cli import lineage
+from spanwise.scheduler.cli import models
 from spanwise.scheduler.cli import backfill
 from spanwise.scheduler.cli import judge
 from spanwise.scheduler.cli import gc
@@ -29,6 +30,7 @@ __all__ = [
     "lineage",
     "maintenance",
     "missed",
+    "models",
     "run",
     "schedule",
     "service",

@@ -1,0 +1,172 @@
+"""bless, unbless and push: what people decide about models, and what serves then."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.scheduler.conftest import Command
+
+PIPELINE = """
+import json
+from spanwise import Champion, Component, Evaluator, Examples, Input, Output, Pipeline, Pusher, Report, Threshold, Trainer
+import pyarrow as pa, pyarrow.parquet as pq
+
+class Rows(Component):
+    def run(self, examples: Output[Examples]) -> None:
+        examples.span, examples.split_names = 1, ["train", "eval"]
+        for split in examples.split_names:
+            examples.split(split).mkdir()
+            pq.write_table(pa.table({"y": [0.0]}), examples.split(split) / "part-0.parquet")
+
+def train(task):
+    (task.model_dir / "k").write_text(str(task.parameters["k"]))
+
+def predict(model, table):
+    return [float((model / "k").read_text())] * len(table)
+
+def rides(k: int = 1, most: float = 5.0, serving: str = "serving") -> Pipeline:
+    rows = Rows()
+    trainer = Trainer(examples=rows["examples"], run_fn=train, parameters={"k": k})
+    champion = Champion(trainer["model"])
+    evaluator = Evaluator(
+        examples=rows["examples"], model=trainer["model"], baseline=champion["model"], label="y", predict_fn=predict,
+        metrics=("mae",), thresholds={"mae": Threshold(at_most=most)}, replicates=0,
+    )
+    pusher = Pusher(model=trainer["model"], blessing=evaluator["blessing"], destination=serving)
+    return Pipeline("rides", [rows, trainer, champion, evaluator, pusher])
+"""
+
+
+@pytest.fixture
+def rides(spanwise: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Three models: the first two serve one after the other, the third is refused."""
+    monkeypatch.chdir(tmp_path)
+    Path("rides.py").write_text(PIPELINE)
+    for k in (1, 2, 9):
+        assert spanwise("run", "rides.py", "--param", f"k={k}")[0] == 0
+    return spanwise
+
+
+def served() -> str:
+    """The `k` of the model with the highest version."""
+    versions = [path for path in Path("serving").iterdir() if path.name.isdigit()]
+    return (max(versions, key=lambda path: int(path.name)) / "k").read_text()
+
+
+def test_a_rollback_serves_an_earlier_model_and_compares_with_it(rides: Command) -> None:
+    """The model is pushed as a new version by a run that records who and why; the next candidate is compared with it."""
+    assert served() == "2"
+
+    code, _, err = rides("push", "rides/Trainer/model/1", "--because", "2 is wrong for refunds")
+
+    assert (code, err) == (0, "")
+    assert served() == "1"
+    _, shown, _ = rides("show", "rides")
+    assert "push" in shown
+    assert "2 is wrong for refunds" in shown
+    assert "@" in shown
+    rides("run", "rides.py", "--param", "k=3")
+    assert "chose rides/Trainer/model/1, which serves, pushed by rides/4" in rides("show", "rides")[1]
+
+
+def test_a_rollback_is_seen_in_lineage(rides: Command) -> None:
+    """What was pushed leads to the model, and the model to every push."""
+    rides("push", "rides/Trainer/model/1", "--because", "2 is wrong")
+
+    assert "rides/Trainer/model/1" in rides("lineage", "rides/Pusher/pushed_model/4")[1]
+    assert "rides/Pusher/pushed_model/4" in rides("lineage", "--down", "rides/Trainer/model/1")[1]
+
+
+def test_a_blessing_that_is_taken_back_leaves_the_champion_before(rides: Command) -> None:
+    """The answer says what is the champion now, that the model still serves, and the command that rolls back works."""
+    code, out, _ = rides("unbless", "rides/Trainer/model/2", "--because", "wrong for refunds")
+
+    assert code == 0
+    assert out.splitlines()[0].endswith(": wrong for refunds.")
+    assert out.splitlines()[1:] == [
+        "The champion is rides/Trainer/model/1.",
+        "It still serves.",
+        "Roll back:  spanwise push rides/Trainer/model/1 --because …",
+    ]
+    assert rides("push", "rides", "--because", "2 is wrong")[0] == 0
+    assert served() == "1"
+
+
+def test_a_model_whose_blessing_was_taken_back_is_not_pushed(rides: Command) -> None:
+    """It says who took it back, and how to bless it again; then it is pushed."""
+    rides("unbless", "rides/Trainer/model/1", "--because", "old")
+
+    code, _, err = rides("push", "rides/Trainer/model/1", "--because", "try")
+
+    assert code == 2
+    assert "rides/Trainer/model/1 is not blessed by" in err
+    assert "spanwise bless rides/Trainer/model/1 --because" in err
+    assert served() == "2"
+    rides("bless", "rides/Trainer/model/1", "--because", "not so old")
+    assert rides("push", "rides/Trainer/model/1", "--because", "try")[0] == 0
+    assert served() == "1"
+
+
+def test_a_person_may_bless_what_its_evaluator_has_refused(rides: Command) -> None:
+    """The threshold was wrong, says somebody; the model may be pushed then, and not before."""
+    code, _, err = rides("push", "rides/Trainer/model/3", "--because", "better")
+    assert code == 2
+    assert "not blessed by Evaluator in run 3: mae is 9" in err
+
+    code, out, _ = rides("bless", "rides/Trainer/model/3", "--because", "the threshold was wrong", "--json")
+
+    assert code == 0
+    assert json.loads(out)["blessed"] is True
+    assert rides("push", "rides/Trainer/model/3", "--because", "better")[0] == 0
+    assert served() == "9"
+
+
+def test_the_same_model_is_not_pushed_twice_in_a_row(rides: Command) -> None:
+    """It serves already, and the run says so."""
+    code, out, _ = rides("push", "rides.py", "--because", "to be sure")
+
+    assert code == 0
+    assert "not pushed again" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("push", "rides/Trainer/model/1", "--because", " "), "--because takes the reason"),
+        (("bless", "rides/Evaluator/evaluation/1", "--because", "good"), "is ModelEvaluation, not Model"),
+        (("push", "rides/Trainer/model/1", "--because", "x", "--node", "Other"), "has no Pusher 'Other'"),
+        (("unbless", "rides/Trainer/model/77", "--because", "x"), "rides/Trainer/model/77"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(rides: Command, words: tuple[str, ...], message: str) -> None:
+    """Exit 2, one message, and no run is recorded."""
+    code, out, err = rides(*words)
+
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "rides/3" in rides("show", "rides")[1].splitlines()[0]
+
+
+def test_a_push_from_another_folder_does_not_go_elsewhere(
+    rides: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The destination is relative to the folder in which the pipeline runs."""
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+
+    root = str(tmp_path / ".spanwise")
+    code, _, err = rides("push", "rides/Trainer/model/1", "--because", "x", "--root", root)
+
+    assert code == 2
+    assert f"the last push went to {tmp_path / 'serving'}" in err
+
+
+def test_the_model_of_a_replay_is_neither_blessed_nor_pushed(rides: Command) -> None:
+    """Nothing that a replay makes is read by other runs."""
+    rides("run", "rides.py", "--from", "Trainer", "--param", "k=4", "--as-of", "2999-01-01T00:00Z")
+
+    for words in ("bless", "push"):
+        code, _, err = rides(words, "rides/Trainer/model@4/1", "--because", "x")
+        assert code == 2
+        assert "was made by a replay" in err
