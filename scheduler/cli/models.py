@@ -16,9 +16,9 @@ Because: TypeAlias = Annotated[str, typer.Option(metavar="TEXT", help="The reaso
 
 @app.command()
 def bless(model: ModelName, because: Because, root: Root = None, config: Config = None, json: Json = False) -> None:
-    """Bless a model: it may be pushed, and be the champion.
+    """Bless a model.
 
-    This overrules its Evaluator, until you take it back.
+    It may be pushed then, and be the champion. This overrules its Evaluator, until you take it back.
 
     Example: spanwise bless flights/Trainer/model/42 --because "the threshold was wrong"
     """
@@ -49,9 +49,9 @@ def push(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Push a model by name, such as an earlier one, to roll back what serves.
+    """Push a model by name, to roll back.
 
-    In a run of the pipeline's Pusher alone, which records who and why.
+    In a run of the pipeline's Pusher alone, which records who and why. The model becomes the version that serves.
 
     Example: spanwise push flights/Trainer/model/41 --because "42 is wrong for refunds"
     """
