@@ -1,7 +1,9 @@
 """Law 1 and RFC, Concurrent Runs: a run that was frozen and has lost its turn publishes and pushes nothing more."""
 
+import fcntl
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,11 +15,27 @@ from tests.scenario.processes import Marked, kill
 TTL_S = 1.0
 
 
-def wait_for(path, *, within_s=20.0):
+def wait_for(path, *, within_s=300.0):
     deadline = time.monotonic() + within_s
     while not path.exists():
         assert time.monotonic() < deadline, f"{path} never came"
         time.sleep(0.01)
+
+
+def freeze(pid, folder):
+    """Stops a process while its heartbeat writes nothing: who holds the lock of the database lets nobody else write."""
+    while True:
+        kill(pid, signal.SIGSTOP)
+        while "\nState:\tT" not in Path(f"/proc/{pid}/status").read_text():
+            time.sleep(0.01)
+        with (folder / "metadata.db.lock").open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                kill(pid, signal.SIGCONT)
+                time.sleep(0.05)
+                continue
+            return
 
 
 @pytest.mark.slow
@@ -29,15 +47,15 @@ def test_a_frozen_run_that_lost_its_lease_is_fenced(tmp_path, elsewhere):
     try:
         frozen.read_until("node-started Act")
         wait_for(tmp_path / "waiting")
-        kill(frozen.pid, signal.SIGSTOP)
+        freeze(frozen.pid, tmp_path)
         time.sleep(1.5 * TTL_S)  # or its heartbeat is young, and who comes is told that it is held
         after = Marked("tests.scenario.controller", tmp_path, "act=1", f"ttl_s={TTL_S}", f"elsewhere={int(elsewhere)}")
         after.read_until("abandoned-run-closed")
         (tmp_path / "go").touch()
-        successor, _ = after.process.communicate(timeout=20)
+        successor, _ = after.process.communicate(timeout=300)
         kill(frozen.pid, signal.SIGCONT)
-        said, _ = frozen.process.communicate(timeout=20)
-        left = frozen.gone_within(5.0)
+        said, _ = frozen.process.communicate(timeout=300)
+        left = frozen.gone_within(120.0)
     finally:
         frozen.end()
         if after is not None:
@@ -59,16 +77,16 @@ def test_a_frozen_run_that_lost_its_lease_is_fenced(tmp_path, elsewhere):
 @pytest.mark.slow
 def test_a_run_that_was_frozen_for_a_moment_goes_on(tmp_path):
     """Frozen for less than the lease lasts, it keeps its turn: who comes meanwhile is told that it is held."""
-    frozen = Marked("tests.scenario.controller", tmp_path, "act=1", "ttl_s=30")
+    frozen = Marked("tests.scenario.controller", tmp_path, "act=1", "ttl_s=600")
     try:
         frozen.read_until("node-started Act")
-        kill(frozen.pid, signal.SIGSTOP)
-        other = Marked("tests.scenario.controller", tmp_path, "act=1", "ttl_s=30")
-        refused, _ = other.process.communicate(timeout=20)
+        freeze(frozen.pid, tmp_path)
+        other = Marked("tests.scenario.controller", tmp_path, "act=1", "ttl_s=600")
+        refused, _ = other.process.communicate(timeout=300)
         other.end()
         kill(frozen.pid, signal.SIGCONT)
         (tmp_path / "go").touch()
-        said, _ = frozen.process.communicate(timeout=20)
+        said, _ = frozen.process.communicate(timeout=300)
     finally:
         frozen.end()
 

@@ -188,7 +188,7 @@ def test_runs_go_through_while_all_that_can_go_is_collected(tmp_path):
             learned.append((ran.artifact("Learn", "report").path / "learned").read_text())
     finally:
         stop.set()
-        child.join(timeout=30)
+        child.join(timeout=300)
     gone = [a for a in spans(store, "p/Ingest/examples", RUNS) if not a.path.exists()]
     store.close()
 

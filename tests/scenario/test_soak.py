@@ -26,7 +26,7 @@ START = datetime(2025, 3, 5, 12, tzinfo=UTC)  # the fourth night from then on ha
 ONE_DAY = timedelta(days=1)
 MONTHS_S = 1e7
 SHORTEST_DAY_S = 1.4
-SOON_S = 60.0
+SOON_S = 300.0  # on a machine that does other things too
 FILE = Path(__file__).with_name("soaked.py")
 POLICIES = ("killandrun", "allowtocomplete")
 ACTS = (

@@ -318,7 +318,7 @@ def test_a_run_goes_on_when_its_reader_goes_away(project: Path, shell: Command) 
     assert child.stderr is not None
     child.stdout.close()
 
-    assert child.wait(timeout=30) == 0
+    assert child.wait(timeout=300) == 0
     assert child.stderr.read() == ""
     child.stderr.close()
     assert json.loads(shell("show", "1", "--json")[1])["state"] == "complete"
@@ -443,7 +443,7 @@ def test_ctrl_c_stops_a_run_and_leaves_nothing(project: Path, shell: Command) ->
     below = process.descendants(child.pid)
 
     child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=30)
+    out, err = child.communicate(timeout=300)
 
     assert (child.returncode, err) == (130, "")
     assert "Second canceled" in out
@@ -470,7 +470,7 @@ def test_a_second_run_is_told_who_holds_the_pipeline_and_stop_ends_the_first(pro
     stopped = json.loads(out)
     assert (code, err) == (0, "")
     assert (stopped["run"], stopped["state"], stopped["how"]) == ("flow/1", "canceled", "ended")
-    child.communicate(timeout=10)
+    child.communicate(timeout=300)
     assert child.returncode == 1
     assert stopped["error"].startswith("stopped by `spanwise stop` of ")
     assert living(below) == []
@@ -488,7 +488,7 @@ def test_a_run_that_will_not_end_is_killed_and_put_right(project: Path, shell: C
 
     code, out, err = shell("stop", "flow", "--grace", "0", "--json")
 
-    child.communicate(timeout=10)
+    child.communicate(timeout=300)
     stopped = json.loads(out)
     assert (code, err, stopped["how"], stopped["state"]) == (0, "", "killed", "failed")
     assert living(below) == []
@@ -505,8 +505,8 @@ def test_logs_are_followed_until_the_run_has_ended(project: Path, shell: Command
     waiting_for(project, child, "second begins")
     follower = start("logs", "flow", "--follow", cwd=project)
 
-    child.communicate(timeout=30)
-    out, err = follower.communicate(timeout=10)
+    child.communicate(timeout=300)
+    out, err = follower.communicate(timeout=300)
 
     assert (follower.returncode, err) == (0, "")
     assert out.splitlines() == ["First | first says hello", "Second | second begins"]
@@ -518,7 +518,7 @@ def test_the_doctor_finds_what_a_dead_run_has_left(project: Path, shell: Command
     child = start("run", "flow.py", "--param", "sleep_s=60", cwd=project)
     waiting_for(project, child, "second begins")
     child.kill()
-    child.communicate(timeout=10)
+    child.communicate(timeout=300)
 
     code, out, _ = shell("doctor")
     assert code == 0

@@ -39,7 +39,7 @@ def learned(world: World) -> list[str]:
 
 
 def until(what: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not what():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline

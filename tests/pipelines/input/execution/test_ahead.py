@@ -350,7 +350,7 @@ def test_a_parallel_interleave_is_restored(ordered, stop):
 def test_a_parallel_interleave_reads_so_many_datasets_at_once():
     """No more than `num_parallel`, and not one after another either."""
     reading, most, lock = [0], [0], threading.Lock()
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=120)
 
     def slow(x):
         def element(y):
