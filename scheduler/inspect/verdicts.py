@@ -20,13 +20,17 @@ def describe_standing(standing: Standing) -> str:
 
 
 def describe_verdicts(store: Store, artifacts: Iterable[Artifact]) -> dict[int, str]:
-    """By the id of an artifact, what the verdicts on it amount to; of examples and models that have some."""
-    found = {
-        artifact.id: describe_standing(find_standing(store, mark, artifact))
-        for artifact in artifacts
-        if (mark := _MARKS.get(artifact.kind)) is not None
-    }
-    return {artifact: line for artifact, line in found.items() if line}
+    """By the id of an artifact, what the verdicts on it amount to: of examples, and of models that people judged.
+
+    What Evaluators say of models is in their blessings.
+    """
+    found = {}
+    for artifact in artifacts:
+        if (mark := _MARKS.get(artifact.kind)) is not None:
+            standing = find_standing(store, mark, artifact)
+            if (mark == "accepted" or standing.personal is not None) and (line := describe_standing(standing)):
+                found[artifact.id] = line
+    return found
 
 
 def published(executions: Iterable[Execution]) -> list[Artifact]:
