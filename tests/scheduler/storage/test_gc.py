@@ -561,14 +561,16 @@ def test_what_is_served_from_the_cache_needs_no_inputs(trial: Trial) -> None:
 
 
 def test_a_run_whose_outputs_were_collected_is_no_base(trial: Trial) -> None:
-    """A partial run takes the newest run that still has what it reads."""
+    """It is passed over, and an older run does not silently take its place: only by name."""
     old = trial.run(chain("a"))
     new = trial.run(chain("b"))
     trial.store.claim(Claim("collected", new.artifact("Make", "report").name))
 
-    part = trial.run(chain("a"), RunRequest(selection=chain("a").select(first=["Read"])))
+    part = chain("a").select(first=["Read"])
 
-    assert part.run.base == old.run.number
+    with pytest.raises(UsageError, match="Make gave p/Make/report/2 in run 2, which is newer"):
+        trial.run(chain("a"), RunRequest(selection=part))
+    part = trial.run(chain("a"), RunRequest(selection=part, base=old.run.number, force_base=True))
     assert part.run.state is State.COMPLETE
 
 
