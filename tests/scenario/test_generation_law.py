@@ -68,6 +68,9 @@ class Life:
         self.windows = []  # every window that a run has chosen
         self.failed = []  # runs that can be resumed
         self.log = []
+        for span in (1, 2):
+            self.write(span)
+            self.run_span(span)
 
     @property
     def window(self):
@@ -77,26 +80,27 @@ class Life:
         return [self.given[s] for s in wanted] if all(s in self.given for s in wanted) else None
 
     def step(self):
-        kinds = [self.write, self.whole, self.whole, self.ingest, self.learn, self.choose, self.resume]
-        self.draw.choice(kinds)()
+        kinds = {self.arrive: 3, self.whole: 2, self.ingest: 3, self.learn: 4, self.choose: 1, self.resume: 2}
+        (kind,) = self.draw.choices(list(kinds), list(kinds.values()))
+        kind()
 
-    def write(self):
+    def arrive(self):
+        self.write(self.draw.randint(1, SPANS))
+
+    def write(self, span):
         """A span arrives, is corrected by a new version, or its file is changed in place to one of two texts."""
-        span = self.draw.randint(1, SPANS)
         version, _ = self.files.get(span, (1, ""))
         self.files[span] = (version + self.draw.choice([0, 0, 1]), self.draw.choice("AB"))
         (self.lake / str(span)).write_text("{} {}".format(*self.files[span]))
 
     def whole(self):
-        self.run_span(None, fails=self.draw.random() < 0.3)
+        self.run_span(self.draw.choice(list(self.files)), fails=self.draw.random() < 0.4)
 
     def ingest(self):
-        self.run_span("Clean")
+        self.run_span(self.draw.choice(list(self.files)), last="Clean")
 
-    def run_span(self, last, *, fails=False):
-        if not self.files:
-            return
-        span, factor = self.draw.choice(list(self.files)), self.draw.choice([1, 1, 2])
+    def run_span(self, span, *, last=None, fails=False):
+        factor = self.draw.choice([1, 1, 2])
         asked = pipeline(self.lake, factor, fails=fails)
         part = RunRequest(selection=asked.select(last=[last] if last else []), span=span)
         self.log.append(f"run {span} {self.files[span]} x{factor} to {last} fails={fails}")
