@@ -89,7 +89,8 @@ def recreate_command(run: Run, artifact: Artifact, *, anew: bool = False) -> str
     `anew` also where a cached result looks whole, because its files have the right sizes.
     """
     span = artifact.properties.get("span", run.span)
-    named = f" --span {Calendar(run.calendar).label(span)}" if isinstance(span, int) else ""
+    calendar = Calendar.from_name(artifact.properties.get("calendar", run.calendar))
+    named = f" --span {calendar.label(span)}" if isinstance(span, int) else ""
     node = artifact.name.split("/")[1]
     again = " --no-cache" if anew else ""
     return f"spanwise run {format_source(run.source) or run.pipeline + '.py'}{named} --to {node}{again}"

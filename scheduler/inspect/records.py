@@ -85,6 +85,12 @@ def artifact_calendar(artifact: Artifact, default: Calendar) -> Calendar:
     return default if recorded is None else Calendar.from_name(recorded)
 
 
+def execution_calendar(execution: Execution, default: Calendar) -> Calendar:
+    """The calendar that the outputs of an execution record, else `default`."""
+    found = (artifact_calendar(a, default) for outputs in execution.outputs.values() for a in outputs)
+    return next((calendar for calendar in found if calendar is not default), default)
+
+
 # Runs
 
 
@@ -136,6 +142,7 @@ def format_run(
 
 def format_execution(record: Execution, calendar: Calendar, *, now: datetime, whole: bool = False) -> str:
     """One execution: its reason, duration, parameters, inputs and outputs, each output with its summary."""
+    calendar = execution_calendar(record, calendar)
     kind = "" if record.component in ("", record.node) else f" ({record.component})"
     attempt = f", attempt {record.attempt}" if record.attempt > 1 else ""
     reason = single_line(record.reason or "")

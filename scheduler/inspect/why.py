@@ -68,7 +68,9 @@ def explain(store: Store, run: Run, node: str) -> Explanation:
         execution=execution,
         calendar=run_calendar(run),
         before=earlier,
-        changes=() if earlier is None else tuple(compare_keys(earlier, execution, run_calendar(run))),
+        changes=()
+        if earlier is None
+        else tuple(compare_keys(earlier, execution, records.execution_calendar(execution, run_calendar(run)))),
     )
 
 

@@ -73,6 +73,7 @@ def test_each_node_that_ingests_has_a_span_of_its_own(lake, folder, spanwise):
     assert "of span clicks=2026-11-21, prices=2026-11: complete" in out + err
     assert "clicks=2026-11-21, prices=2026-11" in spanwise("runs")[1]
     assert re.search(r"span +clicks=2026-11-21, prices=2026-11\n", spanwise("show", "both/2")[1])
+    assert re.findall(r"parameter +span = (.*)", spanwise("show", "both/2")[1]) == ["0", "2026-11-21", "2026-11"]
     shown = json.loads(spanwise("show", "both/2", "--json")[1])
     assert shown["spans"] == {"clicks": "2026-11-21", "prices": "2026-11"}
     windows = {
@@ -203,3 +204,19 @@ def test_a_schedule_with_one_span_for_nodes_that_count_differently_is_refused(la
     assert code == 2
     assert "the nodes of 'both' count differently: clicks days, prices months" in err
     assert spanwise("schedule", "next", "newest.py")[0] == 0
+
+
+def test_the_command_that_creates_lost_files_again_names_the_span_in_the_calendar_of_its_node(lake, folder, spanwise):
+    """The files of a month are gone: what is printed names the month, and works when pasted."""
+    spans = ("--span", "clicks=2026-11-20", "--span", "prices=2026-10")
+    spanwise("run", "both.py", *spans, "--to", "clicks", "--to", "prices")
+    spanwise("run", "both.py", "--span", "clicks=2026-11-21", "--span", "prices=2026-11")
+    lost = next((folder / ".spanwise/both/prices/examples").rglob("*.parquet"))
+    lost.unlink()
+
+    code, out, err = spanwise("run", "both.py", "--from", "Join", "--no-cache")
+
+    assert code == 1, out + err
+    (printed,) = set(re.findall(r"spanwise (run both.py --span 2026-1[01] --to prices.*)", out + err))
+    assert spanwise(*printed.split())[0] == 0
+    assert spanwise("run", "both.py", "--from", "months", "--no-cache")[0] == 0
