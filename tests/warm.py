@@ -58,18 +58,15 @@ def command():
         stdout=subprocess.PIPE,
         env={**clean, "PYTHONPATH": "", "OPENBLAS_NUM_THREADS": "1"},  # a fork has none of its threads
     )
-    atexit.register(_end, server, folder)
+    atexit.register(_end, server)
     assert server.stdout.readline() == b"ready\n", "the server of warm commands could not be started"
     return (sys.executable, "-S", "-E", str(CLIENT), place)
 
 
-def _end(server, folder):
+def _end(server):
     server.stdin.close()  # it ends what it runs, and itself
     server.stdout.close()
     server.wait()
-    with contextlib.suppress(OSError):
-        (folder / "socket").unlink()
-        folder.rmdir()
 
 
 class Server:
@@ -138,8 +135,12 @@ class Server:
                 line.close()
 
     def end(self):
+        """Ends what runs, and removes the socket and its folder: a worker of xdist ends without asking anybody to."""
         for pid in self.running:
             os.kill(pid, signal.SIGKILL)
+        place = Path(self.listener.getsockname())
+        place.unlink()
+        place.parent.rmdir()
 
     def become(self, folder, variables, words, streams):
         """The life of the process that was forked: what `python -P -m spanwise WORD…` does there."""
