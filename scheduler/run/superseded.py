@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -38,10 +38,10 @@ def close_superseded(
 
 
 def _find_windows(
-    store: Store, pipeline: Pipeline, calendar: Calendar, spans: Iterable[int]
+    store: Store, pipeline: Pipeline, calendar: Calendar, spans: Sequence[int]
 ) -> Sequence[ExpectedWindow]:
     """The windows as they are now, if none of them would read any of the spans; else nothing."""
-    for span in spans:
+    for span in reversed(spans):  # windows read the newest
         forecast = WindowForecast(pipeline, store, calendar)
         forecast.add(span, {"": None})
         windows = list(forecast.windows())

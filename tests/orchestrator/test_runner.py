@@ -653,7 +653,7 @@ def test_stopping_one_run_leaves_those_beside_it_alone(trial, tmp_path):
         if event.what == "node-started":
             began.append(event.run)
             if len(began) == 2:
-                trial.store.claim(Claim("stop", began[0].name))
+                request_stop(trial.store, began[0], "a test")
         elif event.what == "run-ended":
             (tmp_path / "go").touch()
 

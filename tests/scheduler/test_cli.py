@@ -490,7 +490,7 @@ def test_a_run_that_will_not_end_is_killed_and_put_right(project: Path, shell: C
 
     child.communicate(timeout=300)
     stopped = json.loads(out)
-    assert (code, err, stopped["how"], stopped["state"]) == (0, "", "killed", "failed")
+    assert (code, err, stopped["how"], stopped["state"]) == (0, "", "killed", "canceled")
     assert living(below) == []
     assert "warn" not in shell("doctor")[1]
     assert not [*(project / ".spanwise").rglob("*.scratch"), *(project / ".spanwise").rglob("*.checkpoints")]

@@ -11,12 +11,12 @@ import pytest
 from spanwise.orchestrator import lease, process
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import StoreUnavailable
-from spanwise.orchestrator.run import State, Trigger
+from spanwise.orchestrator.run import Run, State, Trigger
 from spanwise.orchestrator.stop_request import request_stop
 from spanwise.scheduler.alerts import recovery
 from spanwise.scheduler.backfill.command import _find_passed_ticks
 from spanwise.scheduler.backfill.execution import catch_stop_signals
-from spanwise.scheduler.backfill.record import BackfillStage, find_backfill
+from spanwise.scheduler.backfill.record import Backfill, BackfillStage, find_backfill
 from spanwise.scheduler.daemon import scheduled_run
 from spanwise.scheduler.daemon.scheduled_run import ScheduledJob
 from spanwise.scheduler.ledger.missed import list_missed
@@ -289,7 +289,7 @@ def test_a_run_that_is_stopped_from_another_machine_stops_the_backfill(world: Wo
     while "started" not in child.stdout.readline():
         assert child.poll() is None
     with world.store() as store:
-        request_stop(store, store.run("days", 1), "`spanwise stop` of ann@host")
+        request_stop(store, Run(pipeline="days", number=1), "`spanwise stop` of ann@host")
 
     out, _ = child.communicate(timeout=60)
 
@@ -489,7 +489,19 @@ def test_ticks_that_passed_are_told_whether_or_not_a_scheduler_has_looked(world:
         pause = pause_schedule(store, "days", who="backfill days/1", why="", now=at + timedelta(hours=1))
         extend_pause(store, "days", pause, until=at + timedelta(days=2, hours=1))
 
-        passed = _find_passed_ticks(store, "days", since=at)
+        backfill = Backfill(
+            pipeline="days",
+            source="",
+            typed=(),
+            calendar="day",
+            spans=(),
+            train=(),
+            parallel=1,
+            from_scratch=True,
+            began=at,
+            after_run=0,
+        )
+        passed = _find_passed_ticks(store, backfill, at)
 
     assert [(p.tick, p.outcome) for p in passed[:4]] == [
         ("2024-05-03T03:00", "failed"),
