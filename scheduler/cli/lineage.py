@@ -94,7 +94,6 @@ def tainted(
 
     Example: spanwise tainted flights --span 2013-01-05
     """
-    from spanwise.scheduler.formatting import run_calendar
     from spanwise.scheduler.inspect import find
     from spanwise.scheduler.inspect import taint as taints
     from spanwise.scheduler.run.span_options import parse_span
@@ -103,10 +102,9 @@ def tainted(
 
     def print_taint(store: Store) -> None:
         name, source = find.pipeline_or_file(store, pipeline, settings.params)
-        newest = find.latest(store, name)
-        assert newest is not None, "it was found among those that have run"
-        wrong = parse_span(span, run_calendar(newest))
-        found = taints.trace_taint(store, name, wrong, version=version, source=source)
+        calendar = taints.find_calendar(store, name, span)
+        wrong = parse_span(span, calendar)
+        found = taints.trace_taint(store, name, wrong, version=version, source=source, calendar=calendar)
         if json:
             print_document(taints.taint_document(found))
         else:

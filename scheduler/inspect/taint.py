@@ -7,12 +7,13 @@ nothing on.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from spanwise.orchestrator.artifact import (
     Schema,
 )
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.errors import NotRecorded
+from spanwise.orchestrator.errors import NotRecorded, UsageError
 from spanwise.orchestrator.history import versions_of
 from spanwise.orchestrator.lineage import Direction, Lineage, Step, walk
 from spanwise.orchestrator.renewal import current_without_span
@@ -99,7 +100,36 @@ class TaintReport:
         return tuple(tainted for tainted in self.models if tainted.serves)
 
 
-def trace_taint(store: Store, pipeline: str, span: int, *, version: int | None = None, source: str = "") -> TaintReport:
+def find_calendar(store: Store, pipeline: str, text: str) -> Calendar:
+    """The calendar in which a span was typed: that of the newest run, or of another node that ingests, if it fits."""
+    mine = run_calendar(next(store.runs(pipeline)))
+    others = _recorded_calendars(store, _ingesting_channels(store, pipeline)) - {mine}
+    return next((calendar for calendar in (mine, *others) if _fits(text, calendar)), mine)
+
+
+def _recorded_calendars(store: Store, channels: Iterable[Address]) -> set[Calendar]:
+    """The calendars of the newest spans of channels."""
+    newest = [(address, span) for address in channels if (span := next(store.spans(address), None)) is not None]
+    found = [artifact for address, span in newest for artifact in versions_of(store, address, span, None)]
+    return {records.artifact_calendar(artifact, Calendar.NUMBER) for artifact in found} - {Calendar.NUMBER}
+
+
+def _fits(text: str, calendar: Calendar) -> bool:
+    with contextlib.suppress(UsageError):
+        calendar.parse(text)
+        return True
+    return False
+
+
+def trace_taint(
+    store: Store,
+    pipeline: str,
+    span: int,
+    *,
+    version: int | None = None,
+    source: str = "",
+    calendar: Calendar | None = None,
+) -> TaintReport:
     """Finds what learned from a version of a span; without `version`, from every superseded one, or else the newest.
 
     The newest is meant while no newer version has come: that is when people ask what a bad span has reached.
@@ -111,7 +141,7 @@ def trace_taint(store: Store, pipeline: str, span: int, *, version: int | None =
         NotRecorded: nothing was published for the span, or it has no such version.
     """
     newest = next(store.runs(pipeline))
-    calendar = run_calendar(newest)
+    calendar = calendar or run_calendar(newest)
     channels = _ingesting_channels(store, pipeline)
     versions = {address: found for address in channels if (found := versions_of(store, address, span, calendar))}
     if not versions:
@@ -131,6 +161,8 @@ def trace_taint(store: Store, pipeline: str, span: int, *, version: int | None =
     reached = _in_newest_window(store, versions, span, models, calendar)
     target = span if reached else max(next(_spans(store, address, calendar)) for address in versions)
     file = source or format_source(newest.source) or f"{pipeline}.py"
+    several = len(_recorded_calendars(store, channels)) > 1
+    again = f"{next(iter(versions)).node}={format_span(target, calendar)}" if several else format_span(target, calendar)
     return TaintReport(
         pipeline=pipeline,
         span=span,
@@ -142,7 +174,7 @@ def trace_taint(store: Store, pipeline: str, span: int, *, version: int | None =
         corrected={a.id for a in wrong} <= {a.id for a in superseded},
         reached=reached,
         outlived=not models or next(current_without_span(store, _address(models[-1].model))).id != models[-1].model.id,
-        backfill=shlex.join(["spanwise", "backfill", file, "--span", format_span(target, calendar)]),
+        backfill=shlex.join(["spanwise", "backfill", file, "--span", again]),
     )
 
 

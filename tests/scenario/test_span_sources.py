@@ -220,3 +220,14 @@ def test_the_command_that_creates_lost_files_again_names_the_span_in_the_calenda
     (printed,) = set(re.findall(r"spanwise (run both.py --span 2026-1[01] --to prices.*)", out + err))
     assert spanwise(*printed.split())[0] == 0
     assert spanwise("run", "both.py", "--from", "months", "--no-cache")[0] == 0
+
+
+def test_what_learned_of_a_month_is_found_by_the_month(lake, folder, spanwise):
+    """`tainted` takes the label of either calendar, and the backfill that it prints names the node."""
+    spanwise("run", "both.py", "--only", "prices", "--span", "prices=2026-10")
+    spanwise("run", "both.py", "--only", "clicks", "--span", "clicks=2026-11-20")
+
+    for label, again in (("2026-10", "--span prices=2026-10"), ("2026-11-20", "--span clicks=2026-11-20")):
+        found = json.loads(spanwise("tainted", "both", "--span", label, "--json")[1])
+        assert found["span_label"] == label
+        assert again in found["backfill"]
