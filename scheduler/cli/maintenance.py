@@ -107,9 +107,9 @@ def backup(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Copy the root and its metadata to a new folder, while runs and schedulers go on.
+    """Copy the root and its metadata.
 
-    What was published when it begins is in it. Snapshots of datasets, which are written again when they are missing,
+    The copy goes to a new folder, while runs and schedulers go on. What was published when it begins is in it. Snapshots of datasets, which are written again when they are missing,
     and files of running runs are not. Exit code 1 when the root itself lacks files of recorded artifacts.
 
     Example: spanwise backup /backups/2024-06-01
@@ -137,9 +137,9 @@ def restore(
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """Copy a backup to the root and the metadata, where there is neither.
+    """Restore a backup.
 
-    Runs that were running when the backup began are closed by the next run. Check the result with
+    It is copied to the root and the metadata, where neither may exist yet. Runs that were running when the backup began are closed by the next run. Check the result with
     `spanwise doctor --deep`.
 
     Example: spanwise restore /backups/2024-06-01
