@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import enum
 import functools
+import importlib
 import os
 import re
 import sys
 import types
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -32,6 +34,10 @@ from spanwise.orchestrator.user_code import Import, NameUse, Operation, Owner
 from spanwise.version import __version__
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+dynamic_imports: ContextVar[set[str] | None] = ContextVar("dynamic_imports", default=None)
+"""Where a set is given: it receives the names of code that imports modules by names known only when it runs."""
 
 
 @dataclass(frozen=True)
@@ -284,6 +290,7 @@ def _surroundings(scope: CodeScope, operations: list[Operation]) -> list[bytes |
     values: dict[str, object] = {}
     modules: dict[SourceFile | Distribution, None] = {}
     for use in user_code.uses(scope.code, operations):
+        _report_dynamic_import(use, scope)
         if isinstance(use, Import):
             specs = user_code.find_imported(use, scope.package)
             modules.update(dict.fromkeys(source for spec in specs if (source := _of_spec(spec)) is not None))
@@ -297,6 +304,20 @@ def _surroundings(scope: CodeScope, operations: list[Operation]) -> list[bytes |
     for text in sorted(values):
         parts += [encode_text(text), ValueChild(f"global {text!r}", values[text])]
     return parts + [ValueChild("an import", module) for module in modules]
+
+
+def _report_dynamic_import(use: NameUse | Import, scope: CodeScope) -> None:
+    found = dynamic_imports.get()
+    if found is None:
+        return
+    if isinstance(use, Import):
+        dynamic = use.module == "importlib" and (not use.names or "import_module" in use.names)
+    else:
+        value = (scope.names or {}).get(use.name)
+        named = value is importlib and "import_module" in use.attributes
+        dynamic = named or value is importlib.import_module or (use.name == "__import__" and value is None)
+    if dynamic:
+        found.add(scope.code.co_qualname)
 
 
 def _follow(use: NameUse, value: object) -> Iterator[tuple[str, object]]:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar, format_versions
+from spanwise.orchestrator.code_digest import dynamic_imports
 from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver
 from spanwise.orchestrator.errors import Refused, ResolutionError, UsageError
@@ -212,6 +213,8 @@ def _key(
         return None, "it has effects outside the store, so it is never served from the cache"
     if not node.cache:
         return None, "caching is disabled for this node"
+    found: set[str] = set()
+    asked = dynamic_imports.set(found)
     try:
         return fingerprint.cache_key(
             component=f"{run.pipeline}/{node.name}",
@@ -227,6 +230,15 @@ def _key(
     except UsageError as error:
         log.warning("caching-refused", extra={"node": node.name, "reason": str(error)})
         return None, f"it cannot be cached: {error}"
+    finally:
+        dynamic_imports.reset(asked)
+        if found:
+            log.warning(
+                "dynamic-import: %s imports modules by names that are known only when it runs (%s), so their code is "
+                "not in the cache key. Import them by a statement, or name their version in a parameter of the node.",
+                node.name,
+                ", ".join(sorted(found)),
+            )
 
 
 def _refuse_empty(node: Component, inputs: Artifacts) -> None:

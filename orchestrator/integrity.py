@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from spanwise.orchestrator import fingerprint
-from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.artifact import Artifact, Model
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import DamagedArtifact, Unfingerprintable
 from spanwise.orchestrator.run import Run, format_source
@@ -80,6 +80,12 @@ def damage_message(node: str, run: Run, damages: Iterable[Damage]) -> str:
         "\n".join(f"{node} reads {damage}." for damage in found)
         + "\nRestore these files from a backup, or create them again:\n"
         + "\n".join(f"  {command}" for command in commands)
+        + "".join(
+            f"\nIf it is a champion, the one before it is the baseline after:  "
+            f"spanwise unbless {damage.artifact.name} --because damaged"
+            for damage in found
+            if damage.artifact.kind == Model.kind
+        )
     )
 
 

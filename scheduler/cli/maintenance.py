@@ -109,8 +109,9 @@ def backup(
 ) -> None:
     """Copy the root and its metadata.
 
-    The copy goes to a new folder, while runs and schedulers go on. What was published when it begins is in it. Snapshots of datasets, which are written again when they are missing,
-    and files of running runs are not. Exit code 1 when the root itself lacks files of recorded artifacts.
+    The copy goes to a new folder, while runs and schedulers go on. What was published when it begins is in it.
+    Snapshots of datasets, which are written again when they are missing, and files of running runs are not. Exit code 1
+    when the root itself lacks files of recorded artifacts.
 
     Example: spanwise backup /backups/2024-06-01
     """
@@ -139,8 +140,8 @@ def restore(
 ) -> None:
     """Restore a backup.
 
-    It is copied to the root and the metadata, where neither may exist yet. Runs that were running when the backup began are closed by the next run. Check the result with
-    `spanwise doctor --deep`.
+    It is copied to the root and the metadata, where neither may exist yet. Runs that were running when the backup began
+    are closed by the next run. Check the result with `spanwise doctor --deep`.
 
     Example: spanwise restore /backups/2024-06-01
     """

@@ -1,5 +1,6 @@
 """Drivers: what to do with a node in a run, decided from what is there; nothing is started or written."""
 
+import importlib
 import shutil
 from dataclasses import dataclass
 from enum import Enum
@@ -246,3 +247,36 @@ def test_many_outputs_are_reused_together(trial):
     trial.run(Pipeline("p", [each]), RunRequest())
 
     assert decide(trial, each).outputs == {}
+
+
+class ImportsByName(Component):
+    """Its result depends on code that no static name leads to."""
+
+    def run(self, report: Output[Report], module: str) -> None:
+        (report.path / "x").write_text(str(importlib.import_module(module)))
+
+
+class ImportsInside(Component):
+    """As above; the import stands where it is used."""
+
+    def run(self, report: Output[Report], module: str) -> None:
+        from importlib import import_module
+
+        (report.path / "x").write_text(str(import_module(module)))
+
+
+@pytest.mark.parametrize("component", [ImportsByName, ImportsInside])
+def test_code_that_imports_by_name_is_warned_of(trial, caplog, component):
+    """What it imports is not in the cache key; the warning names the node, the function, and the way out."""
+    decide(trial, component(module="json"))
+
+    (warning,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("dynamic-import")]
+    assert f"{component.__name__} imports modules by names that are known only when it runs" in warning
+    assert f"({component.__name__}.run)" in warning
+
+
+def test_code_that_imports_by_statement_is_not_warned_of(trial, caplog):
+    """The modules of import statements are in the cache key."""
+    decide(trial, Make(word="a"))
+
+    assert "dynamic-import" not in caplog.text
