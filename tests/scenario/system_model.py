@@ -1,0 +1,130 @@
+"""A model of the system: what should be published, accepted, learned and served after any history of commands.
+
+It knows no store, no cache and no file format. What spanwise does is compared with it step by step (test_system.py).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+SIZE = 3  #: spans of the window
+
+
+@dataclass(frozen=True)
+class Edition:
+    """The data of one version of one span; what was rewritten under the same version is another edition."""
+
+    span: int
+    version: int
+    value: int  #: below zero, the gate refuses it
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A model: what it learned from, and the code that trained it. Better code makes better models."""
+
+    window: tuple[Edition, ...]
+    code: int
+
+
+class Fails(Exception):
+    """The command must fail; the message is the node at which it does, or empty when nothing begins."""
+
+
+@dataclass
+class SystemModel:
+    """What is true of the lake and of everything that was published."""
+
+    lake: dict[int, dict[int, int]] = field(default_factory=dict)  #: the value by span and version
+    given: list[Edition] = field(default_factory=list)  #: each once, the one that a run's source gave last at the end
+    accepted: dict[Edition, bool] = field(default_factory=dict)  #: the verdict of the gate
+    overruled: dict[Edition, bool] = field(default_factory=dict)  #: the verdict of a person
+    blessed: dict[Learned, bool] = field(default_factory=dict)
+    unblessed: dict[Learned, bool] = field(default_factory=dict)  #: the verdict of a person
+    trained: list[Learned] = field(default_factory=list)  #: by ordinary runs, in order of their first publication
+    pushed: list[Learned] = field(default_factory=list)  #: in order; the last one serves
+
+    def copy(self) -> SystemModel:
+        return copy.deepcopy(self)
+
+    def arrive(self, span: int, version: int, value: int) -> None:
+        self.lake.setdefault(span, {})[version] = value
+
+    def vanish(self, span: int, version: int) -> None:
+        del self.lake[span][version]
+
+    def ingest(self, span: int) -> Edition:
+        """A run's source gives the newest version of its span, and the gate judges it."""
+        if not self.lake.get(span):
+            raise Fails("Ingest")
+        version = max(self.lake[span])
+        edition = Edition(span, version, self.lake[span][version])
+        if edition in self.given:
+            self.given.remove(edition)
+        self.given.append(edition)
+        if edition not in self.overruled:
+            self.accepted[edition] = edition.value >= 0
+        if not self.holds(edition):
+            raise Fails("Check")
+        return edition
+
+    def holds(self, edition: Edition) -> bool:
+        return self.overruled.get(edition, self.accepted.get(edition, False))
+
+    def current(self, span: int) -> Edition | None:
+        """What stands for a span: its newest version, as it was given last."""
+        editions = [e for e in self.given if e.span == span]
+        newest = max((e.version for e in editions), default=None)
+        return next((e for e in reversed(editions) if e.version == newest), None)
+
+    def wanted(self) -> range:
+        """The spans of the window, which ends at the highest span that was ever given."""
+        end = max((e.span for e in self.given), default=0)
+        return range(max(1, end - SIZE + 1), end + 1)
+
+    def window(self) -> tuple[Edition, ...]:
+        """The accepted editions that a run learns from: of each span its newest version, which is what was given last."""
+        chosen = [self.current(span) for span in self.wanted()]
+        last = [next((e for e in reversed(self.given) if e.span == span), None) for span in self.wanted()]
+        if not chosen or chosen != last or not all(e is not None and self.holds(e) for e in chosen):
+            raise Fails("Window")
+        return tuple(e for e in chosen if e is not None)
+
+    def judge(self, verdict: Callable[[Edition], bool], span: int) -> None:
+        """A person accepts or refuses what stands for a span."""
+        edition = self.current(span)
+        if edition is None:
+            raise Fails("")
+        self.overruled[edition] = verdict(edition)
+
+    def train(self, window: tuple[Edition, ...], code: int) -> Learned:
+        """Trains, evaluates against what serves and pushes what is at least as good."""
+        learned = Learned(window, code)
+        if learned not in self.trained:
+            self.trained.append(learned)
+        champion = self.champion(learned)
+        self.blessed[learned] = champion is None or code >= champion.code
+        if self.is_blessed(learned) and self.serves != learned:
+            self.pushed.append(learned)
+        return learned
+
+    def is_blessed(self, learned: Learned) -> bool:
+        return self.unblessed.get(learned, self.blessed.get(learned, False))
+
+    def champion(self, candidate: Learned) -> Learned | None:
+        """The model to beat: what was pushed last, but not what a person took back, nor the candidate itself."""
+        return next((m for m in reversed(self.pushed) if self.unblessed.get(m, True) and m != candidate), None)
+
+    @property
+    def serves(self) -> Learned | None:
+        return self.pushed[-1] if self.pushed else None
+
+    def run(self, span: int, code: int) -> Learned:
+        self.ingest(span)
+        return self.train(self.window(), code)
+
+    def backfill(self, span: int, code: int) -> Learned | None:
+        """As a run, but nothing happens for a span that has left the window."""
+        return None if self.given and span < self.wanted().start else self.run(span, code)

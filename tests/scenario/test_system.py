@@ -1,0 +1,382 @@
+"""The law of the whole: after any history of commands, what is learned, judged and served is what a model of it says.
+
+A history is generated from a number and driven through the real command line; `SPANWISE_TEST_HISTORIES=5000` is the
+long form. A few run with real processes on a real ML Metadata store, the others with the doubles of `inline`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from spanwise.orchestrator.run import Execution, State
+from spanwise.orchestrator.store import Store
+from spanwise.scheduler.main import main
+from spanwise.scheduler.project import root, settings
+from tests.scenario.inline import run_inline
+from tests.scenario.system_model import SIZE, Edition, Fails, Learned, SystemModel
+
+HISTORIES = int(os.environ.get("SPANWISE_TEST_HISTORIES", "100"))
+REAL = max(3, HISTORIES // 50)
+STEPS = 28  # half of them note the moment
+FIRST, LAST = 1, 5  # spans
+
+PIPELINE = '''
+"""Ingests, checks, learns what it read, compares the code, pushes."""
+
+import json
+
+import pyarrow.parquet as pq
+
+from spanwise import (
+    Blessing, Component, ExampleGen, Examples, Gate, Input, Champion, Model, Output, Pipeline, Pusher, Refused, RollingWindow,
+)
+
+
+def value(examples):
+    (found,) = {v for file in examples.path.glob("Split-*/*.parquet") for v in pq.read_table(file)["x"].to_pylist()}
+    return found
+
+
+class Check(Gate):
+    def run(self, examples: Input[Examples]) -> None:
+        if value(examples) < 0:
+            raise Refused("a value is below zero")
+
+
+class Learn(Component):
+    def run(self, examples: Input[list[Examples]], model: Output[Model], code: int) -> None:
+        learned = {"window": [[a.span, a.version, value(a)] for a in examples], "code": code}
+        (model.path / "learned.json").write_text(json.dumps(learned))
+        model.spans = [a.span for a in examples]
+
+
+class Judge(Component):
+    def run(self, model: Input[Model], champion: Input[Model | None], blessing: Output[Blessing]) -> None:
+        codes = [json.loads((m.path / "learned.json").read_text())["code"] for m in (model, champion) if m]
+        blessing.blessed = int(codes[0] >= codes[-1])
+        blessing.current_model, blessing.current_model_id = model.name, model.id
+        blessing.reasons = [] if blessing.blessed else ["the champion has better code"]
+        (blessing.path / "codes").write_text(str(codes))
+
+
+def system(code: int = 1) -> Pipeline:
+    ingest = ExampleGen(pattern="lake/{SPAN}/v{VERSION}/*.csv", name="Ingest")
+    check = Check(examples=ingest["examples"])
+    window = RollingWindow(check["examples"], size=3, since=1, name="Window")
+    learn = Learn(examples=window["examples"], code=code)
+    champion = Champion(learn["model"])
+    judge = Judge(model=learn["model"], champion=champion["model"])
+    push = Pusher(model=learn["model"], blessing=judge["blessing"], destination="serving")
+    return Pipeline("system", [ingest, check, window, learn, champion, judge, push])
+'''
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a history: what is typed or happens, and how the model follows it."""
+
+    text: str
+    take: Callable[[SystemModel], None]  #: does it, on both sides, and compares
+
+
+class Bench:
+    """A folder with the pipeline, a lake, and the command line."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "system.py").write_text(PIPELINE)
+
+    def spanwise(self, *words: str) -> int:
+        for name in [
+            n for n, m in sys.modules.items() if getattr(m, "__file__", None) == str(self.folder / "system.py")
+        ]:
+            del sys.modules[name]
+        return main(list(words))
+
+    def arrive(self, span: int, version: int, value: int) -> None:
+        place = self.folder / "lake" / str(span) / f"v{version}"
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "rows.csv").write_text(f"x\n{value}\n{value}\n{value}\n")
+
+    def vanish(self, span: int, version: int) -> None:
+        shutil.rmtree(self.folder / "lake" / str(span) / f"v{version}")
+
+    def accepts(self, span: int, versions: dict[int, int]) -> bool:
+        """Whether the newest version of a span in the lake is one that the gate lets pass."""
+        file = self.folder / "lake" / str(span) / f"v{versions.get(span)}" / "rows.csv"
+        return file.exists() and "-" not in file.read_text()
+
+    def runs(self) -> int:
+        """The number of runs so far."""
+        with self._opened() as store:
+            return next((run.number for run in store.runs("system")), 0)
+
+    def newest_failed(self) -> str | None:
+        """The newest run that failed."""
+        with self._opened() as store:
+            return next((run.name for run in store.runs("system") if run.state is State.FAILED), None)
+
+    def failed(self) -> list[str]:
+        """The nodes of the last run that failed."""
+        return [e.node for e in self._executions().values() if e.state is State.FAILED]
+
+    def learned(self) -> Learned | None:
+        """What the model of the last run learned."""
+        trained = self._executions().get("Learn")
+        return None if trained is None or not trained.outputs else read(trained.outputs["model"][0].path)
+
+    def _executions(self) -> dict[str, Execution]:
+        with self._opened() as store:
+            return {execution.node: execution for execution in store.executions(next(store.runs("system")))}
+
+    def serves(self) -> Learned | None:
+        versions = [p for p in (self.folder / "serving").glob("*") if p.name.isdigit()]
+        return read(max(versions, key=lambda p: int(p.name))) if versions else None
+
+    def _opened(self) -> contextlib.AbstractContextManager[Store]:
+        return root.open_for_reading(settings.read(folder=self.folder))
+
+
+def read(folder: Path) -> Learned:
+    found = json.loads((folder / "learned.json").read_text())
+    return Learned(tuple(Edition(*each) for each in found["window"]), found["code"])
+
+
+class Story:
+    """What happens next, drawn by chance: mostly days that pass, with everything that goes wrong between them."""
+
+    WEIGHTS: ClassVar = {
+        "pass_day": 8, "skip_day": 1, "correct": 3, "rewrite": 2, "vanish": 1, "run_again": 3, "change_code": 2,
+        "ingest": 2, "backfill": 1, "retrain": 2, "mend": 4, "replay": 1, "accept": 3, "refuse": 1,
+    }  # fmt: skip
+
+    def __init__(self, bench: Bench, chance: random.Random) -> None:
+        self.bench, self.chance = bench, chance
+        self.code = 1
+        self.day = 0
+        self.versions: dict[int, int] = {}  #: the newest in the lake, by span
+        self.moments: list[Moment] = []
+
+    def steps(self) -> Iterator[Step]:
+        """Endlessly."""
+        while True:
+            self.moments.append(Moment())
+            yield self.moments[-1].step()
+            (kind,) = self.chance.choices(list(self.WEIGHTS), list(self.WEIGHTS.values()))
+            yield from getattr(self, f"_{kind}")()
+
+    def _value(self) -> int:
+        return self.chance.choice([1, 2, 3, 4, -1])
+
+    def _span(self) -> int:
+        return self.chance.randint(FIRST, max(self.day, FIRST))
+
+    def _arrive(self, span: int, value: int) -> Iterator[Step]:
+        yield arrival(self.bench, span, self.versions[span], value)
+
+    def _pass_day(self, days: int = 1) -> Iterator[Step]:
+        if self.day < LAST:
+            self.day += days
+            self.versions[self.day] = 1
+            yield from self._arrive(self.day, self._value())
+            yield run(self.bench, self.day, self.code)
+
+    def _skip_day(self) -> Iterator[Step]:
+        yield from self._pass_day(days=2)
+
+    def _correct(self, versions: int = 1) -> Iterator[Step]:
+        if (span := self._span()) in self.versions:
+            self.versions[span] += versions
+            yield from self._arrive(span, self._value())
+            yield run(self.bench, span, self.code)
+
+    def _rewrite(self) -> Iterator[Step]:
+        yield from self._correct(versions=0)
+
+    def _vanish(self) -> Iterator[Step]:
+        span = self._span()
+        if self.versions.get(span, 0) > 1:
+            yield departure(self.bench, span, self.versions[span])
+            self.versions[span] -= 1
+            yield run(self.bench, span, self.code)
+
+    def _run_again(self) -> Iterator[Step]:
+        yield run(self.bench, self._span(), self.code)
+
+    def _backfill(self) -> Iterator[Step]:
+        if (span := self._span()) in self.versions:
+            yield backfill(self.bench, span, self.code)
+
+    def _change_code(self) -> Iterator[Step]:
+        self.code = self.chance.randint(1, 3)
+        yield run(self.bench, max(self.day, FIRST), self.code)
+
+    def _ingest(self) -> Iterator[Step]:
+        yield ingestion(self.bench, self._span(), self.code)
+
+    def _retrain(self) -> Iterator[Step]:
+        yield retraining(self.bench, ["run", "system.py", "--param", f"code={self.code}", "--from", "Window"])
+
+    def _mend(self) -> Iterator[Step]:
+        if not self.day:
+            return
+        window = range(max(FIRST, self.day - SIZE + 1), self.day + 1)
+        for span in [span for span in window if not self.bench.accepts(span, self.versions)]:
+            self.versions[span] = self.versions.get(span, 0) + 1
+            yield from self._arrive(span, abs(self._value()))
+            yield ingestion(self.bench, span, self.code)
+        yield resumption(self.bench)
+
+    def _replay(self) -> Iterator[Step]:
+        yield replay(self.bench, self.chance.choice(self.moments), self.code)
+
+    def _accept(self) -> Iterator[Step]:
+        yield verdict(self.bench, "accept", self._span())
+
+    def _refuse(self) -> Iterator[Step]:
+        yield verdict(self.bench, "refuse", self._span())
+
+
+class Moment:
+    """A moment of the past, and what was true then."""
+
+    def step(self) -> Step:
+        return Step("", self._note)
+
+    def _note(self, model: SystemModel) -> None:
+        self.time, self.model = datetime.now(UTC), model.copy()
+
+
+def arrival(bench: Bench, span: int, version: int, value: int) -> Step:
+    def take(model: SystemModel) -> None:
+        bench.arrive(span, version, value)
+        model.arrive(span, version, value)
+
+    return Step(f"v{version} of {span} arrives: {value}", take)
+
+
+def departure(bench: Bench, span: int, version: int) -> Step:
+    def take(model: SystemModel) -> None:
+        bench.vanish(span, version)
+        model.vanish(span, version)
+
+    return Step(f"v{version} of {span} is removed from the lake", take)
+
+
+def run(bench: Bench, span: int, code: int) -> Step:
+    words = ["run", "system.py", "--span", str(span), "--param", f"code={code}"]
+    return strictly(bench, words, lambda model: model.run(span, code))
+
+
+def backfill(bench: Bench, span: int, code: int) -> Step:
+    words = ["backfill", "system.py", "--span", str(span), "--param", f"code={code}"]
+    return strictly(bench, words, lambda model: model.backfill(span, code))
+
+
+def ingestion(bench: Bench, span: int, code: int) -> Step:
+    words = ["run", "system.py", "--span", str(span), "--param", f"code={code}", "--to", "Check"]
+    return strictly(bench, words, lambda model: model.ingest(span) and None)
+
+
+def verdict(bench: Bench, kind: str, span: int) -> Step:
+    words = [kind, "system.py", "--span", str(span), "--because", "looked at"]
+    return strictly(bench, words, lambda model: model.judge(lambda _: kind == "accept", span))
+
+
+def strictly(bench: Bench, words: list[str], expect: Callable[[SystemModel], Learned | None]) -> Step:
+    """A command of which the model knows how it ends, where it fails and what it learns."""
+
+    def take(model: SystemModel) -> None:
+        try:
+            learned, fails = expect(model), None
+        except Fails as error:
+            learned, fails = None, str(error)
+        code = bench.spanwise(*words)
+        assert (code == 0) == (fails is None), f"exit code {code}, expected {f'a failure at {fails}' if fails else 0}"
+        if fails:
+            assert bench.failed() == [fails]
+        if learned is not None:
+            assert bench.learned() == learned
+
+    return Step(f"spanwise {' '.join(words)}", take)
+
+
+def resumption(bench: Bench) -> Step:
+    """The newest run that failed is resumed, whatever has happened since."""
+
+    def take(model: SystemModel) -> None:
+        failed = bench.newest_failed()
+        if failed is not None:
+            retraining(bench, ["resume", failed]).take(model)
+
+    return Step("spanwise resume the newest run that failed", take)
+
+
+def retraining(bench: Bench, words: list[str]) -> Step:
+    """A command that may refuse, by its own rules; when it trains, it learns the window of this moment."""
+
+    def take(model: SystemModel) -> None:
+        before = bench.runs()
+        if bench.spanwise(*words) == 0 and bench.runs() > before and (learned := bench.learned()) is not None:
+            assert learned.window == model.window()
+            model.train(learned.window, learned.code)
+
+    return Step(f"spanwise {' '.join(words)}", take)
+
+
+def replay(bench: Bench, moment: Moment, code: int) -> Step:
+    """A run as of a moment: what it learns was the window then, and nothing follows from it."""
+
+    def take(model: SystemModel) -> None:
+        words = ["run", "system.py", "--param", f"code={code}", "--from", "Window", "--to", "Learn"]
+        if bench.spanwise(*words, "--as-of", moment.time.isoformat()) == 0:
+            learned = bench.learned()
+            assert learned is not None
+            assert learned.window == moment.model.window()
+
+    return Step("spanwise run system.py --from Window --to Learn --as-of an earlier moment", take)
+
+
+def drive(bench: Bench, number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Drives a history through the command line and the model side by side."""
+    model, past = SystemModel(), []
+    for step, _ in zip(Story(bench, random.Random(number)).steps(), range(STEPS), strict=False):
+        past += [step.text] if step.text else []
+        try:
+            step.take(model)
+            assert bench.serves() == model.serves
+        except (AssertionError, Fails) as error:
+            said = "".join(capsys.readouterr())
+            raise AssertionError("\n".join([f"history {number}:", *past, repr(error), said[-3000:]])) from None
+        capsys.readouterr()
+
+
+@pytest.mark.parametrize("number", range(HISTORIES))
+def test_any_history_is_what_the_model_says(tmp_path, monkeypatch, capsys, number):
+    """What is learned, judged and served after each step is what a hundred lines say it must be."""
+    monkeypatch.chdir(tmp_path)
+
+    run_inline(monkeypatch)
+
+    drive(Bench(tmp_path), number, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(REAL))
+def test_the_same_holds_with_processes_and_ml_metadata(tmp_path, monkeypatch, capsys, number):
+    """The doubles hide nothing: the same histories with the real executor and the real store."""
+    monkeypatch.chdir(tmp_path)
+
+    drive(Bench(tmp_path), number, capsys)
