@@ -109,6 +109,7 @@ def test_a_rotten_champion_is_not_a_baseline(tmp_path, lake):
     assert f"Compare reads {champion.name}, but its files are not those that were published" in (
         second["Compare"].error or ""
     )
+    assert f"spanwise unbless {champion.name} --because" in (second["Compare"].error or "")
 
 
 def test_what_this_run_has_verified_is_not_read_again(tmp_path, lake):
