@@ -147,7 +147,7 @@ def test_a_run_that_does_not_listen_is_killed_with_all_it_has_started(start, tmp
         kill(pid, signal.SIGSTOP)
     stopped = stopping.stop(store, store.run("unruly", 1), tmp_path, grace_s=0, by="a test")
 
-    assert (stopped.how, stopped.run.state, stopped.pid) == ("killed", State.FAILED, run.pid)
+    assert (stopped.how, stopped.run.state, stopped.pid) == ("killed", State.CANCELED, run.pid)
     assert left_by(run, tmp_path) == []
 
 
@@ -173,7 +173,7 @@ def test_nothing_begins_while_a_process_lives_that_cannot_be_killed(start, tmp_p
 
     assert "killed" in str(stuck.value)
     assert state is State.RUNNING
-    assert (stopped.how, stopped.run.state) == ("closed", State.FAILED)
+    assert (stopped.how, stopped.run.state) == ("closed", State.CANCELED)
     assert left_by(run, tmp_path) == []
     begin_and_end(store)
 
