@@ -127,7 +127,7 @@ class Beaming(Component):
 
 def program(place: str, ending: str, timeout_s: float | None) -> Command:
     """Starts a service in a session of its own, as the client of a container engine does, with none of our variables."""
-    service = "setsid sh -c 'echo $$ > {place}/service.pid; exec sleep 1000' >/dev/null 2>&1 & "
+    service = "setsid sh -c 'echo $$ > $0; exec sleep 1000' {place}/service.pid >/dev/null 2>&1 & "
     waiting = "while ! [ -s {place}/service.pid ]; do sleep 0.01; done; echo 1 > {report}/n; touch {place}/Program; "
     return Command(
         shell=service + waiting + {"end": "", "fail": "exit 1"}.get(ending, "sleep 1000"),
