@@ -12,7 +12,17 @@ import pyarrow as pa
 
 from spanwise.components import Evaluator, Pusher
 from spanwise.components.evaluation.threshold import Threshold
-from spanwise.orchestrator import Blessing, Component, Execution, InfraBlessing, Input, Model, Output, State
+from spanwise.orchestrator import (
+    Blessing,
+    Component,
+    Execution,
+    InfraBlessing,
+    Input,
+    Model,
+    Output,
+    State,
+    fingerprint,
+)
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import MemoryStore
@@ -110,8 +120,10 @@ def threshold_of(metric: Given) -> Threshold:
 def _publish_blessed(store: MemoryStore, folder: Path) -> Artifact:
     """A model that an earlier run has made, and that was blessed."""
     (folder / "champion").mkdir()
-    size_bytes = (folder / "champion" / "model").write_text("scores as they are")
-    model = publish(store, "Train", "model", Model(str(folder / "champion")).with_content("champion", size_bytes))
+    (folder / "champion" / "model").write_text("scores as they are")
+    tree = fingerprint.of_tree(folder / "champion")
+    draft = Model(str(folder / "champion")).with_content(tree.digest, tree.size_bytes, tree.files)
+    model = publish(store, "Train", "model", draft)
     publish(store, "Evaluator", "blessing", a_blessing(model, 1))
     return model
 
