@@ -8,6 +8,7 @@ import pytest
 
 from spanwise.components.evaluation.threshold import Threshold
 from spanwise.orchestrator.errors import ResolutionError, UsageError
+from spanwise.resolvers import Fixed, Latest, LatestBlessed, LatestSpans, RollingWindow
 from tests.conformance import document
 from tests.conformance.apis import APIS
 from tests.conformance.apis.verdicts import threshold_of
@@ -35,6 +36,20 @@ def test_case(case):
     if verdict.outcome is Outcome.NOT_YET:
         pytest.skip(f"waits for: {verdict.reason}")
     assert verdict.outcome is not Outcome.FAILED, str(verdict)
+
+
+CHOOSING = tuple(case for case in CASES if case.api in ("op", "fn", "strategy"))
+"""The cases of what is chosen among published artifacts."""
+
+
+@pytest.mark.parametrize("resolver", [RollingWindow, LatestSpans, Fixed, Latest, LatestBlessed])
+def test_every_resolver_is_driven(monkeypatch, resolver):
+    """A resolver that chooses nothing fails at least one case, so the cases drive it."""
+    monkeypatch.setattr(resolver, "resolve", lambda self, history: ())
+
+    outcomes = {judge(case, DIFFERENCES, APIS).outcome for case in CHOOSING}
+
+    assert Outcome.FAILED in outcomes
 
 
 def told(expect, answer, given=None, **listed):

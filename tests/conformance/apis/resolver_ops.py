@@ -1,14 +1,17 @@
 """Operations on published artifacts, alone (`op`) and combined (`fn`, `span_driven_eval`).
 
-The reference's resolver functions are combinations; so are ours, written here as a user would write an own resolver.
+What a resolver node of ours chooses is asked of that node; an operation that a resolver of one's own may call is asked
+of `spanwise.resolvers.spans`. Combinations that no resolver of ours makes are not mapped: made here, they would show
+only what this module does.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from spanwise.orchestrator.artifact import Artifact, Examples, Model
-from spanwise.orchestrator.errors import ParameterError
+from spanwise.orchestrator import Channel, Resolver
+from spanwise.orchestrator.artifact import Artifact, Examples
+from spanwise.resolvers import Fixed, LatestSpans, RollingWindow
 from spanwise.resolvers.spans import (
     all_spans,
     at_least,
@@ -24,8 +27,8 @@ from spanwise.resolvers.spans import (
     sliding_windows,
     static_span_range,
     unnest,
-    window,
 )
+from tests.conformance.apis.published import publish_spans
 from tests.conformance.judge import NotMapped
 
 Params = Mapping[str, Any]
@@ -40,6 +43,35 @@ def _latest_span(artifacts: Sequence[Examples], params: Params) -> Sequence[Exam
         all_versions=params.get("keep_all_versions", False),
         order=_order(params.get("version_sort_keys", ())),
     )
+
+
+def _latest_spans_node(channel: Channel, params: Params) -> Resolver | None:
+    n = params.get("n", 1)
+    return LatestSpans(channel, n=n) if params.keys() <= {"n"} and n > 0 else None
+
+
+def _fixed_node(channel: Channel, params: Params) -> Resolver | None:
+    start, end = params.get("start_span", -1), params.get("end_span", -1)
+    bounded = params.keys() <= {"start_span", "end_span"} and min(start, end) >= 0
+    return Fixed(channel, first=start, last=end) if bounded else None
+
+
+def _rolling_node(channel: Channel, params: Params) -> Resolver | None:
+    """Without `min_spans` all spans are wanted, so it is a window; with 1 whatever exists is enough."""
+    size, excluded = params.get("num_spans", 1), params.get("exclude_span_numbers", ())
+    if size < 1 or not params.keys() <= {"num_spans", "exclude_span_numbers", "min_spans"}:
+        return None
+    if params.get("min_spans") == 1:
+        return LatestSpans(channel, n=size, exclude=excluded)
+    return RollingWindow(channel, size=size) if params.get("min_spans") is None and not excluded else None
+
+
+def _static_node(channel: Channel, params: Params) -> Resolver | None:
+    start, end = params.get("start_span_number", -1), params.get("end_span_number", -1)
+    known = {"start_span_number", "end_span_number", "exclude_span_numbers"}
+    if min(start, end) < 0 or not params.keys() <= known:
+        return None
+    return Fixed(channel, first=start, last=end, exclude=params.get("exclude_span_numbers", ()))
 
 
 def _static_span_range(artifacts: Sequence[Examples], params: Params) -> Sequence[Examples]:
@@ -57,56 +89,17 @@ def _consecutive_spans(artifacts: Sequence[Examples], params: Params) -> Sequenc
     )
 
 
-def _slice(artifacts: Sequence[Artifact], params: Params) -> Sequence[Artifact]:
-    found = artifacts[slice(params.get("start"), params.get("stop"), params.get("step"))]
-    return enough(found, params.get("min_count") or 0)
-
-
 def _sliding_window(artifacts: Sequence[Artifact], params: Params) -> Sequence[Sequence[Artifact]]:
     return sliding_windows(artifacts, params.get("window_size", 1), stride=params.get("stride", 1))
 
 
-def _pick(artifacts: Sequence[Artifact], params: Params) -> Sequence[Artifact]:
-    at = params["i"]
-    return enough(artifacts[at : at + 1 or None])
-
-
-def _rolling_range(artifacts: Sequence[Examples], params: Params) -> Sequence[Examples]:
-    size = params.get("num_spans", 1)
-    least = params.get("min_spans")
-    window = latest_spans(
-        artifacts,
-        _all_if_not_positive(size),
-        skip=params.get("skip_num_recent_spans", 0),
-        since=params.get("start_span_number", 0),
-        all_versions=params.get("keep_all_versions", False),
-        order=_order(params.get("version_sort_keys", ())),
-    )
-    return at_least(exclude_spans(window, params.get("exclude_span_numbers", ())), size if least is None else least)
-
-
-def _static_range(artifacts: Sequence[Examples], params: Params) -> Sequence[Examples]:
-    start, end = params.get("start_span_number", -1), params.get("end_span_number", -1)
-    excluded = set(params.get("exclude_span_numbers", ()))
-    least = params.get("min_spans")
-    if least is None:
-        bounded = start >= 0 and end >= 0
-        least = end - start + 1 - sum(start <= span <= end for span in excluded) if bounded else -1
-    found = static_span_range(artifacts, _open(start), _open(end), all_versions=params.get("keep_all_versions", False))
-    return at_least(exclude_spans(found, excluded), least)
-
-
-def _sequential_rolling_range(artifacts: Sequence[Examples], params: Params) -> Sequence[Sequence[Examples]]:
-    first = params.get("start_span_number")
-    run = consecutive_spans(
-        artifacts,
-        None if first is None else _open(first),
-        skip=params.get("skip_num_recent_spans", 0),
-        exclude=params.get("exclude_span_numbers", ()),
-        all_versions=params.get("keep_all_versions", False),
-    )
-    return enough(sliding_windows(run, params.get("num_spans", 1), stride=params.get("stride", 1)))
-
+NODES: Mapping[str, Callable[[Channel, Params], Resolver | None]] = {
+    "LatestSpan": _latest_spans_node,
+    "StaticSpanRange": _fixed_node,
+    "rolling_range": _rolling_node,
+    "static_range": _static_node,
+}
+"""The resolver node that is asked with these parameters, or None where no node takes them."""
 
 ONE_CHANNEL: Mapping[str, Callable[[Any, Params], Sequence[Artifact]]] = {
     "LatestSpan": _latest_span,
@@ -117,25 +110,23 @@ ONE_CHANNEL: Mapping[str, Callable[[Any, Params], Sequence[Artifact]]] = {
     "SkipIfLessThanNSpans": lambda artifacts, params: at_least(artifacts, params.get("n", 0)),
     "LatestVersion": lambda artifacts, params: latest_version(artifacts, params.get("n", 1)),
     "LatestCreateTime": lambda artifacts, params: latest_created(artifacts, params.get("n", 1)),
-    "Slice": _slice,
-    "rolling_range": _rolling_range,
-    "static_range": _static_range,
     "all_spans": lambda artifacts, params: all_spans(artifacts, all_versions=params.get("keep_all_versions", False)),
     "latest_version": lambda artifacts, params: latest_version(artifacts, params.get("n", 1)),
     "latest_created": lambda artifacts, params: latest_created(artifacts, params.get("n", 1)),
-    "pick": _pick,
-    "slice": _slice,
 }
 
 WINDOWS: Mapping[str, Callable[[Any, Params], Sequence[Sequence[Artifact]]]] = {
     "SlidingWindow": _sliding_window,
     "sliding_window": _sliding_window,
-    "sequential_rolling_range": _sequential_rolling_range,
 }
 
 
 def operate(given: Mapping[str, Any]) -> dict[str, Any]:
     kind, params, records = given.get("op") or given["fn"], given.get("params", {}), given["artifacts"]
+    if kind in NODES:
+        published = publish_spans(record for record in records if not record.get("lacks"))
+        if (node := NODES[kind](published.channel, params)) is not None:
+            return {"ids": published.chosen_by(node)}
     if kind in ONE_CHANNEL:
         return {"ids": _ids(ONE_CHANNEL[kind](_artifacts(records, kind), params))}
     if kind in WINDOWS:
@@ -169,16 +160,7 @@ def _artifacts(records: Sequence[Mapping[str, Any]], kind: str) -> list[Any]:
     records of the reference read 0 where nothing was set.
     """
     needs = {"LatestVersion": {"version"}, "latest_version": {"version"}, "ExcludeSpans": {"span"}}
-    undated = {
-        "SlidingWindow",
-        "sliding_window",
-        "LatestCreateTime",
-        "latest_created",
-        "Slice",
-        "slice",
-        "pick",
-        "Unnest",
-    }
+    undated = {"SlidingWindow", "sliding_window", "LatestCreateTime", "latest_created", "Unnest"}
     needed = set() if kind in undated else needs.get(kind, {"span", "version"})
     return [_artifact(record) for record in records if needed.isdisjoint(record.get("lacks", ()))]
 
@@ -206,32 +188,19 @@ def _all_if_not_positive(n: int) -> int | None:
     return n if n > 0 else None
 
 
-def _order(keys: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-    if not keys:
-        return by_version
-    read: Mapping[str, Callable[[Any], Any]] = {
-        "mlmd_artifact.create_time_since_epoch": lambda artifact: by_creation(artifact)[:-1],
-        "id": lambda artifact: artifact.id,
-        "span": lambda artifact: artifact.span,
-        "version": lambda artifact: artifact.version,
+def _order(keys: Sequence[str]) -> Callable[[Any], tuple[float, ...]]:
+    known: Mapping[tuple[str, ...], Callable[[Any], tuple[float, ...]]] = {
+        (): by_version,
+        ("mlmd_artifact.create_time_since_epoch", "id"): by_creation,
     }
-    if unknown := [key for key in keys if key not in read]:
-        raise ParameterError(f"there is no order by {', '.join(unknown)}; there is: {', '.join(read)}.")
-    return lambda artifact: tuple(read[key](artifact) for key in keys)
+    if tuple(keys) not in known:
+        raise NotMapped("other orders of versions")
+    return known[tuple(keys)]
 
 
-def choose_to_evaluate(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The newest model that has not seen the newest spans, and those spans: as a resolver of one's own would choose."""
-    params, since = given["params"], given["params"].get("start_span_number", 0)
-    examples = latest_spans(_artifacts([{"id": n, "span": n} for n in given["example_spans"]], ""), None, since=since)
-    models = [Model("", id=m["model"], properties={"spans": m["trained_on_spans"]}) for m in given["models"]]
-    end = enough(examples)[-1].span - params.get("wait_spans_before_eval", 0)
-    wanted = window((end,), 1 + params.get("additional_spans_per_eval", 0), end=end).wanted
-    enough([artifact for artifact in examples if artifact.span <= wanted[0]])
-    enough([artifact for artifact in examples if artifact.span >= end])
-    before = wanted[0] - params.get("evaluation_training_offset", 0)
-    (model,) = enough(latest_created([model for model in models if model.spans and max(model.spans) < before]))
-    return {"model": model.id, "spans": [artifact.span for artifact in static_span_range(examples, wanted[0], end)]}
+def evaluate_spans(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Which model is evaluated on which spans; no resolver of ours chooses both."""
+    raise NotMapped("SpanDrivenEvaluatorInputs")
 
 
-APIS = {"op": operate, "fn": operate, "span_driven_eval": choose_to_evaluate}
+APIS = {"op": operate, "fn": operate, "span_driven_eval": evaluate_spans}
