@@ -150,7 +150,8 @@ def _inherit_graph(node: str, draft: Artifact, inputs: Artifacts) -> None:
             f"{node} reads examples that {len(digests)} transform graphs have made, so it is unknown which of them its "
             f"{draft.kind} belongs to; set it in `run`: graph_digest = …"
         )
-    draft.graph_digest = next(iter(digests), None)
+    if digests:
+        draft.graph_digest = digests.pop()
 
 
 def _drafts(signature: Signature, name: str, output: Artifact | Outputs[Artifact]) -> list[Artifact]:

@@ -187,7 +187,8 @@ class ExampleGen(Component):
         )
         report = ingest_compared(plan, compare)
         describe_examples(examples, report, span=span, version=version, fingerprint=fingerprint, calendar=self.calendar)
-        examples.dropped_columns = list(drop_columns) or None
+        if drop_columns:
+            examples.dropped_columns = list(drop_columns)
         if report.new_columns:
             log.info("columns-added", extra={"span": span, "columns": report.new_columns})
         if report.rejected:
