@@ -21,7 +21,14 @@ class Past:
 
     def begin(self, span=None, **facts):
         self.run = self.store.begin_run(
-            Run(pipeline="flights", calendar="day", span=span, source=str(Path("flights.py").absolute()), state=State.COMPLETE, **facts)
+            Run(
+                pipeline="flights",
+                calendar="day",
+                span=span,
+                source=str(Path("flights.py").absolute()),
+                state=State.COMPLETE,
+                **facts,
+            )
         )
         self._done = set()
         return self.run
