@@ -242,7 +242,7 @@ def test_a_wrong_pattern_is_refused_in_the_words_of_the_page(row):
 
 def test_the_properties_of_artifacts_are_those_of_the_page():
     """Who queries the metadata finds every typed property described, and none that is not there."""
-    from spanwise.orchestrator.mlmd.layout import ARTIFACT_PROPERTIES
+    from spanwise.orchestrator.mlmd.declarations import ARTIFACT_PROPERTIES
 
     assert [name for name, *_ in rows("reference/metadata.md", "property", "type", "meaning")] == list(
         ARTIFACT_PROPERTIES

@@ -23,9 +23,6 @@ from spanwise.orchestrator.store import Claim
 Proto: TypeAlias = Any
 """A message of ml_metadata, which has no types."""
 
-PIPELINE = "pipeline"
-RUN = "pipeline_run"
-NODE = "node"
 CACHE = "execution_cache"
 CLAIM = "spanwise.claim"
 SPAN_INDEX = "spanwise.span"
@@ -36,8 +33,6 @@ WRITE = "spanwise.write"
 _NO_COMPONENT = "spanwise.node"  # a type needs a name
 _LONGEST_NAME = 255
 
-_INT, _STRING = metadata_store_pb2.INT, metadata_store_pb2.STRING
-
 _STATES = {
     State.RUNNING: metadata_store_pb2.Execution.RUNNING,
     State.COMPLETE: metadata_store_pb2.Execution.COMPLETE,
@@ -47,18 +42,10 @@ _STATES = {
 }
 _STATE_OF = {number: state for state, number in _STATES.items()}
 
-ARTIFACT_PROPERTIES = {
-    "span": _INT,
-    "version": _INT,
-    "split_names": _STRING,
-    # Ours; typed, because a kind may declare a custom property of the same name.
-    "content": _STRING,
-    "files": _STRING,
-    "size_bytes": _STRING,  # an integer column ends at 2 GB
-    "created": _STRING,
-    "producer": _INT,
-}
-"""The typed properties of every artifact type; the first three as TFX's Examples have them."""
+_READ_BY_OTHERS = ("name", "pipeline_name", "producer_component")
+"""The custom properties by which TFX's tools tell artifacts apart. An artifact's own of such a name gets a prefix."""
+
+_OWN = "own:"
 
 
 def name_of(text: str) -> str:
@@ -97,6 +84,7 @@ def claim_of(context: Proto, kind: str, name: str) -> Claim:
 def run_context(run: Run, where: Places, *, type_id: int, write: str) -> Proto:
     name = name_of(run.name)
     context = metadata_store_pb2.Context(type_id=type_id, name=name, external_id=name)
+    _fill(context.properties, {"pipeline_name": run.pipeline, "run_id": run.name})
     facts: dict[str, Value] = {
         "trigger": run.trigger.value,
         "cause": run.cause or None,
@@ -155,6 +143,22 @@ def run_of(context: Proto, where: Places) -> Run:
     )
 
 
+def pipeline_context(pipeline: str, *, type_id: int) -> Proto:
+    context = metadata_store_pb2.Context(type_id=type_id, name=name_of(pipeline))
+    _fill(context.properties, {"pipeline_name": pipeline})
+    return context
+
+
+def node_context(pipeline: str, node: str, *, type_id: int) -> Proto:
+    context = metadata_store_pb2.Context(type_id=type_id, name=name_of(node_name(pipeline, node)))
+    _fill(context.properties, {"pipeline_name": pipeline, "component_id": node})
+    return context
+
+
+def node_name(pipeline: str, node: str) -> str:
+    return f"{pipeline}.{node}"
+
+
 def execution_type(component: str) -> str:
     return component or _NO_COMPONENT
 
@@ -169,10 +173,14 @@ def execution_message(execution: Execution, where: Places, *, type_id: int, writ
         external_id=name,
         last_known_state=_STATES[execution.state],
     )
+    typed: dict[str, Value] = {
+        "pipeline_name": execution.pipeline,
+        "run_id": execution.run_name,
+        "component_id": execution.node,
+        "state": execution.state.value,
+    }
+    _fill(message.properties, typed)
     facts: dict[str, Value] = {
-        "pipeline": execution.pipeline,
-        "run": execution.run,
-        "node": execution.node,
         "attempt": execution.attempt,
         "replay": execution.replay or None,
         "parameters": dict(execution.parameters),
@@ -202,6 +210,7 @@ def execution_of(
     message: Proto, where: Places, events: Iterable[Proto], artifacts: Mapping[int, Artifact]
 ) -> Execution:
     """`events` are those of this execution; `artifacts` holds at least the artifacts in them, by id."""
+    typed: Mapping[str, Any] = _read(message.properties)
     facts: Mapping[str, Any] = _read(message.custom_properties)
     inputs: dict[str, dict[int, Artifact]] = defaultdict(dict)
     outputs: dict[str, dict[int, Artifact]] = defaultdict(dict)
@@ -212,9 +221,9 @@ def execution_of(
             side[key.key][index.index] = artifacts[event.artifact_id]
     return Execution(
         id=message.id,
-        pipeline=facts["pipeline"],
-        run=facts["run"],
-        node=facts["node"],
+        pipeline=typed["pipeline_name"],
+        run=int(typed["run_id"].rpartition("/")[2]),
+        node=typed["component_id"],
         attempt=facts["attempt"],
         replay=facts.get("replay", False),
         component="" if message.type == _NO_COMPONENT else message.type,
@@ -258,8 +267,8 @@ def places(artifacts: Mapping[str, Sequence[Artifact]]) -> dict[int, list[tuple[
     return found
 
 
-def artifact_message(artifact: Artifact, where: Places, *, type_id: int, producer: int) -> Proto:
-    """Converts a draft that has its name and `created`."""
+def artifact_message(artifact: Artifact, where: Places, *, type_id: int, producer: Execution, key: str) -> Proto:
+    """Converts a draft that has its name and `created`, an output of `producer`."""
     name = name_of(artifact.name)
     uri = where.record(artifact.uri)
     if not is_storable(uri):
@@ -276,17 +285,19 @@ def artifact_message(artifact: Artifact, where: Places, *, type_id: int, produce
         "files": dict(artifact.files) or None,
         "size_bytes": str(artifact.size_bytes),
         "created": _iso(artifact.created),
-        "producer": producer,
+        "producer": producer.id,
     }
     custom = dict(artifact.properties)
-    for key in ("span", "version"):
-        if key in custom and fits_an_integer(custom[key]):
-            typed[key] = custom.pop(key)
+    for own in ("span", "version"):
+        if own in custom and fits_an_integer(custom[own]):
+            typed[own] = custom.pop(own)
     _fill(message.properties, _present(typed))
     if isinstance(custom.get("split_names"), list):
         # TFX's form, JSON text; it differs where a name has a backslash or a percent sign
         message.properties["split_names"].string_value = str(encode(custom.pop("split_names"))).removeprefix("json:")
-    _fill(message.custom_properties, custom)
+    _fill(message.custom_properties, {_escape(name): value for name, value in custom.items()})
+    others: dict[str, Value] = {"name": key, "pipeline_name": producer.pipeline, "producer_component": producer.node}
+    _fill(message.custom_properties, others)
     return message
 
 
@@ -304,7 +315,7 @@ def artifact_of(message: Proto, where: Places) -> Artifact:
         content=own["content"] or "",
         files=own["files"],
         size_bytes=int(own["size_bytes"] or 0),
-        properties={**typed, **_read(message.custom_properties)},
+        properties={**typed, **_own(message)},
     )
 
 
@@ -328,6 +339,16 @@ def _fill(properties: Proto, values: Mapping[str, Value]) -> None:
             target.int_value = kept
         else:
             target.string_value = kept
+
+
+def _escape(name: str) -> str:
+    return f"{_OWN}{name}" if name in _READ_BY_OTHERS or name.startswith(_OWN) else name
+
+
+def _own(artifact: Proto) -> dict[str, Value]:
+    """The custom properties without those that only others read."""
+    custom = _read(artifact.custom_properties)
+    return {name.removeprefix(_OWN): value for name, value in custom.items() if name not in _READ_BY_OTHERS}
 
 
 def _read(properties: Proto) -> dict[str, Value]:

@@ -10,19 +10,19 @@ import contextlib
 import itertools
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from ml_metadata.metadata_store import ListOptions, OrderByField
 from ml_metadata.proto import metadata_store_pb2
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.errors import NotRecorded, StoreError, StoreUnavailable
-from spanwise.orchestrator.mlmd import layout, span_index
+from spanwise.orchestrator.mlmd import declarations, layout, span_index
 from spanwise.orchestrator.mlmd.connection import ConnectionLost, NameTaken, Proto, StoreConnection
 from spanwise.orchestrator.mlmd.location import Location
 from spanwise.orchestrator.mlmd.places import Places
@@ -95,10 +95,13 @@ class MlmdStore:
         for _ in range(_MOST_RACES):
             begun = replace(begun, number=self._last_run(run.pipeline) + 1)
             claimed, write = self._claim_contexts(claims)
-            context = layout.run_context(begun, self._places, type_id=self._type_id("context", layout.RUN), write=write)
+            context = layout.run_context(
+                begun, self._places, type_id=self._type_id("context", declarations.RUN), write=write
+            )
             fresh = [context, *claimed]
-            if self._context(layout.PIPELINE, run.pipeline) is None:  # with its first run, so that each has one
-                fresh.append(self._named(layout.PIPELINE, run.pipeline))
+            if self._context(declarations.PIPELINE, run.pipeline) is None:  # with its first run, so that each has one
+                type_id = self._type_id("context", declarations.PIPELINE)
+                fresh.append(layout.pipeline_context(run.pipeline, type_id=type_id))
             try:
                 ids = self._write(partial(self._put_contexts, fresh), partial(self._landed_run, begun.name, write))
             except NameTaken as error:
@@ -129,7 +132,7 @@ class MlmdStore:
             yield layout.run_of(context, self._places)
 
     def pipelines(self) -> list[str]:
-        return sorted(c.name for c in self._connection.read("get_contexts_by_type", layout.PIPELINE))
+        return sorted(c.name for c in self._connection.read("get_contexts_by_type", declarations.PIPELINE))
 
     # --- executions
 
@@ -171,7 +174,7 @@ class MlmdStore:
         raise self._race_error(f"the numbers of what {execution.name} made")
 
     def executions(self, run: Run) -> list[Execution]:
-        context = self._context(layout.RUN, run.name)
+        context = self._context(declarations.RUN, run.name)
         if context is None:
             return []
         return self._with_artifacts(self._connection.read("get_executions_by_context", context.id))
@@ -288,7 +291,7 @@ class MlmdStore:
         for key, index in drafts:
             artifact = execution.outputs[key][index]
             artifact_type = self._type_id("artifact", artifact.kind)
-            draft = layout.artifact_message(artifact, self._places, type_id=artifact_type, producer=execution.id)
+            draft = layout.artifact_message(artifact, self._places, type_id=artifact_type, producer=execution, key=key)
             new.append((draft, layout.event([(key, index)], is_input=False)))
         # Events alone, without their artifacts: a put of an artifact that has an id would empty its other properties.
         old = [
@@ -391,31 +394,31 @@ class MlmdStore:
     def _contexts_of(self, execution: Execution) -> list[Proto]:
         """The contexts of an execution, by id alone, which leaves their properties unchanged."""
         run = self._run_context(execution.pipeline, execution.run)
-        node = f"{execution.pipeline}.{execution.node}"
-        return [
-            _by_id(i) for i in (self._pipeline_id(execution.pipeline), run.id, self._node_id(execution.pipeline, node))
-        ]
+        node = self._node_id(execution.pipeline, execution.node)
+        return [_by_id(i) for i in (self._pipeline_id(execution.pipeline), run.id, node)]
 
     def _pipeline_id(self, pipeline: str) -> int:
-        if (layout.PIPELINE, pipeline) not in self._context_ids:
-            context = self._context(layout.PIPELINE, pipeline)
+        if (declarations.PIPELINE, pipeline) not in self._context_ids:
+            context = self._context(declarations.PIPELINE, pipeline)
             if context is None:
                 raise NotRecorded(format_no_such_run(pipeline, 1, 0))
-            self._context_ids[layout.PIPELINE, pipeline] = context.id
-        return self._context_ids[layout.PIPELINE, pipeline]
+            self._context_ids[declarations.PIPELINE, pipeline] = context.id
+        return self._context_ids[declarations.PIPELINE, pipeline]
 
-    def _node_id(self, pipeline: str, name: str) -> int:
-        if (layout.NODE, name) not in self._context_ids:
-            self._context_ids[layout.NODE, name] = self._find_or_create_node(pipeline, name)
-        return self._context_ids[layout.NODE, name]
+    def _node_id(self, pipeline: str, node: str) -> int:
+        name = layout.node_name(pipeline, node)
+        if (declarations.NODE, name) not in self._context_ids:
+            self._context_ids[declarations.NODE, name] = self._find_or_create_node(pipeline, node)
+        return self._context_ids[declarations.NODE, name]
 
-    def _find_or_create_node(self, pipeline: str, name: str) -> int:
-        context = self._context(layout.NODE, name)
+    def _find_or_create_node(self, pipeline: str, node: str) -> int:
+        name = layout.node_name(pipeline, node)
+        context = self._context(declarations.NODE, name)
         if context is None:
-            fresh = self._named(layout.NODE, name)
+            fresh = layout.node_context(pipeline, node, type_id=self._type_id("context", declarations.NODE))
             with contextlib.suppress(NameTaken):  # created by another process meanwhile
                 self._write(partial(self._put_contexts, [fresh]))
-            context = self._context(layout.NODE, name)
+            context = self._context(declarations.NODE, name)
             assert context is not None, "contexts are never removed"
             self._adopt(context.id, self._pipeline_id(pipeline))
         return int(context.id)
@@ -432,28 +435,22 @@ class MlmdStore:
         type_id = self._type_id("context", kind)
         return metadata_store_pb2.Context(type_id=type_id, name=name, external_id=name if external else None)
 
-    def _type_id(self, of: Literal["artifact", "execution", "context"], name: str) -> int:
+    def _type_id(self, of: declarations.Of, name: str) -> int:
         for _ in range(_MOST_RACES):
             if (of, name) in self._types:
                 return self._types[of, name]
-            properties = layout.ARTIFACT_PROPERTIES if of == "artifact" else {}
             there = {known.name: known for known in self._connection.read(f"get_{of}_types") if not known.version}
             for known in there.values():
-                if properties.keys() <= known.properties.keys():
+                if declarations.properties_of_type(of, known.name).keys() <= known.properties.keys():
                     self._types[of, known.name] = known.id
             if (of, name) not in self._types:
                 with contextlib.suppress(NameTaken):  # registered by another process at the same moment: look again
-                    self._write(partial(self._register, of, name, properties, fresh=name not in there))
+                    self._write(partial(self._register, of, name, there.get(name)))
         raise self._race_error(f"the {of} type {name!r}")
 
-    def _register(self, of: str, name: str, properties: Mapping[str, int], *, fresh: bool) -> None:
-        kinds = {
-            "artifact": metadata_store_pb2.ArtifactType,
-            "execution": metadata_store_pb2.ExecutionType,
-            "context": metadata_store_pb2.ContextType,
-        }
-        declared = kinds[of](name=layout.name_of(name), properties=properties)
-        if fresh:
+    def _register(self, of: declarations.Of, name: str, known: Proto | None) -> None:
+        declared = declarations.declare_type(of, layout.name_of(name), known)
+        if known is None:
             # Two processes could register one name at the same moment, under two ids; external ids are unique.
             declared.external_id = layout.name_of(f"spanwise:{of}:{name}")
         # Another program may have a type of that name; it keeps its properties and gets ours.
@@ -472,13 +469,13 @@ class MlmdStore:
         return context
 
     def _run_context(self, pipeline: str, number: int) -> Proto:
-        context = self._context(layout.RUN, f"{pipeline}/{number}")
+        context = self._context(declarations.RUN, f"{pipeline}/{number}")
         if context is None:
             raise NotRecorded(format_no_such_run(pipeline, number, self._last_run(pipeline)))
         return context
 
     def _landed_run(self, name: str, write: str) -> list[int] | None:
-        context = self._context(layout.RUN, name)
+        context = self._context(declarations.RUN, name)
         return [context.id] if context and layout.write_of(context) == write else None
 
     def _execution_message(self, id: int) -> Proto | None:  # noqa: A002
@@ -512,7 +509,7 @@ class MlmdStore:
             yield from self._connection.find(method, ordered[first : first + _MOST_IDS])
 
     def _last_run(self, pipeline: str) -> int:
-        return self._last(pipeline, lambda number: self._context(layout.RUN, f"{pipeline}/{number}") is not None)
+        return self._last(pipeline, lambda number: self._context(declarations.RUN, f"{pipeline}/{number}") is not None)
 
     def _last_artifact(self, place: str) -> int:
         return self._last(place, lambda number: bool(self._artifacts([f"{place}/{number}"])))

@@ -113,7 +113,7 @@ def test_an_artifact_has_the_properties_of_tfx(store, reader):
     assert found.uri == "/u/1"
     assert (found.properties["span"].int_value, found.properties["version"].int_value) == (7, 1)
     assert json.loads(found.properties["split_names"].string_value) == ["train", "eval"]
-    assert set(found.custom_properties) == {"rate"}
+    assert set(found.custom_properties) == {"rate", "name", "pipeline_name", "producer_component"}
 
 
 def test_an_execution_has_the_type_and_state_of_tfx(store, reader):
