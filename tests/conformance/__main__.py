@@ -24,7 +24,7 @@ def main(files: list[str]) -> int:
         sys.stdout.write(f"{verdict}\n")
     sys.stdout.write(
         f"{count[Outcome.OK]} passed, {count[Outcome.FAILED]} failed, "
-        f"{count[Outcome.DIFFERS]} differ intentionally, {count[Outcome.NOT_YET]} not yet\n"
+        f"{count[Outcome.DIFFERS]} differ intentionally, {count[Outcome.NOT_DONE]} not done\n"
     )
     return 1 if count[Outcome.FAILED] else 0
 

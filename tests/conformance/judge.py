@@ -9,12 +9,18 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from spanwise.orchestrator.errors import ResolutionError, SpanwiseError
+from spanwise.orchestrator.errors import SpanwiseError
 
 HERE = Path(__file__).parent
 
 NAMING = ("op", "fn", "strategy", "scenario", "change")
 """Fields of `given` that say what is asked for."""
+
+REFUSED = "refused with "
+"""How a refusal of ours is written, before the class of the error."""
+
+ABSENT = "no such field"
+"""What is written for a field that our answer does not have."""
 
 STEPS = "per_step"
 """The field of `expect` that has an expectation for each of several steps."""
@@ -47,7 +53,9 @@ class Apart:
     """One field that is another on purpose."""
 
     why: str
-    ours: object = None  #: what it has to be, or "refused"; None when that cannot be written down
+    ours: object = (
+        None  #: what it has to be in every case, REFUSED with the class included; None when it is another in each
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +66,8 @@ class Differences:
     fields: Mapping[str, Mapping[str, Apart]]  #: by api or `api/kind`, then field: this one is another on purpose
     answered: Mapping[str, str]  #: by a part of the reference's message: what it refuses and we answer on purpose
     refused: Mapping[str, str]  #: by a part of our message: what we refuse on purpose and the reference answers
-    not_yet: Mapping[str, str]  #: by case id, api, or `api/kind`: what it waits for
+    skipped: Mapping[str, str]  #: by our class of error: where the reference skips the rest in silence and we refuse
+    not_done: Mapping[str, str]  #: by case id, api, or `api/kind`: what it waits for
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,7 @@ class _Wrong:
     field: str
     told: str
     excuse: str = ""  #: why it may be so
-    found: object = None  #: ours; "refused" when there is no answer
+    found: object = None  #: ours; REFUSED with the class of the error when there is no answer; ABSENT when it says none
 
 
 class Outcome(Enum):
@@ -74,7 +83,7 @@ class Outcome(Enum):
 
     OK = "ok"
     DIFFERS = "differs"
-    NOT_YET = "not yet"
+    NOT_DONE = "not done"
     FAILED = "FAILED"
 
 
@@ -85,6 +94,7 @@ class Verdict:
     case: Case
     outcome: Outcome
     reason: str = ""
+    ours: Mapping[str, object] = dataclasses.field(default_factory=dict)  #: where it differs: by field, what we answer
 
     def __str__(self) -> str:
         said = f"{self.outcome.value} {self.case.id} {self.case.api}: {self.case.name}"
@@ -126,7 +136,7 @@ def kinds(case: Case) -> tuple[str, ...]:
 
 def judge(case: Case, differences: Differences, apis: Mapping[str, Answer]) -> Verdict:
     """Runs one case. What is listed as different or as not there yet must be so."""
-    waits = differences.not_yet.get(case.id) or differences.not_yet.get(case.api)
+    waits = differences.not_done.get(case.id) or differences.not_done.get(case.api)
     if case.api not in apis:
         return _waiting(case, waits, f"nothing answers the form {case.api!r}")
     try:
@@ -134,21 +144,22 @@ def judge(case: Case, differences: Differences, apis: Mapping[str, Answer]) -> V
     except SpanwiseError as error:
         wrong = _compare_refusal(case.expect, error, differences)
     except NotMapped as kind:
-        waits = waits or differences.not_yet.get(f"{case.api}/{kind}")
+        waits = waits or differences.not_done.get(f"{case.api}/{kind}")
         return _waiting(case, waits, f"nothing answers {kind} of the form {case.api!r}")
     except Exception as crash:  # noqa: BLE001  whatever is not ours is a failure, and the other cases still run
         said = f"crashed with {type(crash).__name__}: {crash}"
         return Verdict(case=case, outcome=Outcome.FAILED, reason=f"expected {_shown(case.expect)}, {said}")
     outcome, reason = _weigh(case, wrong, differences, waits)
-    return Verdict(case=case, outcome=outcome, reason=reason)
+    ours = {one.field: one.found for one in wrong} if outcome is Outcome.DIFFERS else {}
+    return Verdict(case=case, outcome=outcome, reason=reason, ours=ours)
 
 
 def _weigh(case: Case, wrong: Sequence[_Wrong], differences: Differences, waits: str | None) -> tuple[Outcome, str]:
     listed = [differences.differs[key] for key in (case.id, *kinds(case)) if key in differences.differs]
     if excuse := (listed[0] if listed else waits):
         if not wrong:
-            return Outcome.FAILED, f"listed as different or not yet ({excuse}), but it passes; take it off the list"
-        return (Outcome.DIFFERS if listed else Outcome.NOT_YET), excuse
+            return Outcome.FAILED, f"listed as different or not done ({excuse}), but it passes; take it off the list"
+        return (Outcome.DIFFERS if listed else Outcome.NOT_DONE), excuse
     apart = {
         field: found
         for key in (case.api, *kinds(case))
@@ -170,7 +181,7 @@ def _is_listed(wrong: _Wrong, apart: Apart | None) -> bool:
 
 def _waiting(case: Case, waits: str | None, problem: str) -> Verdict:
     if waits:
-        return Verdict(case=case, outcome=Outcome.NOT_YET, reason=waits)
+        return Verdict(case=case, outcome=Outcome.NOT_DONE, reason=waits)
     return Verdict(case=case, outcome=Outcome.FAILED, reason=problem)
 
 
@@ -184,7 +195,9 @@ def _compare(expect: Mapping[str, Any], found: Mapping[str, Any], differences: D
             wrong += _compare_steps(wanted, plain[field], differences)
         elif field not in plain or plain[field] != wanted:
             said = _shown(plain[field]) if field in plain else "nothing"
-            wrong.append(_Wrong(field, f"{field}: expected {_shown(wanted)}, found {said}", found=plain.get(field)))
+            wrong.append(
+                _Wrong(field, f"{field}: expected {_shown(wanted)}, found {said}", found=plain.get(field, ABSENT))
+            )
     return wrong
 
 
@@ -198,27 +211,31 @@ def _compare_steps(
             yield _answered(step, ours, differences, where)
         elif "error" in ours and "error" not in step:
             said = f"{where}: expected {_shown(step)}, refused with {ours['error']}"
-            yield _Wrong(where, said, _part(differences.refused, ours["error"]))
+            yield _Wrong(where, said, _part(differences.refused, ours["error"]), _refused_step(ours))
         elif "error" not in step and any(ours.get(name) != value for name, value in step.items()):
-            yield _Wrong(where, f"{where}: expected {_shown(step)}, found {_shown(ours)}")
+            yield _Wrong(where, f"{where}: expected {_shown(step)}, found {_shown(ours)}", found=ours)
+
+
+def _refused_step(ours: Mapping[str, Any]) -> str:
+    return REFUSED + str(ours["error"]).partition(":")[0]
 
 
 def _answered(
     expect: Mapping[str, Any], found: Mapping[str, Any], differences: Differences, where: str = "error"
 ) -> _Wrong:
     said = f"{where}: expected to be refused ({expect['error']}), found {_shown(found)}"
-    return _Wrong(where, said, _part(differences.answered, expect["error"]))
+    return _Wrong(where, said, _part(differences.answered, expect["error"]), found)
 
 
 def _compare_refusal(expect: Mapping[str, Any], error: SpanwiseError, differences: Differences) -> list[_Wrong]:
-    # Where the reference skips the rest of the pipeline, or resolves to nothing, our resolvers say what is missing.
-    quietly = expect.get("skip") is True or expect.get("none") is True
-    if "error" in expect or (quietly and isinstance(error, ResolutionError)):
+    if "error" in expect:
         return []
-    said = f"refused with {type(error).__name__}: {error}"
-    excuse = _part(differences.refused, said)
+    refused = REFUSED + type(error).__name__
+    said = f"{refused}: {error}"
+    quietly = expect.get("skip") is True or expect.get("none") is True
+    excuse = _part(differences.refused, said) or (_part(differences.skipped, refused) if quietly else "")
     return [
-        _Wrong(field, f"{field}: expected {_shown(wanted)}, {said}", excuse, "refused")
+        _Wrong(field, f"{field}: expected {_shown(wanted)}, {said}", excuse, refused)
         for field, wanted in expect.items()
     ]
 

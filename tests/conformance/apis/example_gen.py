@@ -5,19 +5,20 @@ The files of a case are made on disk and listed by a real glob.
 
 import glob
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from spanwise.components import ExampleGen
 from spanwise.components.ingest.fingerprint import fingerprint
 from spanwise.components.ingest.splits import split_names
-from spanwise.orchestrator import History, Run
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import SpanNotFound
 from spanwise.orchestrator.span import choose
 from spanwise.orchestrator.span_pattern import SpanPattern
+from spanwise.scheduler.run.span_options import parse_span
 from tests.components.flow import Bench
+from tests.conformance.judge import NotMapped
 
 
 def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,19 +56,14 @@ def process(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def record(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Ingests a block of this span and version; the fingerprint is as given. What is absent reads as None."""
+    """Ingests a block of this span and version. Its fingerprint is always its own: none can be given."""
     span, version = given["span"], given.get("version")
-
-    class Ingest(ExampleGen):
-        def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:
-            return {**super().prepare(run, history), "fingerprint": given.get("fingerprint")}
-
     with tempfile.TemporaryDirectory() as folder:
         lake = Path(folder) / "lake"
         _make(lake, {"path": f"{span}/v{version}/rows.csv", "content": "a,b\n1,2\n3,4\n"})
         below = "*" if version is None else "v{VERSION}"
-        ran = Bench(Path(folder)).run(Ingest(pattern=f"{lake}/{{SPAN}}/{below}/*.csv"))
-        (made,) = ran.executions["Ingest"].outputs["examples"]
+        ran = Bench(Path(folder)).run(ExampleGen(pattern=f"{lake}/{{SPAN}}/{below}/*.csv"))
+        (made,) = ran.executions["ExampleGen"].outputs["examples"]
     names = {"span": "span", "version": "version", "fingerprint": "input_fingerprint"}
     recorded = {theirs: made.properties.get(ours) for ours, theirs in names.items()}
     return {"custom_properties": {name: value for name, value in recorded.items() if value is not None}}
@@ -84,15 +80,17 @@ def _patterns(given: Mapping[str, Any]) -> dict[str, SpanPattern]:
 
 
 def _named_span(patterns: Mapping[str, SpanPattern], chosen: Mapping[str, Any] | None) -> int | None:
-    """The span as a user would type it. ExampleGen takes one span, or none for the newest; any range is a wrong text."""
+    return named_span(next(iter(patterns.values())).calendar, chosen)
+
+
+def named_span(calendar: Calendar, chosen: Mapping[str, Any] | None) -> int | None:
+    """The one span that a run names, or None for the newest. Two ends are parsed as `spanwise run --span` does."""
     if chosen is None or chosen == {"rolling": {"num_spans": 1, "start": 0}}:
         return None
-    calendar = next(iter(patterns.values())).calendar
-    if (static := chosen.get("static")) is not None:
-        start, end = static["start"], static["end"]
-        return calendar.parse(str(start) if start == end else f"{start}..{end}")
-    rolling = chosen.get("rolling", {})
-    return calendar.parse(" ".join(f"{name} {value}" for name, value in rolling.items()))
+    if (static := chosen.get("static")) is None:
+        raise NotMapped("rolling ranges")
+    start, end = static["start"], static["end"]
+    return int(start) if start == end else parse_span(f"{start}..{end}", calendar)
 
 
 def _make(lake: Path, file: str | Mapping[str, Any]) -> None:

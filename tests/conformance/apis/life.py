@@ -247,7 +247,7 @@ def _parameter(default: str) -> "Scenario":
         try:
             loaded = load(str(file))
         except SpanwiseError as error:
-            return {"run_raises": True, "message": str(error)}
+            return {"run_raises": True, "message": str(error).replace(f"{file.parent}/", "")}
         outcome = stage.run(*loaded.pipeline)
         return {**_told(outcome), "value": loaded.parameters["n"]}
 

@@ -19,17 +19,14 @@ class Step(Component):
 
 
 def mark(given: Given) -> dict[str, Any]:
-    """The selection, by name. What stands in is recorded before the first node of the part starts."""
+    """The selection, by name."""
     pipeline = _of_graph(given["graph"])
     chosen = pipeline.select(first=given.get("from") or (), last=given.get("to") or (), skip=given.get("skip") or ())
-    stand_in = {*chosen.required, *chosen.optional}
     return {
         "run": sorted(chosen.run),
         "reuse_required": sorted(chosen.required),
         "reuse_optional": sorted(chosen.optional),
         "not_reused": sorted(chosen.dropped),
-        "snapshot_at": chosen.run[0] if stand_in else None,
-        "waits_for_snapshot": sorted(node for node in chosen.run if stand_in & set(pipeline.parents(node))),
     }
 
 

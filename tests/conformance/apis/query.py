@@ -9,14 +9,13 @@ from spanwise.orchestrator import Run
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.driver import history_of
 from spanwise.orchestrator.store import MemoryStore
-
-_NEWEST: Mapping[str, int] = {"num_spans": 1, "start": 0}
+from tests.conformance.apis.example_gen import named_span
 
 
 def ask(given: Mapping[str, Any]) -> dict[str, Any]:
     """The query as it would be asked; which span is decided as in a run, and the values are those that are bound."""
     node = QueryExampleGen(query=given["query"], connection="env:NOT_CONNECTED")
-    run = Run(pipeline="p", span=_named_span(given["range"]))
+    run = Run(pipeline="p", span=named_span(Calendar.DAY, given["range"]))
     prepared = node.prepare(run, lambda key: history_of(MemoryStore(), run, node[key]))
     return {
         "span": prepared["span"],
@@ -24,16 +23,6 @@ def ask(given: Mapping[str, Any]) -> dict[str, Any]:
         "fingerprint": prepared.get("fingerprint"),
         "query": Query.parse(given["query"], "query").fill(prepared["span"], Calendar.DAY),
     }
-
-
-def _named_span(chosen: Mapping[str, Any] | None) -> int | None:
-    """The span as a user would type it: one, or none for the newest; any other range is a wrong text."""
-    if chosen is None or chosen == {"rolling": _NEWEST}:
-        return None
-    if (static := chosen.get("static")) is not None:
-        start, end = static["start"], static["end"]
-        return Calendar.DAY.parse(str(start) if start == end else f"{start}..{end}")
-    return Calendar.DAY.parse(" ".join(f"{name} {value}" for name, value in chosen.get("rolling", {}).items()))
 
 
 APIS = {"query": ask}
