@@ -24,9 +24,10 @@ Recorded = Mapping[str, Mapping[str, object]]
 
 
 def recorded(verdict: Verdict) -> dict[str, object]:
-    """What is on record of a case: the outcome, and where it differs our answer."""
+    """What is on record of a case: the outcome, and where it differs why, and our answer."""
+    why = {"why": verdict.reason} if verdict.reason else {}
     ours = {"ours": dict(verdict.ours)} if verdict.ours else {}
-    return {"outcome": verdict.outcome.value, **ours}
+    return {"outcome": verdict.outcome.value, **why, **ours}
 
 
 def tables(differences: Differences, outcomes: Recorded, cases: Sequence[Case]) -> str:
