@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.verdict import Verdict
 
 GRACE_S = 10.0
 """Between asking a node to end and killing it."""
@@ -29,6 +30,7 @@ class NodeJob:
     checkpoints: str
     snapshots: str
     origins: Mapping[str, str] = field(default_factory=dict)  #: the run that made each model that is read, by its name
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)  #: of people, on models that are read, by their names
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -124,6 +124,7 @@ def _arguments(
             snapshots=Path(job.snapshots),
             check_fence=lambda: _check_fence(line),
             origins=job.origins,
+            verdicts=job.verdicts,
         )
     return arguments
 

@@ -25,7 +25,7 @@ from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Execution, Run, State, format_source
 from spanwise.orchestrator.run_dir import run_dir, set_aside
 from spanwise.orchestrator.store import Store
-from spanwise.orchestrator.verdict import Verdict, verdict_of, verdicts_of
+from spanwise.orchestrator.verdict import Verdict, find_standing, verdict_of, verdicts_of
 
 log = logging.getLogger("spanwise.run")
 
@@ -157,6 +157,11 @@ class NodeRunner:
         judgement = Judgement(mark="accepted", artifact=artifact.name, given=given, because=because)
         return verdict_of(judgement, judge=execution.node, run=execution.run_name)
 
+    def _personal_verdicts(self, models: Sequence[Artifact]) -> dict[str, Verdict]:
+        """What people have said of these models, by their names."""
+        found = {m.name: find_standing(self.store, "blessed", m, as_of=self.run.as_of).personal for m in models}
+        return {name: verdict for name, verdict in found.items() if verdict is not None}
+
     def _describe_fixes(self, node: Node, inputs: Artifacts) -> str:
         """What to type when a gate has refused a span."""
         assert isinstance(node, Gate)
@@ -177,6 +182,7 @@ class NodeRunner:
                 inputs=inputs,
                 verify=self._unverified(inputs),
                 origins={m.name: self.store.producer(m).run_name for m in _models(inputs)},
+                verdicts=self._personal_verdicts(_models(inputs)),
                 prepared=plan.prepared,
                 outputs={
                     key: str(publisher.place(self.root, execution, key))

@@ -27,6 +27,7 @@ from spanwise.orchestrator.errors import ParameterError, PipelineError
 
 if TYPE_CHECKING:
     from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.verdict import Verdict
 
 T = TypeVar("T")
 A = TypeVar("A", bound=Artifact)
@@ -69,6 +70,7 @@ class Attempt:
     snapshots: Path  #: the folder of dataset snapshots, shared by all pipelines below this root
     check_fence: Callable[[], None]  #: raises Fenced when the lease is lost; call it before an external effect
     origins: Mapping[str, str] = field(default_factory=dict)  #: the run that made each model that is read, by its name
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)  #: of people, on models that are read, by their names
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,8 @@ def surplus_versions(versions: Iterable[PushedVersion], keep: int | None, home: 
 class Pusher(Component):
     """Copies a model to `destination/<version>/` if `blessing` and `infra_blessing`, where connected, are positive.
 
-    Without connected blessings it pushes every model and logs a warning. The version is the time in Unix seconds, or
+    Without connected blessings it pushes every model and logs a warning. A person's verdict on the model
+    (`spanwise bless|unbless`) stands in for `blessing`, connected or not. The version is the time in Unix seconds, or
     one above the highest existing version. A model that is not pushed does not fail the run: the output has `pushed` 0
     and the reason. The same model is not pushed twice in a row, and a run as of an earlier time pushes nothing. With
     `keep_versions`, older versions of this pipeline beyond that number are removed; those of others stay.
@@ -146,9 +147,14 @@ class Pusher(Component):
         keep_versions: int | None = None,
     ) -> None:
         person = attempt.run.cause if attempt.run.trigger is Trigger.PUSH else None  # `spanwise push` asks the verdicts
+        overruled = attempt.verdicts.get(model.name)
         inputs = {} if person else {"blessing": blessing, "infra_blessing": infra_blessing}
         connected = {name: verdict for name, verdict in inputs.items() if self.inputs[name]}
+        if overruled is not None:
+            connected.pop("blessing", None)
         reason = find_refusal({name: b.blessed if b is not None else None for name, b in connected.items()})
+        if overruled is not None and not overruled.given:
+            reason = f"{model.name} is {overruled}"
         if attempt.run.replay and attempt.run.as_of is not None:
             then = f"{attempt.run.as_of.astimezone():%Y-%m-%d %H:%M %Z}"
             reason = f"the run is a replay as of {then}, and a replay never pushes"
@@ -161,7 +167,7 @@ class Pusher(Component):
             pushed_model.reason = f"not pushed: {'; '.join([reason, *reasons])}"
             log.warning("push-refused", extra={"model": model.name, "reason": "; ".join([reason, *reasons])})
         else:
-            if not connected and not person:
+            if not connected and not person and overruled is None:
                 log.warning("evaluation-skipped", extra={"model": model.name, "reason": "no blessing is connected"})
             home = str(pushed_model.path.parents[2])
             version, skipped = push(model, destination, attempt, home=home, keep_versions=keep_versions)

@@ -185,3 +185,31 @@ def test_a_baseline_whose_files_are_gone_is_named(rides):
     failed = rides.run(2)
 
     assert "p/Trainer/model/1" in failed.executions["Evaluator"].error
+
+
+def test_a_model_whose_blessing_a_person_took_back_is_never_pushed_again(rides):
+    """A Trainer whose code is reverted reuses it, and its Evaluator blesses it again: the person's verdict holds."""
+    rides.run(1)
+    rides.run(2)
+    rides.say("p/Trainer/model/1", given=False)
+
+    reverted = rides.run(1)
+
+    assert only(reverted.executions["Trainer"], "model").name == "p/Trainer/model/1"
+    assert only(reverted.executions["Evaluator"], "blessing").properties["blessed"] == 1
+    pushed = only(reverted.executions["Pusher"], "pushed_model").properties
+    assert pushed["pushed"] == 0
+    assert "not blessed by ann@host: looked at it" in pushed["reason"]
+    assert champion(rides.run(3))[0] == "p/Trainer/model/2"
+
+
+def test_a_model_that_a_person_has_blessed_is_pushed_whatever_its_evaluator_says(rides):
+    """A person overrules the Evaluator in the next run of the pipeline as well as in `spanwise push`."""
+    rides.run(1)
+    rides.run(2, max_rise=-1.0)
+    rides.say("p/Trainer/model/2", given=True)
+
+    again = rides.run(2, max_rise=-1.0)
+
+    assert only(again.executions["Evaluator"], "blessing").properties["blessed"] == 0
+    assert only(again.executions["Pusher"], "pushed_model").properties["pushed"] == 1
