@@ -42,7 +42,7 @@ class SystemModel:
     accepted: dict[Edition, bool] = field(default_factory=dict)  #: the verdict of the gate
     overruled: dict[Edition, bool] = field(default_factory=dict)  #: the verdict of a person
     blessed: dict[Learned, bool] = field(default_factory=dict)
-    unblessed: dict[Learned, bool] = field(default_factory=dict)  #: the verdict of a person
+    ruled: dict[Learned, bool] = field(default_factory=dict)  #: the verdict of a person
     trained: list[Learned] = field(default_factory=list)  #: by ordinary runs, in order of their first publication
     pushed: list[Learned] = field(default_factory=list)  #: in order; the last one serves
 
@@ -84,10 +84,11 @@ class SystemModel:
         end = max((e.span for e in self.given), default=0)
         return range(max(1, end - SIZE + 1), end + 1)
 
-    def window(self) -> tuple[Edition, ...]:
+    def window(self, exclude: frozenset[int] = frozenset()) -> tuple[Edition, ...]:
         """The accepted editions that a run learns from: of each span its newest version, which is what was given last."""
-        chosen = [self.current(span) for span in self.wanted()]
-        last = [next((e for e in reversed(self.given) if e.span == span), None) for span in self.wanted()]
+        wanted = [span for span in self.wanted() if span not in exclude]
+        chosen = [self.current(span) for span in wanted]
+        last = [next((e for e in reversed(self.given) if e.span == span), None) for span in wanted]
         if not chosen or chosen != last or not all(e is not None and self.holds(e) for e in chosen):
             raise Fails("Window")
         return tuple(e for e in chosen if e is not None)
@@ -99,31 +100,56 @@ class SystemModel:
             raise Fails("")
         self.overruled[edition] = verdict(edition)
 
-    def train(self, window: tuple[Edition, ...], code: int) -> Learned:
+    def train(self, window: tuple[Edition, ...], code: int, *, breaks: bool = False) -> Learned:
         """Trains, evaluates against what serves and pushes what is at least as good."""
         learned = Learned(window, code)
         if learned not in self.trained:
+            if breaks:
+                raise Fails("Learn")
             self.trained.append(learned)
         champion = self.champion(learned)
         self.blessed[learned] = champion is None or code >= champion.code
-        if self.is_blessed(learned) and self.serves != learned:
-            self.pushed.append(learned)
+        self._serve(learned)
         return learned
 
+    def rule(self, learned: Learned, *, given: bool) -> None:
+        """A person blesses a model, or takes its blessing back: no Evaluator overrules that."""
+        self.ruled[learned] = given
+
+    def push(self, learned: Learned) -> None:
+        """A person pushes a model; nothing begins if it is not blessed."""
+        if not self.is_blessed(learned):
+            raise Fails("")
+        self._serve(learned)
+
+    def _serve(self, learned: Learned) -> None:
+        if self.is_blessed(learned) and self.serves != learned:
+            self.pushed.append(learned)
+
+    def any_model(self, chance: float) -> tuple[str, Learned]:
+        """One of the models, with its name; chosen by a number below 1."""
+        place = int(chance * len(self.trained))
+        return f"system/Learn/model/{place + 1}", self.trained[place]
+
     def is_blessed(self, learned: Learned) -> bool:
-        return self.unblessed.get(learned, self.blessed.get(learned, False))
+        return self.ruled.get(learned, self.blessed.get(learned, False))
 
     def champion(self, candidate: Learned) -> Learned | None:
-        """The model to beat: what was pushed last, but not what a person took back, nor the candidate itself."""
-        return next((m for m in reversed(self.pushed) if self.unblessed.get(m, True) and m != candidate), None)
+        """The model to beat: what was pushed last, but not what a person took back, nor the candidate itself.
+
+        When none of these is left, the newest that is blessed.
+        """
+        served = (m for m in reversed(self.pushed) if self.ruled.get(m, True))
+        blessed = (m for m in reversed(self.trained) if self.is_blessed(m))
+        return next((m for m in (*served, *blessed) if m != candidate), None)
 
     @property
     def serves(self) -> Learned | None:
         return self.pushed[-1] if self.pushed else None
 
-    def run(self, span: int, code: int) -> Learned:
+    def run(self, span: int, code: int, *, exclude: frozenset[int] = frozenset(), breaks: bool = False) -> Learned:
         self.ingest(span)
-        return self.train(self.window(), code)
+        return self.train(self.window(exclude), code, breaks=breaks)
 
     def backfill(self, span: int, code: int) -> Learned | None:
         """As a run, but nothing happens for a span that has left the window."""

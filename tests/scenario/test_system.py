@@ -36,6 +36,7 @@ PIPELINE = '''
 """Ingests, checks, learns what it read, compares the code, pushes."""
 
 import json
+from pathlib import Path
 
 import pyarrow.parquet as pq
 
@@ -57,6 +58,8 @@ class Check(Gate):
 
 class Learn(Component):
     def run(self, examples: Input[list[Examples]], model: Output[Model], code: int) -> None:
+        if Path("stop").exists():
+            raise RuntimeError("no memory left")
         learned = {"window": [[a.span, a.version, value(a)] for a in examples], "code": code}
         (model.path / "learned.json").write_text(json.dumps(learned))
         model.spans = [a.span for a in examples]
@@ -128,6 +131,11 @@ class Bench:
         with self._opened() as store:
             return next((run.name for run in store.runs("system") if run.state is State.FAILED), None)
 
+    def excluded(self) -> frozenset[int]:
+        """The spans that the last run has left out."""
+        with self._opened() as store:
+            return frozenset(map(int, next(store.runs("system")).exclude))
+
     def failed(self) -> list[str]:
         """The nodes of the last run that failed."""
         return [e.node for e in self._executions().values() if e.state is State.FAILED]
@@ -160,6 +168,7 @@ class Story:
     WEIGHTS: ClassVar = {
         "pass_day": 8, "skip_day": 1, "correct": 3, "rewrite": 2, "vanish": 1, "run_again": 3, "change_code": 2,
         "ingest": 2, "backfill": 1, "retrain": 2, "mend": 4, "replay": 1, "accept": 3, "refuse": 1,
+        "interrupt": 2, "exclude": 1, "bless": 1, "unbless": 2, "push": 2,
     }  # fmt: skip
 
     def __init__(self, bench: Bench, chance: random.Random) -> None:
@@ -227,7 +236,8 @@ class Story:
         yield ingestion(self.bench, self._span(), self.code)
 
     def _retrain(self) -> Iterator[Step]:
-        yield retraining(self.bench, ["run", "system.py", "--param", f"code={self.code}", "--from", "Window"])
+        first = self.chance.choice(["Window", "Learn", "Judge"])
+        yield retraining(self.bench, ["run", "system.py", "--param", f"code={self.code}", "--from", first])
 
     def _mend(self) -> Iterator[Step]:
         if not self.day:
@@ -247,6 +257,22 @@ class Story:
 
     def _refuse(self) -> Iterator[Step]:
         yield verdict(self.bench, "refuse", self._span())
+
+    def _interrupt(self) -> Iterator[Step]:
+        self.code = self.chance.randint(1, 3)
+        yield interruption(self.bench, self._span(), self.code)
+
+    def _exclude(self) -> Iterator[Step]:
+        yield exclusion(self.bench, max(self.day, FIRST), self.code, self._span())
+
+    def _bless(self) -> Iterator[Step]:
+        yield blessing(self.bench, "bless", self.chance.random())
+
+    def _unbless(self) -> Iterator[Step]:
+        yield blessing(self.bench, "unbless", self.chance.random())
+
+    def _push(self) -> Iterator[Step]:
+        yield push(self.bench, self.chance.random())
 
 
 class Moment:
@@ -295,6 +321,49 @@ def verdict(bench: Bench, kind: str, span: int) -> Step:
     return strictly(bench, words, lambda model: model.judge(lambda _: kind == "accept", span))
 
 
+def interruption(bench: Bench, span: int, code: int) -> Step:
+    """A run whose training fails, unless it finds its model in the cache."""
+
+    def take(model: SystemModel) -> None:
+        stop = bench.folder / "stop"
+        stop.touch()
+        try:
+            strictly(bench, words, lambda model: model.run(span, code, breaks=True)).take(model)
+        finally:
+            stop.unlink()
+
+    words = ["run", "system.py", "--span", str(span), "--param", f"code={code}"]
+    return Step(f"spanwise {' '.join(words)}, where nothing can be trained", take)
+
+
+def exclusion(bench: Bench, span: int, code: int, excluded: int) -> Step:
+    words = ["run", "system.py", "--span", str(span), "--param", f"code={code}", "--exclude", str(excluded)]
+    return strictly(bench, words, lambda model: model.run(span, code, exclude=frozenset({excluded})))
+
+
+def blessing(bench: Bench, kind: str, chance: float) -> Step:
+    """A person blesses one of the models, or takes its blessing back."""
+
+    def take(model: SystemModel) -> None:
+        if model.trained:
+            name, learned = model.any_model(chance)
+            words = [kind, name, "--because", "looked at"]
+            strictly(bench, words, lambda model: model.rule(learned, given=kind == "bless")).take(model)
+
+    return Step(f"spanwise {kind} the model at {chance:.2f} of all", take)
+
+
+def push(bench: Bench, chance: float) -> Step:
+    """A person pushes one of the models."""
+
+    def take(model: SystemModel) -> None:
+        if model.trained:
+            name, learned = model.any_model(chance)
+            strictly(bench, ["push", name, "--because", "looked at"], lambda model: model.push(learned)).take(model)
+
+    return Step(f"spanwise push the model at {chance:.2f} of all", take)
+
+
 def strictly(bench: Bench, words: list[str], expect: Callable[[SystemModel], Learned | None]) -> Step:
     """A command of which the model knows how it ends, where it fails and what it learns."""
 
@@ -330,7 +399,7 @@ def retraining(bench: Bench, words: list[str]) -> Step:
     def take(model: SystemModel) -> None:
         before = bench.runs()
         if bench.spanwise(*words) == 0 and bench.runs() > before and (learned := bench.learned()) is not None:
-            assert learned.window == model.window()
+            assert learned.window == model.window(bench.excluded())
             model.train(learned.window, learned.code)
 
     return Step(f"spanwise {' '.join(words)}", take)
