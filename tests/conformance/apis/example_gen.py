@@ -1,58 +1,64 @@
 """Which span, version and files ExampleGen ingests: `resolve`, `driver`, `processor`, `date`, `artifact_props`.
 
-The files of a case are made on disk and listed by a real glob.
+The files of a case are made on disk, and the driver of an ExampleGen is asked.
 """
 
-import glob
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from spanwise.components import ExampleGen
-from spanwise.components.ingest.fingerprint import fingerprint
 from spanwise.components.ingest.splits import split_names
+from spanwise.orchestrator import Run
 from spanwise.orchestrator.calendar import Calendar
+from spanwise.orchestrator.driver import history_of
 from spanwise.orchestrator.errors import SpanNotFound
-from spanwise.orchestrator.span import choose
 from spanwise.orchestrator.span_pattern import SpanPattern
+from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.run.span_options import parse_span
 from tests.components.flow import Bench
 from tests.conformance.judge import NotMapped
 
 
 def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
-    patterns = _patterns(given)
-    span = _named_span(patterns, given["range"])
     with tempfile.TemporaryDirectory() as folder:
         lake = Path(folder)
         for file in given["files"]:
             _make(lake, file)
-
-        def listing(pattern: str) -> list[str]:
-            found = glob.glob(pattern, root_dir=lake, recursive=True)  # noqa: PTH207  Path.glob knows no root_dir
-            return [path for path in found if (lake / path).is_file()]
-
-        block = choose(patterns, listing, span)
-        files = {split: tuple(str(lake / path) for path in found) for split, found in block.files.items()}
-        digest = fingerprint(files)
-    return {
-        "span": block.span,
-        "version": block.version,
-        "patterns": [pattern.fill(block.files[name][0]) for name, pattern in patterns.items()],
-        "fingerprint": digest,
-        "executor_files": sum(len(files) for files in block.files.values()),
-    }
+        node = _ingest(given, lake)
+        prepared = _prepare(node, given["range"])
+        files: Mapping[str, list[str]] = prepared["files"]
+        patterns = {split["name"]: SpanPattern.parse(f"{lake}/{split['pattern']}") for split in given["splits"]}
+        filled = [Path(pattern.fill(files[name][0])) for name, pattern in patterns.items()]
+        return {
+            "span": prepared["span"],
+            "version": prepared["version"],
+            "patterns": [str(pattern.relative_to(lake)) for pattern in filled],
+            "fingerprint": prepared["fingerprint"],
+            "executor_files": sum(len(found) for found in files.values()),
+        }
 
 
 def process(given: Mapping[str, Any]) -> dict[str, Any]:
     """Refuses a range that no input could satisfy; that there is no input yet is no reason to refuse."""
-    patterns = _patterns(given)
-    try:
-        choose(patterns, lambda _: (), _named_span(patterns, given["range"]))
-    except SpanNotFound:
-        return {"ok": True}
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            _prepare(_ingest(given, Path(folder)), given["range"])
+        except SpanNotFound:
+            return {"ok": True}
     raise AssertionError("a block was chosen from no files")
+
+
+def _ingest(given: Mapping[str, Any], lake: Path) -> ExampleGen:
+    split_names([split["name"] for split in given["splits"]])
+    return ExampleGen(patterns={split["name"]: f"{lake}/{split['pattern']}" for split in given["splits"]})
+
+
+def _prepare(node: ExampleGen, chosen: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """What its driver decides in a run that names this span."""
+    run = Run(pipeline="p", span=named_span(node.calendar, chosen))
+    return node.prepare(run, lambda key: history_of(MemoryStore(), run, node[key]))
 
 
 def record(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,15 +78,6 @@ def record(given: Mapping[str, Any]) -> dict[str, Any]:
 def count_days(given: Mapping[str, Any]) -> dict[str, Any]:
     year, month, day = given["date"]
     return {"span": Calendar.DAY.parse(f"{year:04}-{month:02}-{day:02}")}
-
-
-def _patterns(given: Mapping[str, Any]) -> dict[str, SpanPattern]:
-    split_names([split["name"] for split in given["splits"]])
-    return {split["name"]: SpanPattern.parse(split["pattern"]) for split in given["splits"]}
-
-
-def _named_span(patterns: Mapping[str, SpanPattern], chosen: Mapping[str, Any] | None) -> int | None:
-    return named_span(next(iter(patterns.values())).calendar, chosen)
 
 
 def named_span(calendar: Calendar, chosen: Mapping[str, Any] | None) -> int | None:
