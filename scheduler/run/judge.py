@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.errors import NotRecorded, UsageError
 from spanwise.orchestrator.history import version_of, versions_of
 from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.run import format_source
 from spanwise.orchestrator.scope import GatedSource
-from spanwise.orchestrator.store import Address, Store
+from spanwise.orchestrator.store import Address, Store, is_marked
 from spanwise.orchestrator.verdict import Standing, Verdict, append, find_standing
 from spanwise.scheduler.project.load import Loaded
 
@@ -42,7 +44,8 @@ def judge_spans(
     Without `version`, the version that windows read. A verdict that repeats the person's last one is not recorded.
 
     Raises:
-        UsageError: no reason is given, or the pipeline has no gate, so that its windows heed no verdict.
+        UsageError: no reason is given, the pipeline has no gate, so that its windows heed no verdict, or the files of
+            what would be accepted were garbage-collected.
         NotRecorded: nothing was published for the spans, or not that version.
     """
     if not because.strip():
@@ -64,8 +67,28 @@ def judge_spans(
             found.append(PersonalVerdict(span=span, artifact=chosen[-1], verdict=verdict, before=before, read=read))
     if not found:
         raise NotRecorded(_nothing_published(store, loaded, spans))
+    if given:
+        _refuse_collected(store, loaded, found)
     append(store, [judged.verdict for judged in found if judged.changed])
     return found
+
+
+def _refuse_collected(store: Store, loaded: Loaded, found: Sequence[PersonalVerdict]) -> None:
+    """Refuses to accept what no window can read any more; what is published again is another artifact."""
+    gone = [judged for judged in found if is_marked(store, COLLECTED, judged.artifact)]
+    if not gone:
+        return
+    name = gone[0].artifact.name
+    what = f"{name} was" if len(gone) == 1 else f"{name} and {len(gone) - 1} more were"
+    last = loaded.pipeline.judged[0].gates[-1]
+    source = format_source(loaded.source) or f"{loaded.pipeline.name}.py"
+    spans = dict.fromkeys(loaded.calendar.label(judged.span) for judged in gone[:_NEAREST])
+    more = [f"  … and {len(gone) - _NEAREST} more like these."] if len(gone) > _NEAREST else []
+    raise UsageError(
+        f"{what} garbage-collected, so no window could read what you accept; nothing was recorded. Ingest and judge "
+        "it again, and then accept it:\n"
+        + "\n".join([*(f"  spanwise run {source} --span {label} --to {last}" for label in spans), *more])
+    )
 
 
 def gated_sources(pipeline: Pipeline) -> list[GatedSource]:

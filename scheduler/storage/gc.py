@@ -169,8 +169,8 @@ def find_uses(store: Store, pipeline: str, loaded: Loaded | None = None) -> dict
             for execution in store.executions(run):
                 _add_uses(uses, execution, f"unfinished backfill {backfill.name}")
     if loaded is not None:
-        for node, artifact in _choices(store, loaded):
-            uses[artifact.id][f"{node} would choose it now"] = None
+        for artifact, reason in _choices(store, loaded):
+            uses[artifact.id][reason] = None
     return {artifact: list(reasons) for artifact, reasons in uses.items()}
 
 
@@ -192,17 +192,22 @@ def _unfinished_backfills(store: Store, pipeline: str) -> Iterator[record.Backfi
                 yield backfill
 
 
-def _choices(store: Store, loaded: Loaded) -> Iterator[tuple[str, Artifact]]:
-    """What each resolver would choose now; of a window with gaps, the spans that exist."""
+def _choices(store: Store, loaded: Loaded) -> Iterator[tuple[Artifact, str]]:
+    """What each resolver would choose now, or if a person accepted it; of a window with gaps, the spans that exist."""
     run = Run(pipeline=loaded.pipeline.name, source=loaded.source, calendar=loaded.calendar.value)
     for node in loaded.pipeline:
         if isinstance(node, Resolver):
             history = history_of(store, run, node.source, scope=loaded.pipeline.scopes[node.name])
             with suppress(ResolutionError):
                 if isinstance(node, SpanResolver):
-                    yield from ((node.name, w.chosen) for w in node.explain(history) if w.chosen is not None)
+                    found = node.explain(history)
+                    yield from (
+                        (w.withheld.artifact, f"{node.name} would choose it if accepted") for w in found if w.withheld
+                    )
+                    chosen = [w.chosen for w in found if w.chosen is not None]
                 else:
-                    yield from ((node.name, artifact) for artifact in node.resolve(history))
+                    chosen = list(node.resolve(history))
+                yield from ((artifact, f"{node.name} would choose it now") for artifact in chosen)
 
 
 def _decide(
