@@ -31,6 +31,7 @@ HISTORIES = int(os.environ.get("SPANWISE_TEST_HISTORIES", "100"))
 REAL = max(3, HISTORIES // 50)
 STEPS = 28  # half of them note the moment
 FIRST, LAST = 1, 5  # spans
+NEWEST = 0.99  # of the models, by the order of their first publication
 
 PIPELINE = '''
 """Ingests, checks, learns what it read, compares the code, pushes."""
@@ -260,16 +261,21 @@ class Story:
 
     def _interrupt(self) -> Iterator[Step]:
         self.code = self.chance.randint(1, 3)
-        yield interruption(self.bench, self._span(), self.code)
+        yield interruption(self.bench, max(self.day, FIRST), self.code)
+        yield from self.chance.choice([self._correct, self._refuse, self._ingest])()
+        yield resumption(self.bench)
 
     def _exclude(self) -> Iterator[Step]:
         yield exclusion(self.bench, max(self.day, FIRST), self.code, self._span())
 
     def _bless(self) -> Iterator[Step]:
         yield blessing(self.bench, "bless", self.chance.random())
+        yield run(self.bench, max(self.day, FIRST), self.code)
 
     def _unbless(self) -> Iterator[Step]:
-        yield blessing(self.bench, "unbless", self.chance.random())
+        yield blessing(self.bench, "unbless", NEWEST)
+        yield push(self.bench, self.chance.random())
+        yield run(self.bench, max(self.day, FIRST), self.code)
 
     def _push(self) -> Iterator[Step]:
         yield push(self.bench, self.chance.random())
