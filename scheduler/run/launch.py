@@ -180,8 +180,29 @@ def select_nodes(pipeline: Pipeline, options: RunOptions) -> Selection | None:
             )
         return part
     if options.first or options.last or options.skip:
-        return pipeline.select(first=options.first, last=options.last, skip=options.skip)
+        return _leave_out(pipeline, options)
     return None
+
+
+def _leave_out(pipeline: Pipeline, options: RunOptions) -> Selection:
+    """The selected part without every node that is to be skipped, or a refusal.
+
+    `Pipeline.select` runs a skipped node whose inputs change. Here a person has typed it, perhaps to push nothing.
+    """
+    part = pipeline.select(first=options.first, last=options.last, skip=options.skip)
+    kept = [node for node in part.run if node not in options.skip]
+    for node in part.run:
+        if node in options.skip and (readers := pipeline.descendants(node).intersection(kept)):
+            changing = [n for n in part.run if n in pipeline.ancestors(node)]
+            following = [n for n in kept if n in readers and not pipeline.ancestors(n) & readers]
+            start = " ".join(f"--from {name}" for name in following)
+            raise UsageError(
+                f"{node} cannot be skipped: it depends on {changing[-1]}, which runs, and {', '.join(following)} "
+                f"{'depends' if len(following) == 1 else 'depend'} on it. Start after it instead:  {start}"
+            )
+    if len(kept) == len(part.run):
+        return part
+    return pipeline.select(first=options.first, last=pipeline.last_of(kept), skip=options.skip)
 
 
 def parse_time(text: str, zone: tzinfo | None = None) -> datetime:

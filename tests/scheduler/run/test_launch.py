@@ -30,6 +30,9 @@ OPTIONS = RunOptions(reference="p.py")
         (replace(OPTIONS, last=["B"]), ("A", "B")),
         (replace(OPTIONS, first=["B"], last=["B"]), ("B",)),
         (replace(OPTIONS, skip=["A"]), ("B", "C", "D")),
+        (replace(OPTIONS, skip=["D"]), ("A", "B", "C")),
+        (replace(OPTIONS, skip=["C", "D"]), ("A", "B")),
+        (replace(OPTIONS, first=["B"], skip=["D"]), ("B",)),
         (replace(OPTIONS, only=["C"]), ("C",)),
         (replace(OPTIONS, only=["B", "C"]), ("B", "C")),
     ],
@@ -47,6 +50,8 @@ def test_words_select_a_part(options: RunOptions, run: tuple[str, ...] | None) -
         (replace(OPTIONS, first=["X"]), "has no node 'X'"),
         (replace(OPTIONS, first=["D"], last=["A"]), "No node of 'p' would run"),
         (replace(OPTIONS, only=["A"], last=["B"]), "cannot be combined"),
+        (replace(OPTIONS, skip=["B"]), "B cannot be skipped: it depends on A, which runs, and D depends on it."),
+        (replace(OPTIONS, last=["A"], skip=["A", "B"]), "No node of 'p' would run"),
         (replace(OPTIONS, only=["A", "D"]), "leaves out the nodes between them: B, C"),
     ],
 )
