@@ -164,7 +164,7 @@ def format_decision(found: Decision) -> str:
         f"The champion is {found.champion.name}." if found.champion is not None else "There is no champion now."
     )
     if found.serves and not verdict.given:
-        lines.append("It still serves.")
+        lines.append(f"{verdict.artifact} still serves.")
         if found.champion is not None:
             lines.append(f"Roll back:  spanwise push {found.champion.name} --because …")
     return "\n".join(lines)

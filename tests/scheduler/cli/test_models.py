@@ -86,7 +86,7 @@ def test_a_blessing_that_is_taken_back_leaves_the_champion_before(rides: Command
     assert out.splitlines()[0].endswith(": wrong for refunds.")
     assert out.splitlines()[1:] == [
         "The champion is rides/Trainer/model/1.",
-        "It still serves.",
+        "rides/Trainer/model/2 still serves.",
         "Roll back:  spanwise push rides/Trainer/model/1 --because …",
     ]
     assert rides("push", "rides", "--because", "2 is wrong")[0] == 0
