@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spanwise.scheduler.cli.app import Config, Json, Root, Run, app, print_document, read_settings
+from spanwise.scheduler.cli.app import Config, Json, Root, Run, app, location_options, print_document, read_settings
 from spanwise.scheduler.formatting import format_size
 
 if TYPE_CHECKING:
@@ -88,7 +88,10 @@ def doctor(
     found = []
     settings = read_settings(root, config)
     progress = VerifyProgress()
-    for check in checks.run_checks(settings, migrate=migrate, alert=alert, deep=deep, progress=progress.show):
+    options = location_options(root, config)
+    for check in checks.run_checks(
+        settings, migrate=migrate, alert=alert, deep=deep, elsewhere=options, progress=progress.show
+    ):
         found.append(check)
         if not json:
             typer.echo(checks.format_check(check))
@@ -118,7 +121,8 @@ def backup(
     from spanwise.scheduler.formatting import format_time
     from spanwise.scheduler.storage.backup import back_up
 
-    made = back_up(read_settings(root, config), folder.expanduser(), files_only=files_only)
+    options = location_options(root, config)
+    made = back_up(read_settings(root, config), folder.expanduser(), files_only=files_only, elsewhere=options)
     if json:
         facts = {"artifacts": made.artifacts, "size_bytes": made.size_bytes, "metadata": made.with_metadata}
         lost = [{"artifact": d.artifact.name, "found": d.found, "fix": d.recreate} for d in made.damaged]

@@ -6,13 +6,16 @@ They hold the artifacts of one run in memory at a time.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.driver import is_on_disk
 from spanwise.orchestrator.integrity import Damage, find_damages, recreate_command
+from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import Store, is_marked
 
 
@@ -40,11 +43,15 @@ def check_artifacts(
     *,
     runs: int | None = None,
     deep: bool = False,
+    elsewhere: Sequence[str] = (),
+    copied: tuple[Path, Path] | None = None,
     progress: Callable[[Checked], None] = lambda _checked: None,
 ) -> Iterator[DamageReport]:
     """Yields the artifacts of the newest `runs` runs, or of all, whose files are missing or have another size.
 
     `deep` compares every byte with the digest. Collected artifacts have no files, and are left out.
+    `elsewhere` is --root and --config as typed, for the commands. `copied` are the folders of the project and of its
+    copy that this store reads: the commands are for the project.
     """
     seen: set[int] = set()
     for run in itertools.islice(store.runs(pipeline), runs):
@@ -54,11 +61,22 @@ def check_artifacts(
         there = [artifact for artifact in fresh if not is_marked(store, COLLECTED, artifact)]
         for damage in find_damages(there) if deep else _find_missing(there):
             if not is_marked(store, COLLECTED, damage.artifact):  # it may have been collected meanwhile
-                command = recreate_command(run, damage.artifact, anew=True)
-                yield DamageReport(artifact=damage.artifact, found=damage.found, recreate=command)
+                command = recreate_command(_of_project(run, copied), damage.artifact, anew=True)
+                words = shlex.join(elsewhere)
+                again = f"{command} {words}" if words else command
+                yield DamageReport(artifact=damage.artifact, found=damage.found, recreate=again)
         checked.artifacts += len(there)
         checked.size_bytes += sum(artifact.size_bytes for artifact in there)
         progress(checked)
+
+
+def _of_project(run: Run, copied: tuple[Path, Path] | None) -> Run:
+    """The run with its pipeline file in the project, not beside the copy of the root."""
+    if copied is None:
+        return run
+    project, copy = (str(folder.absolute()) for folder in copied)
+    inside = run.source.startswith(f"{copy}/")
+    return replace(run, source=project + run.source.removeprefix(copy)) if inside else run
 
 
 def _find_missing(artifacts: list[Artifact]) -> Iterator[Damage]:

@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -57,6 +57,7 @@ def run_checks(
     migrate: bool = False,
     alert: bool = False,
     deep: bool = False,
+    elsewhere: Sequence[str] = (),
     progress: Callable[[Checked], None] = lambda _checked: None,
 ) -> Iterator[HealthCheck]:
     """Runs every check in turn.
@@ -68,7 +69,7 @@ def run_checks(
     yield from _libraries()
     yield _settings(settings)
     yield from _root(settings.root)
-    yield from _metadata(settings, migrate=migrate, deep=deep, progress=progress)
+    yield from _metadata(settings, migrate=migrate, deep=deep, elsewhere=elsewhere, progress=progress)
     yield from _alerts(settings, alert=alert)
 
 
@@ -121,7 +122,7 @@ def _root(root: Path) -> Iterator[HealthCheck]:
 
 
 def _metadata(
-    settings: Settings, *, migrate: bool, deep: bool, progress: Callable[[Checked], None]
+    settings: Settings, *, migrate: bool, deep: bool, elsewhere: Sequence[str], progress: Callable[[Checked], None]
 ) -> Iterator[HealthCheck]:
     from spanwise.orchestrator.mlmd import open_store
     from spanwise.orchestrator.mlmd.location import SqliteFile, parse_location
@@ -146,7 +147,7 @@ def _metadata(
             yield _lease(store, pipeline)
             yield from _open_runs(store, pipeline)
             yield from _scratch(store, settings.root, pipeline)
-            yield from _artifacts(store, pipeline, deep=deep, progress=progress)
+            yield from _artifacts(store, pipeline, deep=deep, elsewhere=elsewhere, progress=progress)
         yield _leftovers(store, settings.root)
     except SpanwiseError as error:
         yield HealthCheck("metadata", "fail", "unavailable", str(error))
@@ -195,12 +196,13 @@ def _damaged_database(file: Path, damage: str) -> HealthCheck:
 
 
 def _artifacts(
-    store: Store, pipeline: str, *, deep: bool, progress: Callable[[Checked], None]
+    store: Store, pipeline: str, *, deep: bool, elsewhere: Sequence[str], progress: Callable[[Checked], None]
 ) -> Iterator[HealthCheck]:
     """Whether the artifacts of recent runs are on disk; `deep`: whether those of all runs are as published."""
     checked, damaged = Checked(), 0
     runs = None if deep else LOOK_BACK
-    for report in check_artifacts(store, pipeline, checked, runs=runs, deep=deep, progress=progress):
+    reports = check_artifacts(store, pipeline, checked, runs=runs, deep=deep, elsewhere=elsewhere, progress=progress)
+    for report in reports:
         damaged += 1
         again = f"restore it from a backup, or create it again: {report.recreate}"
         yield HealthCheck(f"artifact {report.artifact.name}", "fail", report.found, again)

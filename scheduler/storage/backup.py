@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,8 +46,12 @@ class Backup:
     damaged: tuple[DamageReport, ...] = ()  #: artifacts whose files are missing in the root as well
 
 
-def back_up(settings: Settings, destination: Path, *, files_only: bool = False) -> Backup:
+def back_up(
+    settings: Settings, destination: Path, *, files_only: bool = False, elsewhere: Sequence[str] = ()
+) -> Backup:
     """Copies the root and its metadata to a new folder.
+
+    `elsewhere` is --root and --config as typed, for the commands that create damaged artifacts again.
 
     Raises:
         UsageError: the destination has something in it, lies in the root, or there is nothing to copy.
@@ -68,7 +72,7 @@ def back_up(settings: Settings, destination: Path, *, files_only: bool = False) 
             _copy_tree(settings.root, destination / _ROOT, _left_out(settings, where))
             if files_only:
                 break
-            copied = _compare(copied)
+            copied = _compare(copied, settings.root, elsewhere)
             if not copied.damaged:
                 break
         os.sync()
@@ -140,7 +144,7 @@ def _read_record(source: Path) -> dict[str, object]:
     return {"at": facts["at"], "metadata": facts["metadata"]}
 
 
-def _compare(copied: Backup) -> Backup:
+def _compare(copied: Backup, root: Path, elsewhere: Sequence[str]) -> Backup:
     """Looks up in the copied metadata whether every artifact was copied."""
     from spanwise.orchestrator.mlmd import open_store
 
@@ -149,7 +153,8 @@ def _compare(copied: Backup) -> Backup:
     url = str(copied.folder.absolute() / _DATABASE)
     with contextlib.closing(open_store(url, root=copied.folder / _ROOT)) as store:
         for pipeline in store.pipelines():
-            damaged += check_artifacts(store, pipeline, checked)
+            folders = (root.parent, copied.folder)
+            damaged += check_artifacts(store, pipeline, checked, elsewhere=elsewhere, copied=folders)
     return Backup(
         folder=copied.folder,
         at=copied.at,

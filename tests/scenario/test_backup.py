@@ -38,6 +38,24 @@ def test_what_was_restored_is_whole_and_goes_on(tmp_path, project):
     assert "rides/3" in call(project, "runs", "rides")
 
 
+def test_the_command_for_a_damaged_file_is_that_of_the_project(tmp_path, project):
+    """A backup of a root with a damaged file prints a command that works where the backup was made; so does `doctor`."""
+    damage = next((project / ".spanwise/rides/ExampleGen/examples").glob("*/*/*.parquet"))
+    damage.chmod(0o644)
+    damage.write_bytes(b"")
+    elsewhere = (project / ".spanwise").rename(project / "elsewhere")
+    options = ("--root", str(elsewhere))
+
+    said = call(project, "backup", str(tmp_path / "backup"), *options, code=1)
+    found = call(project, "doctor", *options, code=1)
+
+    span = 1 if "--span 1" in said else 2
+    again = f"spanwise run rides.py --span {span} --to ExampleGen --no-cache --root {elsewhere}"
+    assert again in said
+    assert again in found
+    call(project, *again.split()[1:])
+
+
 def test_a_backup_that_is_made_while_runs_and_collections_go_on_is_whole(tmp_path, project):
     """Whatever happens meanwhile, every artifact that the copied metadata know was copied, or was collected."""
 
