@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spanwise.orchestrator.artifact import Artifact, Model
 from spanwise.orchestrator.errors import StoreError, UsageError
 from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.pipeline import Pipeline, Selection
-from spanwise.orchestrator.run import State
+from spanwise.orchestrator.run import Execution, State, Trigger
 from spanwise.orchestrator.run_request import RunOutcome, RunRequest
 from spanwise.orchestrator.runner import run as run_pipeline
 from spanwise.orchestrator.store import Store
@@ -254,9 +256,24 @@ def format_run_outcome(outcome: RunOutcome, elsewhere: Sequence[str] = ()) -> st
         if failed.log and Path(failed.log).is_file():
             parts.append(f"Log:  {failed.log}")
     if not outcome.succeeded:
-        command = shlex.join(["spanwise", "resume", outcome.run.name, *elsewhere])
-        parts.append(f"{'' if not outcome.failed else chr(10)}Resume it:  {command}")
+        if outcome.run.trigger is Trigger.PUSH:
+            again = f"Push it again:  {push_command(outcome.executions.values(), elsewhere)}"
+        else:
+            again = f"Resume it:  {shlex.join(['spanwise', 'resume', outcome.run.name, *elsewhere])}"
+        parts.append(f"{'' if not outcome.failed else chr(10)}{again}")
     return "\n".join(parts)
+
+
+def push_command(executions: Iterable[Execution], elsewhere: Sequence[str] = ()) -> str:
+    """The command that pushes the model of a push again."""
+    models = (
+        a.name for e in executions for a in itertools.chain(*e.inputs.values(), *e.outputs.values()) if _is_model(a)
+    )
+    return shlex.join(["spanwise", "push", next(models, "MODEL"), *elsewhere]) + " --because TEXT"
+
+
+def _is_model(artifact: Artifact) -> bool:
+    return artifact.kind == Model.kind
 
 
 def outcome_document(outcome: RunOutcome) -> Document:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spanwise.orchestrator.artifact import Artifact, Model, PushedModel
+from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.component import Component, Node
 from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.history import History
@@ -13,7 +14,7 @@ from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import BaseRun, Run, Trigger
 from spanwise.orchestrator.run_request import RunOutcome, RunRequest
 from spanwise.orchestrator.serving import channel_of, pushes
-from spanwise.orchestrator.store import Address, Store
+from spanwise.orchestrator.store import Address, Store, is_marked
 from spanwise.orchestrator.verdict import Verdict, append, find_standing
 from spanwise.scheduler.inspect import find
 from spanwise.scheduler.ledger.schedule_status import user_name
@@ -64,6 +65,7 @@ def push(
     with root.open_for_reading(settings) as store:
         model = _find_model(store, reference, settings)
         _refuse_others(store, model, because)
+        _refuse_collected(store, model)
         _refuse_unblessed(store, model)
         maker = store.producer(model)
         newest = _newest_from_file(store, maker.pipeline)
@@ -106,6 +108,15 @@ def _refuse_others(store: Store, model: Artifact, because: str) -> None:
         raise UsageError(
             f"{model.name} was made by a replay (--as-of), so no other run may read or serve it. Choose the model of "
             "an ordinary run: spanwise artifacts --type Model"
+        )
+
+
+def _refuse_collected(store: Store, model: Artifact) -> None:
+    if is_marked(store, COLLECTED, model):
+        pipeline = channel_of(model.name).split("/")[0]
+        raise UsageError(
+            f"{model.name} was garbage-collected, so it cannot be pushed. Choose another model:  "
+            f"spanwise artifacts {pipeline} --type Model"
         )
 
 

@@ -14,7 +14,7 @@ from spanwise.scheduler.inspect import find
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.load import Loaded, load_again
 from spanwise.scheduler.project.settings import Settings
-from spanwise.scheduler.run.launch import ExecutionOptions, run_loaded
+from spanwise.scheduler.run.launch import ExecutionOptions, push_command, run_loaded
 
 
 def resume(
@@ -32,6 +32,9 @@ def resume(
         stopped = find.run(store, reference)
         executions = usable_executions(store, store.executions(stopped))
     _refuse_complete(stopped)
+    if stopped.trigger is Trigger.PUSH:
+        again = push_command(executions)
+        raise UsageError(f"Run {stopped.name} pushed what a person had named, so only a person repeats it:  {again}")
     stopped = replace(stopped, typed=(*stopped.typed, *typed))
     loaded = reload_pipeline(stopped, settings)
     request = resume_request(stopped, executions, loaded.pipeline)

@@ -122,6 +122,35 @@ def test_a_person_may_bless_what_its_evaluator_has_refused(rides: Command) -> No
     assert served() == "9"
 
 
+def test_a_push_that_failed_is_pushed_again_not_resumed(rides: Command) -> None:
+    """A resumed run would ask for a blessing, which this one has none of; the failure says what to type instead."""
+    Path("serving").rename("aside")
+    Path("serving").touch()
+    code, out, _ = rides("push", "rides/Trainer/model/1", "--because", "2 is wrong for refunds")
+    assert code == 1
+    assert "Push it again:  spanwise push rides/Trainer/model/1 --because" in out
+    assert "spanwise resume" not in out
+    Path("serving").unlink()
+    Path("aside").rename("serving")
+
+    code, _, err = rides("resume", "rides/4")
+
+    assert code == 2
+    assert "spanwise push rides/Trainer/model/1 --because" in err
+    assert served() == "2"
+
+
+def test_a_model_whose_files_were_collected_is_not_pushed(rides: Command) -> None:
+    """To train again may make another model, so the message does not say that it would be this one."""
+    rides("gc", "rides", "--keep-last", "0", "--keep-younger", "0s", "--keep-marked", "none")
+
+    code, _, err = rides("push", "rides/Trainer/model/1", "--because", "2 is wrong for refunds")
+
+    assert code == 2
+    assert "rides/Trainer/model/1 was garbage-collected" in err
+    assert "spanwise artifacts rides --type Model" in err
+
+
 def test_the_same_model_is_not_pushed_twice_in_a_row(rides: Command) -> None:
     """It serves already, and the run says so."""
     code, out, _ = rides("push", "rides.py", "--because", "to be sure")
