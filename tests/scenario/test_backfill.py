@@ -38,6 +38,7 @@ WEEKLY = '''
 """Each week of flights: how many came late. A model goes on from the one before, unless a backfill corrects it."""
 
 import json
+import time
 from pathlib import Path
 
 from spanwise.components import ExampleGen, Pusher, Trainer, TrainerTask
@@ -47,6 +48,8 @@ from spanwise.scheduler import Schedule
 
 
 def learn(task: TrainerTask) -> None:
+    if Path("slow").exists():
+        time.sleep(float(Path("slow").read_text()))
     delays = [delay for delay in task.table("train")["arr_delay"].to_pylist() if delay is not None]
     model = {"flights": len(delays), "late": sum(delay > 15 for delay in delays)}
     base = task.base and json.loads((task.base.path / "model.json").read_text())
@@ -228,6 +231,7 @@ def test_a_backfill_pauses_the_schedule_and_no_run_comes_between(weeks, friday):
     )  # fmt: skip
     try:
         _until(lambda: _ticks_that_ran(weeks) > 0)
+        (weeks.folder / "slow").write_text("1.5")  # two runs take longer than it is from tick to tick
         said = weeks.spanwise("backfill", "weekly.py", "--span", "1..2", "--no-cache")
         ran = _ticks_that_ran(weeks)
         _until(lambda: _ticks_that_ran(weeks) > ran)
