@@ -301,6 +301,7 @@ class Blessing(Artifact, kind="ModelBlessing"):
     current_model_id: int
     baseline_model: str | None
     baseline_model_id: int | None
+    baseline_error: str | None  #: the baseline that failed and was ignored, and why
     reasons: list[str] | None  #: why it was not blessed
 
     def judgements(self) -> tuple[Judgement, ...]:

@@ -197,7 +197,7 @@ class Evaluator(Component):
         _describe(evaluation, report)
         if refusals is not None:
             assert blessing is not None, "an output is always given"
-            _bless(blessing, model, baseline, refusals)
+            _bless(blessing, model, baseline, refusals, baseline_error)
 
 
 # --- checks -------------------------------------------------------------------------------------------------------
@@ -354,11 +354,15 @@ def _describe(evaluation: Evaluation, report: Mapping[str, object]) -> None:
     log.info("model-evaluated", extra={"model": report["model"], "metrics": evaluation.metrics})
 
 
-def _bless(blessing: Blessing, model: Model, baseline: Model | None, refusals: Sequence[str]) -> None:
+def _bless(
+    blessing: Blessing, model: Model, baseline: Model | None, refusals: Sequence[str], baseline_error: str | None
+) -> None:
     blessing.blessed = int(not refusals)
     blessing.current_model, blessing.current_model_id = model.name, model.id
     if baseline is not None:
         blessing.baseline_model, blessing.baseline_model_id = baseline.name, baseline.id
+    if baseline_error is not None:
+        blessing.baseline_error = baseline_error
     if refusals:
         blessing.reasons = list(refusals)
         log.warning("blessing-refused", extra={"model": model.name, "reason": "; ".join(refusals)})

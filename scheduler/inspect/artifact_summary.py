@@ -19,7 +19,7 @@ Properties: TypeAlias = Mapping[str, Value]
 _ELSEWHERE = frozenset({
     "span", "version", "calendar",  # in the label of the artifact
     "split_names", "fingerprint", "columns", "dropped_columns", "model", "base",
-    "current_model", "current_model_id", "baseline_model", "baseline_model_id",
+    "current_model", "current_model_id", "baseline_model", "baseline_model_id", "baseline_error",
 })  # fmt: skip
 _SUMMARIZED = frozenset({
     "blessed", "reasons", "pushed", "reason", "pushed_destination", "pushed_version", "found", "severity",
@@ -66,7 +66,8 @@ def _blessed(of: Properties) -> list[str]:
         return []
     reasons = of.get("reasons")
     why = "; ".join(map(str, reasons)) if isinstance(reasons, list) else ""
-    return ["blessed" if of["blessed"] else f"not blessed{why and f': {why}'}"]
+    alone = f" (compared with no baseline: {failed})" if (failed := of.get("baseline_error")) else ""
+    return [f"blessed{alone}" if of["blessed"] else f"not blessed{why and f': {why}'}{alone}"]
 
 
 def _pushed(of: Properties) -> list[str]:

@@ -6,9 +6,10 @@ import shutil
 import pytest
 
 from spanwise.components import Evaluator, Pusher, Threshold, Trainer
-from spanwise.orchestrator import State
+from spanwise.orchestrator import Calendar, State
 from spanwise.orchestrator.verdict import Verdict, append
 from spanwise.resolvers import Champion
+from spanwise.scheduler.inspect.artifact_summary import summarize_artifact
 from tests.components.flow import Bench, Lake, only
 
 
@@ -167,7 +168,10 @@ def test_a_baseline_that_fails_may_be_ignored(rides):
     assert report["baseline"] is None
     assert report["baseline_error"].startswith("p/Trainer/model/1: RuntimeError: No module named 'sklearn.old'")
     assert "the baseline was ignored" in (evaluated(judged).path / "report.html").read_text()
-    assert only(judged.executions["Evaluator"], "blessing").properties["blessed"] == 1
+    blessing = only(judged.executions["Evaluator"], "blessing")
+    assert blessing.properties["blessed"] == 1
+    (said,) = summarize_artifact(blessing, Calendar.NUMBER)
+    assert said.startswith("blessed (compared with no baseline: p/Trainer/model/1: RuntimeError")
 
 
 def test_a_candidate_that_fails_is_never_ignored(rides):
