@@ -211,7 +211,7 @@ class _Search:
             return f"No run had finished that by {_format_time(self._as_of)}. Choose a later time."
         ran = next(iter(self._store.runs(self._pipeline.name)), None) is not None
         why = f"None of its last {LOOK_BACK} runs has finished that" if ran else "No run of it is recorded here yet"
-        return f"{why}.\nRun the whole pipeline once:  spanwise run {self._file}"
+        return f"{why}.\nRun the whole pipeline once:  spanwise run {shlex.quote(self._file)}"
 
 
 def _supply(run: Run, executions: Mapping[str, Execution], left_out: set[str]) -> BaseRun:

@@ -13,7 +13,7 @@ from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.artifact import Artifact, Model
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import DamagedArtifact, Unfingerprintable
-from spanwise.orchestrator.run import Run, format_source
+from spanwise.orchestrator.run import Run, quote_source
 
 log = logging.getLogger("spanwise.integrity")
 
@@ -99,7 +99,7 @@ def recreate_command(run: Run, artifact: Artifact, *, anew: bool = False) -> str
     named = f" --span {calendar.label(span)}" if isinstance(span, int) else ""
     node = artifact.name.split("/")[1]
     again = " --no-cache" if anew else ""
-    return f"spanwise run {format_source(run.source) or run.pipeline + '.py'}{named} --to {node}{again}"
+    return f"spanwise run {quote_source(run.source, run.pipeline)}{named} --to {node}{again}"
 
 
 def _differences(artifact: Artifact, tree: fingerprint.Tree) -> list[str]:

@@ -22,7 +22,7 @@ from spanwise.orchestrator.history import span_of
 from spanwise.orchestrator.job import JobEnded, NodeJob
 from spanwise.orchestrator.lease import Lease
 from spanwise.orchestrator.pipeline import Pipeline
-from spanwise.orchestrator.run import Execution, Run, State, format_source
+from spanwise.orchestrator.run import Execution, Run, State, quote_source
 from spanwise.orchestrator.run_dir import run_dir, set_aside
 from spanwise.orchestrator.store import Store
 from spanwise.orchestrator.verdict import Verdict, find_standing, verdict_of, verdicts_of
@@ -166,7 +166,7 @@ class NodeRunner:
         """What to type when a gate has refused a span."""
         assert isinstance(node, Gate)
         (artifact,) = inputs[node.judged]
-        source = format_source(self.run.source) or f"{self.run.pipeline}.py"
+        source = quote_source(self.run.source, self.run.pipeline)
         label = Calendar.from_name(artifact.properties.get("calendar") or self.run.calendar).label(span_of(artifact))
         return describe_fixes(source, label, node.name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -155,3 +156,8 @@ def format_source(source: str) -> str:
     with contextlib.suppress(ValueError):
         path = str(Path(path).relative_to(Path.cwd()))
     return f"{path}{colon}{name}"
+
+
+def quote_source(source: str, pipeline: str) -> str:
+    """A run's source for a command that is printed, quoted where a shell would split it; `pipeline.py` if unknown."""
+    return shlex.quote(format_source(source) or f"{pipeline}.py")

@@ -21,7 +21,7 @@ from spanwise.orchestrator import (
     Withheld,
 )
 from spanwise.orchestrator.gate import calendar_of
-from spanwise.orchestrator.run import format_source
+from spanwise.orchestrator.run import quote_source
 from spanwise.resolvers import spans
 from spanwise.resolvers.exclusion import Exclusion
 
@@ -123,7 +123,7 @@ class RollingWindow(Resolver):
         return found
 
     def _incomplete(self, history: History, found: Sequence[WindowSpan], absent: Sequence[WindowSpan]) -> str:
-        source = format_source(history.run.source) or f"{history.run.pipeline}.py"
+        source = quote_source(history.run.source, history.run.pipeline)
         first = next((s.label for s in found if s.chosen is not None), found[-1].label)
         allowed = f" ({self.missing} may be)" if self.missing else ""
         last = _last_judge(history, self.source)
@@ -207,7 +207,7 @@ class LatestSpans(Resolver):
         newest = next(history.published_spans(), None)
         if newest is None or not history.gated:
             raise WindowIncomplete(f"{self.name} found no span of {self.source!r}; run its pipeline first.")
-        source = format_source(history.run.source) or f"{history.run.pipeline}.py"
+        source = quote_source(history.run.source, history.run.pipeline)
         gap = describe_span(history, self.calendar, newest)
         raise WindowIncomplete(
             f"{self.name} found no accepted span of {self.source!r}. The newest that was published:\n"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -212,7 +213,7 @@ def wait_for_input(loaded: Loaded, span: int, job: ScheduledJob, known: Settings
         if datetime.now(UTC) >= until:
             raise SpanNotFound(
                 f"{', '.join(absent)} found no span {label} until {format_time(until)}, the end of `wait_for_input`. "
-                f"Once it is there:  spanwise backfill {format_source(job.source)} --span {label}"
+                f"Once it is there:  spanwise backfill {shlex.quote(format_source(job.source))} --span {label}"
             )
         if not announced:
             sys.stdout.write(f"{', '.join(absent)}: waiting for span {label}, until {format_time(until)}.\n")

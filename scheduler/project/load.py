@@ -6,6 +6,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import shlex
 import sys
 import traceback
 import types
@@ -165,7 +166,7 @@ def _refuse_one_span_of_several(schedule: Schedule, loaded: Loaded) -> None:
         raise ScheduleError(
             f"span= gives each tick one span, and the nodes of {loaded.pipeline.name!r} count differently: {counted}. "
             "Leave out span=, so that each takes its newest; or schedule a pipeline for each; or start each run:  "
-            f"spanwise run {format_source(loaded.source)} "
+            f"spanwise run {shlex.quote(format_source(loaded.source))} "
             + " ".join(f"--span {source.node}={source.calendar.example}" for source in sources)
         )
 

@@ -10,7 +10,7 @@ from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.errors import NotRecorded, UsageError
 from spanwise.orchestrator.history import version_of, versions_of
 from spanwise.orchestrator.pipeline import Pipeline
-from spanwise.orchestrator.run import format_source
+from spanwise.orchestrator.run import quote_source
 from spanwise.orchestrator.scope import GatedSource
 from spanwise.orchestrator.store import Address, Store, is_marked
 from spanwise.orchestrator.verdict import Standing, Verdict, append, find_standing
@@ -81,7 +81,7 @@ def _refuse_collected(store: Store, loaded: Loaded, found: Sequence[PersonalVerd
     name = gone[0].artifact.name
     what = f"{name} was" if len(gone) == 1 else f"{name} and {len(gone) - 1} more were"
     last = loaded.pipeline.judged[0].gates[-1]
-    source = format_source(loaded.source) or f"{loaded.pipeline.name}.py"
+    source = quote_source(loaded.source, loaded.pipeline.name)
     spans = dict.fromkeys(loaded.calendar.label(judged.span) for judged in gone[:_NEAREST])
     more = [f"  … and {len(gone) - _NEAREST} more like these."] if len(gone) > _NEAREST else []
     raise UsageError(

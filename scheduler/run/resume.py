@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -67,7 +68,7 @@ def resume_request(run: Run, executions: Iterable[Execution], pipeline: Pipeline
     if gone:
         raise UsageError(
             f"Run {run.name} had nodes that {pipeline.name!r} no longer has: {', '.join(gone)}. Start a new run:\n"
-            f"  spanwise run {format_source(run.source)}"
+            f"  spanwise run {shlex.quote(format_source(run.source))}"
         )
     selection = select_remaining(run, executions, pipeline)
     return RunRequest(
@@ -97,5 +98,5 @@ def select_remaining(run: Run, executions: Iterable[Execution], pipeline: Pipeli
 
 def _refuse_complete(run: Run) -> None:
     if run.state is State.COMPLETE:
-        again = f" Run its pipeline again:  spanwise run {format_source(run.source)}" if run.source else ""
+        again = f" Run its pipeline again:  spanwise run {shlex.quote(format_source(run.source))}" if run.source else ""
         raise UsageError(f"Run {run.name} is complete, so there is nothing to resume.{again}")
