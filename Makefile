@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-service test test-fast test-lowest soak soak-service test-engines test-mlmd121 lint docs bench bench-input bench-service venv constraints clean
+.PHONY: help demo demo-service test test-fast test-lowest soak soak-service test-engines test-storage test-mlmd121 lint docs bench bench-input bench-service venv constraints clean
 
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -47,10 +47,20 @@ soak: $(VENV)/.dev  ## Run the scheduler tests in their long form: a month of da
 soak-service: $(VENV)/.dev  ## Keep a data service busy for an hour: consumers come and go, workers are killed, memory stays flat
 	SPANWISE_TEST_SOAK_SERVICE_S=3600 $(BIN)/python -m pytest -s -o faulthandler_timeout=0 tests/scenario/test_service_soak.py
 
+# Debian's Chromium; Playwright's own would be another download. CHROMIUM=/path names another.
+test-ui: $(VENV)/.ui  ## Look at the web page with a real browser
+	SPANWISE_TEST_UI=1 $(BIN)/python -m pytest -n 0 tests/browser
+
+pictures: $(VENV)/.ui $(VENV)/.demo  ## Make the pictures of the web page in docs/pictures from the demo
+	$(BIN)/python docs/_pictures.py
+
 test-engines: $(BIN)/python  ## Run workers of the data service on small clusters of Ray and Dask
 	$(BIN)/python -m venv $(VENV)/engines
 	$(VENV)/engines/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[dask,ray,test]'
 	$(VENV)/engines/bin/python -m pytest -n 0 tests/scheduler/test_engines.py
+
+test-storage: $(VENV)/.dev  ## Run the contract of object storage on servers of S3 and Azure; needs go and npm
+	tests/contract/buckets.sh $(VENV)/storage $(BIN)/python -m pytest -n 0 tests/contract/test_bucket.py tests/components/serving/test_bucket_push.py
 
 test-mlmd121: $(VENV)/.dev  ## Run the store's contract on ml-metadata 1.21, in a Debian 13 if this system is older
 	tests/mlmd121/run $(BIN)/python
@@ -91,6 +101,13 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing spanwise and its tools into $(VENV) (about a minute the first time)"
 	$(PIP) install --constraint constraints.txt --editable '.[demo,test,lint]'
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.ui: $(VENV)/.dev
+	$(PIP) install --constraint constraints.txt playwright axe-playwright-python
+	@command -v $(or $(CHROMIUM),chromium) >/dev/null || { \
+	    echo "Installing Chromium"; apt-get install --yes --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || \
+	    { echo "There is no Chromium. Install it, or name one:  make test-ui CHROMIUM=/path/to/chromium" >&2; exit 1; }
+	@touch $@
 
 $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install --constraint constraints.txt --editable '.[docs]'

@@ -16,7 +16,17 @@ from pathlib import Path
 import benchmarks
 
 TABLE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
-PARTS = {"__main__", "chain", "days", "elastic_loop", "figures", "input_peers", "service_flight", "service_peers"}
+PARTS = {
+    "__main__",
+    "chain",
+    "days",
+    "elastic_loop",
+    "figures",
+    "input_peers",
+    "service_flight",
+    "service_peers",
+    "ui_history",
+}
 BESIDE_PEERS = {"input", "service"}  # also measure what else there is, with an interpreter that has it
 
 HEAD = """# Benchmarks

@@ -20,7 +20,7 @@ from benchmarks.figures import Figure, at_most, median_s, most_held_bytes, show
 from spanwise.components.ingest.fingerprint import fingerprint
 from spanwise.components.ingest.ingestion import ingest
 from spanwise.components.ingest.plan import IngestPlan
-from spanwise.components.ingest.readers.descriptor import NULL_VALUES
+from spanwise.pipelines.input.readers.descriptor import NULL_VALUES
 from spanwise.pipelines.nycflights import archive
 
 TIMES = 7

@@ -233,7 +233,7 @@ def a_day() -> None:
         services = SchedulerServices(root=known.root, config=None, site=alert.local_site(), start=start)
         cron = SchedulerLoop([str(file)], known, clock=clock, services=services)
         cron.turn()
-        while any(each.request or each.descriptions for each in cron.files):
+        while cron.files.loading or cron.files.described:
             time.sleep(0.05)
             cron.turn()
         held = []

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from spanwise.components.importer import Importer
     from spanwise.components.ingest.example_gen import ExampleGen
     from spanwise.components.ingest.query_example_gen import QueryExampleGen
-    from spanwise.components.ingest.readers.descriptor import Dialect
     from spanwise.components.serving.bulk_inferrer import BulkInferrer
     from spanwise.components.serving.infra_validator import InfraValidator
     from spanwise.components.serving.pusher import Pusher
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
         vocabulary,
     )
     from spanwise.components.transform.transform import Transform
+    from spanwise.pipelines.input.readers.descriptor import Dialect
 
 __all__ = [
     "Analyzer",
@@ -103,7 +103,7 @@ _HOMES = {
     ),
     "spanwise.components.serving.pusher": ("Pusher",),
     "spanwise.components.ingest.query_example_gen": ("QueryExampleGen",),
-    "spanwise.components.ingest.readers.descriptor": ("Dialect",),
+    "spanwise.pipelines.input.readers.descriptor": ("Dialect",),
     "spanwise.components.statistics.schema_gen": ("SchemaGen",),
     "spanwise.components.statistics.statistics_gen": ("StatisticsGen",),
     "spanwise.components.training.trainer": ("Trainer",),

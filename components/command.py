@@ -25,9 +25,9 @@ from spanwise.orchestrator.component import Channel, Component
 from spanwise.orchestrator.errors import NodeFailed, ParameterError, PipelineError, UnreadableInput
 from spanwise.orchestrator.fingerprint import of_tree
 from spanwise.orchestrator.history import History
-from spanwise.orchestrator.local_path import refuse_url
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.signature import Attempt, Input, InputSpec, Output
+from spanwise.orchestrator.storage.url import refuse_url
 
 Setting: TypeAlias = "str | int | float | bool"
 Engine: TypeAlias = Literal["docker", "podman"]

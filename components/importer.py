@@ -13,9 +13,9 @@ from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import ParameterError, Unfingerprintable, UnreadableInput
 from spanwise.orchestrator.fingerprint import of_tree
 from spanwise.orchestrator.history import History
-from spanwise.orchestrator.local_path import refuse_url
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.signature import Output
+from spanwise.orchestrator.storage.url import refuse_url
 
 
 class Importer(Component):

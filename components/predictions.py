@@ -34,6 +34,19 @@ def labels(label: str | Callable[..., object], table: pa.Table) -> Floats:
     return _vector(f"label {label!r}", table.column(label), len(table))
 
 
+def weights(column: str, table: pa.Table) -> Floats:
+    """The weights of the rows of a table.
+
+    Raises:
+        ParameterError: one is missing, negative or not finite.
+    """
+    found = _vector(f"weight {column!r}", table.column(column), len(table))
+    odd = found[~(np.isfinite(found) & (found >= 0))]
+    if odd.size:
+        raise ParameterError(f"the weight {column!r} has the value {odd[0]:g}; weights are finite and not negative.")
+    return found
+
+
 def classes(label: str | Callable[..., object], table: pa.Table, names: Sequence[str | int]) -> Floats:
     """The labels of a table as indices of classes, NaN for missing ones.
 

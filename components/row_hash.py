@@ -4,57 +4,80 @@ The recipe, all in unsigned 64-bit arithmetic that wraps:
 
 - `mix(x)` is the finalizer of splitmix64 (Steele, Lea & Flood 2014): x ^= x >> 30, x *= 0xBF58476D1CE4E5B9,
   x ^= x >> 27, x *= 0x94D049BB133111EB, x ^= x >> 31.
-- Each kind of value has a tag: its number times 2**56. Numbers are 1, fractions 2, texts 3, instants 4, times of day 5.
+- Each kind of value has a tag: its number times 2**56. Numbers are 1, fractions 2, texts 3, instants 4, times of day
+  5, lists 6, maps 7.
 - A text (or bytes) is `mix(sum + length + tag)`, the sum being over its UTF-8 bytes of
   `mix(256 * (position + 1) + byte)`.
 - A whole number, and a float without a fraction within 2**53, is `mix(two's complement + tag)`, so that 3 and 3.0
   hash alike; any other float is `mix(bits of the double ^ tag)`; all NaN are one value. A bool is the number 0 or 1.
 - An instant is `mix(mix(seconds since 1970 + tag) + mix(nanoseconds within the second))`; a date is its midnight;
   a time of day is `mix(nanoseconds + tag)`. A missing value is `mix(0x6E756C6C)`.
+- A list is `mix(sum + length + tag)`, the sum being over its elements of `mix(256 * (position + 1) + element)`; a map
+  likewise, without positions, over `mix(key * 0x9E3779B97F4A7C15 + item)`. A struct is as a row of its fields.
+- A value by itself, for the buckets of a feature, is `mix(v ^ 0x5350414E57495345)`.
 - A row begins at 0 and takes in its columns in the order of their names: h = mix(h * 0x9E3779B97F4A7C15 + name + v),
   where `name` is the hash of the column's name as a text and v that of the value. The order of columns does not matter.
 """
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spanwise.components.nested import inside_lists, inside_structs, is_missing
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
     Hashes = NDArray[np.uint64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_APART = np.uint64(0x5350414E57495345)
 _NULL = np.uint64(0x6E756C6C)
-_NUMBER, _FRACTION, _TEXT, _INSTANT, _TIME = (np.uint64(tag << 56) for tag in (1, 2, 3, 4, 5))
+_NUMBER, _FRACTION, _TEXT, _INSTANT, _TIME, _LIST, _MAP = (np.uint64(tag << 56) for tag in range(1, 8))
 _EXACT = float(2**53)
 _NANOS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
 def hash_rows(batch: pa.RecordBatch, columns: Sequence[str] = ()) -> Hashes:
     """A hash of each row, shape `(rows,)`; over all columns if none is named."""
-    rows = np.zeros(batch.num_rows, dtype=np.uint64)
-    for name in sorted(columns or batch.schema.names):
+    named = ((name, batch.column(name)) for name in sorted(columns or batch.schema.names))
+    return _combine(batch.num_rows, named)
+
+
+def hash_values(array: pa.Array[Any]) -> Hashes:
+    """A hash of each value, shape `(values,)`, that says nothing of the hash of a row, whatever its columns are called.
+
+    Otherwise the buckets of a feature would tell in which split its row is.
+    """
+    return _mix(_value_hashes(array) ^ _APART)
+
+
+def _combine(rows: int, named: Iterable[tuple[str, pa.Array[Any]]]) -> Hashes:
+    hashes = np.zeros(rows, dtype=np.uint64)
+    for name, array in named:
         label = _texts(pa.array([name]))[0]
-        rows = _mix(rows * _GOLDEN + label + _value_hashes(batch.column(name)))
-    return rows
+        hashes = _mix(hashes * _GOLDEN + label + _value_hashes(array))
+    return hashes
 
 
 def _value_hashes(array: pa.Array[Any]) -> Hashes:
     """A hash of each value, shape `(values,)`."""
     types = pa.types
+    if isinstance(array, pa.ExtensionArray):
+        return _value_hashes(array.storage)
     if types.is_dictionary(array.type):
         array = pc.cast(array, array.type.value_type)
     kind = array.type
     if types.is_null(kind):
         return np.full(len(array), _mix(np.array([_NULL]))[0])
+    if types.is_fixed_size_binary(kind):
+        return _value_hashes(pc.cast(array, pa.binary()))
     if types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind):
         # each text once: most columns repeat a few
         coded = cast("pa.DictionaryArray[Any, Any]", pc.dictionary_encode(array))
@@ -64,15 +87,35 @@ def _value_hashes(array: pa.Array[Any]) -> Hashes:
     elif (fixed := _fixed_width(array)) is not None:
         hashes = fixed
     elif types.is_nested(kind):
-        # rare, and slow: as JSON text, value by value
-        written = [None if v is None else json.dumps(v, sort_keys=True, default=str) for v in array.to_pylist()]
-        return _value_hashes(pa.array(written, type=pa.string()))
+        hashes = _nested(array)
     else:
         return _value_hashes(pc.cast(array, pa.string()))
-    missing = array.is_null().to_numpy(zero_copy_only=False)
-    if missing.any():
-        hashes[missing] = _mix(np.array([_NULL]))[0]
+    if array.null_count:
+        hashes[is_missing(array)] = _mix(np.array([_NULL]))[0]
     return hashes
+
+
+def _nested(array: pa.Array[Any]) -> Hashes:
+    """Structs, maps and lists, with anything for what is missing."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        fields = zip((field.name for field in kind), inside_structs(array), strict=True)
+        return _combine(len(array), sorted(fields, key=lambda field: field[0]))
+    inner, starts, ends = inside_lists(array)
+    hashes = [_value_hashes(each) for each in inner]
+    if pa.types.is_map(kind):
+        return _sums(_mix(hashes[0] * _GOLDEN + hashes[1]), starts, ends, _MAP)
+    first = np.zeros(len(hashes[0]), dtype=np.int64)
+    filled = np.flatnonzero(ends > starts)
+    first[starts[filled]] = starts[filled]
+    position = np.arange(len(first)) - np.maximum.accumulate(first)
+    return _sums(_mix((position.astype(np.uint64) + np.uint64(1)) * np.uint64(256) + hashes[0]), starts, ends, _LIST)
+
+
+def _sums(shares: Hashes, starts: NDArray[np.int64], ends: NDArray[np.int64], tag: np.uint64) -> Hashes:
+    """A hash for each run of shares: differences of a running sum, which wraps, give the sum of each, also of none."""
+    running = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(shares, dtype=np.uint64)])
+    return _mix(running[ends] - running[starts] + (ends - starts).astype(np.uint64) + tag)
 
 
 def _fixed_width(array: pa.Array[Any]) -> Hashes | None:
@@ -148,7 +191,4 @@ def _texts(array: pa.Array[Any]) -> Hashes:
     lengths = np.diff(offsets)
     position = np.arange(len(text), dtype=np.uint64) - np.repeat(offsets[:-1], lengths).astype(np.uint64)
     shares = _mix((position + np.uint64(1)) * np.uint64(256) + text)
-    # differences of a running sum, which wraps, give the sum of each text, also of an empty one
-    running = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(shares, dtype=np.uint64)])
-    sums = running[offsets[1:]] - running[offsets[:-1]]
-    return _mix(sums + lengths.astype(np.uint64) + _TEXT)
+    return _sums(shares, offsets[:-1], offsets[1:], _TEXT)

@@ -13,11 +13,11 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import ClassVar, Literal, Self, TypeAlias, TypeVar, Union, get_args, get_origin
+from typing import ClassVar, Literal, Protocol, Self, TypeAlias, TypeVar, Union, get_args, get_origin
 
 from spanwise.orchestrator.errors import MissingProperty, ParameterError
 
@@ -37,6 +37,25 @@ class Judgement:
     artifact: str  #: name of the other
     given: bool
     because: str = ""
+
+
+class ArtifactArchive(Protocol):
+    """Keeps the files of artifacts elsewhere; what is below the root are then copies."""
+
+    def keep(self, folder: Path) -> None:
+        """Writes the files of a new artifact there, before it is published."""
+
+    def has(self, uri: str) -> bool:
+        """Whether all files of an artifact are there."""
+
+    def fetch(self, uri: str, content: str) -> None:
+        """Copies an artifact to its place below the root; nothing happens where the archive does not have it."""
+
+    def remove(self, uri: str) -> None:
+        """Deletes the files of an artifact."""
+
+    def places(self, pipeline: str) -> Iterator[str]:
+        """The places below the root of all artifacts that are there."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +88,7 @@ class Artifact:
     files: Mapping[str, str]  #: digest of each file, by its path below the folder; empty where there are very many
     size_bytes: int
     properties: dict[str, Value]
+    archive: ArtifactArchive | None  #: where its files are if they are not at `uri`
 
     def __init__(
         self,
@@ -82,9 +102,11 @@ class Artifact:
         files: Mapping[str, str] | None = None,
         size_bytes: int = 0,
         properties: Mapping[str, Value] | None = None,
+        archive: ArtifactArchive | None = None,
     ) -> None:
         mine = self.__dict__
         mine.update(uri=uri, id=id, name=name, created=created, content=content, size_bytes=size_bytes)
+        mine["archive"] = archive
         mine["properties"] = dict(properties or {})
         mine["files"] = dict(files or {})
         if kind is not None:
@@ -95,8 +117,16 @@ class Artifact:
 
     @property
     def path(self) -> Path:
-        """Its local folder."""
-        return Path(self.uri)
+        """Its local folder; fetched from the archive if it is not there.
+
+        Raises:
+            DamagedArtifact: the archive does not have what was published.
+            StorageError: the archive cannot be reached.
+        """
+        path = Path(self.uri)
+        if self.archive is not None and self.id and not path.exists():
+            self.archive.fetch(self.uri, self.content)
+        return path
 
     def as_kind(self, kind: type[A]) -> A:
         """Returns the same artifact as `kind`, the class in an executor's signature."""
@@ -109,6 +139,7 @@ class Artifact:
             files=self.files,
             size_bytes=self.size_bytes,
             properties=self.properties,
+            archive=self.archive,
         )
 
     def with_content(self, content: str, size_bytes: int, files: Mapping[str, str] | None = None) -> Self:

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.component import Channel, Resolver
 from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.generation import LOOK_BACK, NewestOutputs, OutdatedNode, span_of
 from spanwise.orchestrator.pipeline import Pipeline, Selection, channels_of
 from spanwise.orchestrator.run import BaseRun, Execution, Run, Trigger, format_source
+from spanwise.orchestrator.run_command import format_run_command
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.store import Store, is_marked
 
@@ -185,22 +185,9 @@ class _Search:
 
     def _command(self, selection: Selection, *, base: int | None = None) -> str:
         """The command that runs a part as it was asked for."""
-        request, words = self._request, ["spanwise", "run", self._file]
-        if request.spans:
-            words += [w for node, label in request.spans.items() for w in ("--span", f"{node}={label}")]
-        elif request.span is not None:
-            words += ["--span", Calendar.from_name(request.calendar).label(request.span)]
-        if _left_out(selection):
-            words += [w for n in self._pipeline.first_of(selection.run) for w in ("--from", n)]
-        if selection.dropped:
-            words += [w for n in self._pipeline.last_of(selection.run) for w in ("--to", n)]
-        words += [w for typed in request.typed for w in ("--param", typed)]
-        words += [w for excluded in request.exclude for w in ("--exclude", excluded)]
-        if request.as_of is not None:
-            words += ["--as-of", request.as_of.isoformat()]
-        if base is not None:
-            words += ["--base-run", str(base)]
-        return shlex.join(words)
+        first = self._pipeline.first_of(selection.run) if _left_out(selection) else ()
+        last = self._pipeline.last_of(selection.run) if selection.dropped else ()
+        return format_run_command(self._request, self._pipeline.name, first=first, last=last, base=base)
 
     @property
     def _file(self) -> str:

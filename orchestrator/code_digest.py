@@ -14,7 +14,7 @@ import sys
 import types
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -36,8 +36,18 @@ from spanwise.version import __version__
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-dynamic_imports: ContextVar[set[str] | None] = ContextVar("dynamic_imports", default=None)
-"""Where a set is given: it receives the names of code that imports modules by names known only when it runs."""
+@dataclass
+class OutsideKey:
+    """What code may find out when it runs, so that it is in no digest of the code."""
+
+    imports: set[str] = field(default_factory=set)  #: code that imports modules by names known only when it runs
+    files: set[str] = field(default_factory=set)  #: existing files that the code names
+
+
+outside_key: ContextVar[OutsideKey | None] = ContextVar("outside_key", default=None)
+"""Where one is given, it receives what is noticed while code is described."""
+
+_LONGEST_PATH = 255
 
 
 @dataclass(frozen=True)
@@ -111,8 +121,11 @@ def describe_by_name(tag: str, value: object, name: str) -> ValueNode:
     """Describes what only its module and name tell apart, with the version of where it comes from."""
     module = getattr(value, "__module__", None) or type(value).__module__
     parts: list[bytes | ValueChild] = [encode_text(module), encode_text(name)]
+    file = getattr(sys.modules.get(module), "__file__", None)
     if (distribution := _distribution_of(module)) is not None:
         parts.append(ValueChild("", distribution))
+    elif isinstance(file, str) and not file.endswith(".py"):  # compiled: its bytes say what it does
+        parts.append(ValueChild("", SourceFile(file, "")))
     wrapped = getattr(value, "__wrapped__", None)
     return ValueNode(tag, [*parts, ValueChild("what it wraps", wrapped)] if wrapped is not None else parts)
 
@@ -282,7 +295,17 @@ def _operations(code: types.CodeType) -> list[Operation]:
 def _constant(value: object, scope: CodeScope) -> ValueChild:
     if isinstance(value, types.CodeType):
         return ValueChild("", CodeScope(value, scope.names, scope.package))
+    _report_file(value)
     return ValueChild("a constant", value)
+
+
+def _report_file(value: object) -> None:
+    """Notices a constant that is the path of a file, which the code probably opens; names without an ending are not."""
+    noticed = outside_key.get()
+    if noticed is None or not isinstance(value, str) or not 0 < len(value) <= _LONGEST_PATH or "\0" in value:
+        return
+    if Path(value).suffix and not value.endswith((".py", "/")) and os.path.isfile(value):  # noqa: PTH113  also of odd texts
+        noticed.files.add(value)
 
 
 def _surroundings(scope: CodeScope, operations: list[Operation]) -> list[bytes | ValueChild]:
@@ -307,8 +330,8 @@ def _surroundings(scope: CodeScope, operations: list[Operation]) -> list[bytes |
 
 
 def _report_dynamic_import(use: NameUse | Import, scope: CodeScope) -> None:
-    found = dynamic_imports.get()
-    if found is None:
+    noticed = outside_key.get()
+    if noticed is None:
         return
     if isinstance(use, Import):
         dynamic = use.module == "importlib" and (not use.names or "import_module" in use.names)
@@ -317,7 +340,7 @@ def _report_dynamic_import(use: NameUse | Import, scope: CodeScope) -> None:
         named = value is importlib and "import_module" in use.attributes
         dynamic = named or value is importlib.import_module or (use.name == "__import__" and value is None)
     if dynamic:
-        found.add(scope.code.co_qualname)
+        noticed.imports.add(scope.code.co_qualname)
 
 
 def _follow(use: NameUse, value: object) -> Iterator[tuple[str, object]]:
@@ -388,8 +411,12 @@ def _installed(site: str, below: str) -> Distribution:
         if wanted in b"\n" + each.read_bytes():
             name, _, version = each.parent.name.removesuffix(".dist-info").partition("-")
             return Distribution(re.sub(r"[-_.]+", "-", name).lower(), version)
-    # Copied there by hand, or by a tool that keeps no list: then this one file stands for it.
-    return Distribution(below, digest("file", Path(site, below).read_bytes()))
+    # Copied there by hand, or by a tool that keeps no list: then all files of the package stand for it.
+    folder = Path(site, top)
+    files = [Path(site, below)] if not folder.is_dir() else sorted(path for path in folder.rglob("*") if path.is_file())
+    counted = [path for path in files if path.suffix != ".pyc"]
+    parts = [part for path in counted for part in (path.relative_to(site).as_posix(), path.read_bytes())]
+    return Distribution(below, digest("files", *parts))
 
 
 def _of_spec(spec: ModuleSpec) -> SourceFile | Distribution | None:

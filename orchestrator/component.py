@@ -113,7 +113,7 @@ class Component(Node):
     """Parameters of `run` that `prepare` supplies instead of the pipeline."""
 
     hints: ClassVar[tuple[str, ...]] = ()
-    """Prepared parameters that affect speed, never the result: recorded, but not part of the cache key."""
+    """Prepared parameters that affect the speed or the success, never the result: recorded, not in the cache key."""
 
     libraries: ClassVar[tuple[str, ...]] = ()
     """Distributions whose version can change the result: their versions are part of the cache key."""
@@ -157,6 +157,13 @@ class Component(Node):
 
     def unread(self, run: Run) -> Sequence[str]:  # noqa: ARG002
         """Names the optional inputs that this run does not read: `run` gets nothing, and lineage and cache key too."""
+        return ()
+
+    def may_be_damaged(self) -> Sequence[str]:
+        """Names the inputs without which `run` does its work when files of them are damaged.
+
+        It finds them in `Attempt.damaged`, and must not read them. Any other damaged input fails the node.
+        """
         return ()
 
     def _make_outputs(self, signature: Signature) -> Mapping[str, Channel]:

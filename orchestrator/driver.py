@@ -13,20 +13,20 @@ from typing import TypeAlias
 from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar, format_versions
-from spanwise.orchestrator.code_digest import dynamic_imports
+from spanwise.orchestrator.code_digest import OutsideKey, outside_key
 from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver
 from spanwise.orchestrator.errors import Refused, ResolutionError, UsageError
 from spanwise.orchestrator.fingerprint import CacheKey
 from spanwise.orchestrator.gate import Gate, find_calendar
-from spanwise.orchestrator.history import History, span_of, version_key, version_of
+from spanwise.orchestrator.history import History, span_of, version_key, version_of, versions_of
 from spanwise.orchestrator.integrity import recreate_command
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.scope import Scope
 from spanwise.orchestrator.signature import read_signature
 from spanwise.orchestrator.span_resolver import SpanResolver
 from spanwise.orchestrator.store import Address, Store, is_marked
-from spanwise.orchestrator.verdict import find_standing
+from spanwise.orchestrator.verdict import Verdict, find_standing
 
 log = logging.getLogger("spanwise.driver")
 
@@ -165,7 +165,7 @@ def _version_text(artifact: Artifact) -> str:
 def _follow_person(node: Gate, run: Run, store: Store, inputs: Artifacts) -> Reuse | None:
     """Passes what a person has accepted; None when no person has decided."""
     (artifact,) = inputs[node.judged]
-    decided = find_standing(store, "accepted", artifact, as_of=run.as_of).personal
+    decided = _decided_by_person(artifact, run, store)
     if decided is None:
         return None
     if not decided.given:
@@ -178,11 +178,20 @@ def _follow_person(node: Gate, run: Run, store: Store, inputs: Artifacts) -> Reu
     )
 
 
+def _decided_by_person(artifact: Artifact, run: Run, store: Store) -> Verdict | None:
+    """What a person has said of an artifact, or else of the same data of the same version, published before it."""
+    address = Address(*artifact.name.split("/")[:3])
+    before = versions_of(store, address, span_of(artifact), None, as_of=run.as_of)
+    same = [a for a in before if (version_of(a), a.content) == (version_of(artifact), artifact.content)]
+    said = (find_standing(store, "accepted", a, as_of=run.as_of).personal for a in [artifact, *reversed(same)])
+    return next((verdict for verdict in said if verdict is not None), None)
+
+
 def is_on_disk(artifact: Artifact) -> bool:
-    """Whether the files of an artifact exist with the size they had when they were published."""
+    """Whether the files of an artifact exist with the size that was published, or are in the archive."""
     path = Path(artifact.uri)
     if not path.exists():
-        return False
+        return artifact.archive is not None and artifact.archive.has(artifact.uri)
     files = (f for f in path.rglob("*") if f.is_file()) if path.is_dir() else iter([path])
     return sum(f.stat().st_size for f in files) == artifact.size_bytes
 
@@ -213,8 +222,8 @@ def _key(
         return None, "it has effects outside the store, so it is never served from the cache"
     if not node.cache:
         return None, "caching is disabled for this node"
-    found: set[str] = set()
-    asked = dynamic_imports.set(found)
+    noticed = OutsideKey()
+    asked = outside_key.set(noticed)
     try:
         return fingerprint.cache_key(
             component=f"{run.pipeline}/{node.name}",
@@ -231,13 +240,20 @@ def _key(
         log.warning("caching-refused", extra={"node": node.name, "reason": str(error)})
         return None, f"it cannot be cached: {error}"
     finally:
-        dynamic_imports.reset(asked)
-        if found:
+        outside_key.reset(asked)
+        if noticed.imports:
             log.warning(
                 "dynamic-import: %s imports modules by names that are known only when it runs (%s), so their code is "
                 "not in the cache key. Import them by a statement, or name their version in a parameter of the node.",
                 node.name,
-                ", ".join(sorted(found)),
+                ", ".join(sorted(noticed.imports)),
+            )
+        if noticed.files:
+            log.warning(
+                "file-outside-key: the code of %s names %s, and what files hold that code opens is not in the cache "
+                "key. Read or digest it in `prepare`, publish it with an Importer, or pass it as a parameter.",
+                node.name,
+                ", ".join(sorted(noticed.files)),
             )
 
 
@@ -258,7 +274,8 @@ def _unreadable(store: Store, artifacts: Artifacts) -> Iterator[Artifact]:
 
 def _refuse_gone(node: Component, run: Run, store: Store, inputs: Artifacts) -> None:
     """Refuses inputs whose files were removed or truncated: the result would be silently wrong."""
-    gone = list(_unreadable(store, inputs))
+    spared = node.may_be_damaged()
+    gone = list(_unreadable(store, {name: found for name, found in inputs.items() if name not in spared}))
     if not gone:
         return
     first = gone[0]

@@ -28,6 +28,8 @@ SpanwiseError
 │   ├── SnapshotNotFound        a required snapshot does not exist
 │   ├── SnapshotDamaged         a file of a snapshot that differs from what was written
 │   ├── NodeFailed              an executor raised, exited or was killed
+│   ├── StorageError            object storage: not reachable, not allowed, no such bucket
+│   │   └── Conflict            an object that somebody else has written meanwhile
 │   ├── MissingProperty         an output was published without a property its kind requires
 │   └── Fenced                  another run has taken the lease; this one may publish nothing more
 ├── Held                        another run holds the pipeline                             exit 3
@@ -157,6 +159,14 @@ class SnapshotDamaged(RunError):
 
 class NodeFailed(RunError):
     """An executor raised, exited with another status than 0, or was killed."""
+
+
+class StorageError(RunError):
+    """Object storage could not be reached or refused; the message names the place and what to check."""
+
+
+class Conflict(StorageError):
+    """An object is not the one that was listed or is to be replaced: somebody else has written it meanwhile."""
 
 
 class MissingProperty(RunError):

@@ -95,9 +95,19 @@ def find_calendar(channel: Channel) -> Calendar | None:
     return next((found for found in known if found is not Calendar.NUMBER), known[0] if known else None)
 
 
-def describe_fixes(source: str, label: str, gate: str) -> str:
-    """What to type when a gate has refused a span; `source` is the pipeline file, `label` the span."""
-    return (
-        f"Correct the data and judge its new version:  spanwise run {source} --span {label} --to {gate}\n"
-        f"Or accept the span as it is:  spanwise accept {source} --span {label} --because TEXT"
-    )
+_ACCEPT = "Or accept the span as it is:  "
+
+
+def describe_fixes(again: str, accept: str) -> str:
+    """What to type when a gate has refused a span: to run it again once it is correct, or to accept it."""
+    return f"Correct the data and run its new version:  {again}\n{_ACCEPT}{accept}"
+
+
+def describe_accept(source: str, label: str, *, node: str = "") -> str:
+    """The command that accepts a span; `source` is the pipeline file, `node` names who made it, where several do."""
+    return f"spanwise accept {source} --span {f'{node}={label}' if node else label} --because TEXT"
+
+
+def printed_accept(error: str | None) -> str:
+    """The command by which a person accepts what a gate has refused with this error; empty for other errors."""
+    return next((line.removeprefix(_ACCEPT) for line in (error or "").splitlines() if line.startswith(_ACCEPT)), "")

@@ -14,10 +14,12 @@ from dataclasses import dataclass, replace
 from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver
-from spanwise.orchestrator.driver import format_choice, history_of
+from spanwise.orchestrator.driver import check_given, format_choice, history_of
 from spanwise.orchestrator.errors import ResolutionError
+from spanwise.orchestrator.history import History
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Execution, Run
+from spanwise.orchestrator.span_resolver import SpanResolver
 from spanwise.orchestrator.store import Store
 
 LOOK_BACK = 100
@@ -84,13 +86,14 @@ class NewestOutputs:
         source, then = node.source, supplied[node.name].outputs
         mine = supplied[source.node].outputs.get(source.key, ()) if source.node in supplied else ()
         run = replace(base, as_of=self._run.as_of, replay=self._run.replay, source=self._run.source or base.source)
+        history = history_of(self._store, run, source, mine, self._pipeline.scopes[node.name])
         try:
-            chosen = tuple(node.resolve(history_of(self._store, run, source, mine, self._pipeline.scopes[node.name])))
+            chosen = tuple(node.resolve(history))
         except ResolutionError as error:
             return OutdatedNode(node=node.name, why=f"{node.name} would fail now: {error}")
         now = {source.key: chosen} if chosen else {}
         if _identities(now) == _identities(then):
-            return None
+            return self._check_given(node, history)
         earlier = tuple(itertools.chain(*then.values()))
         before, after = format_choice(earlier, base), format_choice(chosen, base)
         if before == after:  # the same spans and versions, other artifacts
@@ -98,6 +101,16 @@ class NewestOutputs:
         return OutdatedNode(
             node=node.name, why=f"{node.name} chose {before} in run {base.number}, and would choose {after} now"
         )
+
+    def _check_given(self, node: Resolver, history: History) -> OutdatedNode | None:
+        """A window that would choose the same fails all the same if a lower version was given since."""
+        if not isinstance(node, SpanResolver):
+            return None
+        try:
+            check_given(node, node, replace(history, mine=()))  # what the base run gave may have been refused since
+        except ResolutionError as error:
+            return OutdatedNode(node=node.name, why=f"{node.name} would fail now: {error}")
+        return None
 
     def _newest(self, name: str, span: int | None) -> Execution | None:
         """The last execution of a node; of one that publishes spans, the last for this span or a higher one.

@@ -23,6 +23,7 @@ class Withheld:
     artifact: Artifact  #: that version
     gates: tuple[str, ...]  #: those that have to accept it
     verdict: Verdict | None = None  #: the refusal; None when it is not judged yet
+    named: str = ""  #: the node that made it, where a command has to name it
 
     def __str__(self) -> str:
         if self.verdict is not None:
@@ -144,7 +145,7 @@ class History:
         """What gates say against an artifact, or against the newest version of the span that it was made from."""
         mine = artifact.id in {a.id for a in self.mine}
         gates = tuple(g for g in source.gates if not (mine and g in source.pending))
-        judged = artifact
+        judged, named = artifact, "" if source.alone else source.node
         address = Address(self.address.pipeline, source.node, source.key)
         if address != self.address:
             if not gates:
@@ -152,13 +153,13 @@ class History:
             versions = versions_of(self.store, address, span_of(artifact), self.calendar, as_of=self.as_of)
             newest = next((a for a in reversed(versions) if self._is_visible(a)), None)
             if newest is None or newest.id not in self._made_from(artifact):
-                return Withheld(artifact=newest or artifact, gates=source.gates)
+                return Withheld(artifact=newest or artifact, gates=source.gates, named=named)
             judged = newest
         standing = find_standing(self.store, "accepted", judged, as_of=self.as_of)
         refusal = standing.refusal(gates)
         if refusal is None and (not gates or standing.holds(gates)):
             return None
-        return Withheld(artifact=judged, gates=gates, verdict=refusal)
+        return Withheld(artifact=judged, gates=gates, verdict=refusal, named=named)
 
     def _made_from(self, artifact: Artifact) -> set[int]:
         """The ids of all artifacts of the same span that this one was made from, or would be made from again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.artifact import Artifact, Model
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import DamagedArtifact, Unfingerprintable
-from spanwise.orchestrator.run import Run, quote_source
+from spanwise.orchestrator.run import Run, quote_pipeline
 
 log = logging.getLogger("spanwise.integrity")
 
@@ -38,9 +39,18 @@ def find_damage(artifact: Artifact) -> Damage | None:
     """
     if not artifact.content:
         return None
+    found = _compare(artifact)
+    if found is not None and artifact.archive is not None and artifact.archive.has(artifact.uri):
+        log.warning("copy-damaged", extra={"artifact": artifact.name, "reason": found.found})
+        shutil.rmtree(artifact.uri, ignore_errors=True)
+        found = _compare(artifact)  # the copy that is fetched now
+    return found
+
+
+def _compare(artifact: Artifact) -> Damage | None:
     try:
         tree = fingerprint.of_tree(artifact.path)
-    except Unfingerprintable as error:
+    except (Unfingerprintable, DamagedArtifact) as error:
         return Damage(artifact, str(error).removesuffix("."))
     if tree.digest == artifact.content:
         return None
@@ -99,7 +109,7 @@ def recreate_command(run: Run, artifact: Artifact, *, anew: bool = False) -> str
     named = f" --span {calendar.label(span)}" if isinstance(span, int) else ""
     node = artifact.name.split("/")[1]
     again = " --no-cache" if anew else ""
-    return f"spanwise run {quote_source(run.source, run.pipeline)}{named} --to {node}{again}"
+    return f"spanwise run {quote_pipeline(run)}{named} --to {node}{again}"
 
 
 def _differences(artifact: Artifact, tree: fingerprint.Tree) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.artifact import Artifact, ArtifactArchive
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.verdict import Verdict
 
@@ -29,6 +29,7 @@ class NodeJob:
     scratch: str
     checkpoints: str
     snapshots: str
+    archive: ArtifactArchive | None = None  #: where the files of outputs are kept besides
     origins: Mapping[str, str] = field(default_factory=dict)  #: the run that made each model that is read, by its name
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)  #: of people, on models that are read, by their names
 

@@ -74,7 +74,7 @@ def _redirect_output(log: str) -> None:
 def _work(pipeline: Pipeline, job: NodeJob, line: Connection) -> dict[str, tuple[Artifact, ...]]:
     node = pipeline.nodes[job.node]
     assert isinstance(node, Component)
-    integrity.verify_inputs(node.name, job.run, job.verify)
+    damaged = _verify(node, job)
     signature = read_signature(type(node))
     outputs: dict[str, Artifact | Outputs[Artifact]] = {}
     for name, spec in signature.outputs.items():
@@ -84,7 +84,7 @@ def _work(pipeline: Pipeline, job: NodeJob, line: Connection) -> dict[str, tuple
     shutil.rmtree(job.scratch, ignore_errors=True)  # of an attempt that was killed
     Path(job.scratch).mkdir(parents=True)
     try:
-        node.run(**_arguments(node, signature, job, outputs, line))
+        node.run(**_arguments(node, signature, job, outputs, line, damaged))
     finally:
         shutil.rmtree(job.scratch, ignore_errors=True)
     made = {name: _drafts(signature, name, output) for name, output in outputs.items()}
@@ -92,7 +92,24 @@ def _work(pipeline: Pipeline, job: NodeJob, line: Connection) -> dict[str, tuple
         _inherit_graph(node.name, draft, job.inputs)
     for name in [name for name, drafts in made.items() if not drafts]:
         _remove_empty(Path(job.outputs[name]))
-    return {name: tuple(_seal(node.name, name, draft) for draft in drafts) for name, drafts in made.items()}
+    sealed = {name: tuple(_seal(node.name, name, draft) for draft in drafts) for name, drafts in made.items()}
+    if job.archive is not None:
+        for draft in itertools.chain(*sealed.values()):
+            job.archive.keep(draft.path)
+    return sealed
+
+
+def _verify(node: Component, job: NodeJob) -> dict[str, str]:
+    """Compares the inputs with what was published; returns what was found of those that may be damaged, by name.
+
+    Raises:
+        DamagedArtifact: another one is.
+    """
+    optional = node.may_be_damaged()
+    needed = {a.id for name, found in job.inputs.items() if name not in optional for a in found}
+    integrity.verify_inputs(node.name, job.run, [a for a in job.verify if a.id in needed])
+    others = integrity.find_damages(a for a in job.verify if a.id not in needed)
+    return {damage.artifact.name: damage.found for damage in others}
 
 
 def _remove_empty(place: Path) -> None:
@@ -108,6 +125,7 @@ def _arguments(
     job: NodeJob,
     outputs: Mapping[str, object],
     line: Connection,
+    damaged: Mapping[str, str],
 ) -> dict[str, object]:
     made = {signature.outputs[name].argument or name: output for name, output in outputs.items()}
     arguments: dict[str, object] = {**node.parameters, **job.prepared, **made}
@@ -125,6 +143,7 @@ def _arguments(
             check_fence=lambda: _check_fence(line),
             origins=job.origins,
             verdicts=job.verdicts,
+            damaged=damaged,
         )
     return arguments
 

@@ -13,16 +13,17 @@ from pathlib import Path
 from spanwise.orchestrator import publisher
 from spanwise.orchestrator.artifact import Artifact, Judgement, Model
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.component import Component, Node, Resolver, list_defaults
+from spanwise.orchestrator.component import Component, Resolver, list_defaults
 from spanwise.orchestrator.driver import Artifacts, Execute, Reuse, drive
 from spanwise.orchestrator.errors import Fenced, Refused, SpanwiseError, StoreError
 from spanwise.orchestrator.executor import Executor
-from spanwise.orchestrator.gate import Gate, describe_fixes
+from spanwise.orchestrator.gate import Gate, describe_accept, describe_fixes
 from spanwise.orchestrator.history import span_of
 from spanwise.orchestrator.job import JobEnded, NodeJob
 from spanwise.orchestrator.lease import Lease
 from spanwise.orchestrator.pipeline import Pipeline
-from spanwise.orchestrator.run import Execution, Run, State, quote_source
+from spanwise.orchestrator.run import Execution, Run, State, quote_pipeline
+from spanwise.orchestrator.run_command import format_run_command
 from spanwise.orchestrator.run_dir import run_dir, set_aside
 from spanwise.orchestrator.store import Store
 from spanwise.orchestrator.verdict import Verdict, find_standing, verdict_of, verdicts_of
@@ -97,7 +98,9 @@ class NodeRunner:
         except (Fenced, StoreError):
             raise
         except Refused as error:
-            message = f"{error}\n{self._describe_fixes(node, inputs)}"
+            if isinstance(node, Gate):
+                return self._refuse(replace(execution, inputs=inputs), str(error))
+            message = str(error)
         except SpanwiseError as error:
             message = str(error)
         except Exception as error:  # a user's `prepare` or `resolve`
@@ -115,14 +118,13 @@ class NodeRunner:
             verdicts = self._verdicts(execution, outputs)
             done = publisher.complete(self.store, self.lease, execution, job.inputs, job.plan, outputs, verdicts)
             shutil.rmtree(self._folder / f"{done.node}.checkpoints", ignore_errors=True)
-            self.verified.update(a.id for a in itertools.chain(*job.inputs.values(), *done.outputs.values()))
+            spared = node.may_be_damaged() if isinstance(node, Component) else ()
+            whole = [found for name, found in job.inputs.items() if name not in spared]
+            self.verified.update(a.id for a in itertools.chain(*whole, *done.outputs.values()))
             return NodeResult(execution=done)
         assert ended.failure is not None
         if ended.failure.refused and isinstance(node, Gate):
-            judged, why = job.inputs[node.judged][0], ended.failure.message
-            refusal = [] if self.run.replay else [self._verdict(execution, judged, given=False, because=why)]
-            message = f"{why}\n{self._describe_fixes(node, job.inputs)}"
-            return self.fail(execution, message, verdicts=refusal)
+            return self._refuse(execution, ended.failure.message)
         if stopping and not ended.failure.timed_out:
             return self.fail(execution, ended.failure.message, state=State.CANCELED)
         message = f"{ended.failure.message}\n{ended.failure.trace}".rstrip()
@@ -135,15 +137,25 @@ class NodeRunner:
         failed = publisher.fail(self.store, self.lease, self.root, execution, state, message, verdicts)
         return NodeResult(execution=failed, message=message)
 
+    def _refuse(self, execution: Execution, why: str) -> NodeResult:
+        """Publishes that a gate has refused its span. What a person has said of it is not said again."""
+        node = self.pipeline.nodes[execution.node]
+        assert isinstance(node, Gate)
+        judged = execution.inputs[node.judged][0]
+        refusal = [] if self.run.replay else [self._verdict(execution, judged, given=False, because=why)]
+        return self.fail(execution, f"{why}\n{self._describe_fixes(judged)}", verdicts=refusal)
+
     def _reuse(self, execution: Execution, inputs: Artifacts, plan: Reuse) -> Execution:
         node = self.pipeline.nodes[execution.node]
         passed = node.judged if isinstance(node, Gate) else None  # a gate gives nothing anew
         made = [] if self.run.replay else [a for key, found in plan.outputs.items() if key != passed for a in found]
-        verdicts = self._verdicts(execution, plan.outputs) if plan.execution is not None else []
+        verdicts = self._verdicts(execution, plan.outputs, because=plan.reason if plan.execution is None else "")
         return publisher.reuse(self.store, self.lease, execution, inputs, plan, renewed=made, verdicts=verdicts)
 
-    def _verdicts(self, execution: Execution, outputs: Artifacts) -> list[Verdict]:
+    def _verdicts(self, execution: Execution, outputs: Artifacts, because: str = "") -> list[Verdict]:
         """What a node has decided: about other artifacts by its outputs, and about what it passes on as a gate.
+
+        `because` is what a gate follows instead of its own judgement.
 
         A replay of the past says nothing about today.
         """
@@ -151,7 +163,9 @@ class NodeRunner:
             return []
         said = verdicts_of(itertools.chain(*outputs.values()), judge=execution.node, run=execution.run_name)
         node = self.pipeline.nodes[execution.node]
-        return [*said, self._verdict(execution, outputs[node.judged][0])] if isinstance(node, Gate) else said
+        if not isinstance(node, Gate):
+            return said
+        return [*said, self._verdict(execution, outputs[node.judged][0], because=because)]
 
     def _verdict(self, execution: Execution, artifact: Artifact, *, given: bool = True, because: str = "") -> Verdict:
         judgement = Judgement(mark="accepted", artifact=artifact.name, given=given, because=because)
@@ -162,13 +176,20 @@ class NodeRunner:
         found = {m.name: find_standing(self.store, "blessed", m, as_of=self.run.as_of).personal for m in models}
         return {name: verdict for name, verdict in found.items() if verdict is not None}
 
-    def _describe_fixes(self, node: Node, inputs: Artifacts) -> str:
+    def _describe_fixes(self, artifact: Artifact) -> str:
         """What to type when a gate has refused a span."""
-        assert isinstance(node, Gate)
-        (artifact,) = inputs[node.judged]
-        source = quote_source(self.run.source, self.run.pipeline)
-        label = Calendar.from_name(artifact.properties.get("calendar") or self.run.calendar).label(span_of(artifact))
-        return describe_fixes(source, label, node.name)
+        calendar = Calendar.from_name(artifact.properties.get("calendar") or self.run.calendar)
+        asked = self.run
+        if asked.span is None:
+            asked = replace(asked, span=span_of(artifact), calendar=calendar.value)
+        nodes = {*self.run.nodes, *self.pipeline.ancestors(*self.run.nodes)}
+        last = self.pipeline.last_of(nodes) if len(nodes) < len(self.pipeline.order) else ()
+        accept = describe_accept(
+            quote_pipeline(self.run),
+            calendar.label(span_of(artifact)),
+            node="" if self.pipeline.judged[0].alone else artifact.name.split("/")[1],
+        )
+        return describe_fixes(format_run_command(asked, self.pipeline.name, last=last), accept)
 
     def _execute(self, execution: Execution, inputs: Artifacts, plan: Execute) -> ActiveJob:
         node = self.pipeline.nodes[execution.node]
@@ -193,6 +214,7 @@ class NodeRunner:
                 attempt=execution.attempt,
                 log=execution.log,
                 scratch=str(self._folder / f"{node.name}.scratch"),
+                archive=self.store.archive,
                 checkpoints=str(self._folder / f"{node.name}.checkpoints"),
                 snapshots=str(self.root / "snapshots"),
             )

@@ -161,3 +161,9 @@ def format_source(source: str) -> str:
 def quote_source(source: str, pipeline: str) -> str:
     """A run's source for a command that is printed, quoted where a shell would split it; `pipeline.py` if unknown."""
     return shlex.quote(format_source(source) or f"{pipeline}.py")
+
+
+def quote_pipeline(run: Run) -> str:
+    """The pipeline of a run for a command that is printed: its source, and the arguments that were typed for it."""
+    typed = [word for text in run.typed for word in ("--param", text)]
+    return " ".join([quote_source(run.source, run.pipeline), *map(shlex.quote, typed)])

@@ -13,6 +13,7 @@ class GatedSource:
     key: str
     gates: tuple[str, ...]  #: all that judge it, parents first
     pending: frozenset[str] = frozenset()  #: those that wait for the resolver, so have not judged this run's span
+    alone: bool = True  #: no other channel of the pipeline is judged, so a span needs no node to be named
 
 
 @dataclass(frozen=True)

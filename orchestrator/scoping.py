@@ -48,13 +48,14 @@ def find_scope(
                 raise PipelineError(_around(resolver, origin, nodes[gate], judges, nodes))
         if gates:
             pending = frozenset(gate for gate in around if resolver.name in ancestors(gate))
-            sources.append(GatedSource(origin.node, origin.key, tuple(gates), pending))
+            sources.append(GatedSource(origin.node, origin.key, tuple(gates), pending, alone=len(judges) == 1))
     return Scope(*own, tuple(sources))
 
 
 def find_judged(nodes: Mapping[str, Node], order: Iterable[str]) -> tuple[GatedSource, ...]:
     """The channels of a pipeline whose spans gates judge."""
-    return tuple(GatedSource(node, key, tuple(gates)) for (node, key), gates in _judges(nodes, order).items())
+    judges = _judges(nodes, order)
+    return tuple(GatedSource(*source, tuple(gates), alone=len(judges) == 1) for source, gates in judges.items())
 
 
 def _judges(nodes: Mapping[str, Node], order: Iterable[str]) -> dict[tuple[str, str], list[str]]:

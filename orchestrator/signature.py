@@ -71,6 +71,7 @@ class Attempt:
     check_fence: Callable[[], None]  #: raises Fenced when the lease is lost; call it before an external effect
     origins: Mapping[str, str] = field(default_factory=dict)  #: the run that made each model that is read, by its name
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)  #: of people, on models that are read, by their names
+    damaged: Mapping[str, str] = field(default_factory=dict)  #: what was found of `may_be_damaged` inputs, by name
 
 
 @dataclass(frozen=True)

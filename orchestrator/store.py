@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol, Self
 
-from spanwise.orchestrator.artifact import Artifact, Value
+from spanwise.orchestrator.artifact import Artifact, ArtifactArchive, Value
 from spanwise.orchestrator.errors import NotRecorded, StoreError
 from spanwise.orchestrator.run import Execution, Run, State
 
@@ -91,6 +91,10 @@ class Store(Protocol):
     or two have the same name, it raises AlreadyClaimed and writes nothing.
     """
 
+    @property
+    def archive(self) -> ArtifactArchive | None:
+        """Where the files of artifacts are kept besides the root."""
+
     def claim(self, *claims: Claim) -> None:
         """Inserts all claims, or raises AlreadyClaimed and inserts none."""
 
@@ -120,6 +124,12 @@ class Store(Protocol):
     def runs(self, pipeline: str, *, before: int | None = None) -> Iterator[Run]:
         """Yields the runs with a number below `before`, newest first; read no more than you need."""
 
+    def latest_runs(self, limit: int) -> dict[str, list[Run]]:
+        """The last runs of every pipeline, by its name, newest first; a few queries, however many pipelines there are.
+
+        A run that begins meanwhile may be missing.
+        """
+
     def pipelines(self) -> list[str]:
         """The names of all pipelines that have ever run."""
 
@@ -147,6 +157,12 @@ class Store(Protocol):
     def executions(self, run: Run) -> list[Execution]:
         """All executions of a run, in the order in which they began, with inputs and outputs."""
 
+    def executions_of(self, runs: Collection[Run]) -> list[Execution]:
+        """The executions of several runs, in the order in which they began, without inputs and outputs: see `links`.
+
+        Those of the nodes that the runs name, in a few queries.
+        """
+
     def execution(self, id: int) -> Execution:  # noqa: A002
         """Returns one execution, with inputs and outputs."""
 
@@ -168,6 +184,14 @@ class Store(Protocol):
 
     def of_span(self, address: Address, span: int) -> list[Artifact]:
         """All artifacts of this span at the address, of any version, oldest first."""
+
+    def of_spans(
+        self, address: Address, first: int | None = None, last: int | None = None
+    ) -> Iterator[tuple[int, list[Artifact]]]:
+        """Yields the published spans of a range, ascending, each with what `of_span` returns.
+
+        A few queries for thousands of spans; without `first` or `last` the range has an open end.
+        """
 
     def producer(self, artifact: Artifact) -> Execution:
         """Returns the execution that first published the artifact.
@@ -216,7 +240,13 @@ class MemoryStore:
     `clock` returns the current time (UTC); tests pass one that they control.
     """
 
-    def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        *,
+        archive: ArtifactArchive | None = None,
+    ) -> None:
+        self.archive = archive
         self._clock = clock
         self._lock = threading.RLock()
         self._claims: dict[tuple[str, str], Claim] = {}
@@ -273,6 +303,9 @@ class MemoryStore:
         runs = self._runs.get(pipeline, [])
         yield from reversed(runs if before is None else runs[: max(before - 1, 0)])
 
+    def latest_runs(self, limit: int) -> dict[str, list[Run]]:
+        return {name: list(itertools.islice(self.runs(name), limit)) for name in self.pipelines()}
+
     def pipelines(self) -> list[str]:
         return sorted(self._runs)
 
@@ -317,6 +350,7 @@ class MemoryStore:
             files=artifact.files,
             size_bytes=artifact.size_bytes,
             properties=artifact.properties,
+            archive=self.archive,
         )
         names.append(published.name)
         self._producers[published.id] = execution.id
@@ -330,6 +364,11 @@ class MemoryStore:
 
     def _of_run(self, pipeline: str, number: int) -> Iterator[Execution]:
         return (e for e in list(self._executions.values()) if (e.pipeline, e.run) == (pipeline, number))
+
+    def executions_of(self, runs: Collection[Run]) -> list[Execution]:
+        nodes = {run.name: run.nodes for run in runs}
+        found = (e for e in list(self._executions.values()) if e.node in nodes.get(e.run_name, ()))
+        return [replace(e, inputs={}, outputs={}) for e in sorted(found, key=lambda e: e.id)]
 
     def execution(self, id: int) -> Execution:  # noqa: A002
         if id not in self._executions:
@@ -355,6 +394,13 @@ class MemoryStore:
 
     def of_span(self, address: Address, span: int) -> list[Artifact]:
         return [self._artifacts[name] for name in self._at.get(f"{address}/{span}", [])]
+
+    def of_spans(
+        self, address: Address, first: int | None = None, last: int | None = None
+    ) -> Iterator[tuple[int, list[Artifact]]]:
+        for span in sorted(self._spans.get(str(address), set())):
+            if (first is None or first <= span) and (last is None or span <= last):
+                yield span, self.of_span(address, span)
 
     def producer(self, artifact: Artifact) -> Execution:
         if artifact.id not in self._producers:

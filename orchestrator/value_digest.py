@@ -8,9 +8,11 @@ from __future__ import annotations
 import copyreg
 import enum
 import functools
+import gc
 import hashlib
 import io
 import logging
+import pickle
 import re
 import sys
 import types
@@ -20,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from pathlib import PurePath
+from typing import Any
 
 from spanwise.orchestrator.code_digest import describe_by_name, describe_code, is_model
 from spanwise.orchestrator.digest import (
@@ -83,7 +86,7 @@ def _describe_plain(value: object) -> ValueNode | None:  # noqa: PLR0911  a tabl
     own = getattr(kind, "__fingerprint__", None)
     if own is not None:
         return ValueNode("own", [encode_text(own(value))])
-    return _describe_array(value) or _describe_model(value)
+    return _describe_array(value) or _describe_polars(value) or _describe_model(value)
 
 
 def _sequence(value: Sequence[object]) -> ValueNode:
@@ -113,13 +116,15 @@ def _moment(value: date | time | timedelta) -> ValueNode:
     return ValueNode("date", [encode_text(value.isoformat())])
 
 
-def _describe_array(value: object) -> ValueNode | None:
+def _describe_array(value: object) -> ValueNode | None:  # noqa: PLR0911  a table of kinds
     """NumPy and Arrow by their bytes. Whoever holds such a value has imported the library already."""
     library = type(value).__module__.partition(".")[0]
     if library == "pyarrow":
         return _arrow(value)
     if (numpy := sys.modules.get("numpy")) is None:
         return None
+    if isinstance(value, numpy.ufunc):
+        return _ufunc(value)
     if isinstance(value, numpy.dtype):
         return ValueNode("numpy dtype", [encode_text(repr(value))])
     if isinstance(value, numpy.ndarray | numpy.generic) and type(value).__module__ == "numpy":
@@ -134,10 +139,60 @@ def _describe_array(value: object) -> ValueNode | None:
     return None
 
 
+def _ufunc(value: Any) -> ValueNode:
+    """NumPy's own and those of compiled modules by name; one that `frompyfunc` made by the function in it.
+
+    Raises:
+        NoRecipe: it has neither.
+    """
+    name: str = value.__name__
+    for home in ("numpy", getattr(value, "__module__", None) or "", "scipy.special"):
+        if getattr(sys.modules.get(home), name, None) is value:
+            return ValueNode("ufunc", [encode_text(name), ValueChild("its module", sys.modules[home])])
+    functions = [each for each in gc.get_referents(value) if callable(each)]
+    if not functions:
+        raise NoRecipe(f"the ufunc {name!r}, of which no module says what it does")
+    shape = encode_text(f"{value.nin} {value.nout} {value.identity!r}")
+    return ValueNode(
+        "ufunc of functions", [shape, *(ValueChild("the function in a ufunc", each) for each in functions)]
+    )
+
+
+def _describe_polars(value: object) -> ValueNode | None:
+    """An expression or a query by its serialized form, in which pickled functions are replaced by their own digests."""
+    polars: Any = sys.modules.get("polars")
+    if polars is None or not isinstance(value, polars.Expr | polars.LazyFrame):
+        return None
+    content: bytes = value.meta.serialize() if isinstance(value, polars.Expr) else value.serialize()
+    parts: list[bytes | ValueChild] = []
+    while (found := _POLARS_FUNCTION.search(content)) is not None:
+        pickled = io.BytesIO(content[found.start("pickle") :])
+        try:
+            function = pickle.load(pickled)  # noqa: S301  what this process has just pickled
+        except Exception as error:
+            raise NoRecipe("a Polars expression with a function that cannot be read") from error
+        parts += [frame(b"y", content[: found.start()]), frame(b"y", found["head"])]
+        parts.append(ValueChild("the function in a Polars expression", function))
+        content = content[found.start("pickle") + pickled.tell() :]
+    if b"PLPY" in content:
+        raise NoRecipe("a Polars expression with a function that cannot be read")
+    return ValueNode("polars expression", [*parts, frame(b"y", content)])
+
+
+# A length, Polars' mark with what the function returns, the release of Python (two bytes), and the pickle.
+_POLARS_FUNCTION = re.compile(
+    rb"(?:\xc4.|\xc5..|\xc6.{4})?(?P<head>PLPY.{0,4096}?)..(?P<pickle>\x80[\x04\x05]\x95)", re.DOTALL
+)
+
+
 def _arrow(value: object) -> ValueNode | None:
     """By the bytes of the IPC format, in one chunk: how a table was cut into batches does not count."""
     import pyarrow as pa
 
+    if type(value).__name__ == "Expression":  # by its serialized form: its text leaves out types and long lists
+        value = value.__reduce__()[1][0]  # as it is pickled
+    if isinstance(value, pa.Buffer):
+        return ValueNode("arrow buffer", [frame(b"y", value.to_pybytes())])
     if isinstance(value, pa.DataType):
         value = pa.schema([pa.field("", value)])
     if isinstance(value, pa.Field):

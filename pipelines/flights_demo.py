@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -89,7 +90,7 @@ def prepare(folder: Path, days: int) -> None:
 def mornings(folder: Path, days: int) -> Iterator[Morning]:
     """Runs the pipeline once for each day, as a schedule would: with the span of that day."""
     os.chdir(folder)  # paths are part of the cache key: these are the ones of commands run in that folder
-    root = Path(".spanwise").absolute()
+    root, source = Path(".spanwise").absolute(), str(Path("flights.py").absolute())
     pipeline = flights.flights("data", "serving", window=WINDOW)
     with Executor(pipeline) as executor:
         store = open_store(str(root / "metadata.db"), root=root)
@@ -97,7 +98,7 @@ def mornings(folder: Path, days: int) -> Iterator[Morning]:
             start = time.perf_counter()
             day = nycflights.FIRST + timedelta(days=number)
             span = Calendar.DAY.parse(str(day))
-            request = RunRequest(span=span, calendar="day", trigger=Trigger.SCHEDULE, source="flights.py")
+            request = RunRequest(span=span, calendar="day", trigger=Trigger.SCHEDULE, source=source)
             outcome = run(pipeline, executor=executor, store=store, root=root, request=request)
             yield Morning(day, outcome, time.perf_counter() - start)
             if not outcome.succeeded:
@@ -160,14 +161,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SpanwiseError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    print(f"\nEverything is in {folder}/. Go on there:  cd {folder}")
+    print(f"\nEverything is in {folder}/. Go on there:  {_activation()}cd {folder}")
     print("  spanwise runs flights                                what ran")
     print("  spanwise show flights                                the newest run, node by node")
     if options.service:
         print("  spanwise logs flights Trainer                        what came by way of the service")
     print("  spanwise window flights.py                           which spans a window holds now")
     print("  spanwise run flights.py --span 2013-01-05            ingest that day again and retrain")
+    print("  spanwise ui --open                                   all of it as a page: every span, run and model")
+    print("                                                       (first: pip install 'spanwise[ui]')")
     return 1 if failed else 0
+
+
+def _activation() -> str:
+    """What makes `spanwise` a command of this shell, where it is not one yet."""
+    script = Path(sys.prefix, "bin", "activate")
+    if shutil.which("spanwise") is not None or not script.is_file():
+        return ""
+    return f". {shlex.quote(os.path.relpath(script))} && "
 
 
 if __name__ == "__main__":

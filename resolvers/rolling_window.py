@@ -20,8 +20,8 @@ from spanwise.orchestrator import (
     WindowIncomplete,
     Withheld,
 )
-from spanwise.orchestrator.gate import calendar_of
-from spanwise.orchestrator.run import quote_source
+from spanwise.orchestrator.gate import calendar_of, describe_accept
+from spanwise.orchestrator.run import quote_pipeline
 from spanwise.resolvers import spans
 from spanwise.resolvers.exclusion import Exclusion
 
@@ -123,7 +123,7 @@ class RollingWindow(Resolver):
         return found
 
     def _incomplete(self, history: History, found: Sequence[WindowSpan], absent: Sequence[WindowSpan]) -> str:
-        source = quote_source(history.run.source, history.run.pipeline)
+        source = quote_pipeline(history.run)
         first = next((s.label for s in found if s.chosen is not None), found[-1].label)
         allowed = f" ({self.missing} may be)" if self.missing else ""
         last = _last_judge(history, self.source)
@@ -165,7 +165,7 @@ def _describe_gap(gap: WindowSpan, source: str, last: str, *, judged: bool) -> s
     return (
         f"  {gap.label}: {gap.withheld}\n"
         f"    Ingest a new version:  {run}\n"
-        f"    or accept it as it is:  spanwise accept {source} --span {gap.label} --because TEXT"
+        f"    or accept it as it is:  {describe_accept(source, gap.label, node=gap.withheld.named)}"
     )
 
 
@@ -207,7 +207,7 @@ class LatestSpans(Resolver):
         newest = next(history.published_spans(), None)
         if newest is None or not history.gated:
             raise WindowIncomplete(f"{self.name} found no span of {self.source!r}; run its pipeline first.")
-        source = quote_source(history.run.source, history.run.pipeline)
+        source = quote_pipeline(history.run)
         gap = describe_span(history, self.calendar, newest)
         raise WindowIncomplete(
             f"{self.name} found no accepted span of {self.source!r}. The newest that was published:\n"

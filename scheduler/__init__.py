@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from spanwise.scheduler.client.client import Client, connect
     from spanwise.scheduler.schedule.schedule import Schedule
     from spanwise.scheduler.schedule.span_rule import (
         days_before,
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Catchup",
+    "Client",
     "OverrunPolicy",
     "Schedule",
     "Tick",
+    "connect",
     "days_before",
     "hours_before",
     "months_before",
@@ -31,19 +34,21 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Catchup": "timetable",
-    "OverrunPolicy": "timetable",
-    "Schedule": "schedule",
-    "Tick": "ticks",
-    "days_before": "span_rule",
-    "hours_before": "span_rule",
-    "months_before": "span_rule",
-    "quarters_before": "span_rule",
-    "weeks_before": "span_rule",
+    "Catchup": "schedule.timetable",
+    "Client": "client.client",
+    "OverrunPolicy": "schedule.timetable",
+    "Schedule": "schedule.schedule",
+    "Tick": "schedule.ticks",
+    "connect": "client.client",
+    "days_before": "schedule.span_rule",
+    "hours_before": "schedule.span_rule",
+    "months_before": "schedule.span_rule",
+    "quarters_before": "schedule.span_rule",
+    "weeks_before": "schedule.span_rule",
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"spanwise.scheduler.schedule.{_MODULES[name]}"), name)
+    return getattr(import_module(f"spanwise.scheduler.{_MODULES[name]}"), name)

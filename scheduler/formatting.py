@@ -9,6 +9,7 @@ import dataclasses
 import json
 import math
 import re
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from enum import Enum
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 Document: TypeAlias = dict[str, Value]
 
+FIX = ":  spanwise "
+"""What stands in a line of a message that says what to type."""
+
+_COMMAND = re.compile(r"((?:^ *|:  )spanwise .*)$", re.MULTILINE)
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.|[\x00-\x08\x0b-\x1f\x7f]")
 _MINUTE_S, _HOUR_S = 60, 3600
 _KILO = 1000
@@ -43,6 +48,11 @@ def strip_control(text: str) -> str:
     """The text without control characters; of a line that overwrote itself, the last state."""
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     return "\n".join(_CONTROL.sub("", line) for line in lines)
+
+
+def add_options(text: str, options: Sequence[str]) -> str:
+    """The text with these options after each command of ours that it says to type."""
+    return _COMMAND.sub(lambda found: f"{found[1]} {shlex.join(options)}", text) if options else text
 
 
 def shorten(text: str, width: int) -> str:

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 
@@ -31,9 +31,11 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     debug, as_json = (option in _before_dashes(arguments) for option in ("--debug", "--json"))
     try:
-        app = _import_app()
+        find_command = _import_commands()
         typed = [a for a in arguments if a != "--debug"] if debug else arguments
-        code = app(typed, prog_name="spanwise", standalone_mode=not as_json)  # otherwise it prints its errors as text
+        code = find_command(typed)(
+            typed, prog_name="spanwise", standalone_mode=not as_json
+        )  # otherwise it prints its errors as text
         return _flush(code if isinstance(code, int) else 0)
     except SystemExit as end:
         return _flush(end.code if isinstance(end.code, int) else 0 if end.code is None else 1)
@@ -55,17 +57,17 @@ def _run(arguments: list[str]) -> int:
         return _flush(code)
 
 
-def _import_app() -> Callable[..., object]:
+def _import_commands() -> Callable[[Sequence[str]], Callable[..., object]]:
     """Imports the commands without garbage collections, which would find nothing in what is being imported."""
     there = "spanwise.scheduler.cli" in sys.modules
     gc.disable()
     try:
-        from spanwise.scheduler.cli import app
+        from spanwise.scheduler.cli import find_command
     finally:
         if not there:
             gc.freeze()  # nor do later ones walk it, while a command imports what it needs
         gc.enable()
-    return app
+    return find_command
 
 
 def _describe(error: Exception) -> tuple[str, int]:

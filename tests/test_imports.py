@@ -1,6 +1,7 @@
 """Who may import whom (docs/decisions/0001-import-names.md), read from the source; and what an import costs."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -45,10 +46,15 @@ DOORS = {
     "dask": ["spanwise.scheduler.data_service.engines"],
     "distributed": ["spanwise.scheduler.data_service.engines"],
     "ray": ["spanwise.scheduler.data_service.engines"],
+    "jinja2": ["spanwise.scheduler.web"],
+    "markupsafe": ["spanwise.scheduler.web"],
+    "starlette": ["spanwise.scheduler.web"],
+    "uvicorn": ["spanwise.scheduler.web"],
 }
 
 #: Libraries that users bring, and the modules that give elements to them.
 BROUGHT = {library: ["spanwise.pipelines.input.sinks"] for library in ("jax", "tensorflow", "torch")}
+BROUGHT["torch"].append("spanwise.pipelines.input.torch_dataset")
 
 #: What no package of ours may bring in by being imported: `spanwise --help` answers in 150 ms.
 HEAVY = ["apache_beam", "apprise", "grpc", "ml_metadata", "numpy", "pandas", "pyarrow"]
@@ -89,9 +95,13 @@ def modules() -> Iterator[tuple[str, Path]]:
             yield ".".join(["spanwise", *(parts[:-1] if parts[-1] == "__init__" else parts)]), path
 
 
-def all_imports() -> Iterator[Import]:
-    for module, path in modules():
-        yield from imports_of(path.read_text(), module, is_package=path.name == "__init__.py")
+@functools.cache
+def all_imports() -> tuple[Import, ...]:
+    return tuple(
+        found
+        for module, path in modules()
+        for found in imports_of(path.read_text(), module, is_package=path.name == "__init__.py")
+    )
 
 
 def skip_unless_there(module: str) -> None:
@@ -147,7 +157,8 @@ def test_every_library_that_is_imported_is_declared() -> None:
     """No module counts on a library that is only there because another library brings it."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    brought = [requirement for extra in ("dask", "demo", "openlineage", "ray") for requirement in extras[extra]]
+    optional = ("dask", "demo", "openlineage", "ray", "storage", "ui")
+    brought = [requirement for extra in optional for requirement in extras[extra]]
     requirements = [*project["dependencies"], *brought]
     declared = {re.split(r"[^\w.-]", requirement)[0] for requirement in requirements}
     distributions = packages_distributions()
@@ -158,7 +169,7 @@ def test_every_library_that_is_imported_is_declared() -> None:
         if found.importer in BROUGHT.get(library, []):
             continue
         if library not in {"spanwise", *sys.stdlib_module_names} and declared.isdisjoint(
-            name.replace("_", "-")
+            name.replace("_", "-").lower()
             for name in distributions.get(library, [library])  # Ray need not be installed
         ):
             undeclared.append(f"{found.importer}, line {found.line}: {library}")

@@ -281,20 +281,30 @@ ds: Dataset = from_parquet("a.parquet").shuffle(10).batch(2)
 MISTYPED = "from spanwise import Schedule\n\nwrong: int = Schedule\n"
 
 
+@pytest.fixture(scope="module")
+def mypy_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What mypy has found out about the libraries, which are the same for both installs."""
+    return tmp_path_factory.mktemp("mypy")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("checker", ["mypy", "basedpyright"])
-def test_type_checkers_see_through_the_package(python: Path, decoys: Path, checker: str) -> None:
+def test_type_checkers_see_through_the_package(python: Path, decoys: Path, mypy_cache: Path, checker: str) -> None:
     """Mypy and pyright accept a typed pipeline file and refuse a wrong one: names are typed, not Unknown."""
     command = {
-        "mypy": ["-m", "mypy", "--strict", "--python-executable", str(python), "--cache-dir", str(decoys / "cache")],
+        "mypy": ["-m", "mypy", "--strict", "--python-executable", str(python), "--cache-dir", str(mypy_cache)],
         "basedpyright": ["-m", "basedpyright", "--level", "error", "--pythonpath", str(python)],
     }[checker]
     (decoys / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')
 
-    call([sys.executable, *command, program(decoys, TYPED)], cwd=decoys)
-    refused = subprocess.run(
-        [sys.executable, *command, program(decoys, MISTYPED)], cwd=decoys, capture_output=True, text=True, check=False
-    )
+    (decoys / "mistyped.py").write_text(MISTYPED)
+    checked = subprocess.run(
+        [sys.executable, *command, program(decoys, TYPED), "mistyped.py"],
+        cwd=decoys, capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
-    assert refused.returncode == 1
-    assert "Schedule" in refused.stdout
+    errors = [line for line in checked.stdout.splitlines() if "error:" in line]
+    assert checked.returncode == 1
+    assert len(errors) == 1, checked.stdout
+    assert "mistyped.py:3" in errors[0]
+    assert "Schedule" in errors[0]

@@ -2,10 +2,11 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 ROOT = Path(__file__).parent.parent
 
@@ -25,7 +26,7 @@ def project(tmp_path_factory):
 
 
 def spanwise(folder, *arguments):
-    command = [sys.executable, "-m", "spanwise", *arguments]
+    command = [*warm.command(), *arguments]
     return subprocess.run(
         command, cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
         timeout=120, check=False,

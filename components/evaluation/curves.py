@@ -36,6 +36,7 @@ class Curves:
 
 
 def draw_curves(levels: Mapping[str, ScoreLevels], *, is_binary: bool) -> dict[str, Curves]:
+    levels = {model: level for model, level in levels.items() if len(level.rows)}
     if not levels:
         return {}
     means = {model: level.score / level.rows for model, level in levels.items()}

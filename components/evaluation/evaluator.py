@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from spanwise.components.evaluation.metric import KNOWN, USUAL, Metric, suits
-from spanwise.components.evaluation.slicing import SPAN
+from spanwise.components.evaluation.slicing import SPAN, Slicing
 from spanwise.components.evaluation.threshold import Finding, Threshold, judge
 from spanwise.orchestrator.artifact import Blessing, Evaluation, Examples, Model
 from spanwise.orchestrator.calendar import Calendar
@@ -27,8 +27,8 @@ log = logging.getLogger("spanwise.evaluation")
 
 PAGE = "report.html"
 
-EXACT_ROWS = 1_000_000
-"""Up to this many rows of the split every figure is exact; that takes about 215 MB."""
+MEMORY_ROWS = 1_000_000
+"""Up to this many rows of the split are held in memory, about 215 MB; more are in files while they are measured."""
 
 
 class Evaluator(Component):
@@ -42,7 +42,8 @@ class Evaluator(Component):
     (`functools.cache`). `label` is a column, or a function that computes the labels of a table. Rows whose label is
     null or NaN are skipped and counted. `slices` are columns, or groups of columns; `span` is the span of the examples,
     unless they have a column of that name. With `classes`, each label is one
-    of them, and `predict_fn` returns a score for each class, in their order.
+    of them, and `predict_fn` returns a score for each class, in their order. With `weight`, a column of numbers that
+    are not negative, each row counts so often in every metric but `count`.
 
     Every metric, and its difference from the baseline's on the same rows, has a 95 % interval from `replicates` of a
     Poisson bootstrap. `evaluation` holds them in `metrics.json` and as a page in `report.html`.
@@ -55,7 +56,8 @@ class Evaluator(Component):
     `on_baseline_error="ignore"` the model is judged without a baseline that fails, and the report says so.
 
     `beam_runner` and `beam_options` send the work to a Beam cluster that sees the same storage. Up to a million rows
-    are measured in this process when no runner is named; the figures are the same.
+    are measured in this process when no runner is named; the figures are the same. More than `memory_rows` rows are in
+    files of the run's folder while they are measured; the figures are the same too.
     """
 
     preload: ClassVar = (
@@ -70,6 +72,9 @@ class Evaluator(Component):
         "spanwise.components.transform.graph_digest",
     )
     libraries: ClassVar = ("numpy", "pyarrow")
+
+    def may_be_damaged(self) -> Sequence[str]:
+        return ["baseline"] if self.parameters["on_baseline_error"] == "ignore" else []
 
     def check(self) -> None:
         for which in ("thresholds", "slice_thresholds"):
@@ -109,7 +114,8 @@ class Evaluator(Component):
         classes: Sequence[str | int] = (),
         replicates: int = 40,
         intervals: Literal["bootstrap", "jackknife"] = "bootstrap",
-        exact_rows: int = EXACT_ROWS,
+        weight: str | None = None,
+        memory_rows: int = MEMORY_ROWS,
         batch_size: int = 1 << 16,
         beam_runner: str | None = None,
         beam_options: dict[str, str | int | float | bool] | None = None,
@@ -125,8 +131,13 @@ class Evaluator(Component):
         slicings = tuple(dict.fromkeys(map(_slicing, slices)))
         schema = rows.read_schema(ordered, split)
         named = [name for slicing in slicings for name in slicing if name != SPAN]
-        rows.choose_columns(schema, named + ([label] if isinstance(label, str) else []))
+        rows.choose_columns(schema, [*named, *(each for each in (label, weight) if isinstance(each, str))])
         rival = None if baseline is None or baseline.name == model.name else baseline
+        baseline_error = None
+        if rival is not None and rival.name in attempt.damaged:
+            baseline_error = f"{rival.name}: its files are not those that were published: {attempt.damaged[rival.name]}"
+            log.warning("baseline-ignored", extra={"model": rival.name, "reason": baseline_error})
+            baseline = rival = None
         for role, each in (("model", model), ("baseline", rival)):
             if each is not None:
                 refuse_other_graph(self.name, ordered, each, role)
@@ -146,16 +157,16 @@ class Evaluator(Component):
             method=intervals,
             small_rows=small_slice_rows,
             batch_rows=batch_size,
+            weight=weight,
         )
         measure = functools.partial(
             measure_window,
             parts=rows.list_parts(ordered, split),
-            exact_rows=exact_rows,
+            memory_rows=memory_rows,
             runner=beam_runner,
             options=beam_options or {},
             scratch=attempt.scratch,
         )
-        baseline_error = None
         try:
             measurement = measure(spec)
         except ModelFailed as failed:
@@ -165,6 +176,7 @@ class Evaluator(Component):
             log.warning("baseline-ignored", extra={"model": failed.model, "reason": str(failed)})
             baseline, baseline_error = None, f"{failed.model}: {failed}"
             measurement = measure(replace(spec, models={model.name: model.path}))
+        _refuse_left_out(self.name, measurement.left_out, slice_thresholds or {})
         _log_gaps(measurement, ordered, split)
         judged, refusals = _judge_measurement(
             measurement,
@@ -183,6 +195,7 @@ class Evaluator(Component):
             "spans": sorted({e.span for e in examples}),
             "window": [Calendar(e.calendar or "number").label(e.span) for e in (ordered[0], ordered[-1])],
             "label": label if isinstance(label, str) else _name_of(label),
+            "weight": weight,
             "predict_fn": _name_of(predict_fn),
             "classes": list(classes) or None,
             "replicates": replicates,
@@ -227,7 +240,7 @@ def _check_metrics(node: str, parameters: Mapping[str, object]) -> None:
 
 
 def _check_numbers(node: str, parameters: Mapping[str, object]) -> None:
-    for name, least in (("replicates", 0), ("small_slice_rows", 0), ("batch_size", 1), ("exact_rows", 0)):
+    for name, least in (("replicates", 0), ("small_slice_rows", 0), ("batch_size", 1), ("memory_rows", 0)):
         value = parameters[name]
         if isinstance(value, int) and value < least:
             raise ParameterError(f"{node}.{name} is {value}; it is {least} or more.")
@@ -287,6 +300,16 @@ def _log_gaps(measurement: Measurement, examples: Sequence[Examples], split: str
         log.warning("slices-skipped", extra={"by": slicing, "rows": measurement.rows, "reason": "there are too many"})
 
 
+def _refuse_left_out(node: str, left_out: Sequence[Slicing], thresholds: Mapping[str, Threshold]) -> None:
+    """Refuses to bless by slices that were not measured."""
+    for slicing in left_out:
+        if any(t.by is None or _slicing(t.by) == slicing for t in thresholds.values()):
+            raise ParameterError(
+                f"{node}: there are too many slices by {', '.join(slicing)} to measure, and slice_thresholds judge "
+                "them. Slice by a column with fewer values, or name the slices to judge: Threshold(…, by=…)."
+            )
+
+
 def _judge_measurement(
     measurement: Measurement,
     method: ResampleMethod,
@@ -319,8 +342,6 @@ def _judge_measurement(
         "rows": measurement.rows,
         "rows_without_label": measurement.unlabelled,
         "rows_without_score": dict(measurement.unscored),
-        "exact": measurement.exact,
-        "auc_error": dict(measurement.auc_error) or None,
         "blessed": None if refusals is None else not refusals,
         "reasons": refusals or [],
         "thresholds": [plain(vars(f)) for f in findings],

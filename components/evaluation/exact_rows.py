@@ -1,4 +1,4 @@
-"""Exact rows: a few numbers of each row of a window, and the exact figures computed from them."""
+"""Exact rows: a few numbers of each row of a window, in memory, and the figures computed from them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from spanwise.components.evaluation.metrics import ScoredRows, Sums, Whole
 from spanwise.components.evaluation.slicing import SPAN, Slicing
 from spanwise.components.rows import ExamplesPart
 from spanwise.orchestrator.errors import ParameterError
+from spanwise.pipelines.input.selection import filter_rows
 
-EDGES = 4096
-"""The number of score levels that replicates, and counts by score, distinguish."""
+LEVELS = 4096
+"""The number of score levels that replicates distinguish; figures themselves distinguish all."""
 
 CHUNK = 1 << 21
 """The number of weights in memory at once, 16 MB; the temporaries of a step take about ten times that."""
@@ -45,6 +46,7 @@ class ExactRows:
     codes: Mapping[str, NDArray[np.int32]]  #: by sliced column: the index of the value
     values: Mapping[str, Sequence[object]]
     unlabelled: int = 0
+    weights: Floats | None = None  #: None: each row counts once
 
     def merge(self, other: ExactRows) -> ExactRows:
         """The rows of both, in order."""
@@ -57,6 +59,9 @@ class ExactRows:
             codes={n: np.concatenate([self.codes[n], codes[other.codes[n]]]) for n, (_, codes) in columns.items()},
             values={n: values for n, (values, _) in columns.items()},
             unlabelled=self.unlabelled + other.unlabelled,
+            weights=None
+            if self.weights is None or other.weights is None
+            else np.concatenate([self.weights, other.weights]),
         )
 
 
@@ -71,7 +76,9 @@ def merge_values(one: Sequence[object], other: Sequence[object]) -> tuple[list[o
 
 
 def value_key(value: object) -> object:
-    """A hashable key for a value: a list cannot be hashed, and NaN does not equal itself."""
+    """A hashable key for a value: a list cannot be hashed, NaN does not equal itself, and -0.0 is 0.0."""
+    if isinstance(value, float):
+        value += 0.0
     return value if isinstance(value, str | int) or value is None else json.dumps(value, default=str, sort_keys=True)
 
 
@@ -86,8 +93,10 @@ def read_rows(part: ExamplesPart, spec: EvaluationSpec) -> Iterator[ExactRows]:
         has_label = ~np.isnan(labels)
         unlabelled = int((~has_label).sum())
         if unlabelled:
-            table, labels, ids = table.filter(pa.array(has_label)), labels[has_label], ids[has_label]
+            table = pa.Table.from_batches([filter_rows(batch, pa.array(has_label))])
+            labels, ids = labels[has_label], ids[has_label]
         scores, chosen = _predict_scores(spec, table, labels)
+        weights = None if spec.weight is None else predictions.weights(spec.weight, table)
         columns = {name: _encode(table, name, part.span) for slicing in spec.slicings for name in slicing}
         yield ExactRows(
             labels=labels,
@@ -97,6 +106,7 @@ def read_rows(part: ExamplesPart, spec: EvaluationSpec) -> Iterator[ExactRows]:
             codes={name: codes for name, (codes, _) in columns.items()},
             values={name: values for name, (_, values) in columns.items()},
             unlabelled=unlabelled,
+            weights=weights,
         )
 
 
@@ -232,12 +242,12 @@ def _fill_replicates(found: Sums, rows: ScoredRows, ids: Ids, spec: EvaluationSp
     count = len(rows.starts)
     levels = metrics.levels(rows)
     if first:  # precise enough to estimate how far the figure varies
-        levels = metrics.coarsen(levels, len(ids), EDGES)
+        levels = metrics.coarsen(levels, len(ids), LEVELS)
     terms = metrics.terms(spec.names, rows)
     step = max(1, CHUNK // len(ids))
     for start in range(first, last, step):
         end = min(start + step, last)
-        weights = resample_weights(ids, spec, start, end)
+        weights = resample_weights(rows, ids, spec, start, end)
         sums = metrics.sum_terms(terms, rows, weights)
         ranks = metrics.rank_areas(spec.names, rows, weights, levels)
         for name, values in metrics.finish_metrics(spec.names, sums, ranks).items():
@@ -276,18 +286,18 @@ def group_rows(
         starts=np.searchsorted(numbers, np.arange(numbers[-1] + 1)),
         chosen=np.maximum(exact.chosen[model][rows], 0) if spec.classes else None,
         classes=len(spec.classes),
+        weights=None if exact.weights is None else exact.weights[rows],
     )
     return found, exact.ids[rows]
 
 
-def resample_weights(ids: Ids, spec: EvaluationSpec, first: int, last: int) -> Floats:
-    """The weight of each row: 1 in the figure itself, then those of the replicates."""
-    if first:
-        return bootstrap.weights(ids, spec.method, spec.replicates, first - 1, last - 1)
-    ones = np.ones((1, len(ids)))
-    if last == 1:
-        return ones
-    return np.concatenate([ones, bootstrap.weights(ids, spec.method, spec.replicates, 0, last - 1)])
+def resample_weights(rows: ScoredRows, ids: Ids, spec: EvaluationSpec, first: int, last: int) -> Floats:
+    """The weight of each row: its own in the figure itself, which is number 0, or else that of replicates."""
+    if not first:
+        assert last == 1, "the figure itself stands alone"
+        return np.ones((1, len(ids))) if rows.weights is None else rows.weights[None, :]
+    drawn = bootstrap.weights(ids, spec.method, spec.replicates, first - 1, last - 1)
+    return drawn if rows.weights is None else drawn * rows.weights
 
 
 def accumulate_states(metric: Metric, rows: ScoredRows, weights: Floats) -> list[list[object]]:
@@ -316,9 +326,19 @@ def finish_custom(metric: Metric, states: Sequence[Sequence[object]], sums: Sums
 def _score_levels(exact: ExactRows, model: str, spec: EvaluationSpec, order: Whole) -> ScoreLevels:
     """One level for each distinct score."""
     rows, _ = group_rows(exact, model, spec, np.zeros(len(exact.labels), dtype=np.int64), order)
-    starts = metrics.levels(rows).starts
-    sizes = np.diff(np.append(starts, len(rows.labels))).astype(np.float64)
-    return ScoreLevels(rows=sizes, score=rows.scores[starts] * sizes, label=np.add.reduceat(rows.labels, starts))
+    return sum_levels(rows, metrics.levels(rows).starts)
+
+
+def sum_levels(rows: ScoredRows, starts: Whole) -> ScoreLevels:
+    """The sums of rows between these, which are sorted by score; without rows of no weight."""
+    weights = np.ones(len(rows.labels)) if rows.weights is None else rows.weights
+    total = np.add.reduceat(weights, starts)
+    there = total > 0
+    return ScoreLevels(
+        rows=total[there],
+        score=np.add.reduceat(weights * rows.scores, starts)[there],
+        label=np.add.reduceat(weights * rows.labels, starts)[there],
+    )
 
 
 def count_confusion(exact: ExactRows, model: str, spec: EvaluationSpec) -> Whole:

@@ -10,7 +10,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from spanwise.components.evaluation.bootstrap import Floats, ResampleMethod
+from spanwise.components.evaluation.bootstrap import ResampleMethod
 from spanwise.components.evaluation.curves import Curves
 from spanwise.components.evaluation.metric import Metric, find_metric
 from spanwise.components.evaluation.metrics import Sums, Whole
@@ -38,8 +38,7 @@ class EvaluationSpec:
     method: ResampleMethod = "bootstrap"
     small_rows: int = 0  #: a smaller slice has no intervals
     batch_rows: int = 1 << 16
-    edges: Mapping[str, Floats] | None = None  #: of scores, by model; None: rows are exact, and all is exact
-    pivot: float | None = None  #: the centre of squared labels; with `edges`
+    weight: str | None = None  #: the column of the rows' weights; None: each row counts once
 
     @property
     def is_binary(self) -> bool:
@@ -65,13 +64,11 @@ class Measurement:
     rows: int
     unlabelled: int = 0
     unscored: Mapping[str, int] = field(default_factory=dict)  #: by model: rows without a finite score
-    exact: bool = True  #: otherwise areas under curves treat the rows of one bin as ties
     overall: Mapping[str, Sums] = field(default_factory=dict)  #: by model and metric, shape `(1, 1 + replicates)`
     slices: tuple[SliceFigures, ...] = ()
     curves: Mapping[str, Curves] = field(default_factory=dict)
     confusion: Mapping[str, Whole] = field(default_factory=dict)  #: rows by class and predicted class
-    auc_error: Mapping[str, float] = field(default_factory=dict)  #: by model: the largest possible error of the AUC
-    left_out: tuple[Slicing, ...] = ()  #: slicings with too many slices for binned counts
+    left_out: tuple[Slicing, ...] = ()  #: slicings with more slices than memory has room for
 
 
 class ModelFailed(RunError):

@@ -1,8 +1,8 @@
 """Metrics: the quality of scores, given the labels. An undefined metric is NaN, which passes no threshold.
 
-Most are made of sums over rows (`Sums`), which merge by addition. The areas under curves need the rows sorted by score:
-they are exact from the rows themselves, and approximate from counts by class and score bin. Everything is computed for
-many groups of rows and many replicates at once.
+Most are made of sums over rows (`Sums`), which merge. The areas under curves need the rows sorted by score: `AreaSums`
+takes them all at once, or piece by piece from the least score up. Everything is computed for many groups of rows and
+many replicates at once.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class ScoredRows:
     unscored: NDArray[np.bool_]  #: where the score is not finite
     starts: Whole  #: the first row of each group; no group is empty
     chosen: NDArray[np.int32] | None = None  #: the class with the greatest score
+    weights: Floats | None = None  #: None: each row counts once
     classes: int = 0  #: the number of classes; 0 if labels are not classes
 
     @property
@@ -86,26 +87,34 @@ def find_mismatch(names: Iterable[str], labels: Floats, scores: Floats) -> str |
 # --- sums ---------------------------------------------------------------------------------------------------------
 
 
-def terms(names: Iterable[str], rows: ScoredRows, pivot: float | None = None) -> Terms:
-    """What each row adds to the sums of the named metrics.
-
-    Labels are squared around `pivot`, which must be the same for all sums to be added; without one, around the first
-    label of each group.
-    """
-    values: Terms = {"rows": None}
-    for term in ("unscored", *(t for name in names for t in _terms(name))):
+def terms(names: Iterable[str], rows: ScoredRows) -> Terms:
+    """What each row adds to the sums of the named metrics."""
+    wanted = ("unscored", *(term for name in names for term in _terms(name)))
+    if any(name in AREAS for name in names):
+        wanted = (*wanted, "positive")
+    values: Terms = {"count": None, "rows": None}
+    for term in wanted:
         kind, _, at = term.partition("@")
-        if term not in values and kind in _PER_ROW:
-            centre = rows.labels[rows.starts][rows.groups] if pivot is None and kind.startswith("away") else pivot
-            values[term] = _PER_ROW[kind](rows, float(at or 0), 0.0 if centre is None else centre)
-        elif term not in values:
-            values[term] = None
+        if term not in values:
+            values[term] = _PER_ROW[kind](rows, float(at or 0)) if kind in _PER_ROW else None
     return values
 
 
 def sum_terms(terms: Terms, rows: ScoredRows, weights: Floats) -> Sums:
     """The sums by group and replicate; `weights` is `(replicates, rows)`."""
-    return {term: _sum(term, values, rows, weights) for term, values in terms.items()}
+    sums = {term: _sum(term, values, rows, weights) for term, values in terms.items() if term != "spread"}
+    return sums | _spread(rows, weights, sums["rows"]) if "spread" in terms else sums
+
+
+def merge_sums(one: Sums, other: Sums) -> Sums:
+    """The sums over the rows of both, which have the same groups and replicates."""
+    merged = {term: total + other[term] for term, total in one.items() if term not in ("mean", "spread")}
+    if "spread" in one:  # Chan, Golub & LeVeque 1983
+        share = np.divide(other["rows"], merged["rows"], out=np.zeros_like(merged["rows"]), where=merged["rows"] > 0)
+        apart = other["mean"] - one["mean"]
+        merged["mean"] = one["mean"] + apart * share
+        merged["spread"] = one["spread"] + other["spread"] + apart**2 * one["rows"] * share
+    return merged
 
 
 def _terms(name: str) -> list[str]:
@@ -116,35 +125,52 @@ def _terms(name: str) -> list[str]:
 def _sum(term: str, values: Floats | NDArray[np.bool_] | None, rows: ScoredRows, weights: Floats) -> Floats:
     if term in ("actual", "predicted", "both"):
         return _by_class(term, rows, weights)
+    if term == "count":
+        sizes = np.diff(np.append(rows.starts, len(rows.labels)))
+        return np.repeat(sizes.astype(np.float64)[:, None], len(weights), axis=1)
     sums: Floats = np.add.reduceat(weights if values is None else weights * values, rows.starts, axis=1).T
     return sums
 
 
-def _loss(rows: ScoredRows, _at: float, _pivot: Floats | float) -> Floats:
+def _spread(rows: ScoredRows, weights: Floats, total: Floats) -> Sums:
+    """The mean of the labels, and the sum of their squared distances from it, by group and replicate.
+
+    Both are taken around a median of each group, so that neither a large mean nor a few far labels swallow the spread,
+    also in replicates that leave out the far ones.
+    """
+    ends = [*rows.starts[1:].tolist(), len(rows.labels)]
+    parts = [rows.labels[first:end] for first, end in zip(rows.starts.tolist(), ends, strict=True)]
+    middles = np.array([np.partition(part, len(part) // 2)[len(part) // 2] for part in parts])
+    away = rows.labels - middles[rows.groups]
+    once, twice = (np.add.reduceat(weights * each, rows.starts, axis=1).T for each in (away, away * away))
+    mean = np.divide(once, total, out=np.zeros_like(once), where=total > 0)
+    return {"mean": middles[:, None] + mean, "spread": np.maximum(twice - once * mean, 0)}
+
+
+def _loss(rows: ScoredRows, _at: float) -> Floats:
     least = np.finfo(np.float64).eps
     likely = rows.scores if rows.classes else np.where(rows.labels == 1, rows.scores, 1 - rows.scores)
     loss: Floats = -np.log(np.clip(likely, least, 1 - least))
     return loss
 
 
-def _right(rows: ScoredRows, at: float, _pivot: Floats | float) -> NDArray[np.bool_]:
+def _right(rows: ScoredRows, at: float) -> NDArray[np.bool_]:
     right: NDArray[np.bool_]
     right = rows.labels == rows.chosen if rows.classes else (rows.scores > at) == (rows.labels == 1)
     return right
 
 
-_PER_ROW: Mapping[str, Callable[[ScoredRows, float, Floats | float], Floats | NDArray[np.bool_]]] = {
-    "unscored": lambda rows, _at, _pivot: rows.unscored,
-    "label": lambda rows, _at, _pivot: rows.labels,
-    "score": lambda rows, _at, _pivot: rows.scores,
+_PER_ROW: Mapping[str, Callable[[ScoredRows, float], Floats | NDArray[np.bool_]]] = {
+    "unscored": lambda rows, _at: rows.unscored,
+    "label": lambda rows, _at: rows.labels,
+    "positive": lambda rows, _at: rows.labels == 1,
+    "score": lambda rows, _at: rows.scores,
     "loss": _loss,
-    "above": lambda rows, at, _pivot: rows.scores > at,
-    "hit": lambda rows, at, _pivot: (rows.scores > at) & (rows.labels == 1),
+    "above": lambda rows, at: rows.scores > at,
+    "hit": lambda rows, at: (rows.scores > at) & (rows.labels == 1),
     "right": _right,
-    "error": lambda rows, _at, _pivot: np.abs(rows.labels - rows.scores),
-    "error2": lambda rows, _at, _pivot: np.square(rows.labels - rows.scores),
-    "away": lambda rows, _at, pivot: rows.labels - pivot,
-    "away2": lambda rows, _at, pivot: np.square(rows.labels - pivot),
+    "error": lambda rows, _at: np.abs(rows.labels - rows.scores),
+    "error2": lambda rows, _at: np.square(rows.labels - rows.scores),
 }
 """What a row adds to the sum of a term."""
 
@@ -195,30 +221,68 @@ def rank_areas(names: Iterable[str], rows: ScoredRows, weights: Floats, levels: 
     wanted = [name for name in names if name in AREAS]
     if not wanted:
         return {}
-    positive = np.add.reduceat(weights * (rows.labels == 1), levels.starts, axis=1)
-    every = np.add.reduceat(weights, levels.starts, axis=1)
-    return areas(wanted, positive, every - positive, levels.groups)
+    positive, negative = count_levels(rows, weights, levels)
+    totals = [np.add.reduceat(each, levels.groups, axis=1) for each in (positive, negative)]
+    sums = AreaSums(wanted, *totals)
+    sums.add(positive, negative, levels.groups, np.arange(len(levels.groups)), slice(None))
+    return sums.finish()
 
 
-def areas(names: Iterable[str], positive: Floats, negative: Floats, starts: Whole) -> Sums:
-    """Areas from the numbers of rows by class and score level, ascending, shape `(replicates, levels)`.
+def count_levels(rows: ScoredRows, weights: Floats, levels: Levels) -> tuple[Floats, Floats]:
+    """The weight of positive and of negative rows, shape `(replicates, levels)`."""
+    positive: Floats = np.add.reduceat(weights * (rows.labels == 1), levels.starts, axis=1)
+    every: Floats = np.add.reduceat(weights, levels.starts, axis=1)
+    return positive, every - positive
 
-    `starts` are the first levels of the groups; rows of one level count as ties.
+
+class AreaSums:
+    """Areas of groups, from the weights of rows by class and score level, which come from the least score up.
+
+    Rows of one level count as ties. Arrays are of shape `(replicates, groups)`.
     """
-    sizes = np.diff(np.append(starts, positive.shape[1]))
-    below = _below(positive, starts, sizes), _below(negative, starts, sizes)
-    total = np.add.reduceat(positive, starts, axis=1), np.add.reduceat(negative, starts, axis=1)
-    found = {}
-    for name in names:
-        if name == "auc":
-            beaten = np.add.reduceat(positive * (below[1] + negative / 2), starts, axis=1)
-            found[name] = ratio(beaten, total[0] * total[1]).T
-        else:
-            hits = np.repeat(total[0], sizes, axis=1) - below[0]
-            chosen = hits + np.repeat(total[1], sizes, axis=1) - below[1]
-            share = np.divide(hits, chosen, out=np.zeros_like(hits), where=chosen > 0)
-            found[name] = ratio(np.add.reduceat(positive * share, starts, axis=1), total[0]).T
-    return found
+
+    def __init__(self, names: Iterable[str], positive: Floats, negative: Floats) -> None:
+        self._names = tuple(names)
+        self._positive, self._negative = positive, negative  # of all rows
+        self._below = np.zeros_like(positive), np.zeros_like(negative)  # of those that have come
+        self._areas = {name: np.zeros_like(positive) for name in self._names}
+        self._held = np.zeros_like(positive), np.zeros_like(negative)
+
+    def add(self, positive: Floats, negative: Floats, starts: Whole, groups: Whole, replicates: slice) -> None:
+        """Adds the next levels of some groups and replicates; `starts` are the first levels of these groups."""
+        here = (replicates, groups)
+        sizes = np.diff(np.append(starts, positive.shape[1]))
+        below = [
+            _below(each, starts, sizes) + np.repeat(before[here], sizes, axis=1)
+            for each, before in zip((positive, negative), self._below, strict=True)
+        ]
+        for name, area in self._areas.items():
+            if name == "auc":
+                part = positive * (below[1] + negative / 2)
+            else:
+                hits = np.repeat(self._positive[here], sizes, axis=1) - below[0]
+                chosen = hits + np.repeat(self._negative[here], sizes, axis=1) - below[1]
+                part = positive * np.divide(hits, chosen, out=np.zeros_like(hits), where=chosen > 0)
+            area[here] += np.add.reduceat(part, starts, axis=1)
+        for each, before in zip((positive, negative), self._below, strict=True):
+            before[here] += np.add.reduceat(each, starts, axis=1)
+
+    def hold(self, positive: Floats, negative: Floats, groups: Whole, replicates: slice) -> None:
+        """Holds some rows of the next level, which is the same for all groups, until `release` adds the level."""
+        for each, held in zip((positive, negative), self._held, strict=True):
+            held[replicates, groups] += each
+
+    def release(self) -> None:
+        """Adds the level that was held, if any."""
+        groups = np.arange(self._positive.shape[1])
+        if self._held[0].any() or self._held[1].any():
+            self.add(*self._held, groups, groups, slice(None))
+            self._held = np.zeros_like(self._positive), np.zeros_like(self._negative)
+
+    def finish(self) -> Sums:
+        """The areas by group and replicate; NaN where a class has no rows."""
+        wholes = {"auc": self._positive * self._negative, "pr_auc": self._positive}
+        return {name: ratio(area, wholes[name]).T for name, area in self._areas.items()}
 
 
 def _below(counts: Floats, starts: Whole, sizes: Whole) -> Floats:
@@ -236,7 +300,7 @@ def finish_metrics(names: Iterable[str], sums: Sums, ranks: Sums) -> Sums:
     found = {}
     for name in names:
         if name == "count":
-            found[name] = sums["rows"]
+            found[name] = sums["count"]
         elif name in AREAS:
             found[name] = np.where(broken, np.nan, ranks[name])
         else:
@@ -251,9 +315,8 @@ def ratio(part: Floats, whole: Floats) -> Floats:
     return share
 
 
-def _r2(rows: Floats, error2: Floats, away: Floats, away2: Floats) -> Floats:
-    spread = away2 - np.square(away) / np.where(rows > 0, rows, 1)
-    return 1 - ratio(error2, np.where(spread > 0, spread, 0))
+def _r2(_rows: Floats, error2: Floats, spread: Floats) -> Floats:
+    return 1 - ratio(error2, spread)
 
 
 def _macro_f1(_rows: Floats, actual: Floats, predicted: Floats, both: Floats) -> Floats:
@@ -277,6 +340,6 @@ FORMULAS: Mapping[str, tuple[tuple[str, ...], Callable[..., Floats]]] = {
     "micro_f1": (("right@",), lambda rows, right: ratio(right, rows)),
     "mae": (("error",), lambda rows, error: ratio(error, rows)),
     "rmse": (("error2",), lambda rows, error2: np.sqrt(ratio(error2, rows))),
-    "r2": (("error2", "away", "away2"), _r2),
+    "r2": (("error2", "spread"), _r2),
 }
 """The terms of each metric, and its formula over the number of rows and their sums; "@" is the score in `f1@0.3`."""

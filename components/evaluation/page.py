@@ -60,6 +60,11 @@ def _write_verdict(document: ReportPage, report: Report) -> None:
         f'border-radius:4px"><b style="font-size:18px;color:var({tone})">{says}</b>'
         f'<ul style="margin:4px 0 0;padding-left:18px">{items}</ul></div>'
     )
+    document.paragraph("; ".join(_list_notes(report)) + ".")
+
+
+def _list_notes(report: Report) -> list[str]:
+    """What was measured, and what was left out."""
     first, last = _list(report["window"])
     window = f"span {first}" if first == last else f"{len(_list(report['spans']))} spans, {first} to {last}"
     notes = [f"{_number(report['rows']):,.0f} rows of split {report['split']}, {window}", f"label {report['label']}"]
@@ -72,9 +77,14 @@ def _write_verdict(document: ReportPage, report: Report) -> None:
     for model, count in _mapping(report["rows_without_score"]).items():
         if count:
             notes.append(f"{model} gave no finite score for {_number(count):,.0f} rows")
-    if not report["exact"]:
-        notes.append("too many rows for exact areas under curves: rows with scores next to each other are ties")
-    document.paragraph("; ".join(notes) + ".")
+    if report["weight"] is not None:
+        notes.append(f"rows are weighted by {report['weight']}")
+    notes += [
+        f"slices by {', '.join(map(str, _list(slicing['by'])))} are left out: there are too many"
+        for slicing in map(_mapping, _list(report["slicings"]))
+        if slicing["occurring"] is None
+    ]
+    return notes
 
 
 def _list_judged(report: Report) -> list[object]:
@@ -237,10 +247,9 @@ def _write_slices(document: ReportPage, report: Report) -> None:
     if undefined:
         notes.append(f"{metric} is undefined in {undefined}")
     for slicing in _list(report["slicings"]):
-        if isinstance(slicing, Mapping) and slicing["occurring"] != slicing["reported"]:
+        if isinstance(slicing, Mapping) and slicing["occurring"] not in (None, slicing["reported"]):
             by = ", ".join(map(str, _list(slicing["by"])))
-            many = "too many" if slicing["occurring"] is None else f"{slicing['occurring']:,}"
-            notes.append(f"{many} slices by {by}, of which {slicing['reported']:,} were measured")
+            notes.append(f"{slicing['occurring']:,} slices by {by}, of which {slicing['reported']:,} were measured")
     shown = known if len(known) <= MAX_SLICES else [*known[: MAX_SLICES * 3 // 4], *known[-MAX_SLICES // 4 :]]
     if len(shown) < len(known):
         notes.append(f"the {MAX_SLICES * 3 // 4} worst and the {MAX_SLICES // 4} best of them are shown")

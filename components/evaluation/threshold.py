@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from spanwise.components.bounds import format_apart, is_at_least, is_at_most
 from spanwise.orchestrator.errors import ParameterError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold:
-    """The bounds of a metric for the model to be blessed; all are inclusive.
+    """The bounds of a metric for the model to be blessed; all are inclusive, as `components.bounds` compares.
 
     `max_drop` and the other relative bounds compare with the baseline on the same examples; a negative one requires an
     improvement: `max_drop=-0.01` means "better by at least 0.01". Without a baseline (the first run of a pipeline) they
@@ -58,7 +59,8 @@ class Finding:
         if math.isnan(self.value):
             return f"{metric} is undefined on these examples; {self.bound}={self.limit:g} is required"
         if self.baseline is None:
-            return f"{metric} is {self.value:.6g}; {self.bound}={self.limit:g} is required"
+            value, limit = format_apart(self.value, self.limit, 6, "g")
+            return f"{metric} is {value}; {self.bound}={limit} is required"
         return (
             f"{metric} is {self.value:.6g} and the baseline's is {self.baseline:.6g}; "
             f"{self.bound}={self.limit:g} is required"
@@ -84,18 +86,20 @@ def judge(
 def _findings(metric: str, threshold: Threshold, value: float, baseline: float | None) -> Iterator[Finding]:
     t = threshold
     if t.at_least is not None:
-        yield _finding(metric, "at_least", t.at_least, value, None, passed=value >= t.at_least)
+        yield _finding(metric, "at_least", t.at_least, value, None, passed=is_at_least(value, t.at_least))
     if t.at_most is not None:
-        yield _finding(metric, "at_most", t.at_most, value, None, passed=value <= t.at_most)
+        yield _finding(metric, "at_most", t.at_most, value, None, passed=is_at_most(value, t.at_most))
     change, whole = (math.nan, math.nan) if baseline is None else (value - baseline, abs(baseline))
-    for bound, limit, passed in (
-        ("max_drop", t.max_drop, -change <= (t.max_drop or 0)),
-        ("max_rise", t.max_rise, change <= (t.max_rise or 0)),
-        ("max_drop_ratio", t.max_drop_ratio, -change <= (t.max_drop_ratio or 0) * whole),
-        ("max_rise_ratio", t.max_rise_ratio, change <= (t.max_rise_ratio or 0) * whole),
+    scale = max(abs(value), whole)
+    for bound, limit, worse, unit in (
+        ("max_drop", t.max_drop, -change, 1.0),
+        ("max_rise", t.max_rise, change, 1.0),
+        ("max_drop_ratio", t.max_drop_ratio, -change, whole),
+        ("max_rise_ratio", t.max_rise_ratio, change, whole),
     ):
         if limit is not None:
-            yield _finding(metric, bound, limit, value, baseline, passed=None if baseline is None else passed)
+            passed = None if baseline is None else is_at_most(worse, limit * unit, scale=scale)
+            yield _finding(metric, bound, limit, value, baseline, passed=passed)
 
 
 def _finding(

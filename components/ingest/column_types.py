@@ -3,8 +3,9 @@
 1. A pinned type (`types`) holds. A value that does not fit is a row that cannot be parsed. A column that is pinned as
    `inferred` skips rule 2; one in `dropped` is left out, and need not be there.
 2. Otherwise the type of the previous span holds, if every value survives it: whole numbers are read as double, 3.0 as
-   int64, a date as a timestamp, and, from CSV, anything as text. If not, it is `ColumnsChanged`: also from int64 to
-   double, since the spans of a window must be of one type.
+   int64, a date as a timestamp, a list without values as any list, and, from CSV, anything as text. If not, it is
+   `ColumnsChanged`: also from int64 to double, since the spans of a window must be of one type, and for a struct that
+   lacks a field, which only a pin makes a missing value.
 3. Otherwise it is the narrowest type that holds every value of the span (`readers.columns.join`), whatever
    the blocks it was read in. CSV is first read with the types of a sample; when a value does not fit, the whole span
    is surveyed before it is read again.
@@ -22,25 +23,26 @@ import pyarrow as pa
 from spanwise.components.ingest.part import InputPart, Survey, map_parts, survey_part
 from spanwise.components.ingest.readers import reader_of
 from spanwise.components.ingest.readers.columns import (
-    Column,
-    is_single,
-    join_all,
+    fill_nulls,
+    joined_type_error,
+    lacking_fields,
     pinned_types,
     reads_as,
     storable,
     type_change_error,
-    type_of,
     unify,
     wider,
 )
-from spanwise.orchestrator.errors import ColumnsChanged, ParameterError, UnreadableInput
+from spanwise.components.ingest.readers.stored_types import obstacle, parse_type, stored_type
+from spanwise.orchestrator.errors import ColumnsChanged, ParameterError, SpanwiseError, UnreadableInput
+from spanwise.pipelines.input.readers.column import Column, is_single, join_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from spanwise.components.ingest.plan import IngestPlan
-    from spanwise.components.ingest.readers.columns import Misfit
-    from spanwise.components.ingest.readers.descriptor import FileLayout
+    from spanwise.pipelines.input.readers.column import Misfit
+    from spanwise.pipelines.input.readers.descriptor import FileLayout
 
 log = logging.getLogger("spanwise.ingest")
 
@@ -56,8 +58,12 @@ class ColumnTypes:
         self._parts = parts
         self._inferred = {name for name, text in plan.types.items() if text == INFERRED}
         self._pins = pinned_types({name: text for name, text in plan.types.items() if text != INFERRED})
+        self._before = _previous_types(plan)
         free = {*self._inferred, *plan.dropped}
-        self._previous = {name: type_ for name, type_ in _previous_types(plan).items() if name not in free}
+        # what is inside a value is compared with what was found, since a reader that is given a type may leave out more
+        self._previous = {
+            name: type_ for name, type_ in self._before.items() if name not in free and not pa.types.is_nested(type_)
+        }
         self._types, self._surveyed = self._infer(layouts)
 
     def columns(self) -> tuple[Column, ...]:
@@ -73,7 +79,7 @@ class ColumnTypes:
         if gone:
             raise ColumnsChanged(
                 f"column '{gone[0]}' ({previous_texts[gone[0]]} in the previous span) is missing: {path} has "
-                f"{', '.join(self._types)}. Restore it, or rename a column back. If it is gone for good, say so: "
+                f"{', '.join(self._types)}. Restore it.{self._suggest_name(gone[0])} If it is gone for good, say so: "
                 f"ExampleGen(..., drop_columns={[*self._plan.dropped, *gone]})."
             )
         for parameter, names in (("types", self._plan.types), ("split_key", self._plan.split_key)):
@@ -84,6 +90,16 @@ class ColumnTypes:
                 )
         return tuple(self._column(name, type_, path, previous_texts) for name, type_ in self._types.items())
 
+    def _suggest_name(self, gone: str) -> str:
+        """How to give a new column the name of the one that is gone: the first of its type, else the first there is."""
+        before = dict(self._plan.previous or ())
+        new = [name for name in self._types if name not in before]
+        alike = [name for name in new if str(self._types[name]) == before[gone]]
+        if not new:
+            return ""
+        found = (alike or new)[0]
+        return f" If '{found}' is its new name, write rename_columns={{'{found}': '{gone}'}}."
+
     def _column(self, name: str, type_: pa.DataType | None, path: str, previous_texts: Mapping[str, str]) -> Column:
         if name in self._pins:
             return Column(name=name, type=self._pins[name], source="pinned")
@@ -93,15 +109,23 @@ class ColumnTypes:
                 raise type_change_error(column, str(type_), path)
             return column
         assert type_ is not None
+        type_ = stored_type(type_)
         if name in self._plan.dropped:
             return Column(name=name, type=type_, source="dropped")
-        before = previous_texts.get(name, "null")
-        if name not in self._inferred and before not in ("null", str(type_)) and not pa.types.is_null(type_):
-            raise ColumnsChanged(
-                f"column '{name}' was {before} in the previous span and is {type_} now: {path}. "
-                f"Correct the input. If the change is intended, let the new type hold: types={{'{name}': 'inferred'}}."
-            )
-        return Column(name=name, type=type_, source="inferred")
+        before = self._before.get(name)
+        before = None if before is None else fill_nulls(before, type_)
+        text = previous_texts.get(name, "null")
+        if name in self._inferred or (before is None and text in ("null", str(type_))):
+            return Column(name=name, type=type_, source="inferred")
+        if before is not None and reads_as(type_, before):
+            return Column(name=name, type=before, source="previous")
+        kept = before is not None and lacking_fields(type_, before)
+        keep = f"types={{'{name}': '{before}'}}, and the fields that it lacks are missing values"
+        raise ColumnsChanged(
+            f"column '{name}' was {text} in the previous span and is {type_} now: {path}. Correct the "
+            f"input. {f'If such fields may be missing, pin the type: {keep}. ' if kept else ''}"
+            f"If the change is intended, let the new type hold: types={{'{name}': 'inferred'}}."
+        )
 
     def widen(self, misfits: set[str | None]) -> None:
         """Makes room for values that did not fit inferred types: by a survey first, then type by type."""
@@ -117,8 +141,10 @@ class ColumnTypes:
             assert narrow is not None, "a misfit is inferred"
             self._types[name] = wider(narrow)
 
-    def change(self, column: Column, misfit: Misfit) -> ColumnsChanged:
-        """The error for a column with a value that its previous type cannot hold; surveys the span for its new type."""
+    def refuse(self, column: Column, misfit: Misfit) -> SpanwiseError:
+        """The error for a column with a value that its type cannot hold; surveys the span for the new type of it."""
+        if column.source == "inferred":
+            return joined_type_error(column, misfit.where or "")
         new = self._survey(self._settled - {column.name})[column.name]
         assert new is not None, "it was surveyed"
         return type_change_error(column, str(wider(new) if new == column.type else new), misfit.where or "")
@@ -138,12 +164,13 @@ class ColumnTypes:
             surveyed = self._survey(self._settled)
             return {name: None if type_ is None else storable(type_) for name, type_ in surveyed.items()}, True
         if head.format == "tfrecord":
-            sample = _without_singles(self._plan, reader_of(head.format).infer(head, dialect, frozenset(), 1))
+            reader = reader_of(head.format, renamed=self._plan.renamed)
+            sample = _without_singles(self._plan, reader.infer(head, dialect, frozenset(), 1))
             enough = sample and not any(pa.types.is_null(type_) for type_ in sample.values())
             if enough and not {*dict(self._plan.previous or ()), *self._pins} - sample.keys():
                 return dict(sample), False
             return self._survey(frozenset()), True
-        sample = reader_of(head.format).infer(head, dialect, self._settled, 1)
+        sample = reader_of(head.format, renamed=self._plan.renamed).infer(head, dialect, self._settled, 1)
         if any(pa.types.is_null(type_) for type_ in sample.values()):
             return self._survey(self._settled), True
         return {name: sample.get(name) for name in layouts[0].names}, False
@@ -155,33 +182,41 @@ class ColumnTypes:
             assert layout.types is not None
             path = layout.descriptors[0].path
             for name, type_ in zip(layout.names, layout.types, strict=True):
+                if name not in self._plan.dropped and (hurdle := obstacle(type_)) is not None:
+                    raise UnreadableInput(
+                        f"{path}: column '{name}' {hurdle}. Convert it where it is written, or leave it out: "
+                        f"drop_columns=['{name}']."
+                    )
                 before = types.get(name)
                 before = type_ if before is None else before
                 joined = unify(name, before, type_)
-                if joined is None and name not in self._pins:
+                lacks = joined is not None and any(lacking_fields(each, joined) for each in (type_, before))
+                if (joined is None or lacks) and name not in self._pins:
                     raise UnreadableInput(
                         f"the files of one span must have the same columns: '{name}' is {type_} in {path} "
-                        f"and {before} in an earlier file. Pin it: types={{'{name}': ...}}."
+                        f"and {before} in an earlier file. Pin it: types={{'{name}': '{joined or '...'}'}}."
                     )
                 types[name] = type_ if joined is None else joined
         return types
 
     def _survey(self, settled: frozenset[str]) -> dict[str, pa.DataType | None]:
         """The narrowest type of each column over the whole span."""
-        survey = Survey(dialect=self._plan.dialect, known=settled, reader=self._plan.reader)
+        plan = self._plan
+        survey = Survey(dialect=plan.dialect, known=settled, reader=plan.reader, renamed=plan.renamed)
         types: dict[str, pa.DataType] = {}
         for part in map_parts(self._plan, self._parts, partial(survey_part, survey=survey)):
             if part.error is not None:
                 raise part.error
             types = join_all(types, part.types)
         types = _without_singles(self._plan, types)
-        names = next((d.names for part in self._parts for d in part.descriptors), ())
+        inputs = next((d.names for part in self._parts for d in part.descriptors), ())
+        names = [plan.renamed.get(name, name) for name in inputs]
         return {name: types.get(name) for name in names or types}
 
 
 def _previous_types(plan: IngestPlan) -> dict[str, pa.DataType]:
-    """The types of the previous span that say something: `null` says nothing, and nested types are compared as text."""
-    types = {name: type_of(text) for name, text in plan.previous or ()}
+    """The types of the previous span that say something: `null` says nothing."""
+    types = {name: parse_type(text) for name, text in plan.previous or ()}
     return {name: type_ for name, type_ in types.items() if type_ is not None and not pa.types.is_null(type_)}
 
 

@@ -1,4 +1,6 @@
-"""Databases: querying one through a driver of Arrow Database Connectivity (ADBC), without revealing its password.
+"""Databases: querying one, without revealing its password.
+
+SQLite comes with Python; others have a driver of Arrow Database Connectivity (ADBC).
 
 A connection is written as a URL without a password, or as `env:NAME`, the name of an environment variable that holds
 the URL. Only that text is ever recorded, logged or shown; the URL stays in the process that connects.
@@ -8,8 +10,9 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, date, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
@@ -28,7 +31,7 @@ _PASSWORDS = (
     re.compile(r"://[^/@]*?:(?P<secret>.*)@", re.DOTALL),
     re.compile(r"[?&;](?:[a-z_]*(?:password|secret|token|key))=(?P<secret>[^&;]*)", re.IGNORECASE),
 )
-_DRIVERS = {"postgresql": "postgresql", "postgres": "postgresql", "sqlite": "sqlite"}
+_DRIVERS = {"postgresql": "postgresql", "postgres": "postgresql"}
 _EXAMPLE = "connection='env:WAREHOUSE_URL', with WAREHOUSE_URL=postgresql://user:password@host/database"
 
 
@@ -66,8 +69,11 @@ def connect(connection: str, who: str) -> Iterator[Database]:
     driver = _driver(scheme, who)
     database = Database(who=f"{who} ({connection})", scheme=scheme, url=url, driver=driver)
     with database.translate_errors("cannot be reached"):
-        # one transaction, so that a pool between us and a PostgreSQL keeps our settings with our query
-        opened = driver.connect(_path(url) if scheme == "sqlite" else url, autocommit=not _is_postgresql(scheme))
+        if scheme == "sqlite":
+            opened = driver.connect(_path(url), uri=True, isolation_level=None)
+        else:
+            # one transaction, so that a pool between us and a PostgreSQL keeps our settings with our query
+            opened = driver.connect(url, autocommit=not _is_postgresql(scheme))
     try:
         database.connection = opened
         if _is_postgresql(scheme):
@@ -99,7 +105,7 @@ class Database:
         Raises:
             UnreadableInput: the database refuses the query, or fails while it answers.
         """
-        with self.translate_errors("refuses the query"), self.connection.cursor() as cursor:
+        with self.translate_errors("refuses the query"), closing(self.connection.cursor()) as cursor:
             if _is_postgresql(self.scheme):
                 text, settings = query.bind_settings(span, calendar)
                 for name, value in settings.items():
@@ -108,8 +114,13 @@ class Database:
                 cursor.execute(text)
             else:
                 text, values = query.bind(span, calendar)
-                given = [_as_text(value) if self.scheme == "sqlite" else value for value in values]
-                cursor.execute(text, given or None)
+                if self.scheme == "sqlite":
+                    from spanwise.components.ingest.sqlite_answer import read_answer
+
+                    with read_answer(cursor.execute(text, [_as_text(value) for value in values]), self.who) as answer:
+                        yield answer
+                    return
+                cursor.execute(text, list(values) or None)
             yield cursor.fetch_record_batch()
 
     def one(self, query: Query, span: int, calendar: Calendar, what: str) -> object:
@@ -131,9 +142,11 @@ class Database:
     @contextmanager
     def translate_errors(self, what: str) -> Iterator[None]:
         """The driver's errors as ours, without the password, which some messages quote."""
+        import pyarrow as pa
+
         try:
             yield
-        except self._driver.Error as error:
+        except (self._driver.Error, sqlite3.Warning, pa.ArrowException) as error:
             # not "from error": its own text would be in the node's log
             raise UnreadableInput(f"{self.who}: the database {what}: {_redact(str(error), self._url)}") from None
 
@@ -157,6 +170,8 @@ def _url(connection: str, who: str) -> str:
 
 
 def _driver(scheme: str, who: str) -> Any:
+    if scheme == "sqlite":
+        return sqlite3
     name = _DRIVERS.get(scheme, scheme)
     try:
         return import_module(f"adbc_driver_{name}.dbapi")
@@ -166,8 +181,8 @@ def _driver(scheme: str, who: str) -> Any:
                 f"{who}: {name} needs its ADBC driver, which is not installed: pip install 'spanwise[sql]'"
             ) from error
         raise ParameterError(
-            f"{who}: there is no driver for '{scheme}' databases here. Those of PostgreSQL and SQLite come with "
-            f"'spanwise[sql]'; for others there may be one: pip install adbc-driver-{scheme}"
+            f"{who}: there is no driver for '{scheme}' databases here. That of PostgreSQL comes with "
+            f"'spanwise[sql]', SQLite needs none; for others there may be one: pip install adbc-driver-{scheme}"
         ) from error
 
 

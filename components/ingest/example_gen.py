@@ -13,20 +13,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from spanwise.components.ingest.fingerprint import fingerprint as fingerprint_of
+from spanwise.components.ingest.fingerprint import stamp as stamp_of
 from spanwise.components.ingest.plan import IngestPlan
 from spanwise.components.ingest.readers.custom import FunctionReader, RowReader
-from spanwise.components.ingest.readers.descriptor import Dialect, Format
+from spanwise.components.ingest.source_files import Revision, SourceFiles, copy_objects
 from spanwise.components.ingest.splits import HashSplit, output_splits, split_names
 from spanwise.orchestrator.artifact import Examples, Rejects
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import ParameterError, SpanNotFound, UnreadableInput
 from spanwise.orchestrator.history import History
-from spanwise.orchestrator.local_path import refuse_url
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.signature import Output
 from spanwise.orchestrator.span import SpanFiles, choose, list_spans
 from spanwise.orchestrator.span_pattern import SpanPattern
+from spanwise.orchestrator.storage import is_object_url, refuse_url
+from spanwise.pipelines.input.readers.descriptor import Dialect, Format
 
 if TYPE_CHECKING:
     from spanwise.components.ingest.plan import IngestReport
@@ -35,6 +37,7 @@ log = logging.getLogger("spanwise.ingest")
 
 _INPUT = "input"  # the one input split of `pattern`; the ratios name what it becomes
 _DIALECT = Dialect()
+_UNFINISHED = "_temporary"  # where Spark and Hadoop write before they commit
 _FEW = 8  # more spans than this are found by one listing of everything
 
 
@@ -47,14 +50,19 @@ class ExampleGen(Component):
     divided already; otherwise the rows are divided by `ratios`, 2:1 into train and eval unless given, by a hash of
     the row or of its `split_key` columns, the same on every machine. Rows of one key are never in two splits.
 
-    The column types are inferred, and must be those of the previous span; `types` pins some. A row that cannot be
-    read stops the run; with `bad_rows="keep"` it is set aside and counted in the output `rejects`. The same files of
-    the same span and version are served from the cache, whenever and in whatever order they are ingested again.
+    The column types are inferred, and must be those of the previous span; `types` pins some. `drop_columns` leaves out
+    what is gone for good, `rename_columns` publishes input columns under other names, where the input has them. A row
+    that cannot be read stops the run; with `bad_rows="keep"` it is set aside and counted in the output `rejects`. The
+    same files of the same span and version are served from the cache, whenever and in whatever order they are ingested
+    again.
 
     Files in no format that is known here are read by a `reader`, a function from the path of a file to its rows, as
     `pyarrow.Table` or `pyarrow.RecordBatch`; its code is part of the cache key.
 
-    `beam_runner` and `beam_options` send the work to a Beam cluster that sees the same storage.
+    Patterns may be URLs of object storage: `s3://lake/{YYYY}-{MM}-{DD}/*.csv`, or `gs://…` or `az://…`. Each object
+    is copied to this machine once, in the revision that was listed.
+
+    `beam_runner` and `beam_options` send the work to a Beam cluster that sees the same files.
     """
 
     preload: ClassVar = (
@@ -62,9 +70,10 @@ class ExampleGen(Component):
         "pyarrow.csv",
         "pyarrow.parquet",
         "spanwise.components.ingest.ingestion",
-        "spanwise.components.ingest.readers.delimited",
+        "spanwise.pipelines.input.readers.delimited",
     )
-    prepared: ClassVar = ("files", "span", "version", "fingerprint", "previous", "compare")
+    prepared: ClassVar = ("files", "stamp", "span", "version", "fingerprint", "previous", "compare", "revisions")
+    hints: ClassVar = ("revisions", "stamp")  # they decide whether there is a result, never which
     libraries: ClassVar = ("pyarrow",)
 
     def check(self) -> None:
@@ -76,12 +85,19 @@ class ExampleGen(Component):
                 f"{self.name} takes a format or a reader of your own, one of the two, not format={given['format']!r} "
                 "beside reader=…."
             )
+        remote = [pattern.text for pattern in self._patterns.values() if is_object_url(pattern.text)]
+        if remote and given["beam_runner"] is not None:
+            raise ParameterError(
+                f"{self.name}: the objects of {remote[0]!r} are copied to this machine, where the workers of "
+                f"beam_runner={given['beam_runner']!r} cannot read them. Leave out the runner."
+            )
         #: how spans are counted and shown
         self.calendar: Calendar = next(iter(self._patterns.values())).calendar
 
     def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:
+        source = SourceFiles()
         try:
-            block = choose(self._patterns, _list_files, self.requested_span(run))
+            block = choose(self._patterns, source.list, self.requested_span(run))
         except SpanNotFound as error:
             raise SpanNotFound(f"{error}{_relative_hint(self._patterns)}") from error
         _refuse_irregular(self.name, block.files)
@@ -96,7 +112,10 @@ class ExampleGen(Component):
                 extra={"node": self.name, "span": label, "count": len(block.strays), "first": block.strays[0]},
             )
         past = history("examples")
-        digest = fingerprint_of(block.files)
+        local = copy_objects(block.files, source.revisions)
+        copies = {split: tuple(local[path] for path in paths) for split, paths in block.files.items()}
+        stamp = stamp_of(copies)
+        digest = fingerprint_of(copies)
         versions = [a for a in past.of_span(block.span) if a.properties.get("version") == block.version]
         if versions and versions[-1].properties.get("fingerprint") != digest:
             log.warning(
@@ -110,9 +129,11 @@ class ExampleGen(Component):
             )
         return {
             "files": {split: list(paths) for split, paths in block.files.items()},
+            "stamp": stamp,
             "span": block.span,
             "version": block.version,
             "fingerprint": digest,
+            "revisions": {path: source.revisions[path] for path in local if path in source.revisions},
             **choose_comparison(past, block.span, block.version, digest),
         }
 
@@ -128,9 +149,11 @@ class ExampleGen(Component):
     def available(self, spans: Collection[int] | None = None) -> Mapping[int, int | None]:
         """The newest version of each span that is complete in every split; only of the named spans, if any."""
         if spans is not None and len(spans) <= _FEW:
-            found = {s: v for span in spans for s, v in list_spans(self._patterns, _list_files, span).spans.items()}
+            found = {
+                s: v for span in spans for s, v in list_spans(self._patterns, SourceFiles().list, span).spans.items()
+            }
         else:
-            every = list_spans(self._patterns, _list_files).spans
+            every = list_spans(self._patterns, SourceFiles().list).spans
             found = {s: v for s, v in every.items() if spans is None or s in spans}
         ready = {
             s: [v for v, splits in versions.items() if len(splits) == len(self._patterns)]
@@ -140,9 +163,10 @@ class ExampleGen(Component):
 
     def mark(self, span: int) -> str:
         """Changes with the names, sizes and times of the files of a span, whichever version they are of."""
-        found = list_spans(self._patterns, _list_files, span).spans.get(span, {})
+        source = SourceFiles()
+        found = list_spans(self._patterns, source.list, span).spans.get(span, {})
         paths = sorted({path for splits in found.values() for files in splits.values() for path in files})
-        return json.dumps([[path, *_size_and_time(path)] for path in paths])
+        return json.dumps([[path, *source.mark(path)] for path in paths])
 
     def run(
         self,
@@ -150,11 +174,13 @@ class ExampleGen(Component):
         examples: Output[Examples],
         rejects: Output[Rejects | None],
         files: Mapping[str, Sequence[str]],
+        stamp: str,
         span: int,
         version: int | None,
         fingerprint: str,
         previous: Mapping[str, str] | None,
         compare: Literal["all", "shared"],
+        revisions: Mapping[str, Revision],
         pattern: str | None = None,  # noqa: ARG002  read when the node is made
         patterns: Mapping[str, str] | None = None,  # noqa: ARG002  read when the node is made
         ratios: Mapping[str, int] | None = None,
@@ -163,6 +189,7 @@ class ExampleGen(Component):
         reader: RowReader | None = None,
         types: Mapping[str, str] | None = None,
         drop_columns: Sequence[str] = (),
+        rename_columns: Mapping[str, str] | None = None,
         bad_rows: Literal["stop", "keep"] = "stop",
         dialect: Dialect = _DIALECT,
         beam_runner: str | None = None,
@@ -170,8 +197,12 @@ class ExampleGen(Component):
     ) -> None:
         assert rejects is not None, "an output is always given"
         splits = choose_splits(tuple(self._patterns), ratios)
+        local = copy_objects(files, revisions)
         plan = IngestPlan(
-            files={split: tuple(paths) for split, paths in files.items()},
+            files={split: tuple(local[path] for path in paths) for split, paths in files.items()},
+            sources={copy: path for path, copy in local.items() if copy != path},
+            stamp=stamp,
+            fingerprint=fingerprint,
             destination=str(examples.path),
             rejects=str(rejects.path) if bad_rows == "keep" else None,
             ratios={split.name: split.weight for split in splits} or None,
@@ -179,6 +210,7 @@ class ExampleGen(Component):
             previous=tuple(previous.items()) if previous is not None else None,
             types=dict(types or {}),
             dropped=tuple(drop_columns),
+            renamed=dict(rename_columns or {}),
             format=format,
             reader=None if reader is None else FunctionReader(reader),
             dialect=dialect,
@@ -187,8 +219,8 @@ class ExampleGen(Component):
         )
         report = ingest_compared(plan, compare)
         describe_examples(examples, report, span=span, version=version, fingerprint=fingerprint, calendar=self.calendar)
-        if drop_columns:
-            examples.dropped_columns = list(drop_columns)
+        if gone := [*drop_columns, *(name for name in rename_columns or {} if name not in dict(report.columns))]:
+            examples.dropped_columns = gone
         if report.new_columns:
             log.info("columns-added", extra={"span": span, "columns": report.new_columns})
         if report.rejected:
@@ -206,7 +238,7 @@ def _parse_patterns(node: str, pattern: object, patterns: object) -> Mapping[str
         )
     texts = patterns if isinstance(patterns, Mapping) else {_INPUT: pattern}
     for text in texts.values():
-        refuse_url(f"{node}.pattern", str(text))
+        refuse_url(f"{node}.pattern", str(text), object_storage=True)
     found = {str(split): SpanPattern.parse(_expand_home(str(text))) for split, text in texts.items()}
     split_names(tuple(found))
     list_spans(found, lambda _: ())  # refuses patterns that do not count in the same way
@@ -215,15 +247,6 @@ def _parse_patterns(node: str, pattern: object, patterns: object) -> Mapping[str
 
 def _expand_home(text: str) -> str:
     return str(Path(text).expanduser()) if text.startswith("~") else text
-
-
-def _size_and_time(path: str) -> tuple[int, int]:
-    """The size and modification time of a file; zeros if it is gone."""
-    try:
-        found = Path(path).stat()
-    except OSError:
-        return 0, 0
-    return found.st_size, found.st_mtime_ns
 
 
 def choose_splits(inputs: tuple[str, ...], ratios: object) -> tuple[HashSplit, ...]:
@@ -235,31 +258,35 @@ def choose_splits(inputs: tuple[str, ...], ratios: object) -> tuple[HashSplit, .
 
 def _relative_hint(patterns: Mapping[str, SpanPattern]) -> str:
     """Where patterns begin that are relative, for the message that nothing matches them; empty when others match."""
-    relative = [pattern.text for pattern in patterns.values() if not Path(pattern.text).is_absolute()]
-    if not relative or any(any(_list_files(pattern.glob())) for pattern in patterns.values()):
+    relative = [pattern.text for pattern in patterns.values() if _is_relative(pattern.text)]
+    if not relative or any(any(SourceFiles().list(pattern.glob())) for pattern in patterns.values()):
         return ""  # where there are other spans, the folder is right
     return f" {relative[0]!r} is relative to {Path.cwd()}."
 
 
-def _list_files(pattern: str) -> Sequence[str]:
-    found = glob.iglob(pattern, recursive=True)  # noqa: PTH207  keeps the spelling of the pattern, `./` and all
-    return [path for path in found if not Path(path).is_dir()]
+def _is_relative(pattern: str) -> bool:
+    return not (is_object_url(pattern) or Path(pattern).is_absolute())
 
 
 def _refuse_irregular(node: str, files: Mapping[str, Sequence[str]]) -> None:
     """Refuses what has the name of an input file and is none: rows would be missing, or a read would never end."""
     for path in itertools.chain.from_iterable(files.values()):
-        if not Path(path).is_file():
+        if not is_object_url(path) and not Path(path).is_file():
             what = "a link to nothing" if Path(path).is_symlink() else "not a regular file (a pipe, socket or device)"
             raise UnreadableInput(
                 f"{node}: {path} matches the pattern and is {what}. Restore its file, or move it out of the span."
+            )
+        if _UNFINISHED in Path(path).parts:
+            raise UnreadableInput(
+                f"{node}: {path} matches the pattern and is what a job of Spark or Hadoop has not committed. Wait for "
+                f"the job; if none is running, remove the folder {_UNFINISHED}."
             )
 
 
 def _matching_folders(patterns: Mapping[str, SpanPattern], block: SpanFiles) -> Iterator[str]:
     """The folders that match as if they were files of the block; nothing below them is read, unless by `**`."""
     for pattern in patterns.values():
-        if "**" in pattern.text:
+        if "**" in pattern.text or is_object_url(pattern.text):
             continue
         for path in glob.iglob(pattern.glob(block.span if pattern.has_span else None)):  # noqa: PTH207  as above
             if pattern.match(path) == (block.span, block.version) and Path(path).is_dir():

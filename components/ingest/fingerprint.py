@@ -1,4 +1,4 @@
-"""The fingerprint of a span's input files: the same files give the same digest, whenever they were written."""
+"""The fingerprint of a span's input files, and whether they are still those that it was taken of."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spanwise.orchestrator.digest import digest
 from spanwise.orchestrator.errors import UnreadableInput
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
 
 
@@ -18,24 +20,74 @@ def fingerprint(files: Mapping[str, tuple[str, ...]]) -> str:
     Every byte is read, at about 0.9 GB/s or the speed of the storage.
 
     Raises:
-        UnreadableInput: a file cannot be read.
+        UnreadableInput: a file cannot be read, or changes while it is.
     """
-    digest = hashlib.blake2b(b"spanwise ingest 1", digest_size=16)
+    before = stamp(files)
+    found = _digest_contents(files)
+    refuse_changed(files, before, found)
+    return found
+
+
+def stamp(files: Mapping[str, tuple[str, ...]]) -> str:
+    """What changes with a file, without reading it: one digest of sizes and times of writing, one of times of change.
+
+    The second also changes when an owner, a permission or a link does. File numbers do not count: not every network
+    file system keeps them.
+
+    Raises:
+        UnreadableInput: a file is not there.
+    """
+    found = [(path, _stat(path)) for split in sorted(files) for path in files[split]]
+    written = digest("written", *(text for path, s in found for text in (path, str(s.st_size), str(s.st_mtime_ns))))
+    changed = digest("changed", *(str(s.st_ctime_ns) for _, s in found))
+    return f"{written} {changed}"
+
+
+def refuse_changed(files: Mapping[str, tuple[str, ...]], before: str, contents: str | None) -> None:
+    """Refuses files that are no longer those of the stamp; `contents` is the fingerprint that they had.
+
+    Raises:
+        UnreadableInput: names the file that was changed last.
+    """
+    after = stamp(files)
+    if after == before:
+        return
+    same_times = after.split()[0] == before.split(maxsplit=1)[0]
+    if same_times and contents is not None and _digest_contents(files) == contents:
+        return  # a permission or a link, not the contents
+    paths = [path for split in files.values() for path in split]
+    last = max(paths, key=lambda path: _stat(path).st_ctime_ns)
+    raise UnreadableInput(
+        f"{last} changed while it was read{f', or another of the {len(paths)} files' if len(paths) > 1 else ''}, so "
+        "nothing was ingested. Write files under another name and rename them when they are complete; run again "
+        "when they no longer change."
+    )
+
+
+def _stat(path: str) -> os.stat_result:
+    try:
+        return Path(path).stat()
+    except OSError as error:
+        raise UnreadableInput(f"{path}: could not be read ({error.strerror}).") from error
+
+
+def _digest_contents(files: Mapping[str, tuple[str, ...]]) -> str:
+    total = hashlib.blake2b(b"spanwise ingest 1", digest_size=16)
 
     def add(text: str) -> None:
         raw = text.encode("utf-8", "surrogateescape")
-        digest.update(len(raw).to_bytes(8, "little") + raw)
+        total.update(len(raw).to_bytes(8, "little") + raw)
 
     for split in sorted(files):
         add(split)
-        digest.update(len(files[split]).to_bytes(8, "little"))
+        total.update(len(files[split]).to_bytes(8, "little"))
         for path in sorted(map(Path, files[split]), key=lambda path: (path.name, path)):
             add(path.name)
             try:
                 with path.open("rb") as file:
                     content = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
-                    digest.update(file.tell().to_bytes(8, "little"))
+                    total.update(file.tell().to_bytes(8, "little"))
             except OSError as error:
                 raise UnreadableInput(f"{path}: could not be read ({error.strerror}).") from error
-            digest.update(content.digest())
-    return digest.hexdigest()
+            total.update(content.digest())
+    return total.hexdigest()

@@ -9,24 +9,27 @@ from __future__ import annotations
 
 import logging
 import shutil
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from spanwise.components.ingest.column_types import ColumnTypes
+from spanwise.components.ingest.fingerprint import refuse_changed, stamp
 from spanwise.components.ingest.part import PartWriter, divide, map_parts, write_part
 from spanwise.components.ingest.part_files import rejects_name
 from spanwise.components.ingest.plan import IngestPlan, IngestReport
 from spanwise.components.ingest.readers import reader_of
-from spanwise.components.ingest.readers.descriptor import FileLayout, Format, ReadAs, format_of
-from spanwise.orchestrator.errors import ParameterError, UnreadableInput
+from spanwise.components.ingest.readers.renaming import rename_previous, select_renamed
+from spanwise.orchestrator.errors import ParameterError, SpanwiseError, UnreadableInput
+from spanwise.pipelines.input.readers.descriptor import FileLayout, Format, ReadAs, format_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from spanwise.components.ingest.part import InputPart, WrittenPart
-    from spanwise.components.ingest.readers.columns import Column
+    from spanwise.pipelines.input.readers.column import Column
 
 log = logging.getLogger("spanwise.ingest")
 
@@ -36,10 +39,38 @@ def ingest(plan: IngestPlan) -> IngestReport:
 
     Raises:
         ParameterError: the plan contradicts itself or the input.
-        UnreadableInput: a file or row cannot be read, or the span has no rows.
+        UnreadableInput: a file or row cannot be read, a file changes meanwhile, or the span has no rows.
         ColumnsChanged: a column of the previous span is missing, or has values of another type.
     """
-    _check(plan)
+    with _naming_sources(plan):
+        _check(plan)
+        before = stamp(plan.files) if plan.stamp is None else plan.stamp
+        refuse_changed(plan.files, before, plan.fingerprint)
+        try:
+            report = _ingest(plan)
+        except Exception:
+            refuse_changed(plan.files, before, plan.fingerprint)  # a torn file may fail in any way
+            raise
+        refuse_changed(plan.files, before, plan.fingerprint)
+    log.info("span-ingested", extra={"rows": report.rows, "rejected": report.rejected, "files": len(report.files)})
+    return report
+
+
+@contextmanager
+def _naming_sources(plan: IngestPlan) -> Iterator[None]:
+    """Errors name the objects that were to be read, not their copies."""
+    try:
+        yield
+    except SpanwiseError as error:
+        message = str(error)
+        for copy, source in plan.sources.items():
+            message = message.replace(copy, source)
+        error.args = (message,)
+        raise
+
+
+def _ingest(plan: IngestPlan) -> IngestReport:
+    plan = _select_renamed(plan)
     layouts = _describe(plan)
     parts = [
         part
@@ -53,8 +84,27 @@ def ingest(plan: IngestPlan) -> IngestReport:
         _join_rejects(plan, parts)
     finally:
         _remove_rejects(plan, parts)
-    log.info("span-ingested", extra={"rows": report.rows, "rejected": report.rejected, "files": len(report.files)})
     return report
+
+
+def _select_renamed(plan: IngestPlan) -> IngestPlan:
+    """The plan with only the renamings that the input of this span needs; it may have the new names already."""
+    if not plan.renamed:
+        return plan
+    path = next(path for paths in plan.files.values() for path in paths)
+    fmt = _format(plan, path)
+    reader = reader_of(fmt, plan.reader)
+    layout = reader.describe(path, cast("Format", fmt), plan.dialect)
+    names = layout.names or tuple(reader.infer(layout.descriptors[0], plan.dialect, frozenset(), 1))
+    return replace(
+        plan,
+        renamed=select_renamed(plan.renamed, names),
+        previous=rename_previous(plan.previous, plan.renamed),
+    )
+
+
+def _format(plan: IngestPlan, path: str) -> ReadAs:
+    return "custom" if plan.reader is not None else plan.format or format_of(path)
 
 
 def _check(plan: IngestPlan) -> None:
@@ -85,9 +135,9 @@ def _describe(plan: IngestPlan) -> dict[str, list[FileLayout]]:
     for split, paths in plan.files.items():
         layouts[split] = []
         for path in paths:
-            fmt: ReadAs = "custom" if plan.reader is not None else plan.format or format_of(path)
+            fmt = _format(plan, path)
             # a reader of the user's own takes any name for its format
-            layout = reader_of(fmt, plan.reader).describe(path, cast("Format", fmt), plan.dialect)
+            layout = reader_of(fmt, plan.reader, plan.renamed).describe(path, cast("Format", fmt), plan.dialect)
             layouts[split].append(layout)
             if first is None:
                 first = (path, fmt, layout)
@@ -137,6 +187,8 @@ def _write(
             ratios=tuple((plan.ratios or {}).items()),
             split_key=plan.split_key,
             reader=plan.reader,
+            renamed=plan.renamed,
+            sources=plan.sources,
         )
         written = map_parts(plan, parts, partial(write_part, writer=writer))
         misfits = {w.misfit.column for w in written if w.misfit is not None and w.misfit.where is None}
@@ -147,7 +199,7 @@ def _write(
             if part.error is not None:
                 raise part.error
             if part.misfit is not None:
-                raise types.change(next(c for c in columns if c.name == part.misfit.column), part.misfit)
+                raise types.refuse(next(c for c in columns if c.name == part.misfit.column), part.misfit)
         return columns, written
 
 

@@ -16,16 +16,17 @@ import pyarrow as pa
 from spanwise.components.beam import map_in_order
 from spanwise.components.ingest.part_files import RejectsFile, SplitFile, rejects_name
 from spanwise.components.ingest.readers import reader_of
-from spanwise.components.ingest.readers.columns import Misfit, join_all
 from spanwise.components.row_hash import buckets, hash_rows
 from spanwise.orchestrator.errors import SpanwiseError
+from spanwise.pipelines.input.readers.column import Misfit, join_all
+from spanwise.pipelines.input.selection import filter_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from spanwise.components.ingest.plan import IngestPlan, PartFile
     from spanwise.components.ingest.readers import Descriptor, Dialect, FormatReader, Rejected
-    from spanwise.components.ingest.readers.columns import Column
+    from spanwise.pipelines.input.readers.column import Column
 
 Result = TypeVar("Result")
 
@@ -46,6 +47,7 @@ class Survey:
     dialect: Dialect  #: how text is written
     known: frozenset[str]  #: columns whose types are settled
     reader: FormatReader | None = None  #: the user's own
+    renamed: Mapping[str, str] = field(default_factory=dict)  #: as of the plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,8 @@ class PartWriter:
     ratios: tuple[tuple[str, int], ...]  #: output splits and weights; empty: the output split is the input split
     split_key: tuple[str, ...]  #: columns that choose the output split; empty: the whole row
     reader: FormatReader | None = None  #: the user's own
+    renamed: Mapping[str, str] = field(default_factory=dict)  #: as of the plan
+    sources: Mapping[str, str] = field(default_factory=dict)  #: copy -> the URL it is of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +107,7 @@ def survey_part(part: InputPart, survey: Survey) -> PartTypes:
     types: dict[str, pa.DataType] = {}
     try:
         for descriptor in part.descriptors:
-            reader = reader_of(descriptor.format, survey.reader)
+            reader = reader_of(descriptor.format, survey.reader, survey.renamed)
             types = join_all(types, reader.infer(descriptor, survey.dialect, survey.known, None))
     except SpanwiseError as error:
         return PartTypes(error=error)
@@ -118,7 +122,7 @@ def write_part(part: InputPart, writer: PartWriter) -> WrittenPart:
     schema = pa.schema([(column.name, column.type) for column in writer.columns if column.source != "dropped"])
     splits = [name for name, _ in writer.ratios] or [part.split]
     weights = [weight for _, weight in writer.ratios]
-    rejects = RejectsFile(writer.rejects, rejects_name(part.split, part.index))
+    rejects = RejectsFile(writer.rejects, rejects_name(part.split, part.index), writer.sources)
     try:
         with ExitStack() as stack:
             files = [stack.enter_context(SplitFile(writer.destination, split, part.index, schema)) for split in splits]
@@ -130,7 +134,7 @@ def write_part(part: InputPart, writer: PartWriter) -> WrittenPart:
                     continue
                 chosen = buckets(hash_rows(batch, writer.split_key), weights)
                 for number, file in enumerate(files):
-                    file.add(batch.filter(pa.array(chosen == number)))
+                    file.add(filter_rows(batch, pa.array(chosen == number)))
     except SpanwiseError as error:
         return WrittenPart(error=error)
     except Misfit as misfit:
@@ -142,5 +146,5 @@ def write_part(part: InputPart, writer: PartWriter) -> WrittenPart:
 
 def _read(part: InputPart, writer: PartWriter, rejects: RejectsFile) -> Iterator[pa.RecordBatch]:
     for descriptor in part.descriptors:
-        reader = reader_of(descriptor.format, writer.reader)
+        reader = reader_of(descriptor.format, writer.reader, writer.renamed)
         yield from reader.read(descriptor, writer.dialect, writer.columns, rejects.add)

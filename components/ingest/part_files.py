@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from spanwise.components.ingest.readers.columns import rejection_error
 from spanwise.orchestrator.errors import UnreadableInput
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
     from typing import Self
 
@@ -116,9 +118,10 @@ class SplitFile(DraftFile):
 class RejectsFile(DraftFile):
     """The rejected rows of a part; without a folder the first one stops the ingest."""
 
-    def __init__(self, folder: str | None, name: str) -> None:
+    def __init__(self, folder: str | None, name: str, sources: Mapping[str, str]) -> None:
         super().__init__(Path(folder or "", name))
         self._folder = folder
+        self._sources = sources
         self.count = 0
         self.examples: list[Rejected] = []
 
@@ -132,6 +135,7 @@ class RejectsFile(DraftFile):
             super().__exit__(kind, error, trace)
 
     def add(self, rejected: Rejected) -> None:
+        rejected = replace(rejected, path=self._sources.get(rejected.path, rejected.path))
         if self._folder is None:
             raise rejection_error(rejected)
         self.count += 1
@@ -141,7 +145,8 @@ class RejectsFile(DraftFile):
         self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     def _open(self, path: Path) -> None:
-        self._file = path.open("w", encoding="utf-8", newline="\n")
+        # what UTF-8 cannot write, in the name of a file, becomes an escape of JSON
+        self._file = path.open("w", encoding="utf-8", errors="backslashreplace", newline="\n")
 
     def _close(self) -> None:
         self._file.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from spanwise.components.ingest.readers.descriptor import Dialect, Format, Rejected
+from spanwise.pipelines.input.readers.descriptor import Dialect, Format, Rejected
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,6 +18,9 @@ class IngestPlan:
     """What to read, how, and where to write it."""
 
     files: Mapping[str, tuple[str, ...]]  #: input split -> local paths, sorted
+    sources: Mapping[str, str] = field(default_factory=dict)  #: copy -> the URL it is of, for messages and rejects
+    stamp: str | None = None  #: of the files when their fingerprint was taken; None: of when the ingest begins
+    fingerprint: str | None = None  #: of the files, to tell whether more than a permission changed
     destination: str  #: an empty folder; gets Split-<name>/part-00000.parquet and so on
     rejects: str | None = None  #: a folder for rows that cannot be parsed; None: such a row stops the ingest
     ratios: Mapping[str, int] | None = None  #: output split -> weight; None: the output splits are the input splits
@@ -25,6 +28,7 @@ class IngestPlan:
     previous: Sequence[tuple[str, str]] | None = None  #: columns and types of the previous span, as in its report
     types: Mapping[str, str] = field(default_factory=dict)  #: columns whose types are pinned
     dropped: tuple[str, ...] = ()  #: columns to leave out, whether the input has them or not
+    renamed: Mapping[str, str] = field(default_factory=dict)  #: input columns that have another name in the examples
     format: Format | None = None  #: None: by the endings of the files' names
     reader: FormatReader | None = None  #: the user's own, instead of a format
     dialect: Dialect = field(default_factory=Dialect)  #: how text files are written, and the sizes of blocks and parts

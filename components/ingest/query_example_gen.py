@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("spanwise.ingest")
 
 _INPUT = ("input",)  # one input split, which the ratios divide
-_BATCH_ROWS = 1 << 16
 _WORD = 2**64
 _NEWEST = "SELECT max(day) FROM flights"
 
@@ -201,6 +200,7 @@ class QueryExampleGen(Component):
         """Writes the answer to a file as it comes in; returns the fingerprint of its rows, whatever their order."""
         import pyarrow as pa
 
+        from spanwise.components.ingest.answers import answer_schema, rebatch
         from spanwise.components.row_hash import hash_rows
 
         rows, mark, total, mixed = 0, "", 0, 0
@@ -208,11 +208,10 @@ class QueryExampleGen(Component):
             facts = {"connection": connection, "query": self._query.fill(span, self.calendar)}
             log.info("query-started", extra=facts)
             with database.query(self._query, span, self.calendar) as reader:
-                self._check_columns(reader.schema)
-                schema = pa.schema([(field.name, _storage_type(field.type)) for field in reader.schema])
+                schema = answer_schema(reader.schema, f"{self.name}.query")
                 mark = schema.to_string(show_field_metadata=False, show_schema_metadata=False)
                 with pa.OSFile(str(answer), "wb") as sink, pa.ipc.new_file(sink, schema, options=_ipc_options()) as out:
-                    for batch in _rebatch(reader, schema):
+                    for batch in rebatch(reader, schema, f"{self.name}.query"):
                         out.write_batch(batch)
                         hashes = hash_rows(batch)
                         rows += batch.num_rows
@@ -225,53 +224,11 @@ class QueryExampleGen(Component):
             )
         return digest("query answer", mark, rows, total, mixed)
 
-    def _check_columns(self, schema: pa.Schema) -> None:
-        repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
-        if repeated:
-            raise ParameterError(
-                f"{self.name}.query gives two columns called '{repeated[0]}'; name one otherwise: AS {repeated[0]}_2"
-            )
-
 
 def _ipc_options() -> pa.ipc.IpcWriteOptions:
     import pyarrow as pa
 
     return pa.ipc.IpcWriteOptions(compression="lz4")
-
-
-def _storage_type(type_: pa.DataType) -> pa.DataType:
-    """The type without what a database adds to it: JSON and exact numbers are text, a UUID is 16 bytes."""
-    import pyarrow as pa
-
-    return type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
-
-
-def _rebatch(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of one size: how the database hands them on must not show in the files."""
-    import pyarrow as pa
-
-    waiting: list[pa.RecordBatch] = []
-    count = 0
-    for batch in reader:
-        arrays = [c.storage if isinstance(c, pa.ExtensionArray) else c for c in batch.columns]
-        rest = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        while count + rest.num_rows >= _BATCH_ROWS:
-            waiting.append(rest.slice(0, _BATCH_ROWS - count))
-            rest = rest.slice(_BATCH_ROWS - count)
-            yield _concat(waiting, schema)
-            waiting, count = [], 0
-        if rest.num_rows:
-            waiting.append(rest)
-            count += rest.num_rows
-    if waiting:
-        yield _concat(waiting, schema)
-
-
-def _concat(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    (whole,) = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
-    return whole
 
 
 def _sum(hashes: NDArray[np.uint64]) -> int:

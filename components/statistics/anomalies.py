@@ -11,6 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
+from spanwise.components.bounds import format_apart, is_at_most
+from spanwise.components.statistics.distances import jensen_shannon, l_infinity
 from spanwise.components.statistics.schema import AnomalyCheck, DataSchema, Distance, FeatureSchema, Severity
 from spanwise.components.statistics.span_statistics import FeatureStatistics, SpanStatistics, SplitCounts
 from spanwise.orchestrator.errors import InputError, ParameterError
@@ -21,7 +23,6 @@ PAGE = "anomalies.html"
 ENOUGH = 100
 """Distributions of fewer values are not compared: chance alone would set them apart."""
 
-_GROUPS = 10  # the quantiles of each side between which shares of numbers are compared
 _SHOWN = 5  # values that a message names
 
 
@@ -163,14 +164,19 @@ def _refuse_unfit(feature: FeatureStatistics, wanted: FeatureSchema) -> None:
 
 def _absence(feature: FeatureStatistics, wanted: FeatureSchema, anomaly: AnomalyMaker) -> Iterator[Anomaly]:
     """Too few values; a column without any is as good as missing."""
-    present = 1 - feature.missing_share
     allowed = 1 - wanted.present
     if not feature.present and feature.count and wanted.present > 0:
         message = f"the column has no values in {feature.count:,} rows; its type was {wanted.type}."
         yield anomaly(AnomalyCheck.MISSING_COLUMN, message, missing=1.0, allowed=allowed)
-    elif present < wanted.present:
-        message = f"{feature.missing_share:.2%} of {feature.count:,} are missing; {allowed:.2%} may be."
+    elif _is_too_many(feature.missing, feature.count, allowed):
+        found, most = format_apart(feature.missing_share, allowed, 2, "%")
+        message = f"{found} of {feature.count:,} are missing; {most} may be."
         yield anomaly(AnomalyCheck.MISSING_VALUES, message, missing=feature.missing_share, allowed=allowed)
+
+
+def _is_too_many(count: int, places: int, allowed: float) -> bool:
+    """Whether it is more than the allowed share of the places; where that is 0, one of any number is."""
+    return count > 0 and not (allowed and is_at_most(count / places, allowed, scale=1))
 
 
 def _outside(feature: FeatureStatistics, wanted: FeatureSchema, anomaly: AnomalyMaker) -> Iterator[Anomaly]:
@@ -180,7 +186,7 @@ def _outside(feature: FeatureStatistics, wanted: FeatureSchema, anomaly: Anomaly
     known = sum(o.count for o in found) - sum(o.count for o in others)
     outside = max(0, feature.present - known)  # the rest was too rare to be counted one by one
     share = outside / feature.present
-    if share <= wanted.outside:
+    if not _is_too_many(outside, feature.present, wanted.outside):
         return
     named = ", ".join(f"{o.value!r} ({o.count:,})" for o in others[:_SHOWN])
     more = f" and {len(others) - _SHOWN:,} more" if len(others) > _SHOWN else ""
@@ -201,7 +207,7 @@ def _out_of_range(feature: FeatureStatistics, wanted: FeatureSchema, anomaly: An
         share += float(numbers.quantiles.share_up_to([np.nextafter(wanted.min, -np.inf)])[0])
     if above and wanted.max is not None:
         share += 1 - float(numbers.quantiles.share_up_to([wanted.max])[0])
-    if not (below or above) or (wanted.outside and share <= wanted.outside):
+    if not (below or above) or (wanted.outside and is_at_most(share, wanted.outside, scale=1)):
         return
     least, most = feature.format(numbers.least), feature.format(numbers.greatest)
     bounds = " to ".join(("any" if b is None else feature.format(b)) for b in (wanted.min, wanted.max))
@@ -231,42 +237,22 @@ def _drifts(statistics: SpanStatistics, schema: DataSchema, previous: SpanStatis
 def _apart(
     schema: DataSchema, check: AnomalyCheck, limit: Distance, a: FeatureStatistics, b: FeatureStatistics, where: str
 ) -> Iterator[Anomaly]:
-    if min(a.present, b.present) < ENOUGH or a.kind != b.kind:
+    if a.kind != b.kind:
         return
-    if limit.l_infinity is not None and a.frequent is not None and b.frequent is not None:
+    enough = min(a.present, b.present) >= ENOUGH
+    if enough and limit.l_infinity is not None and a.frequent is not None and b.frequent is not None:
         distance, value = l_infinity(a, b)
-        if distance > limit.l_infinity:
-            message = f"the share of {value!r} differs by {distance:.3f} {where}; {limit.l_infinity:g} is allowed."
+        if not is_at_most(distance, limit.l_infinity, scale=1):
+            found, most = format_apart(distance, limit.l_infinity, 3, "f")
+            message = f"the share of {value!r} differs by {found} {where}; {most} is allowed."
             yield _anomaly(schema, check, a.name, "", message, distance=distance, allowed=limit.l_infinity, value=value)
-    if limit.jensen_shannon is not None and a.numbers is not None and b.numbers is not None:
+    enough = min(a.count, b.count) >= ENOUGH  # a missing value counts as one
+    if enough and limit.jensen_shannon is not None and a.numbers is not None and b.numbers is not None:
         distance = jensen_shannon(a, b)
-        if distance > limit.jensen_shannon:
-            message = f"the distribution differs by {distance:.3f} bits {where}; {limit.jensen_shannon:g} is allowed."
+        if not is_at_most(distance, limit.jensen_shannon, scale=1):
+            found, most = format_apart(distance, limit.jensen_shannon, 3, "f")
+            message = f"the distribution differs by {found} bits {where}; {most} is allowed."
             yield _anomaly(schema, check, a.name, "", message, distance=distance, allowed=limit.jensen_shannon)
-
-
-def l_infinity(a: FeatureStatistics, b: FeatureStatistics) -> tuple[float, str]:
-    """The greatest difference of the share that any one value has, and that value.
-
-    Shares are within the error of the frequent values: exact up to 1536 different values, 0.17 % beyond.
-    """
-    shares = [{o.value: o.count / f.present for o in f.top(None)} if f.present else {} for f in (a, b)]
-    values = sorted({value for share in shares for value in share})
-    apart = [(abs(shares[0].get(v, 0.0) - shares[1].get(v, 0.0)), v) for v in values]
-    return max(apart, key=lambda pair: pair[0], default=(0.0, ""))
-
-
-def jensen_shannon(a: FeatureStatistics, b: FeatureStatistics) -> float:
-    """The Jensen-Shannon divergence of two distributions of numbers, in bits: 0 for the same, 1 for disjoint ones.
-
-    Numbers are grouped by the deciles of both sides. Of equal distributions, n values each, it is about 7 / n.
-    """
-    if a.numbers is None or b.numbers is None or not a.numbers.count or not b.numbers.count:
-        return 0.0
-    edges = np.unique(np.concatenate([f.numbers.quantiles.boundaries(_GROUPS) for f in (a, b) if f.numbers]))
-    p, q = (np.diff(f.numbers.quantiles.share_up_to(edges), prepend=0, append=1) for f in (a, b) if f.numbers)
-    middle = (p + q) / 2
-    return float(sum((s[s > 0] * np.log2(s[s > 0] / middle[s > 0])).sum() for s in (p, q)) / 2)
 
 
 class AnomalyMaker(Protocol):

@@ -18,6 +18,7 @@ from typing import Any, Literal, Self, TypeAlias, TypeVar, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from spanwise.components.statistics.accumulators import (
     Distinct,
@@ -31,9 +32,10 @@ from spanwise.components.statistics.accumulators import (
     count_values,
 )
 from spanwise.components.statistics.accumulators.value_counts import count_texts, count_weighted, to_list
+from spanwise.components.statistics.weighted import WeightedStatistics
 from spanwise.orchestrator.errors import ColumnsChanged, InputError
 
-FORMAT = "spanwise statistics 1"
+FORMAT = "spanwise statistics 2"
 
 Kind: TypeAlias = Literal["number", "boolean", "text", "binary", "time", "list", "struct", "null", "other"]
 """How a feature is counted. `other` is a type whose values are not looked at, only whether they are there."""
@@ -126,10 +128,13 @@ def edges_between(least: float | None, greatest: float | None, bins: int) -> tup
     """Edges of bins of equal width; one bin around a single value; none when there is nothing."""
     if least is None or greatest is None:
         return ()
-    if least == greatest:
+    if least == greatest and float(least) + 0.5 != least:
         return (least - 0.5, greatest + 0.5)
     halves = np.linspace(least / 2, greatest / 2, bins + 1)  # halved, since the width may exceed a double
-    return tuple(float(edge) for edge in np.unique(halves * 2))
+    edges = np.unique(halves * 2)
+    if edges.size == 1:  # whole numbers that are one double
+        edges = np.nextafter(edges[0], [-np.inf, np.inf])
+    return tuple(float(edge) for edge in edges)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +160,7 @@ class FeatureStatistics:
     lengths: NumberStatistics | None = None  #: of texts in characters, of binary in bytes, of lists in elements
     distinct: Distinct | None = None
     frequent: Frequent | None = None  #: texts, booleans and whole numbers as text
+    weighted: WeightedStatistics | None = None  #: of a column, where rows have weights
 
     @property
     def present(self) -> int:
@@ -172,7 +178,7 @@ class FeatureStatistics:
         return None if self.distinct is None else min(self.distinct.estimate, self.present)
 
     def top(self, most: int | None = 20) -> tuple[Occurrence, ...]:
-        """The most frequent values, most frequent first."""
+        """The most frequent values, most frequent first; where `exact` is false, by an estimate."""
         return () if self.frequent is None else self.frequent.top(most)
 
     def format(self, value: float) -> str:
@@ -204,11 +210,13 @@ class FeatureStatistics:
             lengths=_merge_optional(self.lengths, other.lengths),
             distinct=_merge_optional(self.distinct, other.distinct),
             frequent=_merge_optional(self.frequent, other.frequent),
+            weighted=self.weighted.merge(other.weighted) if self.weighted and other.weighted else None,
         )
 
-    def add_absent(self, places: int) -> Self:
-        """The same feature where a span had so many rows and no such column."""
-        return replace(self, count=self.count + places, missing=self.missing + places)
+    def add_absent(self, places: int, weight: float | None = None) -> Self:
+        """The same feature where a span had so many rows, of so much weight, and no such column."""
+        weighted = self.weighted.add_absent(weight) if self.weighted and weight is not None else None
+        return replace(self, count=self.count + places, missing=self.missing + places, weighted=weighted)
 
     def state(self) -> State:
         """Its line in the file."""
@@ -226,6 +234,7 @@ class FeatureStatistics:
             "lengths": None if self.lengths is None else dict(self.lengths.state()),
             "distinct": None if self.distinct is None else dict(self.distinct.state()),
             "frequent": None if self.frequent is None else dict(self.frequent.state()),
+            "weighted": None if self.weighted is None else dict(self.weighted.state()),
         }
 
     @classmethod
@@ -238,6 +247,7 @@ class FeatureStatistics:
             lengths=None if state["lengths"] is None else NumberStatistics.from_state(_part(state, "lengths")),
             distinct=None if state["distinct"] is None else Distinct.from_state(_part(state, "distinct")),
             frequent=None if state["frequent"] is None else Frequent.from_state(_part(state, "frequent")),
+            weighted=None if state["weighted"] is None else WeightedStatistics.from_state(_part(state, "weighted")),
         )
 
 
@@ -257,10 +267,15 @@ class SplitCounts:
             if mine is not None and theirs is not None:
                 features[name] = mine.merge(theirs)
             elif mine is not None:
-                features[name] = mine.add_absent(other.rows if mine.in_column == name else 0)
+                features[name] = mine.add_absent(other.rows if mine.in_column == name else 0, other.weight)
             elif theirs is not None:
-                features[name] = theirs.add_absent(self.rows if theirs.in_column == name else 0)
+                features[name] = theirs.add_absent(self.rows if theirs.in_column == name else 0, self.weight)
         return replace(self, rows=self.rows + other.rows, features=features)
+
+    @property
+    def weight(self) -> float | None:
+        """The weight of all rows; None if they have none."""
+        return next((f.weighted.total for f in self.features.values() if f.weighted is not None), None)
 
     def write(self, folder: Path) -> None:
         """Writes its file into a folder."""
@@ -334,9 +349,16 @@ def merge(statistics: Iterable[SpanStatistics]) -> SpanStatistics:
     return functools.reduce(SpanStatistics.merge, statistics, SpanStatistics(splits={}))
 
 
-def count_column(name: str, array: pa.Array[Any]) -> tuple[FeatureStatistics, ...]:
-    """Counts one batch of a column: the column's own feature, then those within it."""
-    return tuple(_count_features(name, name, array))
+def count_column(
+    name: str, array: pa.Array[Any], weights: NDArray[np.float64] | None = None
+) -> tuple[FeatureStatistics, ...]:
+    """Counts one batch of a column: the column's own feature, then those within it. `weights` are those of the rows."""
+    array = _unwrap(array)
+    own, *inner = _count_features(name, name, array)
+    if weights is None:
+        return (own, *inner)
+    weighted = WeightedStatistics.accumulate(array, weights, numbers=own.numbers is not None)
+    return (replace(own, weighted=weighted), *inner)
 
 
 def merge_column(one: Sequence[FeatureStatistics], other: Sequence[FeatureStatistics]) -> tuple[FeatureStatistics, ...]:
@@ -344,9 +366,14 @@ def merge_column(one: Sequence[FeatureStatistics], other: Sequence[FeatureStatis
     return tuple(a.merge(b) for a, b in zip(one, other, strict=True))
 
 
-def _count_features(name: str, column: str, array: pa.Array[Any]) -> Iterator[FeatureStatistics]:
+def _unwrap(array: pa.Array[Any]) -> pa.Array[Any]:
     while isinstance(array, pa.ExtensionArray | pa.DictionaryArray):
         array = array.storage if isinstance(array, pa.ExtensionArray) else array.dictionary_decode()
+    return array
+
+
+def _count_features(name: str, column: str, array: pa.Array[Any]) -> Iterator[FeatureStatistics]:
+    array = _unwrap(array)
     kind = kind_of(array.type)
     plain = FeatureStatistics(
         name=name, in_column=column, type=str(array.type), kind=kind, count=len(array), missing=array.null_count

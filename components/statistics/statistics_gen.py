@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 from spanwise.orchestrator.artifact import Examples, Statistics
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Component
-from spanwise.orchestrator.errors import UnreadableInput
+from spanwise.orchestrator.errors import ParameterError, UnreadableInput
 from spanwise.orchestrator.signature import Attempt, Input, Output
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ class StatisticsGen(Component):
     counts, and the lengths of texts and lists. `SpanStatistics.load(path)` reads them, `merge` makes
     one of several spans', and `statistics.html` in the same folder shows them.
 
+    With `weight`, a column of numbers that are not negative, missing shares, means and standard deviations of columns
+    have weighted counterparts, in which each row counts by its weight.
+
     `beam_runner` and `beam_options` send the work to a Beam cluster that sees the same storage.
     """
 
@@ -60,6 +63,7 @@ class StatisticsGen(Component):
         attempt: Attempt,
         examples: Input[Examples],
         statistics: Output[Statistics],
+        weight: str | None = None,
         beam_runner: str | None = None,
         beam_options: dict[str, str | int | float | bool] | None = None,
     ) -> None:
@@ -67,6 +71,7 @@ class StatisticsGen(Component):
 
         found = count(
             {name: examples.split(name) for name in examples.split_names},
+            weight=weight,
             scratch=attempt.scratch,
             runner=beam_runner,
             runner_options=beam_options or {},
@@ -87,12 +92,14 @@ class RowGroup:
     split: str
     path: str
     number: int
+    weight: str | None = None  #: the column of the rows' weights
 
 
 def count(
     splits: Mapping[str, Path],
     *,
     scratch: Path,
+    weight: str | None = None,
     runner: str | None = None,
     runner_options: Mapping[str, str | int | float | bool] | None = None,
 ) -> SpanStatistics:
@@ -100,6 +107,7 @@ def count(
 
     Raises:
         UnreadableInput: a file is no Parquet, or the files of a split have different columns.
+        ParameterError: there is no such column of weights, or it has others than finite numbers that are not negative.
     """
     from spanwise.components.beam import merge_in_order
     from spanwise.components.statistics.span_statistics import SpanStatistics, merge_column
@@ -108,7 +116,10 @@ def count(
     parts: list[RowGroup] = []
     for name, folder in splits.items():
         schemas[name], groups = _read_footers(folder)
-        parts += [RowGroup(name, path, number) for path, number in groups]
+        parts += [RowGroup(name, path, number, weight) for path, number in groups]
+        if weight is not None and groups and weight not in schemas[name].names:
+            listed = ", ".join(schemas[name].names)
+            raise ParameterError(f"weight: the examples have no column {weight!r}; they have: {listed}.")
     found = merge_in_order(
         parts, count_row_group, merge_column, runner=runner, options=runner_options or {}, scratch=scratch
     )
@@ -123,6 +134,7 @@ def count_row_group(part: RowGroup) -> Iterator[tuple[tuple[str, str], tuple[Fea
     import pyarrow.parquet as pq
 
     from spanwise.components.statistics.span_statistics import count_column, merge_column
+    from spanwise.components.statistics.weighted import read_weights
 
     try:
         with pq.ParquetFile(part.path, page_checksum_verification=True) as file:
@@ -130,9 +142,11 @@ def count_row_group(part: RowGroup) -> Iterator[tuple[tuple[str, str], tuple[Fea
             for start in range(0, len(names), BATCH_COLUMNS):
                 wanted = names[start : start + BATCH_COLUMNS]
                 found: dict[str, tuple[FeatureStatistics, ...]] = {}
-                for batch in file.iter_batches(BATCH_ROWS, row_groups=[part.number], columns=wanted):
+                read = wanted if part.weight is None or part.weight in wanted else [*wanted, part.weight]
+                for batch in file.iter_batches(BATCH_ROWS, row_groups=[part.number], columns=read):
+                    weights = None if part.weight is None else read_weights(part.weight, batch.column(part.weight))
                     for name in wanted:
-                        features = count_column(name, batch.column(name))
+                        features = count_column(name, batch.column(name), weights)
                         found[name] = merge_column(found[name], features) if name in found else features
                 for name, features in found.items():
                     yield (part.split, name), features

@@ -17,6 +17,7 @@ from spanwise.components.statistics.span_statistics import (
     SplitCounts,
     edges_between,
 )
+from spanwise.components.statistics.weighted import WeightedStatistics
 
 BINS = 30
 TOP = 7  #: bars of frequent values
@@ -77,6 +78,10 @@ def _about(found: Mapping[str, FeatureStatistics | None], some: FeatureStatistic
             about.append(Cell(f"all missing in {label}", "bad"))
         elif feature.nan or feature.infinite:
             about.append(Cell(f"NaN or infinite in {label}", "warn"))
+        if feature is not None and feature.frequent is not None and feature.frequent.error:
+            about.append(
+                Cell(f"frequent values in {label} (≈) are estimates, up to {feature.frequent.error:,} too high")
+            )
     return about
 
 
@@ -89,6 +94,8 @@ def _figures(found: Mapping[str, FeatureStatistics | None], some: FeatureStatist
 
     row("present", lambda f: f"{f.present:,}")
     row("missing", lambda f: Cell(f"{f.missing_share:.2%}", "warn" if f.missing else "faint"))
+    if some.weighted is not None:
+        row("weighted missing", lambda f: "" if f.weighted is None else f"{f.weighted.missing_share:.2%}")
     if any(f is not None and (f.nan or f.infinite) for f in found.values()):
         row("NaN, infinite", lambda f: Cell(f"{f.nan:,}, {f.infinite:,}", "warn"))
     if some.distinct is not None:
@@ -100,6 +107,9 @@ def _figures(found: Mapping[str, FeatureStatistics | None], some: FeatureStatist
             row("zeros", lambda f: f"{f.zeros:,}")
             row("mean", functools.partial(_figure, figure=lambda n: n.mean))
             row("std", functools.partial(_figure, figure=lambda n: n.std))
+            if some.weighted is not None:
+                row("weighted mean", functools.partial(_weighted, figure=lambda w: w.mean))
+                row("weighted std", functools.partial(_weighted, figure=lambda w: w.std))
         where = [(name, *(_figure(f, figure) if f else "" for f in found.values())) for name, figure in _WHERE.items()]
     if some.lengths is not None:
         row("length", lambda f: _lengths(f.lengths))
@@ -120,7 +130,12 @@ def _figure(feature: FeatureStatistics, figure: Callable[[NumberStatistics], flo
     value = None if feature.numbers is None else figure(feature.numbers)
     if value is None or math.isnan(value):
         return ""
-    return "∞" if math.isinf(value) else feature.format(value)
+    return feature.format(value)
+
+
+def _weighted(feature: FeatureStatistics, figure: Callable[[WeightedStatistics], float]) -> str:
+    value = math.nan if feature.weighted is None else figure(feature.weighted)
+    return "" if math.isnan(value) else feature.format(value)
 
 
 def _lengths(lengths: NumberStatistics | None) -> str:
@@ -152,10 +167,12 @@ def _plot(found: Mapping[str, FeatureStatistics | None]) -> str:
 
 def _top(found: Mapping[str, FeatureStatistics | None], there: Mapping[str, FeatureStatistics]) -> str:
     """Bars of the values that are most frequent anywhere."""
-    shares = {label: {o.value: o.count / f.present for o in f.top(200)} for label, f in there.items()}
+    tops = {label: f.top(200) for label, f in there.items()}
+    shares = {label: {o.value: o.count / there[label].present for o in top} for label, top in tops.items()}
+    estimated = {o.value for top in tops.values() for o in top if not o.exact}
     union = {value for share in shares.values() for value in share}
     best = sorted(union, key=lambda value: (-max(s.get(value, 0.0) for s in shares.values()), value))[:TOP]
-    labels = [value if value.strip() else repr(value) for value in best]
+    labels = [("≈ " if value in estimated else "") + (value if value.strip() else repr(value)) for value in best]
     return bars(
         labels,
         [
@@ -169,7 +186,7 @@ def _values(found: Mapping[str, FeatureStatistics | None], there: Mapping[str, F
     """A histogram with a bin for each whole number."""
     shares = {label: {int(o.value): o.count / f.present for o in f.top()} for label, f in there.items()}
     values = sorted({value for share in shares.values() for value in share})
-    if values[-1] - values[0] > 4 * _FEW:
+    if values[-1] - values[0] > 4 * _FEW or not all(float(value) - 0.5 < value for value in values):
         return _top(found, there)
     first = next(iter(there.values()))
     edges = [float(value) - 0.5 for value in range(values[0], values[-1] + 2)]
@@ -206,6 +223,8 @@ def _distribution(
 
 def _whole_edges(start: float, end: float) -> tuple[float, ...]:
     """Edges between whole numbers, so that each bin holds equally many of them."""
+    if float(start) - 0.5 == start:  # doubles that far out are whole numbers several apart
+        return edges_between(start, end, BINS)
     step = max(1, math.ceil((end - start + 1) / BINS))
     count = math.ceil((end - start + 1) / step)
     return tuple(start - 0.5 + step * i for i in range(count + 1))

@@ -137,6 +137,8 @@ def _verify(folder: str, content: str, name: str) -> None:
 class CountSnapshots(Op):
     """The elements of its input, whose use of snapshots is added to a tally."""
 
+    by_element = True
+
     input: Op
     tally: SnapshotTally
 

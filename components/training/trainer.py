@@ -76,16 +76,18 @@ class Trainer(Component):
         if self.inputs["base"] and self.unread(attempt.run):
             log.info("base-ignored", extra={"reason": "the run trains from scratch"})
         from spanwise.components.training.prepared_spans import SnapshotTally
+        from spanwise.components.training.training_input import TrainingInput
         from spanwise.components.transform.graph_digest import shared_digest
 
         attempt.checkpoints.mkdir(parents=True, exist_ok=True)
         tally = SnapshotTally()
+        reads = TrainingInput(f"{attempt.run.pipeline}/{attempt.run.number} {self.name} attempt {attempt.number}")
         ordered = tuple(sorted(examples, key=lambda e: e.span))  # stable: one span keeps the order it came in
         digest = shared_digest(self.name, ordered, graph)
         if base is not None and base_graph == "same":
             _refuse_other_base(self.name, base, digest)
         task = TrainerTask(
-            examples=ExamplesWindow(artifacts=ordered, snapshots=attempt.snapshots, tally=tally),
+            examples=ExamplesWindow(artifacts=ordered, snapshots=attempt.snapshots, tally=tally, input=reads),
             model_dir=model.path,
             checkpoints=attempt.checkpoints,
             graph=graph,
@@ -104,6 +106,11 @@ class Trainer(Component):
             if counts := tally.counts():
                 log.info("snapshots-used", extra=counts)
         name = getattr(run_fn, "__qualname__", type(run_fn).__qualname__)
+        if reads.empty_passes:
+            raise NodeFailed(
+                f"{self.name}: run_fn {name} got no rows: each of its {reads.empty_passes} passes over its examples "
+                f"was empty. Look at the filters of its datasets, and at the job_name of a data service."
+            )
         if not any(path.is_file() for path in model.path.rglob("*")):
             raise NodeFailed(
                 f"{self.name}: run_fn {name} returned without writing a model; write its files below task.model_dir, "

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
+from spanwise.components.training.training_input import TrainingInput
 from spanwise.orchestrator.artifact import Examples, Model, TransformGraph
 
 if TYPE_CHECKING:
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
 
     from spanwise.components.training.prepared_spans import SnapshotTally
     from spanwise.pipelines.input.dataset import Dataset
+    from spanwise.pipelines.input.iterator import DatasetIterator
+
+CHECKPOINT: Final = "checkpoint.pickle"
+"""The file of `TrainerTask.save_checkpoint`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -23,6 +29,7 @@ class ExamplesWindow(Sequence[Examples]):
     artifacts: tuple[Examples, ...]
     snapshots: Path  #: the folder of the snapshots of prepared spans
     tally: SnapshotTally  #: counts the snapshots that were read and written
+    input: TrainingInput = field(default_factory=TrainingInput)  #: counts the rows that were read
 
     @overload
     def __getitem__(self, at: int) -> Examples: ...
@@ -56,10 +63,14 @@ class ExamplesWindow(Sequence[Examples]):
         """
         from spanwise.components import rows
         from spanwise.components.training.prepared_spans import prepare_spans
+        from spanwise.pipelines.input.dataset import Dataset
 
         if prepare is None:
-            return rows.open_dataset(self, split, columns)
-        return prepare_spans(rows.open_by_artifact(self, split, columns), prepare, self.snapshots, self.tally, service)
+            found = rows.open_dataset(self, split, columns)
+        else:
+            parts = rows.open_by_artifact(self, split, columns)
+            found = prepare_spans(parts, prepare, self.snapshots, self.tally, service)
+        return Dataset(found.op, replace(found.settings, consumer=self.input))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +94,8 @@ class TrainerTask:
         for batch in iterator:
             ...
             save(task.checkpoints, (weights, epoch, iterator.state()))  # one file, renamed into place
+
+    `save_checkpoint` and `load_checkpoint` do this with one file.
     """
 
     examples: ExamplesWindow  #: oldest span first; `task.examples.dataset("train")` is a dataset of their rows
@@ -100,6 +113,31 @@ class TrainerTask:
         """The spans of the window, oldest first."""
         return tuple(sorted({e.span for e in self.examples}))
 
+    def save_checkpoint(self, learned: object, *iterators: DatasetIterator) -> None:
+        """Stores what was learned together with the places of iterators, in one file that all attempts share.
+
+        Then it commits the elements before these places, which a data service may have leased. `learned` is pickled.
+        """
+        from spanwise.orchestrator import durable
+
+        states = [iterator.state() for iterator in iterators]
+        durable.put(self.checkpoints / CHECKPOINT, [pickle.dumps((learned, states))])
+        for iterator, state in zip(iterators, states, strict=True):
+            iterator.commit(state)
+
+    def load_checkpoint(self, *iterators: DatasetIterator) -> Any:
+        """What `save_checkpoint` stored last, with the iterators restored to their places; None if there is nothing.
+
+        The iterators are new ones, of the same datasets in the same order; the epoch of each is restored too.
+        """
+        path = self.checkpoints / CHECKPOINT
+        if not path.exists():
+            return None
+        learned, states = pickle.loads(path.read_bytes())  # noqa: S301  this run has written it
+        for iterator, state in zip(iterators, states, strict=True):
+            iterator.restore(state)
+        return learned
+
     def table(self, split: str, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of a split over all spans, oldest span first; a column that a span lacks is null there.
 
@@ -109,4 +147,6 @@ class TrainerTask:
         """
         from spanwise.components import rows
 
-        return rows.read_table(self.examples, split, columns)
+        table = rows.read_table(self.examples, split, columns)
+        self.examples.input.begin_pass().elements = table.num_rows
+        return table

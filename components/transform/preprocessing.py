@@ -34,6 +34,7 @@ from spanwise.components.transform.analyzers import (
     Terms,
     Total,
 )
+from spanwise.components.transform.inner_nulls import drop_inner_nulls
 
 __all__ = [
     "Analyzer",
@@ -126,6 +127,7 @@ class PreprocessingTrace:
 
     def resolve(self, analyzer: Analyzer[object], inputs: tuple[pl.Expr, ...], use: Use) -> pl.Expr:
         """The expression that `use` makes of the value, or a placeholder column while the value is unknown."""
+        inputs = tuple(map(drop_inner_nulls, inputs))
         roots = tuple(sorted({name for each in inputs for name in each.meta.root_names()}))
         waits = tuple(key for name in roots for key in self._unknown.get(name, ()))
         if waits:
@@ -206,7 +208,7 @@ def trace_function(function: Preprocessing, trace: PreprocessingTrace) -> Prepro
             "{'distance': scale_to_z_score(columns['distance'])}."
         )
     for feature, expression in found.items():
-        trace.features[_feature(name, feature, expression)] = expression
+        trace.features[_feature(name, feature, expression)] = drop_inner_nulls(expression)
     return trace
 
 
@@ -435,14 +437,13 @@ def hash_buckets(expression: pl.Expr, buckets: int) -> pl.Expr:
 
 def _hash_series(buckets: int, values: pl.Series) -> pl.Series:
     import numpy as np
-    import pyarrow as pa
 
-    from spanwise.components.row_hash import hash_rows
+    from spanwise.components.row_hash import hash_values
 
     if values.dtype in (pl.Categorical, pl.Enum):
         values = values.cast(pl.String)
-    batch = pa.record_batch({"value": values.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())})
-    numbers = (hash_rows(batch) % np.uint64(buckets)).astype(np.int32)
+    array = values.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())
+    numbers = (hash_values(array) % np.uint64(buckets)).astype(np.int32)
     found = pl.Series(values.name, numbers, dtype=pl.Int32)
     return found if not values.null_count() else found.set(values.is_null(), None)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from spanwise.orchestrator.artifact import ArtifactArchive
 from spanwise.orchestrator.mlmd.location import parse_location
 from spanwise.orchestrator.store import Store
 
@@ -17,6 +18,7 @@ def open_store(
     url: str,
     *,
     root: Path | None = None,
+    archive: ArtifactArchive | None = None,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     deadline_s: float = 30.0,
     migrate: bool = False,
@@ -25,8 +27,9 @@ def open_store(
 
     `url` is the path of an SQLite file, `sqlite:///path`, `mysql://user:password@host:port/database` or
     `postgresql://user:password@host:port/database`. `root` is the folder of the artifacts and logs: places in it are
-    recorded relative to it, so that both can be moved and copied. `clock` stamps the records. `deadline_s` is how long
-    to wait for a database that others have locked. `migrate` upgrades the tables of an older ml-metadata.
+    recorded relative to it, so that both can be moved and copied. `archive` keeps the files of artifacts besides the
+    root. `clock` stamps the records. `deadline_s` is how long to wait for a database that others have locked. `migrate`
+    upgrades the tables of an older ml-metadata.
 
     Raises:
         SettingsError: the URL is none of these.
@@ -41,4 +44,4 @@ def open_store(
 
     from spanwise.orchestrator.mlmd.store import MlmdStore
 
-    return MlmdStore(where, root=root, clock=clock, deadline_s=deadline_s, migrate=migrate)
+    return MlmdStore(where, root=root, archive=archive, clock=clock, deadline_s=deadline_s, migrate=migrate)

@@ -23,9 +23,9 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from ml_metadata import errors
 from ml_metadata.metadata_store import metadata_store
@@ -36,6 +36,11 @@ from spanwise.orchestrator.mlmd.location import DatabaseServer, Location, Sqlite
 
 Proto: TypeAlias = Any
 """A message of ml_metadata, which has no types."""
+
+T = TypeVar("T")
+
+MOST_RACES = 1000
+"""How often another process may take the next name before this is an error."""
 
 _LONGEST_DETAIL = 200
 
@@ -113,6 +118,29 @@ class StoreConnection:
                 raise NameTaken(_detail(error)) from error
             except errors.NotFoundError as error:
                 raise translate_error(error, self._where) from error
+
+    def write_once(self, put: Callable[[], T], landed: Callable[[], T | None] = lambda: None) -> T:
+        """Writes; if the connection broke, checks whether the write has landed, and repeats it if not."""
+        try:
+            return put()
+        except ConnectionLost:
+            done = landed()
+            if done is not None:
+                return done
+        try:
+            return put()
+        except ConnectionLost as error:
+            raise StoreUnavailable(
+                f"The metadata {self} lost its connection twice in one write ({error}). "
+                "Look at the server's log, then run again."
+            ) from error
+
+    def race_error(self, what: str) -> StoreError:
+        """The error of one who was refused a name as taken, again and again."""
+        return StoreError(
+            f"The metadata {self} refused {what} {MOST_RACES} times as taken, but it does not exist. "
+            "Another program may have recorded that name; check the metadata: spanwise doctor"
+        )
 
     def close(self) -> None:
         """Closes the connection; later reads and writes raise StoreError."""

@@ -316,6 +316,7 @@ def artifact_of(message: Proto, where: Places) -> Artifact:
         files=own["files"],
         size_bytes=int(own["size_bytes"] or 0),
         properties={**typed, **_own(message)},
+        archive=where.archive,
     )
 
 

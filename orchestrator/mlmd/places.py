@@ -6,12 +6,15 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from spanwise.orchestrator.artifact import ArtifactArchive
+
 
 @dataclass(frozen=True)
 class Places:
     """Translates between places on this machine and those in the metadata. Without a root, both are the same."""
 
     root: Path | None
+    archive: ArtifactArchive | None = None  #: what artifacts are given to find their files
 
     def record(self, place: str) -> str:
         """The place as it is recorded."""

@@ -6,7 +6,6 @@ cache key. Names are looked up in groups by `external_id`, which is unique over 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import uuid
 from collections import defaultdict
@@ -20,19 +19,17 @@ from typing import TypeVar
 from ml_metadata.metadata_store import ListOptions, OrderByField
 from ml_metadata.proto import metadata_store_pb2
 
-from spanwise.orchestrator.artifact import Artifact
-from spanwise.orchestrator.errors import NotRecorded, StoreError, StoreUnavailable
-from spanwise.orchestrator.mlmd import declarations, layout, span_index
-from spanwise.orchestrator.mlmd.connection import ConnectionLost, NameTaken, Proto, StoreConnection
+from spanwise.orchestrator.artifact import Artifact, ArtifactArchive
+from spanwise.orchestrator.errors import NotRecorded, StoreError
+from spanwise.orchestrator.mlmd import batches, declarations, layout, span_index
+from spanwise.orchestrator.mlmd.connection import MOST_RACES, NameTaken, Proto, StoreConnection
+from spanwise.orchestrator.mlmd.context_store import ContextStore
 from spanwise.orchestrator.mlmd.location import Location
 from spanwise.orchestrator.mlmd.places import Places
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, Link, find_last, format_no_such_run
 
 T = TypeVar("T")
-
-_MOST_RACES = 1000
-"""How often another process may take the next number before this is an error."""
 
 _MOST_IDS = 2000
 """The ids in one query; each is a part of one SQL statement."""
@@ -46,15 +43,16 @@ class MlmdStore:
         where: Location,
         *,
         root: Path | None = None,
+        archive: ArtifactArchive | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         deadline_s: float = 30.0,
         migrate: bool = False,
     ) -> None:
+        self.archive = archive
         self._clock = clock
-        self._places = Places(root)
+        self._places = Places(root, archive)
         self._connection = StoreConnection(where, deadline_s=deadline_s, migrate=migrate)
-        self._types: dict[tuple[str, str], int] = {}
-        self._context_ids: dict[tuple[str, str], int] = {}  # ids of the contexts of pipelines and nodes
+        self._contexts = ContextStore(self._connection)
         self._last_numbers: dict[str, int] = {}  # the last known number by place; nothing is ever removed
 
     # --- claims
@@ -65,20 +63,20 @@ class MlmdStore:
         contexts, write = self._claim_contexts(claims)
 
         def landed() -> bool | None:
-            found = self._context(layout.CLAIM, layout.claim_name(claims[0].kind, claims[0].name))
+            found = self._contexts.find(layout.CLAIM, layout.claim_name(claims[0].kind, claims[0].name))
             return True if found and layout.write_of(found) == write else None
 
         try:
-            self._write(partial(self._put_contexts, contexts), landed)
+            self._connection.write_once(partial(self._contexts.put, contexts), landed)
         except NameTaken as error:
             raise AlreadyClaimed(_format_claims(claims)) from error
 
     def find_claim(self, kind: str, name: str) -> Claim | None:
-        context = self._context(layout.CLAIM, layout.claim_name(kind, name))
+        context = self._contexts.find(layout.CLAIM, layout.claim_name(kind, name))
         return context and layout.claim_of(context, kind, name)
 
     def amend(self, claim: Claim) -> None:
-        context = self._context(layout.CLAIM, layout.claim_name(claim.kind, claim.name))
+        context = self._contexts.find(layout.CLAIM, layout.claim_name(claim.kind, claim.name))
         if context is None:
             raise NotRecorded(f"There is no {claim.kind} {claim.name!r} to amend.")
         old = layout.claim_of(context, claim.kind, claim.name)
@@ -86,30 +84,32 @@ class MlmdStore:
             claim, type_id=context.type_id, created=str(old.facts["created"]), write=layout.write_of(context)
         )
         amended.id = context.id
-        self._write(partial(self._put_contexts, [amended]))
+        self._connection.write_once(partial(self._contexts.put, [amended]))
 
     # --- runs
 
     def begin_run(self, run: Run, *claims: Claim) -> Run:
         begun = replace(run, started=run.started or self._clock())
-        for _ in range(_MOST_RACES):
+        for _ in range(MOST_RACES):
             begun = replace(begun, number=self._last_run(run.pipeline) + 1)
             claimed, write = self._claim_contexts(claims)
             context = layout.run_context(
-                begun, self._places, type_id=self._type_id("context", declarations.RUN), write=write
+                begun, self._places, type_id=self._contexts.type_id("context", declarations.RUN), write=write
             )
             fresh = [context, *claimed]
-            if self._context(declarations.PIPELINE, run.pipeline) is None:  # with its first run, so that each has one
-                type_id = self._type_id("context", declarations.PIPELINE)
+            if self._contexts.find(declarations.PIPELINE, run.pipeline) is None:  # so that each has a run
+                type_id = self._contexts.type_id("context", declarations.PIPELINE)
                 fresh.append(layout.pipeline_context(run.pipeline, type_id=type_id))
             try:
-                ids = self._write(partial(self._put_contexts, fresh), partial(self._landed_run, begun.name, write))
+                ids = self._connection.write_once(
+                    partial(self._contexts.put, fresh), partial(self._landed_run, begun.name, write)
+                )
             except NameTaken as error:
                 self._refuse_taken(claims, error)
                 continue
-            self._adopt(ids[0], self._pipeline_id(run.pipeline))
+            self._contexts.set_parent(ids[0], self._contexts.pipeline_id(run.pipeline))
             return begun
-        raise self._race_error(f"the next run of {run.pipeline!r}")
+        raise self._connection.race_error(f"the next run of {run.pipeline!r}")
 
     def update_run(self, run: Run, *claims: Claim) -> None:
         old = self._run_context(run.pipeline, run.number)
@@ -117,7 +117,9 @@ class MlmdStore:
         context = layout.run_context(run, self._places, type_id=old.type_id, write=write)
         context.id = old.id
         try:
-            self._write(partial(self._put_contexts, [context, *claimed]), partial(self._landed_run, run.name, write))
+            self._connection.write_once(
+                partial(self._contexts.put, [context, *claimed]), partial(self._landed_run, run.name, write)
+            )
         except NameTaken as error:
             raise AlreadyClaimed(_format_claims(claims)) from error  # nothing else in it is new
 
@@ -131,6 +133,18 @@ class MlmdStore:
         for context in self._read_descending("get_contexts_by_external_ids", pipeline, newest):
             yield layout.run_of(context, self._places)
 
+    def latest_runs(self, limit: int) -> dict[str, list[Run]]:
+        known = {name: self._last_numbers.get(name, 0) for name in self.pipelines()}
+        find = partial(self._by_external_id, "get_contexts_by_external_ids")
+        last = batches.find_last_numbers(known, find)
+        self._last_numbers.update(last)
+        found = find(batches.list_latest(last, limit))
+        runs: dict[str, list[Run]] = {name: [] for name in known}
+        for name in batches.list_latest(last, limit):
+            if name in found:
+                runs[name.rpartition("/")[0]].append(layout.run_of(found[name], self._places))
+        return runs
+
     def pipelines(self) -> list[str]:
         return sorted(c.name for c in self._connection.read("get_contexts_by_type", declarations.PIPELINE))
 
@@ -140,7 +154,7 @@ class MlmdStore:
         begun = replace(execution, inputs={}, outputs={}, started=execution.started or self._clock())
         home = self._contexts_of(execution)
         claimed, write = self._claim_contexts(claims)
-        type_id = self._type_id("execution", layout.execution_type(execution.component))
+        type_id = self._contexts.type_id("execution", layout.execution_type(execution.component))
         message = layout.execution_message(begun, self._places, type_id=type_id, write=write)
         contexts = [*home, *claimed]
 
@@ -152,7 +166,7 @@ class MlmdStore:
             return int(found[0].id) if found and layout.write_of(found[0]) == write else None
 
         try:
-            return replace(begun, id=self._write(put, landed))
+            return replace(begun, id=self._connection.write_once(put, landed))
         except NameTaken as error:
             self._refuse_taken(claims, error)
             raise AlreadyClaimed(f"execution {begun.name}") from error
@@ -165,19 +179,25 @@ class MlmdStore:
             raise StoreError(f"Execution {execution.name} has ended as {layout.state_of(begun).value} already.")
         ended = replace(execution, ended=execution.ended or self._clock())
         self._insert_span_index(ended)
-        for _ in range(_MOST_RACES):
+        for _ in range(MOST_RACES):
             named = replace(ended, outputs=self._assign_names(ended))
             try:
                 return self._put_publication(named, begun.type_id, claims)
             except NameTaken as error:
                 self._refuse_taken(claims, error)
-        raise self._race_error(f"the numbers of what {execution.name} made")
+        raise self._connection.race_error(f"the numbers of what {execution.name} made")
 
     def executions(self, run: Run) -> list[Execution]:
-        context = self._context(declarations.RUN, run.name)
+        context = self._contexts.find(declarations.RUN, run.name)
         if context is None:
             return []
         return self._with_artifacts(self._connection.read("get_executions_by_context", context.id))
+
+    def executions_of(self, runs: Collection[Run]) -> list[Execution]:
+        find = partial(self._by_external_id, "get_executions_by_external_ids")
+        attempts = batches.find_numbered(batches.list_nodes(runs), find).values()
+        messages = sorted(itertools.chain(*attempts), key=lambda m: int(m.id))
+        return [layout.execution_of(message, self._places, (), {}) for message in messages if layout.is_ours(message)]
 
     def execution(self, id: int) -> Execution:  # noqa: A002
         message = self._execution_message(id)
@@ -186,7 +206,7 @@ class MlmdStore:
         return self._with_artifacts([message])[0]
 
     def find_cached(self, key: str) -> Execution | None:
-        context = self._context(layout.CACHE, key) if key else None
+        context = self._contexts.find(layout.CACHE, key) if key else None
         if context is None:
             return None
         newest = ListOptions(limit=1, order_by=OrderByField.ID, is_asc=False)
@@ -226,6 +246,21 @@ class MlmdStore:
                 break
         return versions
 
+    def of_spans(
+        self, address: Address, first: int | None = None, last: int | None = None
+    ) -> Iterator[tuple[int, list[Artifact]]]:
+        def exist(names: Sequence[str]) -> set[str]:
+            return set(self._by_external_id("get_contexts_by_external_ids", names))
+
+        find = partial(self._by_external_id, "get_artifacts_by_external_ids")
+        candidates = span_index.list_candidates(str(address), first, last, exist)
+        for start in range(0, len(candidates), _MOST_IDS):
+            places = {f"{address}/{span}": span for span in candidates[start : start + _MOST_IDS]}
+            found = batches.find_numbered(places, find)
+            for place, span in places.items():
+                if place in found:
+                    yield span, [layout.artifact_of(message, self._places) for message in found[place]]
+
     def producer(self, artifact: Artifact) -> Execution:
         found = self._connection.find("get_artifacts_by_id", [artifact.id])
         maker = layout.producer_of(found[0]) if found else 0
@@ -263,25 +298,6 @@ class MlmdStore:
 
     # --- writing
 
-    def _write(self, put: Callable[[], T], landed: Callable[[], T | None] = lambda: None) -> T:
-        """Writes; if the connection broke, checks whether the write has landed, and repeats it if not."""
-        try:
-            return put()
-        except ConnectionLost:
-            found = landed()
-            if found is not None:
-                return found
-        try:
-            return put()
-        except ConnectionLost as error:
-            raise StoreUnavailable(
-                f"The metadata {self._connection} lost its connection twice in one write ({error}). "
-                "Look at the server's log, then run again."
-            ) from error
-
-    def _put_contexts(self, contexts: Sequence[Proto]) -> list[int]:
-        return list(self._connection.write("put_contexts", contexts))
-
     def _put_publication(self, execution: Execution, type_id: int, claims: Sequence[Claim]) -> Execution:
         """One transaction: the execution, its events, its new artifacts, its claims and its places."""
         claimed, write = self._claim_contexts(claims)
@@ -290,7 +306,7 @@ class MlmdStore:
         new = []
         for key, index in drafts:
             artifact = execution.outputs[key][index]
-            artifact_type = self._type_id("artifact", artifact.kind)
+            artifact_type = self._contexts.type_id("artifact", artifact.kind)
             draft = layout.artifact_message(artifact, self._places, type_id=artifact_type, producer=execution, key=key)
             new.append((draft, layout.event([(key, index)], is_input=False)))
         # Events alone, without their artifacts: a put of an artifact that has an id would empty its other properties.
@@ -301,8 +317,8 @@ class MlmdStore:
         ]
         contexts = [*self._contexts_of(execution), *claimed]
         if execution.key and execution.state is State.COMPLETE:
-            known = self._context(layout.CACHE, execution.key)
-            contexts.append(_by_id(known.id) if known else self._named(layout.CACHE, execution.key))
+            known = self._contexts.find(layout.CACHE, execution.key)
+            contexts.append(_by_id(known.id) if known else self._contexts.named(layout.CACHE, execution.key))
 
         def put() -> list[int]:
             answer = self._connection.write("put_execution", message, new + old, contexts, force_reuse_context=True)
@@ -315,7 +331,7 @@ class MlmdStore:
             made = self._artifacts([draft.name for draft, _ in new])
             return [made[draft.name].id for draft, _ in new]
 
-        ids = dict(zip(drafts, self._write(put, landed), strict=True))
+        ids = dict(zip(drafts, self._connection.write_once(put, landed), strict=True))
         outputs = {
             key: tuple(a if a.id else _with_id(a, ids[key, index]) for index, a in enumerate(row))
             for key, row in execution.outputs.items()
@@ -341,6 +357,7 @@ class MlmdStore:
                 files=artifact.files,
                 size_bytes=artifact.size_bytes,
                 properties=artifact.properties,
+                archive=self.archive,
             )
 
         return {key: tuple(named(key, artifact) for artifact in row) for key, row in execution.outputs.items()}
@@ -351,20 +368,7 @@ class MlmdStore:
             address = str(Address.of_output(execution, key))
             spans = {a.properties.get("span") for a in row if not a.id}
             for span in sorted(s for s in spans if isinstance(s, int)):
-                self._insert_index_names(span_index.index_names(address, span))
-
-    def _insert_index_names(self, names: Sequence[str]) -> None:
-        for _ in range(_MOST_RACES):
-            if self._connection.find("get_contexts_by_external_ids", names[-1:]):
-                return
-            there = {c.name for c in self._connection.find("get_contexts_by_external_ids", names)}
-            fresh = [self._named(layout.SPAN_INDEX, name, external=True) for name in names if name not in there]
-            try:
-                self._write(partial(self._put_contexts, fresh))
-            except NameTaken:
-                continue
-            return
-        raise self._race_error(f"the span index {names[-1]}")
+                self._contexts.insert_span_index(span_index.index_names(address, span))
 
     def _claim_contexts(self, claims: Sequence[Claim]) -> tuple[list[Proto], str]:
         """The contexts to insert, and the random word that identifies this write."""
@@ -373,7 +377,7 @@ class MlmdStore:
             return [], write
         if len({(c.kind, c.name) for c in claims}) < len(claims):
             raise AlreadyClaimed(_format_claims(claims))
-        type_id = self._type_id("context", layout.CLAIM)
+        type_id = self._contexts.type_id("context", layout.CLAIM)
         created = self._clock().isoformat()
         return [layout.claim_context(c, type_id=type_id, created=created, write=write) for c in claims], write
 
@@ -383,99 +387,22 @@ class MlmdStore:
         if taken:
             raise AlreadyClaimed(_format_claims(taken)) from error
 
-    def _race_error(self, what: str) -> StoreError:
-        return StoreError(
-            f"The metadata {self._connection} refused {what} {_MOST_RACES} times as taken, but it does not exist. "
-            "Another program may have recorded that name; check the metadata: spanwise doctor"
-        )
-
-    # --- contexts and types
+    # --- reading
 
     def _contexts_of(self, execution: Execution) -> list[Proto]:
         """The contexts of an execution, by id alone, which leaves their properties unchanged."""
         run = self._run_context(execution.pipeline, execution.run)
-        node = self._node_id(execution.pipeline, execution.node)
-        return [_by_id(i) for i in (self._pipeline_id(execution.pipeline), run.id, node)]
-
-    def _pipeline_id(self, pipeline: str) -> int:
-        if (declarations.PIPELINE, pipeline) not in self._context_ids:
-            context = self._context(declarations.PIPELINE, pipeline)
-            if context is None:
-                raise NotRecorded(format_no_such_run(pipeline, 1, 0))
-            self._context_ids[declarations.PIPELINE, pipeline] = context.id
-        return self._context_ids[declarations.PIPELINE, pipeline]
-
-    def _node_id(self, pipeline: str, node: str) -> int:
-        name = layout.node_name(pipeline, node)
-        if (declarations.NODE, name) not in self._context_ids:
-            self._context_ids[declarations.NODE, name] = self._find_or_create_node(pipeline, node)
-        return self._context_ids[declarations.NODE, name]
-
-    def _find_or_create_node(self, pipeline: str, node: str) -> int:
-        name = layout.node_name(pipeline, node)
-        context = self._context(declarations.NODE, name)
-        if context is None:
-            fresh = layout.node_context(pipeline, node, type_id=self._type_id("context", declarations.NODE))
-            with contextlib.suppress(NameTaken):  # created by another process meanwhile
-                self._write(partial(self._put_contexts, [fresh]))
-            context = self._context(declarations.NODE, name)
-            assert context is not None, "contexts are never removed"
-            self._adopt(context.id, self._pipeline_id(pipeline))
-        return int(context.id)
-
-    def _adopt(self, child: int, parent: int) -> None:
-        """Records the parent of a context; only other programs read it."""
-        link = metadata_store_pb2.ParentContext(child_id=child, parent_id=parent)
-        with contextlib.suppress(NameTaken):  # recorded already
-            self._write(partial(self._connection.write, "put_parent_contexts", [link]))
-
-    def _named(self, kind: str, name: str, *, external: bool = False) -> Proto:
-        """A context without properties."""
-        name = layout.name_of(name)
-        type_id = self._type_id("context", kind)
-        return metadata_store_pb2.Context(type_id=type_id, name=name, external_id=name if external else None)
-
-    def _type_id(self, of: declarations.Of, name: str) -> int:
-        for _ in range(_MOST_RACES):
-            if (of, name) in self._types:
-                return self._types[of, name]
-            there = {known.name: known for known in self._connection.read(f"get_{of}_types") if not known.version}
-            for known in there.values():
-                if declarations.properties_of_type(of, known.name).keys() <= known.properties.keys():
-                    self._types[of, known.name] = known.id
-            if (of, name) not in self._types:
-                with contextlib.suppress(NameTaken):  # registered by another process at the same moment: look again
-                    self._write(partial(self._register, of, name, there.get(name)))
-        raise self._race_error(f"the {of} type {name!r}")
-
-    def _register(self, of: declarations.Of, name: str, known: Proto | None) -> None:
-        declared = declarations.declare_type(of, layout.name_of(name), known)
-        if known is None:
-            # Two processes could register one name at the same moment, under two ids; external ids are unique.
-            declared.external_id = layout.name_of(f"spanwise:{of}:{name}")
-        # Another program may have a type of that name; it keeps its properties and gets ours.
-        self._connection.write(f"put_{of}_type", declared, can_add_fields=True, can_omit_fields=True)
-
-    # --- reading
-
-    def _context(self, kind: str, name: str) -> Proto | None:
-        context = self._connection.read("get_context_by_type_and_name", kind, name)
-        if context is not None and context.name != name:
-            raise StoreError(
-                f"In the metadata {self._connection}, {name!r} and {context.name!r} are the same name, because of its "
-                "collation. Rename one, or create the database with another collation: "
-                "CREATE DATABASE … CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
-            )
-        return context
+        node = self._contexts.node_id(execution.pipeline, execution.node)
+        return [_by_id(i) for i in (self._contexts.pipeline_id(execution.pipeline), run.id, node)]
 
     def _run_context(self, pipeline: str, number: int) -> Proto:
-        context = self._context(declarations.RUN, f"{pipeline}/{number}")
+        context = self._contexts.find(declarations.RUN, f"{pipeline}/{number}")
         if context is None:
             raise NotRecorded(format_no_such_run(pipeline, number, self._last_run(pipeline)))
         return context
 
     def _landed_run(self, name: str, write: str) -> list[int] | None:
-        context = self._context(declarations.RUN, name)
+        context = self._contexts.find(declarations.RUN, name)
         return [context.id] if context and layout.write_of(context) == write else None
 
     def _execution_message(self, id: int) -> Proto | None:  # noqa: A002
@@ -502,6 +429,11 @@ class MlmdStore:
         artifacts = {message.id: layout.artifact_of(message, self._places) for message in found}
         return [layout.execution_of(message, self._places, events[message.id], artifacts) for message in ours]
 
+    def _by_external_id(self, method: str, names: Sequence[str]) -> dict[str, Proto]:
+        """The messages that exist among many names, by name, a limited number per query."""
+        groups = (names[first : first + _MOST_IDS] for first in range(0, len(names), _MOST_IDS))
+        return {message.name: message for group in groups for message in self._connection.find(method, group)}
+
     def _find_by_id(self, method: str, ids: Collection[int]) -> Iterator[Proto]:
         """Yields the messages that exist among many ids, a limited number per query."""
         ordered = sorted(set(ids))
@@ -509,7 +441,9 @@ class MlmdStore:
             yield from self._connection.find(method, ordered[first : first + _MOST_IDS])
 
     def _last_run(self, pipeline: str) -> int:
-        return self._last(pipeline, lambda number: self._context(declarations.RUN, f"{pipeline}/{number}") is not None)
+        return self._last(
+            pipeline, lambda number: self._contexts.find(declarations.RUN, f"{pipeline}/{number}") is not None
+        )
 
     def _last_artifact(self, place: str) -> int:
         return self._last(place, lambda number: bool(self._artifacts([f"{place}/{number}"])))
@@ -554,6 +488,7 @@ def _with_id(draft: Artifact, id: int) -> Artifact:  # noqa: A002
         files=draft.files,
         size_bytes=draft.size_bytes,
         properties=draft.properties,
+        archive=draft.archive,
     )
 
 

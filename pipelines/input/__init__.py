@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from spanwise.pipelines.input.ops.shard import SHARD_HINT
     from spanwise.pipelines.input.registration import from_dataset_id, register_dataset
     from spanwise.pipelines.input.service.saves.save import save
+    from spanwise.pipelines.input.snapshot.element_types import register_type
     from spanwise.pipelines.input.snapshot_loader import load
     from spanwise.pipelines.input.sources import (
         col,
@@ -73,6 +74,7 @@ _HOMES = {
     "load": "snapshot_loader",
     "range": "sources",
     "register_dataset": "registration",
+    "register_type": "snapshot.element_types",
     "sample_from_datasets": "sources",
     "save": "service.saves.save",
     "spec_of": "element",
@@ -109,6 +111,7 @@ __all__ = [
     "load",
     "range",
     "register_dataset",
+    "register_type",
     "sample_from_datasets",
     "save",
     "spec_of",

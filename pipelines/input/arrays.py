@@ -2,7 +2,7 @@
 
 What a column becomes depends on its type and on whether it has nulls here, never on its values otherwise: floats have
 NaN for null; numbers, booleans and times a masked array; strings and all else an object array with None. Lists of one
-length make an array of two axes, other lists a `Ragged`.
+length make one more axis, other lists a `Ragged`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.element import Ragged
+from spanwise.pipelines.input.element import Ragged, Sparse, each_leaf, read_only
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pyarrow as pa
+    from numpy.typing import NDArray
 
 
 def as_arrays(batch: pa.RecordBatch) -> dict[str, Any]:
@@ -23,38 +24,120 @@ def as_arrays(batch: pa.RecordBatch) -> dict[str, Any]:
     return {name: as_array(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
 
 
-def as_array(column: Any) -> Any:
+def as_array(column: Any) -> Any:  # noqa: PLR0911  one line per kind of type
     """One `pyarrow.Array`."""
-    import numpy as np
     import pyarrow as pa
 
     type_ = column.type
     if pa.types.is_dictionary(type_):
         return as_array(column.dictionary_decode())
-    if pa.types.is_fixed_size_list(type_) and not column.null_count:
-        inner = as_array(column.flatten())
-        return inner.reshape(len(column), type_.list_size, *inner.shape[1:]) if isinstance(inner, np.ndarray) else inner
+    if isinstance(type_, pa.BaseExtensionType):
+        return _as_extension(column)
+    if pa.types.is_list_view(type_) or pa.types.is_large_list_view(type_):
+        return as_array(column.cast(pa.large_list(type_.value_type)))
+    if pa.types.is_fixed_size_list(type_):
+        return _as_axis(column)
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
-        offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-        if column.null_count:  # the values of a null list belong to nobody
-            offsets = np.concatenate([[0], np.cumsum(np.asarray(column.value_lengths().fill_null(0)))]).astype(np.int64)
-        return Ragged(as_array(column.flatten()), offsets - offsets[0])
-    if column.null_count and not pa.types.is_floating(type_) and pa.types.is_primitive(type_):
-        mask = column.is_null().to_numpy(zero_copy_only=False)
-        filled = column.fill_null(pa.scalar(0, pa.int64()).cast(type_) if not _is_bool(type_) else False)
-        return np.ma.MaskedArray(filled.to_numpy(zero_copy_only=False), mask)
+        return _as_ragged(column)
     if pa.types.is_struct(type_) or pa.types.is_map(type_):  # NumPy converts integers next to a null to floats
-        array = np.fromiter(column.to_pylist(), object, len(column))
-    else:
-        array = column.to_numpy(zero_copy_only=False)
-    array.flags.writeable = False
-    return array
+        return _as_objects(column)
+    if pa.types.is_time(type_) or pa.types.is_interval(type_):  # of which NumPy knows nothing
+        return _as_objects(column)
+    if pa.types.is_primitive(type_) and column.null_count and not pa.types.is_floating(type_):
+        return _as_masked(column)
+    return read_only(column.to_numpy(zero_copy_only=False))
 
 
-def _is_bool(type_: pa.DataType) -> bool:
+def _as_objects(column: Any) -> Any:
+    import numpy as np
+
+    return read_only(np.fromiter(column.to_pylist(), object, len(column)))
+
+
+def _as_masked(column: Any) -> Any:
+    """Numbers, truth values and times; 0 stands where one is missing."""
+    import numpy as np
     import pyarrow as pa
 
-    return bool(pa.types.is_boolean(type_))
+    mask = column.is_null().to_numpy(zero_copy_only=False)
+    whole = pa.Array.from_buffers(column.type, len(column), [None, column.buffers()[1]], offset=column.offset)
+    values = np.array(whole.to_numpy(zero_copy_only=False))
+    values[mask] = np.zeros(1, values.dtype)[0]
+    return _masked(values, mask)
+
+
+def _masked(values: NDArray[Any], mask: NDArray[Any]) -> Any:
+    from spanwise.pipelines.input.nullable import NullableArray
+
+    return read_only(NullableArray(values, mask))
+
+
+def _as_axis(column: Any) -> Any:
+    """Lists of one length, as one more axis; what is missing is missing as in a column without this axis."""
+    import numpy as np
+
+    rows, size = len(column), column.type.list_size
+    inner = as_array(column.values.slice(column.offset * size, rows * size))
+    if isinstance(inner, Ragged):
+        lengths = np.where(column.is_null().to_numpy(zero_copy_only=False), 0, size)
+        return read_only(Ragged(as_array(column.flatten()), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)))
+    inner = inner.reshape(rows, size, *inner.shape[1:])
+    if not column.null_count:
+        return inner
+    gone = column.is_null().to_numpy(zero_copy_only=False)
+    if inner.dtype.kind == "f" and not isinstance(inner, np.ma.MaskedArray):
+        return read_only(np.where(gone.reshape(rows, *[1] * (inner.ndim - 1)), inner.dtype.type(np.nan), inner))
+    values, mask = np.array(np.ma.getdata(inner)), np.array(np.ma.getmaskarray(inner))
+    if values.dtype.kind == "O":
+        values[gone] = None
+        return read_only(values)
+    values[gone], mask[gone] = np.zeros(1, values.dtype)[0], True
+    return _masked(values, mask)
+
+
+def _as_ragged(column: Any) -> Ragged:
+    import numpy as np
+
+    offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    if column.null_count:  # the values of a null list belong to nobody
+        offsets = np.concatenate([[0], np.cumsum(np.asarray(column.value_lengths().fill_null(0)))]).astype(np.int64)
+    ragged: Ragged = read_only(Ragged(as_array(column.flatten()), offsets - offsets[0]))
+    return ragged
+
+
+def _as_extension(column: Any) -> Any:
+    """Tensors of Arrow's with their axes, others as what they are stored as."""
+    import numpy as np
+    import pyarrow as pa
+
+    type_ = column.type
+    if isinstance(type_, pa.Bool8Type):
+        stored = as_array(column.storage)
+        return read_only(stored != 0)
+    if not isinstance(type_, pa.FixedShapeTensorType):
+        return as_array(column.storage)
+    if not column.null_count:
+        return read_only(column.to_numpy_ndarray())
+    cells = column.storage
+    size = cells.type.list_size
+    values = cells.values.slice(cells.offset * size, len(cells) * size)
+    whole: Any = pa.ExtensionArray.from_storage(type_, pa.FixedSizeListArray.from_arrays(values.fill_null(0), size))
+    gone = column.is_null().to_numpy(zero_copy_only=False).reshape(-1, *[1] * len(type_.shape))
+    tensors = np.array(whole.to_numpy_ndarray())
+    if tensors.dtype.kind == "f":
+        return read_only(np.where(gone, tensors.dtype.type(np.nan), tensors))
+    mask = np.broadcast_to(gone, tensors.shape)
+    tensors[mask] = 0
+    return _masked(tensors, mask)
+
+
+def convert_arrays(element: Any) -> Any:
+    """An element for libraries that know arrays only: RecordBatches as dicts of arrays, sparse arrays in full."""
+    import pyarrow as pa
+
+    if isinstance(element, pa.RecordBatch):
+        element = as_arrays(element)
+    return each_leaf(lambda leaf: leaf.dense() if isinstance(leaf, Sparse) else leaf, element)
 
 
 def as_column(values: Any, type_: pa.DataType | None = None) -> Any:
@@ -68,13 +151,26 @@ def as_column(values: Any, type_: pa.DataType | None = None) -> Any:
         return values
     if isinstance(values, Ragged):
         return pa.LargeListArray.from_arrays(pa.array(values.offsets, pa.int64()), as_column(values.values))
+    if isinstance(values, np.ndarray) and values.ndim > 1:
+        return _as_lists(values)
     if isinstance(values, np.ma.MaskedArray):
         return pa.array(values.data, type_, mask=np.ma.getmaskarray(values))
-    if isinstance(values, np.ndarray) and values.ndim > 1:
-        return pa.FixedSizeListArray.from_arrays(as_column(values.reshape(-1, *values.shape[2:])), values.shape[1])
     if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
         raise DatasetError(f"must return a column of values, not {values!r:.80} of type {type(values).__name__}.")
     return pa.array(values, type_)
+
+
+def _as_lists(values: NDArray[Any]) -> Any:
+    """An array of several axes as lists of one length; one that is missing as a whole is null."""
+    import numpy as np
+    import pyarrow as pa
+
+    rows, size = values.shape[:2]
+    inner = as_column(values.reshape(rows * size, *values.shape[2:]))
+    if not size:  # Arrow's own function would divide by it
+        return pa.Array.from_buffers(pa.list_(inner.type, 0), rows, [None], children=[inner])
+    gone: Any = np.ma.getmaskarray(values).reshape(rows, -1).all(axis=1) if values.size else np.zeros(rows, bool)
+    return pa.FixedSizeListArray.from_arrays(inner, size, mask=pa.array(gone) if gone.any() else None)
 
 
 def as_batch(
@@ -96,7 +192,7 @@ def as_batch(
     if not isinstance(result, dict):
         raise DatasetError(f"must return a RecordBatch, a Table or a dict of arrays, not {type(result).__name__}.")
     columns = {
-        name: block.column(name)
+        name: _original(block.column(name), values)
         if name in given and values is given[name]
         else as_column(values, schema.field(name).type if schema is not None and name in schema.names else None)
         for name, values in result.items()
@@ -106,6 +202,15 @@ def as_batch(
         raise DatasetError(f"must return columns of one length, not {lengths}.")
     made: pa.RecordBatch = pa.RecordBatch.from_pydict(columns)
     return made if schema is None or made.schema.equals(schema) else cast(made, schema)
+
+
+def _original(column: pa.Array[Any], values: Any) -> Any:
+    """The column of an array that came back; dicts in it may have been changed, so these are read again."""
+    import pyarrow as pa
+
+    if not (pa.types.is_struct(column.type) or pa.types.is_map(column.type)):
+        return column
+    return column if values.tolist() == column.to_pylist() else pa.array(values, column.type)
 
 
 def cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from spanwise.orchestrator.errors import DatasetError, FunctionFailed
 from spanwise.pipelines.input.arrays import as_arrays
+from spanwise.pipelines.input.element import read_only
 from spanwise.pipelines.input.op import Element
 
 if TYPE_CHECKING:
@@ -30,7 +31,10 @@ def resolve_format(function: Callable[..., object], wanted: Format | None = None
 
 
 def element_caller(function: Callable[..., Any], wanted: Format | None = None) -> Callable[[Element], Any]:
-    """The function of one element: tuples become its arguments, RecordBatches come in the form that it takes."""
+    """The function of one element: tuples become its arguments, RecordBatches come in the form that it takes.
+
+    Arrays are handed to it read-only: others may hold them too.
+    """
     import pyarrow as pa
 
     numpy = resolve_format(function, wanted) == "numpy"
@@ -38,8 +42,8 @@ def element_caller(function: Callable[..., Any], wanted: Format | None = None) -
 
     def call(element: Element) -> Any:
         if type(element) is tuple:
-            return function(*element)
-        return function(as_arrays(element) if numpy and type(element) is batch else element)
+            return function(*map(read_only, element))
+        return function(as_arrays(element) if numpy and type(element) is batch else read_only(element))
 
     return call
 
@@ -47,10 +51,17 @@ def element_caller(function: Callable[..., Any], wanted: Format | None = None) -
 def function_error(op: str, function: object, position: str, error: Exception) -> FunctionFailed:
     """The error for a function that raised at that position; raise it from the function's own."""
     name = getattr(function, "__qualname__", None) or repr(function)
+    hint = _WRITTEN if isinstance(error, ValueError) and "read-only" in str(error) else ""
     return FunctionFailed(
-        f"{op}: {name} raised {type(error).__name__} at {position} (the first is 0): {str(error).rstrip('.')}. "
+        f"{op}: {name} raised {type(error).__name__} at {position} (the first is 0): {str(error).rstrip('.')}. {hint}"
         f"Its own traceback is above; ignore_errors() leaves out elements that fail."
     )
+
+
+_WRITTEN: Final = (
+    "A function must not change the arrays that it receives, since others hold them too: write x = x / 2 instead of "
+    "x /= 2, or begin with x = x.copy(). "
+)
 
 
 def row_range(start: int, block: pa.RecordBatch) -> str:

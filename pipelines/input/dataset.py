@@ -38,12 +38,15 @@ from spanwise.pipelines.input.ops.shard import Shard
 from spanwise.pipelines.input.ops.shuffle import Shuffle
 from spanwise.pipelines.input.ops.skip import Skip
 from spanwise.pipelines.input.ops.take import Take
+from spanwise.pipelines.input.ops.take_while import TakeWhile
 from spanwise.pipelines.input.ops.unbatch import Unbatch
+from spanwise.pipelines.input.ops.unique import Unique
 from spanwise.pipelines.input.ops.window import Window
 from spanwise.pipelines.input.service.policy import CrossTrainerCache, ShardingPolicy
-from spanwise.pipelines.input.snapshot.op import add_snapshot
+from spanwise.pipelines.input.snapshot.op import add_snapshot, apply_options
 from spanwise.pipelines.input.snapshot.settings import Compression
 from spanwise.pipelines.input.snapshot.state import Mode
+from spanwise.pipelines.input.tf_names import answer_tf_names
 
 if TYPE_CHECKING:
     import polars as pl
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
     from spanwise.pipelines.input.service.wire.security import Security
 
 
+@answer_tf_names
 class Dataset(Flow):
     """A description of a flow of elements; nothing happens until it is iterated over."""
 
@@ -244,6 +248,14 @@ class Dataset(Flow):
         """All but the first `count` elements; -1 leaves none."""
         return self._then(Skip(input=self.op, count=count))
 
+    def take_while(self, predicate: Callable[..., Any] | pc.Expression) -> Dataset:
+        """The elements before the first one for which the predicate, a function or a condition, is not true."""
+        return self._then(TakeWhile(input=self.op, predicate=predicate))
+
+    def unique(self) -> Dataset:
+        """Each element once, at its first place; rows come as dicts. All that were seen are held in memory."""
+        return self._then(Unique(input=self.op))
+
     def shard(self, shards: int, index: int) -> Dataset:
         """Every `shards`-th element, beginning with number `index`."""
         return self._then(Shard(input=self.op, shards=shards, index=index))
@@ -347,7 +359,7 @@ class Dataset(Flow):
 
     def options(self, **changes: Any) -> Dataset:
         """The same elements, run with other options; see `Options` for the names."""
-        known = [each.name for each in fields(Options)]
+        known = [each.name for each in fields(Options) if each.name != "consumer"]
         for name, value in changes.items():
             if name not in known:
                 raise DatasetError(f"options({name}=…): no such option. The options are {', '.join(known)}.")
@@ -360,7 +372,8 @@ class Dataset(Flow):
             for rule in changes["without"] - {rule.name for rule in RULES}:
                 names = ", ".join(rule.name for rule in RULES)
                 raise DatasetError(f"options(without={rule!r}): no such rewrite. The rewrites are {names}.")
-        return Dataset(self.op, replace(self.settings, **changes))
+        settings = replace(self.settings, **changes)
+        return Dataset(apply_options(self.op, settings), settings)
 
     def explain(self) -> RewritePlan:
         """The graph before and after rewriting, and what each rewrite did and why; print it."""

@@ -5,6 +5,7 @@ Elements may also be rows of a table (`Table`, which travel in blocks) or Arrow 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -170,6 +171,63 @@ def each_leaf(function: Callable[[Any], object], value: object) -> object:
     return build(type(value), names, [each_leaf(function, part) for part in parts])
 
 
+_IMMUTABLE: Final = frozenset({bool, bytes, complex, float, int, str, type(None)})
+
+
+def read_only(value: Any) -> Any:  # noqa: PLR0911  one line per kind of part
+    """The same element with arrays that cannot be written to: a source, a cache or another function may hold it too.
+
+    Dicts, lists and dataclasses are copied, so that what is put into them stays out of the original.
+    """
+    kind = type(value)
+    if kind in _IMMUTABLE:
+        return value
+    import numpy as np
+
+    if isinstance(value, np.ndarray):
+        return _read_only_array(value)
+    if kind is Ragged:
+        return Ragged(read_only(value.values), read_only(value.offsets))
+    if kind is Sparse:
+        return Sparse(read_only(value.indices), read_only(value.values), value.shape)
+    if kind is list:
+        return [read_only(item) for item in value]
+    if kind in {bytearray, set}:
+        return copy.copy(value)
+    if kind is dict:
+        return {name: read_only(part) for name, part in value.items()}
+    taken = parts_of(value)
+    return value if taken is None else _read_only_structure(value, *taken)
+
+
+def _read_only_array(array: NDArray[Any]) -> NDArray[Any]:
+    import numpy as np
+
+    if isinstance(array, np.ma.MaskedArray):
+        values, mask = (_read_only_array(each) for each in (array.data, np.ma.getmaskarray(array)))
+        masked: NDArray[Any] = type(array)(values, mask)
+        return masked
+    if not array.flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _read_only_structure(value: Any, names: tuple[str, ...], parts: tuple[Any, ...]) -> Any:
+    fresh = tuple(map(read_only, parts))
+    if isinstance(value, tuple):
+        unchanged = all(new is old for new, old in zip(fresh, parts, strict=True))
+        return value if unchanged else build(type(value), names, fresh)
+    made = copy.copy(value)
+    for name, part in zip(names, fresh, strict=True):
+        if isinstance(made, dict):
+            made[name] = part
+        else:
+            object.__setattr__(made, name, part)
+    return made
+
+
 def spec_of(value: object) -> ElementSpec:  # noqa: PLR0911  one line per kind of leaf
     """What one element is."""
     import numpy as np
@@ -193,7 +251,18 @@ def spec_of(value: object) -> ElementSpec:  # noqa: PLR0911  one line per kind o
         return ArraySpec(type(value).__name__)
     array = np.asarray(value)
     kinds = {"U": "str", "S": "bytes"}  # without the width, which is that of the longest
-    return ArraySpec(kinds.get(array.dtype.kind, array.dtype.name), array.shape)
+    held = set(map(type, array.flat)) if array.dtype.kind == "O" else ()
+    name = next((kind.__name__ for kind in (str, bytes) if held == {kind}), array.dtype.name)
+    return ArraySpec(kinds.get(array.dtype.kind, name), array.shape)
+
+
+def element_spec(spec: ElementSpec) -> ElementSpec:
+    """What one element is where rows come as dicts."""
+    if not isinstance(spec, Table):
+        return spec
+    if spec.schema is None:
+        return UNKNOWN
+    return Structure(dict, tuple(spec.schema.names), (UNKNOWN,) * len(spec.schema.names))
 
 
 def merge_specs(specs: Iterable[ElementSpec]) -> ElementSpec:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from spanwise.orchestrator.errors import StateMismatch
+from spanwise.pipelines.input.commits import PassCommits
+from spanwise.pipelines.input.graph.fingerprint import of_files, of_steps
 from spanwise.pipelines.input.graph.rewrite import optimize
 from spanwise.pipelines.input.op import (
     Element,
     Op,
     Opening,
     Options,
+    PassCount,
     State,
     Stream,
     assign_seeds,
@@ -24,6 +28,8 @@ from spanwise.pipelines.input.op import (
 from spanwise.pipelines.input.rows import open_elements
 from spanwise.pipelines.input.tuning.timing import Timeline
 from spanwise.pipelines.input.tuning.tuner import TunedSettings, Tuner, start_tuning
+
+_KEYS: Final = frozenset({"epoch", "seed", "graph", "steps", "files", "blocks", "stream"})
 
 
 class DatasetIterator(Iterator[Element]):
@@ -37,7 +43,7 @@ class DatasetIterator(Iterator[Element]):
         self,
         op: Op,
         options: Options,
-        epoch: int,
+        epoch: int | tuple[int, ...],
         *,
         blocks: bool,
         dataset: Callable[[Op], object],
@@ -50,17 +56,31 @@ class DatasetIterator(Iterator[Element]):
         self._found = found or TunedSettings()
         self._trace = trace
         self.reports: list[object] = []  #: reports of the ops on this pass: a `SnapshotUse` of each snapshot
-        self._opening = Opening(options=options, seed=seed, epoch=(epoch,), dataset=dataset, report=self.reports.append)
+        self._opening = Opening(
+            options=options,
+            seed=seed,
+            epoch=(epoch,) if isinstance(epoch, int) else epoch,
+            dataset=dataset,
+            report=self.reports.append,
+        )
+        self._commits = PassCommits()
+        self._opening = replace(self._opening, commits=self._commits)
+        self._state: State | None = None  # the last one that was taken
         self._stream: Stream | None = None
         self.tuner: Tuner | None = None  #: what times this pass and sets its knobs; None if there is nothing to set
         self._closed = False
+        self._lock = threading.RLock()  # of the stream: no two threads may take elements from it at once
+        self._steps: list[list[str]] | None = None
+        self._files: str | None = None
 
     def _open(self) -> Stream:
         if self._stream is None:
             graph = self._graph()
             opening, self.tuner = start_tuning(graph, self._opening, self._found, self._trace)
+            consumer = self._opening.options.consumer
+            self._count = PassCount() if consumer is None else consumer.begin_pass()
             self._stream = opening.open(graph) if self._blocks else open_elements(opening, graph)
-            self._end = weakref.finalize(self, _end, self._stream, self.tuner)
+            self._end = weakref.finalize(self, _end, self._stream, self.tuner, self._commits)
         return self._stream
 
     def _graph(self) -> Op:
@@ -69,32 +89,77 @@ class DatasetIterator(Iterator[Element]):
     def __next__(self) -> Element:
         if self._closed:
             raise StopIteration
-        return next(self._stream or self._open())
+        with self._lock:
+            stream = self._stream or self._open()
+            self._commits.pass_by(stream)
+            try:
+                element = next(stream)
+            except StopIteration:
+                self._commits.pass_by(stream, is_over=True)
+                raise
+            self._count.elements += 1
+            return element
 
     def state(self) -> State:
-        """Where it stands, as plain data: dicts, lists, texts, numbers and bytes."""
+        """Where it stands, as plain data: dicts, lists, texts, numbers and bytes.
+
+        From now on, elements of a data service that were leased count as used when `commit` says so.
+        """
+        with self._lock:
+            stream = self._open().state()
+            self._state = {"stream": stream, "commits": self._commits.describe(stream), **self._facts()}
+            return self._state
+
+    def commit(self, state: State | None = None) -> None:
+        """Counts the elements before a state as used, by default before the last one that was taken.
+
+        Call it when the state is stored together with what was learned: what is committed is never given again. Only
+        elements that a data service leases are committed; for others it does nothing.
+        """
+        with self._lock:
+            state = state or self._state or self.state()
+            if self._stream is not None and not self._closed:
+                self._commits.commit(state["stream"], state["commits"])
+
+    def _facts(self) -> State:
         return {
             "graph": self._names(),
+            "steps": self._digests(),
+            "files": self._stamps(),
             "blocks": self._blocks,
             "epoch": list(self._opening.epoch),
             "seed": self._opening.seed,
-            "stream": self._open().state(),
         }
+
+    def _stamps(self) -> str:
+        """What changes when source files are written again; as it was when it was asked for first."""
+        if self._files is None:
+            self._files = of_files(self._op)
+        return self._files
+
+    def _digests(self) -> list[list[str]]:
+        """What the state belongs to: each op by its name and arguments."""
+        if self._steps is None:
+            self._steps = [list(step) for step in of_steps(self._op)]
+        return self._steps
 
     def _names(self) -> list[str]:
         return [op.name for op in list_ops(self._graph())]
 
-    def restore(self, state: State) -> Self:
+    def restore(self, state: State, *, check_files: bool = True) -> Self:
         """Continues where the iterator stood that returned the state.
 
+        With `check_files=False` source files may have been written again since then: they count by name and size.
+
         Raises:
-            StateMismatch: this iterator has started, or the state belongs to another graph.
+            StateMismatch: this iterator has started, or the state belongs to another graph, or to other files.
         """
         if self._stream is not None:
             raise StateMismatch("restore: this iterator has already started; call restore() on a new one.")
-        if not isinstance(state, dict) or not {"epoch", "seed", "graph", "blocks", "stream"} <= state.keys():
+        if not isinstance(state, dict) or not state.keys() >= _KEYS:
             raise StateMismatch(f"restore({state!r:.80}): not the state of an iterator; pass what state() returned.")
-        self._opening = replace(self._opening, epoch=tuple(state["epoch"]), seed=state["seed"])
+        self._commits = PassCommits(state.get("commits"))
+        self._opening = replace(self._opening, epoch=tuple(state["epoch"]), seed=state["seed"], commits=self._commits)
         here = {"graph": self._names(), "blocks": self._blocks}
         for what, ours in here.items():
             if state[what] != ours:
@@ -102,11 +167,31 @@ class DatasetIterator(Iterator[Element]):
                     f"restore: the state belongs to another dataset ({what}: {state[what]}); this one has {ours}. "
                     f"Restore it with the same ops and the same options."
                 )
+        self._check_steps(state["steps"])
+        if check_files and state["files"] != self._stamps():
+            raise StateMismatch(
+                "restore: the source files have been written again since the state was taken. If they hold the same "
+                "rows, copied or moved, pass check_files=False; otherwise start a new pass."
+            )
         self._open().restore(state["stream"])
         return self
 
+    def _check_steps(self, theirs: Sequence[Sequence[str]]) -> None:
+        ours = self._digests()
+        changed = [name for (name, digest), (_, other) in zip(ours, theirs, strict=False) if digest != other]
+        if changed or len(ours) != len(theirs):
+            raise StateMismatch(
+                f"restore: the state belongs to another dataset: {', '.join(changed) or 'the ops'} had other "
+                f"arguments, functions or data. Restore it with the same ones, or start a new pass."
+            )
+
     def close(self) -> None:
         """Ends the pass and releases what it holds."""
+        if self._stream is not None and not self._closed:
+            self._commits.pass_by(self._stream, is_over=True)
+        self._release()
+
+    def _release(self) -> None:
         self._closed = True
         if self._stream is not None:
             self._end()
@@ -117,10 +202,14 @@ class DatasetIterator(Iterator[Element]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+        else:  # the last element may not have been used
+            self._release()
 
 
-def _end(stream: Stream, tuner: Tuner | None) -> None:
+def _end(stream: Stream, tuner: Tuner | None, commits: PassCommits) -> None:
     stream.close()
+    commits.close()
     if tuner is not None:
         tuner.close()

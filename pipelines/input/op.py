@@ -46,6 +46,21 @@ AUTOTUNE: Final = -1
 DEFAULT_BLOCK_ROWS: Final = 32_768
 
 
+@dataclass(slots=True)
+class PassCount:
+    """How many elements, or blocks of rows, a pass has yielded."""
+
+    elements: int = 0
+
+
+class Consumer(Protocol):
+    """Who reads a dataset: its name is part of the names of its jobs in a data service."""
+
+    name: str
+
+    def begin_pass(self) -> PassCount: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How a dataset runs. No option changes its elements, except that `deterministic=False` changes their order."""
@@ -58,6 +73,7 @@ class Options:
     autotune: bool = True  #: whether a background thread finds the settings that are AUTOTUNE
     cpu_budget: int | None = None  #: how many cores may be busy; None means those this process may use
     memory_budget_bytes: int | None = None  #: for buffers; None means half of what is free
+    consumer: Consumer | None = field(default=None, repr=False, compare=False)  #: who reads it; stays in its process
 
 
 @dataclass(kw_only=True, slots=True)
@@ -85,6 +101,14 @@ class KnobRegistry(Protocol):
     def register(self, knob: Knob, stream: Stream) -> None: ...
 
 
+class CommitRegistry(Protocol):
+    """Knows the streams of a pass whose elements are committed."""
+
+    def name(self, epoch: str) -> str: ...
+    def stored(self, name: str) -> State | None: ...
+    def register(self, name: str, stream: Any) -> None: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Opening:
     """One iteration of a graph: what its streams have in common."""
@@ -96,6 +120,7 @@ class Opening:
     tuner: KnobRegistry | None = None
     observe: Callable[[Op, Stream], Stream] | None = None  #: wraps each stream as it is opened, to time it
     dataset: Callable[[Op], object] | None = None  #: makes a nested dataset as users' functions know it
+    commits: CommitRegistry | None = None  #: the pass's streams whose elements are committed
     report: Callable[[object], None] | None = None  #: receives the reports of ops: `SnapshotUse`
 
     def open(self, op: Op) -> Stream:
@@ -122,7 +147,16 @@ class Op(ABC):
     """One step of a dataset; two ops are the same only if they are one object."""
 
     own_seeds: ClassVar[bool] = False  #: whether it assigns seeds to the ops below it when it is opened
+    by_element: ClassVar[bool] = (
+        False  #: whether it yields of two datasets, one after the other, what it yields of each
+    )
+    proves_place: ClassVar[bool] = True  #: whether a state leads another pass to the same place in the same elements
     passes_through: ClassVar[bool] = False  #: whether it passes on its one input's elements without work worth timing
+
+    @property
+    def needs_all(self) -> str:
+        """Why its elements cannot be computed from parts of its input; empty if they can, in other groups."""
+        return "" if self.by_element or not self.inputs else f"{self.name} counts the elements of its whole input"
 
     @property
     def spec(self) -> Spec:
@@ -197,6 +231,18 @@ class Restorable(Protocol):
     def restore(self, state: State) -> None: ...
 
 
+def next_group(source: Stream, size: int, *, drop_remainder: bool) -> list[Element]:
+    """The next `size` elements; at the end those that are left.
+
+    Raises:
+        StopIteration: none is left, or too few and they are to be dropped.
+    """
+    elements = list(itertools.islice(source, size))
+    if not elements or (drop_remainder and len(elements) < size):
+        raise StopIteration
+    return elements
+
+
 class SingleInputStream(Stream):
     """A stream over one input. Its state is that of the input, and of its own attributes those in `state_fields`.
 
@@ -237,6 +283,13 @@ def check_whole(op: str, argument: str, value: object, *, at_least: int = 1, aut
     ):
         also = ", or AUTOTUNE" if autotune else ""
         raise DatasetError(f"{op}({argument}={value!r}): expected a whole number of at least {at_least}{also}.")
+
+
+def needs_full_groups(op: Op, *, drop_remainder: bool) -> str:
+    """`Op.needs_all` of an op that groups elements: what is left over differs from part to part."""
+    if not drop_remainder or op.inputs[0].cardinality == math.inf:
+        return ""
+    return f"{op.name}(drop_remainder=True) drops the rest of each part"
 
 
 def check_callable(op: str, argument: str, value: object) -> None:

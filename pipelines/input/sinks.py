@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.arrays import as_arrays
-from spanwise.pipelines.input.element import BatchSpec, Ragged, Sparse, Table, each_leaf
-from spanwise.pipelines.input.flow import Flow, extend
-from spanwise.pipelines.input.ops.shard import Shard
+from spanwise.pipelines.input.arrays import as_arrays, convert_arrays
+from spanwise.pipelines.input.element import BatchSpec, Table, each_leaf
+from spanwise.pipelines.input.flow import Flow
 from spanwise.pipelines.input.rows import join_batches
 from spanwise.pipelines.input.stacking import stack
 
@@ -56,49 +55,14 @@ def to_numpy(dataset: Flow) -> Any:
     return stack(found) if found else []
 
 
-def convert_arrays(element: Any) -> Any:
-    """An element for libraries that know arrays only: RecordBatches as dicts of arrays, sparse arrays in full."""
-    import pyarrow as pa
-
-    if isinstance(element, pa.RecordBatch):
-        element = as_arrays(element)
-    return each_leaf(lambda leaf: leaf.dense() if isinstance(leaf, Sparse) else leaf, element)
-
-
 def to_torch(dataset: Flow) -> Any:
     try:
-        import torch
-        from torch.utils.data import IterableDataset, get_worker_info
+        import torch  # noqa: F401  says whether it is there
     except ModuleNotFoundError as error:
         raise DatasetError("to_torch: PyTorch is not installed: pip install torch") from error
+    from spanwise.pipelines.input.torch_dataset import TorchDataset
 
-    def tensor(leaf: Any) -> Any:
-        """Numbers as tensors with memory of their own: torch might write to ours."""
-        import numpy as np
-
-        if isinstance(leaf, Ragged):
-            return [tensor(row) for row in leaf]
-        array = np.array(leaf)
-        return torch.from_numpy(array) if array.dtype.kind in "biufc" else leaf
-
-    class TorchDataset(IterableDataset):  # type: ignore[misc, type-arg, unused-ignore]
-        """Each pass is the dataset's next one; worker i of n gives the elements i, i + n, and so on."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self._epoch = 0
-
-        def __iter__(self) -> Iterator[Any]:
-            epoch, self._epoch = self._epoch, self._epoch + 1
-            worker = get_worker_info()
-            share = dataset
-            if worker is not None:
-                share = extend(dataset, Shard(input=dataset.op, shards=worker.num_workers, index=worker.id))
-            with share.iterator(epoch=epoch) as elements:
-                for element in elements:
-                    yield each_leaf(tensor, convert_arrays(element))
-
-    return TorchDataset()
+    return TorchDataset(dataset)
 
 
 class JaxArrays:

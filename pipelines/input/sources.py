@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from spanwise.pipelines.input.readers.descriptor import Dialect
+
 
 def range(start: int, stop: int | None = None, step: int = 1) -> Dataset:  # noqa: A001  as it is called everywhere
     """Whole numbers, as Python's own `range`."""
@@ -82,9 +84,18 @@ def from_arrow_files(paths: Paths) -> Dataset:
     return Dataset(arrow_files(paths))
 
 
-def from_csv(paths: Paths, *, schema: pa.Schema | None = None, delimiter: str = ",") -> Dataset:
-    """The rows of CSV files with a header line; without a schema, with types inferred from the first lines."""
-    return Dataset(csv(paths, schema, delimiter))
+def from_csv(
+    paths: Paths,
+    *,
+    schema: pa.Schema | None = None,
+    delimiter: str | None = None,
+    dialect: Dialect | None = None,
+) -> Dataset:
+    """The rows of CSV files with a header line, read as ExampleGen reads them.
+
+    Without a schema, types are inferred from the first MiB of each file; a later value of another type is an error.
+    """
+    return Dataset(csv(paths, schema, delimiter, dialect))
 
 
 def from_generator(

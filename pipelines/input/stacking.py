@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array as array_module
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +13,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_SCALAR: Final = (str, bytes, int, float, bool)
+_NUMBERS: Final = frozenset({bool, int, float, complex})
+_FAMILIES: Final = dict.fromkeys("biufc", "numbers")  #: of dtypes, by their kind; all others by themselves
+_PYTHONS: Final = frozenset("?ldDUS")  #: dtypes that are Python's own: a batch of such numbers has them again
+_WORD: Final = 8  #: bytes of a number that a float may not hold exactly
 
 
 def stack(elements: Sequence[Any], *, ragged: bool = False, where: str = "", spec: ElementSpec = UNKNOWN) -> Any:
@@ -24,8 +28,6 @@ def stack(elements: Sequence[Any], *, ragged: bool = False, where: str = "", spe
     Raises:
         DatasetError: the elements differ in structure, type or shape; the message says in which part.
     """
-    import numpy as np
-
     first = elements[0]
     taken = parts_of(first)
     if taken is not None:
@@ -46,17 +48,75 @@ def stack(elements: Sequence[Any], *, ragged: bool = False, where: str = "", spe
     if isinstance(first, Ragged):
         raise DatasetError(f"elements{where} are Ragged already; rebatch(n, ragged=True) changes their size.")
     kinds = set(map(type, elements))
-    if all(issubclass(kind, _SCALAR) for kind in kinds):
-        return _scalars(elements, kinds, where)
-    return _arrays([np.asarray(element) for element in elements], where, ragged=ragged and not is_fixed(spec))
+    if kinds <= _NUMBERS:
+        return _numbers(elements, kinds, where)
+    if len({next((text for text in (str, bytes) if issubclass(kind, text)), None) for kind in kinds}) > 1:
+        found = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise DatasetError(f"elements{where} of different types ({found}) cannot be batched.")
+    return _arrays([_leaf(element, where) for element in elements], where, ragged=ragged and not is_fixed(spec))
+
+
+def _numbers(elements: Sequence[Any], kinds: set[type], where: str) -> NDArray[Any]:
+    """Python's own numbers; whole ones stay exact, however large."""
+    import numpy as np
+
+    array = np.asarray(elements)
+    if array.dtype.kind not in "fc" or int not in kinds:
+        return array
+    if kinds <= {int, bool}:  # more than 64 bits hold, or signs that no type has together
+        return np.array(elements, object)
+    large = [element for element in elements if type(element) is int and int(float(element)) != element]
+    if large:
+        raise DatasetError(
+            f"elements{where}: {large[0]} cannot be batched with floats, since no float is exactly this number."
+        )
+    return array
+
+
+def _leaf(element: Any, where: str) -> NDArray[Any]:
+    """A leaf as an array; texts and other objects as an array of objects, in which they stay what they are."""
+    import numpy as np
+
+    if isinstance(element, np.ndarray | np.generic) and not isinstance(element, str | bytes):
+        return np.asanyarray(element)
+    if isinstance(element, list | range | array_module.array):
+        return _nested(element, where)
+    if not isinstance(element, str | bytes) and (hasattr(element, "__array__") or hasattr(element, "__buffer__")):
+        return np.asarray(element)
+    if type(element) in _NUMBERS:
+        return np.asarray(element)
+    one = np.empty((), object)
+    one[()] = element
+    return one
+
+
+def _nested(values: Any, where: str) -> NDArray[Any]:
+    """Lists of numbers, texts or other things, nested to one depth, as an array."""
+    import numpy as np
+
+    try:
+        found = np.asarray(values)
+    except (ValueError, OverflowError) as error:
+        raise DatasetError(f"elements{where}: the list {values!r:.80} has no shape ({error}).") from error
+    return np.asarray(values, object) if found.dtype.kind in "USfc" and not _is_exact(found, values) else found
+
+
+def _is_exact(found: NDArray[Any], values: Any) -> bool:
+    """Whether an array holds just what the lists held: NumPy cuts texts at their end, and rounds large numbers."""
+    import numpy as np
+
+    return found.dtype.kind not in "US" and bool(found.tolist() == values or np.isnan(found).any())
 
 
 def _arrays(arrays: list[NDArray[Any]], where: str, *, ragged: bool) -> NDArray[Any] | Ragged:
     import numpy as np
 
     shape = arrays[0].shape
+    kind = _common_dtype(arrays, where)
+    masked = any(isinstance(array, np.ma.MaskedArray) for array in arrays)
+    join = np.ma.concatenate if masked else np.concatenate
     if ragged and all(array.ndim for array in arrays) and len({array.shape[1:] for array in arrays}) == 1:
-        return Ragged(np.concatenate(arrays), np.cumsum([0, *map(len, arrays)], dtype=np.int64))
+        return Ragged(join(arrays).astype(kind, copy=False), np.cumsum([0, *map(len, arrays)], dtype=np.int64))
     if len({array.shape for array in arrays}) > 1:
         shapes = ", ".join(sorted({str(array.shape) for array in arrays}))
         raise DatasetError(
@@ -64,18 +124,32 @@ def _arrays(arrays: list[NDArray[Any]], where: str, *, ragged: bool) -> NDArray[
             f"Use padded_batch, or batch(..., ragged=True), or bucket_by_sequence_length."
         )
     if not shape:
-        return np.array(arrays)
-    return np.concatenate(arrays).reshape(len(arrays), *shape)  # a sixth of the time that `np.stack` takes
+        return join([array.reshape(1) for array in arrays]).astype(kind, copy=False)
+    # a sixth of the time that `np.stack` takes
+    return join(arrays).reshape(len(arrays), *shape).astype(kind, copy=False)
 
 
-def _scalars(elements: Sequence[Any], kinds: set[type], where: str) -> NDArray[Any]:
-    """Numbers, strings or bytes; NumPy would turn a mixture into strings."""
+def _common_dtype(arrays: Sequence[NDArray[Any]], where: str) -> np.dtype[Any]:
+    """The dtype of a batch of these arrays.
+
+    Raises:
+        DatasetError: they are of different types, or no dtype holds the values of all of them.
+    """
     import numpy as np
 
-    if len({next((text for text in (str, bytes) if issubclass(kind, text)), None) for kind in kinds}) > 1:
-        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+    dtypes = {array.dtype for array in arrays}
+    if len(dtypes) == 1:
+        return arrays[0].dtype
+    names = ", ".join(sorted({_type_name(array) for array in arrays}))
+    if len({_FAMILIES.get(dtype.kind, dtype.kind) for dtype in dtypes}) > 1:
         raise DatasetError(f"elements{where} of different types ({names}) cannot be batched.")
-    return np.asarray(elements)
+    common = np.result_type(*dtypes)
+    for array in arrays:
+        if array.dtype != common and array.dtype.kind in "iumM" and array.dtype.itemsize == _WORD:
+            values, back = (np.ma.getdata(each) for each in (array, array.astype(common).astype(array.dtype)))
+            if not ((back == values) | (values != values)).all():  # noqa: PLR0124  NaT
+                raise DatasetError(f"elements{where} of the types {names} cannot be batched without losing digits.")
+    return common
 
 
 def _part(spec: ElementSpec, label: str) -> ElementSpec:
@@ -98,19 +172,30 @@ def _parts(element: object, names: tuple[str, ...], count: int, kind: type, wher
     return tuple(by_name[name] for name in names)
 
 
-def _masked(elements: Sequence[Any], where: str) -> np.ma.MaskedArray[Any, Any]:
+def _type_name(array: NDArray[Any]) -> str:
+    return type(array[()]).__name__ if array.dtype.kind == "O" and not array.ndim else str(array.dtype)
+
+
+def _masked(elements: Sequence[Any], where: str) -> NDArray[Any]:
+    """With a mask where an element is None; of objects, which may be None themselves, without."""
     import numpy as np
 
     there = [element for element in elements if element is not None]
-    mask = np.asarray([element is None for element in elements])
+    gone = np.asarray([element is None for element in elements])
     if not there:
-        return np.ma.MaskedArray(np.zeros(len(elements)), mask)
+        return np.ma.MaskedArray(np.zeros(len(elements)), gone)
     known = stack(there, where=where)
     if not isinstance(known, np.ndarray):
         raise DatasetError(f"elements{where}: None among {type(known).__name__}s; only arrays may be missing.")
     values = np.zeros((len(elements), *known.shape[1:]), known.dtype)
-    values[~mask] = known
-    return np.ma.MaskedArray(values, np.broadcast_to(mask.reshape(-1, *[1] * (values.ndim - 1)), values.shape))
+    if known.dtype.kind == "O":
+        values[gone] = None
+    values[~gone] = np.ma.getdata(known)
+    if known.dtype.kind == "O" and known.ndim == 1:
+        return values
+    mask = np.zeros(values.shape, bool)
+    mask[gone], mask[~gone] = True, np.ma.getmaskarray(known)
+    return np.ma.MaskedArray(values, mask)
 
 
 def _sparse(elements: Sequence[Any], where: str) -> Sparse:
@@ -162,12 +247,23 @@ def _split_batch(leaf: Any) -> Iterator[Any]:
     import numpy as np
 
     if isinstance(leaf, np.ma.MaskedArray):
-        missing = np.ma.getmaskarray(leaf).reshape(len(leaf), -1).min(axis=1)
-        return (None if gone else to_python(value) for gone, value in zip(missing.tolist(), leaf.data, strict=True))
+        return _split_masked(leaf)
     if isinstance(leaf, Sparse):
         return (_row(leaf, number) for number in range(leaf.shape[0]))
     length(leaf)
     return map(to_python, leaf)
+
+
+def _split_masked(leaf: np.ma.MaskedArray[Any, Any]) -> Iterator[Any]:
+    """None for what is missing, masked arrays for what is missing in part."""
+    import numpy as np
+
+    mask = np.ma.getmaskarray(leaf)
+    for row, value in zip(mask, leaf.data, strict=True):
+        if np.all(row) and row.size:
+            yield None
+        else:
+            yield np.ma.MaskedArray(value, row) if np.any(row) else to_python(value)
 
 
 def _row(leaf: Sparse, number: int) -> Sparse:
@@ -176,10 +272,10 @@ def _row(leaf: Sparse, number: int) -> Sparse:
 
 
 def to_python(value: Any) -> Any:
-    """A NumPy scalar as Python's own; everything else as it is."""
+    """A NumPy scalar as Python's own, where this says as much; everything else as it is."""
     import numpy as np
 
-    return value.item() if isinstance(value, np.generic) and value.dtype.kind not in "mM" else value
+    return value.item() if isinstance(value, np.generic) and value.dtype.char in _PYTHONS else value
 
 
 def cut(batch: Any, start: int, stop: int) -> Any:

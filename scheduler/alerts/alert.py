@@ -10,8 +10,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TypeAlias
 
+from spanwise.orchestrator.gate import printed_accept
 from spanwise.orchestrator.run import Execution, Run
 from spanwise.scheduler.formatting import (
+    add_options,
     elapsed_s,
     format_duration,
     format_run_span,
@@ -79,9 +81,10 @@ def failure_alert(
     """A run failed and is not retried; `run` None: it could not start.
 
     `error` is used when no node has `failed`; `span` is the label of the tick's span, `resume` the command that
-    resumes the run.
+    resumes the run, which has no use while a gate refuses its span.
     """
     of_span = f" on span {span}" if span else ""
+    accept = next((add_options(c, site.options) for e in failed if (c := printed_accept(e.error))), "")
     return Alert(
         kind="failure",
         pipeline=pipeline,
@@ -101,7 +104,7 @@ def failure_alert(
         commands=_facts(
             **_folder(site),
             **{"See what happened": site.command("show", run.name) if run else ""},
-            **{"Resume it": resume},
+            **({"Accept the span as it is": accept} if accept else {"Resume it": resume}),
             **{"Missed ticks": site.command("schedule", "missed", pipeline)},
         ),
         at=at,

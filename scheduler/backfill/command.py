@@ -136,11 +136,24 @@ def _find_source(request: BackfillRequest, pipeline: Pipeline) -> CountedSource 
             raise UsageError(f"--span {request.span}: {name} does not ingest spans. Write for example:  {example}")
         return found if len(sources) > 1 else None
     if len({each.calendar for each in sources}) > 1:
+        if request.missed:
+            return sources[0]  # whose spans name the ticks
+        if len(fitting := [each for each in sources if _is_label(text, each.calendar)]) == 1:
+            return fitting[0]
         raise UsageError(
             f"The nodes of {pipeline.name!r} that ingest count differently, so each is backfilled by itself"
             f"{f'; whose span is {text}?' if text else '.'} Write for example:  {example}"
         )
     return None
+
+
+def _is_label(text: str, calendar: Calendar) -> bool:
+    """Whether a span or a range is written as this calendar writes it; a number may be of any."""
+    try:
+        labels = [calendar.label(span) for span in calendar.parse_range(text)] if text else []
+    except UsageError:
+        return False
+    return calendar is not Calendar.NUMBER and text in (labels[0], "..".join(labels)) if labels else False
 
 
 def _give_up(pipeline: str, spans: Sequence[int], calendar: Calendar, elsewhere: Sequence[str]) -> Iterator[str]:
@@ -274,7 +287,7 @@ def execute(
     try:
         executor = Executor(loaded.pipeline)  # before the metadata is opened: the fork server starts here
         with contextlib.closing(executor), root.open_for_writing(settings) as store:
-            backfill = set_stage(store, backfill, BackfillStage.GOING)
+            backfill = set_stage(store, backfill, BackfillStage.RUNNING)
             done = len(backfill_status(backfill, store).done)
             with (
                 formatting.show_progress(backfill, done, out, live=not json and sys.stdout.isatty()) as (

@@ -31,6 +31,7 @@ from spanwise.scheduler.ledger.schedules import list_keys
 from spanwise.scheduler.ledger.ticks import OverrunCause, mark_overrun
 from spanwise.scheduler.project.load import Loaded
 from spanwise.scheduler.project.settings import Settings
+from spanwise.scheduler.project.span_sources import list_span_sources
 from spanwise.scheduler.run import stop
 from spanwise.scheduler.run.launch import ExecutionOptions, complete_request
 from spanwise.scheduler.schedule.schedule_key import parse_cause
@@ -229,8 +230,9 @@ class _BackfillRunner:
 
     def _record_recovery(self, run: Run) -> None:
         """Records the missed ticks that a complete run recovers; a run of the ingesting part alone recovers none."""
-        if self._backfill.source_node:
-            return  # a tick is of all nodes that ingest
+        leading = list_span_sources(self._loaded.pipeline)[:1]
+        if self._backfill.source_node not in ("", *(source.node for source in leading)):
+            return  # the spans of a tick are those of the leading node
         self._done.update(self._backfill.spans if run.span is None else (run.span,))
         if not (self._backfill.train and run.span is not None):
             record_recovery(self._context.store, run, self._missed & self._done, self._context.settings.root)

@@ -15,6 +15,7 @@ from spanwise.scheduler.backfill.execution import BackfillEvent, BackfillResult
 from spanwise.scheduler.backfill.plan import LOWERED_FIX, BackfillPlan
 from spanwise.scheduler.backfill.record import TRAIN, Backfill
 from spanwise.scheduler.formatting import (
+    FIX,
     Document,
     format_duration,
     format_spans,
@@ -148,7 +149,7 @@ def _format_run(outcome: RunOutcome) -> str:
     for node in outcome.failed:
         first, *rest = strip_control(outcome.executions[node].error or "").strip().splitlines() or [""]
         lines.append(f"  {node} failed: {first}")
-        lines += [f"    {line.strip()}" for line in rest if ":  spanwise " in line]
+        lines += [f"    {line.strip()}" for line in rest if FIX in line]
     return "\n".join(lines)
 
 
@@ -224,7 +225,8 @@ def format_result(result: BackfillResult, passed: Sequence[PassedTick], elsewher
         lines.append(f"The schedule of {backfill.pipeline} is still paused: {result.paused}. Resume it:  {resume}")
     if not result.complete:
         command = resume_command(backfill, elsewhere)
-        lines.append(f"{'Resume' if result.interrupted else 'Retry'} it:  {command}")
+        again = "Resume it" if result.interrupted else "Once the causes are fixed, retry it"
+        lines.append(f"{again}:  {command}")
     return "\n".join(lines)
 
 

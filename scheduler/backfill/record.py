@@ -15,9 +15,9 @@ from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, find_last
 
 
 class BackfillStage(Enum):
-    """The state of a backfill. A backfill whose process died while `GOING` was interrupted, too."""
+    """The state of a backfill. A backfill whose process died while `RUNNING` was interrupted, too."""
 
-    GOING = "going"
+    RUNNING = "running"
     INTERRUPTED = "interrupted"
     FAILED = "failed"  #: it has ended, and some of it is left
     COMPLETE = "complete"
@@ -39,7 +39,7 @@ class Backfill:
     began: datetime
     after_run: int  #: the newest earlier run; its own runs have higher numbers
     source_node: str = ""  #: the node whose spans these are, where each that ingests has its own
-    stage: BackfillStage = BackfillStage.GOING
+    stage: BackfillStage = BackfillStage.RUNNING
 
     @property
     def name(self) -> str:

@@ -5,7 +5,7 @@ Only typer is imported before a command is chosen, so that `spanwise --help` is 
 
 # Each module adds its commands, and `spanwise --help` lists them in this order.
 # isort: off
-from spanwise.scheduler.cli.app import EXIT_CODES, app
+from spanwise.scheduler.cli.app import EXIT_CODES, app, find_command
 from spanwise.scheduler.cli import run
 from spanwise.scheduler.cli import schedule
 from spanwise.scheduler.cli import missed
@@ -19,11 +19,13 @@ from spanwise.scheduler.cli import gc
 from spanwise.scheduler.cli import maintenance
 from spanwise.scheduler.cli import snapshot
 from spanwise.scheduler.cli import service
+from spanwise.scheduler.cli import ui
 
 __all__ = [
     "EXIT_CODES",
     "app",
     "backfill",
+    "find_command",
     "gc",
     "inspect",
     "judge",
@@ -35,5 +37,6 @@ __all__ = [
     "schedule",
     "service",
     "snapshot",
+    "ui",
     "watch",
 ]

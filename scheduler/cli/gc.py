@@ -87,14 +87,14 @@ def gc(
 @app.command()
 def pin(
     artifact: Artifact,
-    why: Annotated[str, typer.Option(metavar="TEXT", help="The reason; `spanwise gc --all` shows it.")] = "",
+    because: Annotated[str, typer.Option(metavar="TEXT", help="The reason; `spanwise gc --all` shows it.")] = "",
     root: Root = None,
     config: Config = None,
     json: Json = False,
 ) -> None:
     """Protect an artifact from garbage collection.
 
-    Example: spanwise pin flights/Trainer/model/42 --why "the one in the paper"
+    Example: spanwise pin flights/Trainer/model/42 --because "the one in the paper"
     """
     from spanwise.scheduler.formatting import format_size
     from spanwise.scheduler.inspect import find
@@ -102,11 +102,11 @@ def pin(
     from spanwise.scheduler.storage import pins as pinning
 
     settings = read_settings(root, config)
-    with home.open_for_reading(settings) as store:
+    with home.open_to_record(settings) as store:
         found = find.artifact(store, artifact, settings.root)
-        pinning.pin(store, found, why=why, now=now())
+        pinning.pin(store, found, why=because, now=now())
     if json:
-        print_document({"artifact": found.name, "pinned": True, "why": why})
+        print_document({"artifact": found.name, "pinned": True, "why": because})
     else:
         typer.echo(f"Pinned {found.name}, {format_size(found.size_bytes)}. To unpin it: spanwise unpin {found.name}")
 
@@ -122,7 +122,7 @@ def unpin(artifact: Artifact, root: Root = None, config: Config = None, json: Js
     from spanwise.scheduler.storage import pins as pinning
 
     settings = read_settings(root, config)
-    with home.open_for_reading(settings) as store:
+    with home.open_to_record(settings) as store:
         found = find.artifact(store, artifact, settings.root)
         pinning.unpin(store, found, now=now())
     if json:

@@ -6,13 +6,14 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from spanwise.scheduler.cli.app import Config, File, Json, Param, Root, app, print_document, read_settings
+from spanwise.scheduler.cli.app import Because, Config, File, Json, Param, Root, app, print_document, read_settings
 
-JudgedSpan: TypeAlias = Annotated[str, typer.Option(metavar="SPAN", help="A span, or A..B for all from A to B.")]
+JudgedSpan: TypeAlias = Annotated[
+    str, typer.Option(metavar="SPAN", help="A span, or A..B for all from A to B; NODE=SPAN where several nodes ingest.")
+]
 JudgedVersion: TypeAlias = Annotated[
     int | None, typer.Option(metavar="V", help="This version. [default: the one that windows read]")
 ]
-Because: TypeAlias = Annotated[str, typer.Option(metavar="TEXT", help="The reason; recorded with who and when.")]
 
 
 @app.command()
@@ -75,20 +76,21 @@ def _judge(
     from spanwise.scheduler.project import load
     from spanwise.scheduler.project import root as home
     from spanwise.scheduler.run import judge
-    from spanwise.scheduler.run.span_options import parse_span
 
     settings = read_settings(*where)
     loaded = load.load(file, typed=param, settings=settings.params)
-    first, last = loaded.calendar.parse_range(span)
-    for text in span.split(".."):
-        parse_span(text, loaded.calendar)  # refuses a number that is hardly meant as one
     with home.open_for_writing(settings) as store:
-        found = judge.judge_spans(
-            store, loaded, (first, last), version=version, given=given, because=because, who=user_name()
-        )
+        found = judge.judge_spans(store, loaded, span, version=version, given=given, because=because, who=user_name())
         name = loaded.pipeline.name
         reports = [
-            taints.trace_taint(store, name, j.span, version=taints.number_of_version(j.artifact), source=file)
+            taints.trace_taint(
+                store,
+                name,
+                j.span,
+                version=taints.number_of_version(j.artifact),
+                source=file,
+                calendar=j.calendar,
+            )
             for j in found
             if j.read and not given
         ]

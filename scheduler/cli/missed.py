@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spanwise.scheduler.cli.app import (
+    Because,
     Config,
     Json,
     Root,
@@ -63,7 +64,7 @@ def missed(
 @schedule.command()
 def acknowledge(
     what: Annotated[str, typer.Argument(metavar="FILE|PIPELINE", help="A pipeline file, or a scheduled pipeline.")],
-    because: Annotated[str, typer.Option(metavar="TEXT", help="The reason, for other people.")],
+    because: Because,
     span: Annotated[
         str | None, typer.Option(metavar="SPAN", help="The missed ticks of a span, or of all spans from A to B: A..B.")
     ] = None,

@@ -6,12 +6,11 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from spanwise.scheduler.cli.app import Config, Json, Root, app, location_options, print_document, read_settings
+from spanwise.scheduler.cli.app import Because, Config, Json, Root, app, location_options, print_document, read_settings
 
 ModelName: TypeAlias = Annotated[
     str, typer.Argument(metavar="MODEL", help="Its name, as `spanwise artifacts` lists it, its id, or its folder.")
 ]
-Because: TypeAlias = Annotated[str, typer.Option(metavar="TEXT", help="The reason, for other people.")]
 
 
 @app.command()

@@ -11,6 +11,7 @@ import typer
 
 from spanwise.scheduler.cli.app import (
     All,
+    Because,
     Config,
     File,
     Json,
@@ -249,7 +250,7 @@ def status(pipelines: Pipelines = None, root: Root = None, config: Config = None
 @schedule.command()
 def pause(
     pipeline: Pipeline,
-    why: Annotated[str, typer.Option(metavar="REASON", help="The reason, for other people.")],
+    because: Because,
     until: Annotated[
         str | None, typer.Option(metavar="TIME", help="When the pause ends. [default: when it is resumed]")
     ] = None,
@@ -261,7 +262,7 @@ def pause(
 
     All schedulers obey it at once. A running run goes on; ticks during the pause are recorded as missed.
 
-    Example: spanwise schedule pause flights --why "new disks" --until 2026-03-02T06:00
+    Example: spanwise schedule pause flights --because "new disks" --until 2026-03-02T06:00
     """
     from spanwise.orchestrator.errors import UsageError
     from spanwise.scheduler.formatting import format_time
@@ -275,7 +276,7 @@ def pause(
         raise UsageError(f"--until {until} is in the past; give a later time.")
     with open_ledger(root, config) as store:
         find_schedule(store, expand_keys(store, [pipeline])[0])
-        new_pause = pause_schedule(store, pipeline, who=user_name(), why=why, now=now(), until=end)
+        new_pause = pause_schedule(store, pipeline, who=user_name(), why=because, now=now(), until=end)
     if json:
         print_document(pause_document(pipeline, new_pause))
     else:
@@ -421,5 +422,5 @@ def open_ledger(root: Path | None, config: Path | None) -> Iterator[Store]:
     """The store to write to; creates nothing if nothing was recorded yet."""
     from spanwise.scheduler.project import root as home
 
-    with home.open_for_reading(read_settings(root, config)) as store:
+    with home.open_to_record(read_settings(root, config)) as store:
         yield store

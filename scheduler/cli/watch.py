@@ -38,7 +38,8 @@ def watch(
     Example: spanwise watch flights.py --settle 300
     """
     from spanwise.scheduler.daemon import decision_log
-    from spanwise.scheduler.daemon.loop import DataWatch, SchedulerLoop
+    from spanwise.scheduler.daemon.loop import SchedulerLoop
+    from spanwise.scheduler.daemon.pipeline_files import DataWatch
     from spanwise.scheduler.ledger.schedule_status import find_schedule
     from spanwise.scheduler.ledger.status_formatting import format_ended_tick
     from spanwise.scheduler.project import root as home

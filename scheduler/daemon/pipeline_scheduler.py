@@ -317,6 +317,7 @@ class PipelineScheduler:
             pipeline=self.key,
             tick=wanted.name,
             span=wanted.span,
+            wall=wanted.wall.isoformat(),
             attempt=tick.record.attempts + 1,
             root=str(self._services.root),
             config=None if self._services.config is None else str(self._services.config),

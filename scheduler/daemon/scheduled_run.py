@@ -33,10 +33,13 @@ from spanwise.scheduler.ledger.ticks import OverrunCause, attempt_claim, mark_ov
 from spanwise.scheduler.project import child_process, load, root, settings
 from spanwise.scheduler.project.load import Loaded
 from spanwise.scheduler.project.settings import Settings
+from spanwise.scheduler.project.span_sources import list_span_sources
 from spanwise.scheduler.run import launch, resume, stop
+from spanwise.scheduler.schedule.cadence import find_zone
 from spanwise.scheduler.schedule.overrun import describe_overrun
 from spanwise.scheduler.schedule.part import select_part
 from spanwise.scheduler.schedule.schedule_key import DATA, WHOLE, format_cause, parse_cause, part_of, pipeline_of
+from spanwise.scheduler.schedule.span_rule import apply_rule
 
 HELD = Held.exit_code
 TAKEN = 4
@@ -63,6 +66,7 @@ class ScheduledJob:
     span: int | None
     attempt: int
     root: str
+    wall: str = ""  #: the time that the tick names
     part: str = WHOLE  #: which nodes run
     from_scratch: bool = False
     config: str | None = None
@@ -133,14 +137,15 @@ def _run(job: ScheduledJob, known: Settings) -> int:
     if job.end_others:
         with root.open_for_writing(known) as store:
             stop_others(store, job, known)
+    spans = _spans_by_node(job, known)
     if job.wait_until is not None and job.span is not None:
-        wait_for_input(loaded, job.span, job, known)
+        wait_for_input(loaded, {**dict.fromkeys(loaded.pipeline.order, job.span), **spans}, job, known)
 
     def request(store: Store) -> RunRequest:
         if part_of(job.pipeline) == DATA and job.span is not None:
             _refuse_ingested(store, loaded.pipeline, job.span)
         return replace(
-            _create_request(store, job, loaded.pipeline),
+            _create_request(store, job, loaded, spans),
             trigger=Trigger.SCHEDULE,
             cause=format_cause(job.pipeline, job.tick),
             claims=(attempt_claim(job.pipeline, job.tick, job.attempt),),
@@ -163,14 +168,34 @@ def _refuse_ingested(store: Store, pipeline: Pipeline, span: int) -> None:
         raise AlreadyIngested
 
 
-def _create_request(store: Store, job: ScheduledJob, pipeline: Pipeline) -> RunRequest:
+def _spans_by_node(job: ScheduledJob, known: Settings) -> dict[str, int]:
+    """The span of each node that ingests, where the schedule has a rule for each."""
+    if part_of(job.pipeline) == DATA or job.span is None or not job.wall:
+        return {}
+    from spanwise.scheduler.schedule.schedule import source_rules
+
+    ((schedule, _),) = load.schedules(job.source, settings=known.params)
+    wall = datetime.fromisoformat(job.wall).astimezone(find_zone(schedule.zone))
+    rules = source_rules(schedule, job.part)
+    return {node: apply_rule(rule, wall) for node, rule in rules.items() if rule is not None}
+
+
+def _create_request(store: Store, job: ScheduledJob, loaded: Loaded, spans: Mapping[str, int]) -> RunRequest:
+    pipeline = loaded.pipeline
     if job.base is not None:
         before = store.run(pipeline.name, job.base)
         with contextlib.suppress(UsageError):  # nodes of that run are gone, or what it read is out of date: run it all
             request = resume.resume_request(before, usable_executions(store, store.executions(before)), pipeline)
             find_base_run(store, pipeline, request.selection or pipeline.select(), request)
             return request
-    return RunRequest(selection=select_part(pipeline, job.part), span=job.span, from_scratch=job.from_scratch)
+    calendars = {source.node: source.calendar for source in list_span_sources(pipeline)}
+    return RunRequest(
+        selection=select_part(pipeline, job.part),
+        span=job.span,
+        calendar=loaded.calendar.value,
+        spans={node: calendars[node].label(span) for node, span in spans.items()},
+        from_scratch=job.from_scratch,
+    )
 
 
 def stop_others(store: Store, job: ScheduledJob, known: Settings) -> None:
@@ -198,8 +223,8 @@ def stop_others(store: Store, job: ScheduledJob, known: Settings) -> None:
             time.sleep(_POLL_S)
 
 
-def wait_for_input(loaded: Loaded, span: int, job: ScheduledJob, known: Settings) -> None:
-    """Waits until every ingesting node has its span.
+def wait_for_input(loaded: Loaded, spans: Mapping[str, int], job: ScheduledJob, known: Settings) -> None:
+    """Waits until every ingesting node has its span; `spans` has that of each node.
 
     Raises:
         SpanNotFound: it did not arrive in time.
@@ -208,15 +233,16 @@ def wait_for_input(loaded: Loaded, span: int, job: ScheduledJob, known: Settings
     assert job.wait_until is not None
     until = datetime.fromisoformat(job.wait_until)
     announced = False
-    while absent := [node.name for node in loaded.pipeline if not _has_arrived(node, span)]:
-        label = loaded.calendar.label(span)
+    while absent := [node for node in loaded.pipeline if not _has_arrived(node, spans[node.name])]:
+        labels = [getattr(node, "calendar", loaded.calendar).label(spans[node.name]) for node in absent]
+        names, label = ", ".join(node.name for node in absent), ", ".join(dict.fromkeys(labels))
         if datetime.now(UTC) >= until:
             raise SpanNotFound(
-                f"{', '.join(absent)} found no span {label} until {format_time(until)}, the end of `wait_for_input`. "
-                f"Once it is there:  spanwise backfill {shlex.quote(format_source(job.source))} --span {label}"
+                f"{names} found no span {label} until {format_time(until)}, the end of `wait_for_input`. "
+                f"Once it is there:  {_again(loaded, spans, job)}"
             )
         if not announced:
-            sys.stdout.write(f"{', '.join(absent)}: waiting for span {label}, until {format_time(until)}.\n")
+            sys.stdout.write(f"{names}: waiting for span {label}, until {format_time(until)}.\n")
             sys.stdout.flush()
             announced = True
         with root.open_for_reading(known) as store:
@@ -224,6 +250,15 @@ def wait_for_input(loaded: Loaded, span: int, job: ScheduledJob, known: Settings
         if entry is not None and entry.end is not None:
             raise AlreadyClaimed(entry.name)
         time.sleep(max(0.0, min(job.poll_s, (until - datetime.now(UTC)).total_seconds())))
+
+
+def _again(loaded: Loaded, spans: Mapping[str, int], job: ScheduledJob) -> str:
+    """The command that runs the spans of a tick, once they have come."""
+    sources, file = list_span_sources(loaded.pipeline), shlex.quote(format_source(job.source))
+    if len(set(spans.values())) == 1:
+        return f"spanwise backfill {file} --span {loaded.calendar.label(next(iter(spans.values())))}"
+    each = " ".join(f"--span {source.node}={source.calendar.label(spans[source.node])}" for source in sources)
+    return f"spanwise run {file} {each}"
 
 
 class SpanSource(Protocol):

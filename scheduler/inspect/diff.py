@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -213,12 +212,13 @@ def _compare_features(one: Mapping[str, Any], other: Mapping[str, Any]) -> Itera
 
 def _compare_means(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     means = [moments["mean"] for moments in (before, after)]
-    if None in (*means, before["m2"]) or not before["count"] or not after["count"]:
+    if None in means:
         return
-    deviation, moved = math.sqrt(before["m2"] / before["count"]), means[1] - means[0]
+    deviation, moved = before["std"], means[1] - means[0]
     if abs(moved) > _SHIFTED * deviation:
-        far = f", {moved / deviation:+.1f} standard deviations" if deviation else ""
-        yield f"{means[0]:.4g}", f"{means[1]:.4g}", f"mean{far}"
+        far = f", {moved / deviation:+.1f} standard deviations" if deviation else " of a column that was constant"
+        digits = next((n for n in (4, 8) if f"{means[0]:.{n}g}" != f"{means[1]:.{n}g}"), 17)
+        yield f"{means[0]:.{digits}g}", f"{means[1]:.{digits}g}", f"mean{far}"
 
 
 def _frequencies(feature: Mapping[str, Any]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from spanwise.orchestrator import lease, process
 from spanwise.orchestrator.errors import NotRecorded, SpanwiseError
@@ -26,6 +26,9 @@ from spanwise.scheduler.inspect.artifact_check import Checked, check_artifacts
 from spanwise.scheduler.inspect.database_file import find_database_damage
 from spanwise.scheduler.project.root import claim_root
 from spanwise.scheduler.project.settings import Settings
+
+if TYPE_CHECKING:
+    from spanwise.orchestrator.mlmd.location import DatabaseServer
 
 Level = Literal["ok", "warn", "fail"]
 
@@ -125,7 +128,7 @@ def _metadata(
     settings: Settings, *, migrate: bool, deep: bool, elsewhere: Sequence[str], progress: Callable[[Checked], None]
 ) -> Iterator[HealthCheck]:
     from spanwise.orchestrator.mlmd import open_store
-    from spanwise.orchestrator.mlmd.location import SqliteFile, parse_location
+    from spanwise.orchestrator.mlmd.location import DatabaseServer, SqliteFile, parse_location
 
     try:
         where = parse_location(settings.metadata)
@@ -141,6 +144,8 @@ def _metadata(
         return
     try:
         yield HealthCheck("metadata", "ok", f"{where} opens with ml-metadata {metadata.version('ml-metadata')}")
+        if deep and isinstance(where, DatabaseServer):
+            yield _server(where)
         if settings.root.is_dir():
             yield _identity(store, settings)
         for pipeline in store.pipelines():
@@ -184,6 +189,22 @@ def _identity(store: Store, settings: Settings) -> HealthCheck:
     except SpanwiseError as error:
         return HealthCheck("root and metadata", "fail", "do not belong together", str(error))
     return HealthCheck("root and metadata", "ok", "belong together")
+
+
+def _server(server: DatabaseServer) -> HealthCheck:
+    from spanwise.scheduler.inspect.database_server import check_server, format_check_command
+
+    checked = check_server(server)
+    if checked.damage:
+        return HealthCheck(
+            "database",
+            "fail",
+            f"{server} is damaged: {checked.damage}",
+            "restore the database from a backup of its server",
+        )
+    if checked.why_not:
+        return HealthCheck("database", "warn", f"not checked: {checked.why_not}", format_check_command(server))
+    return HealthCheck("database", "ok", "its tables and indexes are sound")
 
 
 def _damaged_database(file: Path, damage: str) -> HealthCheck:

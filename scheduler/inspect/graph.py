@@ -58,13 +58,13 @@ class Edge:
 
 def list_edges(pipeline: Pipeline) -> list[Edge]:
     """Every edge, one for each output that is read."""
-    found = {
+    reads = {
         Edge(channel.node, node.name, channel.key, channel.producer is None): None
         for node in pipeline
         for channel in channels_of(node)
     }
     order = [Edge(other.name, node.name, "", waits=True) for node in pipeline for other in node.after]
-    return [*found, *order]
+    return [*reads, *order]
 
 
 def assign_layers(pipeline: Pipeline) -> list[list[str]]:
@@ -72,10 +72,10 @@ def assign_layers(pipeline: Pipeline) -> list[list[str]]:
     depth: dict[str, int] = {}
     for name in pipeline.order:
         depth[name] = max((depth[p] + 1 for p in pipeline.parents(name)), default=0)
-    found: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    layers: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
     for name in pipeline.order:
-        found[depth[name]].append(name)
-    return found
+        layers[depth[name]].append(name)
+    return layers
 
 
 def draw_svg(pipeline: Pipeline) -> str:
@@ -193,14 +193,14 @@ def _assign_ports(
     chains: Chains, centres: Mapping[str, float], widths: Mapping[str, float]
 ) -> dict[tuple[str, str], Port]:
     """The port of each edge: side by side, in the order of their sources."""
-    found: dict[tuple[str, str], Port] = {}
+    ports: dict[tuple[str, str], Port] = {}
     for target in dict.fromkeys(target for _, target in chains):
         arriving = sorted((e for e in chains if e[1] == target), key=lambda e: centres[chains[e][-2]])
         room = widths[target] - 2 * MARGIN
         apart = min(PORT_GAP, room / max(1, len(arriving) - 1))
         for place, edge in enumerate(arriving):
-            found[edge] = Port(centres[target] + (place - (len(arriving) - 1) / 2) * apart, place)
-    return found
+            ports[edge] = Port(centres[target] + (place - (len(arriving) - 1) / 2) * apart, place)
+    return ports
 
 
 def _points(

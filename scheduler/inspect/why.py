@@ -91,7 +91,8 @@ def _earlier(store: Store, run: Run, node: str) -> Execution | None:
         found = next((e for e in reversed(store.executions(earlier)) if e.node == node), None)
         if found is not None and found.state.succeeded:
             return found
-        tried = tried or found
+        if found is not None and (found.key_parts or found.parameters):  # others failed before these were known
+            tried = tried or found
     return tried
 
 
@@ -146,11 +147,7 @@ def _input_change(name: str, before: Sequence[Artifact], after: Sequence[Artifac
 def format_explanation(found: Explanation) -> str:
     """The explanation as text."""
     execution = found.execution
-    verb = _VERBS[State.CACHED if execution.reused is not None else execution.state]
-    if execution.chosen:
-        verb = "only chooses"
-    reason = single_line(execution.reason or "-")
-    lines = [f"{execution.node} of {execution.pipeline}/{execution.run} {verb}: {reason}."]
+    lines = [f"{execution.node} of {execution.pipeline}/{execution.run} {_describe_end(execution)}."]
     if found.before is None:
         return "\n".join([*lines, "No earlier run has reached it."])
     before = found.before
@@ -163,6 +160,18 @@ def format_explanation(found: Explanation) -> str:
             f"{'Its key has' if execution.key else 'Its inputs and parameters have'} not changed since {since}."
         )
     return "\n".join(lines)
+
+
+def _describe_end(execution: Execution) -> str:
+    """How the execution ended and why, such as `was reused: same inputs …`."""
+    verb = _VERBS[State.CACHED if execution.reused is not None else execution.state]
+    if execution.chosen:  # by a resolver, or passed on by a gate that follows a person
+        verb = "did no work of its own"
+    reason = single_line(execution.reason or "")
+    first = single_line((execution.error or "").strip().partition("\n")[0]).removesuffix(".")
+    if first and reason:
+        return f"was executed ({reason}) and {verb}: {first}"
+    return f"{verb}: {first or reason or '-'}"
 
 
 def explanation_document(found: Explanation) -> Document:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import shlex
 import socket
 from collections.abc import Sequence
@@ -272,8 +273,8 @@ def list_problems(status: ScheduleStatus) -> list[str]:
 
 
 def user_name() -> str:
-    """Who types, as others know them: `user@host`."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
+    """Who decides, as others know them: `user@host`, or who SPANWISE_USER says."""
+    return os.environ.get("SPANWISE_USER") or f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def is_file(reference: str) -> bool:

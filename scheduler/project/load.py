@@ -6,7 +6,6 @@ import difflib
 import importlib
 import importlib.util
 import inspect
-import shlex
 import sys
 import traceback
 import types
@@ -22,10 +21,10 @@ from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import format_source
 from spanwise.orchestrator.signature import check_value, format_annotation, parse_value
 from spanwise.orchestrator.user_code import PACKAGE, our_module, user_frames
-from spanwise.scheduler.project.span_sources import leading_calendar, list_span_sources
+from spanwise.scheduler.project.span_sources import CountedSource, leading_calendar, list_span_sources
 from spanwise.scheduler.schedule.part import check_parts
 from spanwise.scheduler.schedule.schedule_key import WHOLE
-from spanwise.scheduler.schedule.span_rule import check_rule
+from spanwise.scheduler.schedule.span_rule import SpanRule, check_rule
 
 if TYPE_CHECKING:
     from spanwise.scheduler.schedule.schedule import Schedule
@@ -125,7 +124,7 @@ def schedules(
         LoadError: no such file or name, the file could not be imported, or defines no schedule or two for one pipeline.
         ScheduleError: a schedule is invalid.
     """
-    from spanwise.scheduler.schedule.schedule import rule_of
+    from spanwise.scheduler.schedule.schedule import rule_of, source_rules
 
     path, name = split(reference)
     module = _import_file(path)
@@ -144,8 +143,11 @@ def schedules(
     for schedule, loaded in loaded_schedules:
         if schedule.parts is not None:
             check_parts(loaded.pipeline)
-        _refuse_one_span_of_several(schedule, loaded)
         for part in schedule.parts or (WHOLE,):
+            if rules := source_rules(schedule, part):
+                _check_source_rules(rules, loaded)
+                continue
+            _refuse_one_span_of_several(schedule, loaded)
             check_rule(rule_of(schedule, part), loaded.calendar, loaded.pipeline.name)
     pipelines = [loaded.pipeline.name for _, loaded in loaded_schedules]
     twice = next((p for p in pipelines if pipelines.count(p) > 1), None)
@@ -165,10 +167,30 @@ def _refuse_one_span_of_several(schedule: Schedule, loaded: Loaded) -> None:
         counted = ", ".join(f"{source.node} {source.calendar.value}s" for source in sources)
         raise ScheduleError(
             f"span= gives each tick one span, and the nodes of {loaded.pipeline.name!r} count differently: {counted}. "
-            "Leave out span=, so that each takes its newest; or schedule a pipeline for each; or start each run:  "
-            f"spanwise run {shlex.quote(format_source(loaded.source))} "
-            + " ".join(f"--span {source.node}={source.calendar.example}" for source in sources)
+            f"Give each a rule:  span={_example_rules(sources)}\n"
+            "Or leave out span=, so that each takes its newest."
         )
+
+
+def _example_rules(sources: Sequence[CountedSource]) -> str:
+    rules = (
+        f'"{each.node}": ' + ("your_rule" if each.calendar is Calendar.NUMBER else f"{each.calendar.value}s_before(1)")
+        for each in sources
+    )
+    return f"{{{', '.join(rules)}}}"
+
+
+def _check_source_rules(rules: Mapping[str, SpanRule | None], loaded: Loaded) -> None:
+    """Refuses rules by node that are not those of the nodes that ingest, the leading one first."""
+    sources = list_span_sources(loaded.pipeline)
+    names = [source.node for source in sources]
+    if list(rules)[:1] != names[:1] or set(rules) != set(names) or None in rules.values():
+        raise ScheduleError(
+            f"span= names {', '.join(rules)}, and the nodes of {loaded.pipeline.name!r} that ingest are "
+            f"{', '.join(names)}. Give each of them a rule, in this order:  span={_example_rules(sources)}"
+        )
+    for source in sources:
+        check_rule(rules[source.node], source.calendar, f"{loaded.pipeline.name}: {source.node}")
 
 
 def _schedules(module: types.ModuleType) -> dict[str, Schedule]:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spanwise.orchestrator.errors import SettingsError, StoreError, StoreUnavailable
+from spanwise.orchestrator.storage import BucketArchive, parse_url
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, MemoryStore, Store
 from spanwise.scheduler.project.settings import Settings
 
@@ -43,8 +44,24 @@ def open_for_writing(settings: Settings) -> Iterator[Store]:
             f"The root {settings.root} is not writable: {error.strerror}. Use another root: --root DIR, or "
             f"`root` in spanwise.toml."
         ) from error
-    with contextlib.closing(open_store(settings.metadata, root=settings.root)) as store:
+    with contextlib.closing(open_store(settings.metadata, root=settings.root, archive=archive_of(settings))) as store:
         claim_root(store, settings)
+        yield store
+
+
+@contextlib.contextmanager
+def open_to_record(settings: Settings) -> Iterator[Store]:
+    """Opens the store to record what a person says; where nothing was recorded yet, nothing is created.
+
+    Raises:
+        StoreUnavailable: its folder is read-only; what is recorded in a copy would be lost.
+    """
+    from spanwise.orchestrator.mlmd.location import SqliteFile, parse_location
+
+    where = parse_location(settings.metadata)
+    if isinstance(where, SqliteFile) and where.path.exists() and not os.access(where.path.parent, os.W_OK):
+        raise StoreUnavailable(f"The metadata {where} is in a read-only folder, so nothing can be recorded there.")
+    with open_for_reading(settings) as store:
         yield store
 
 
@@ -65,11 +82,19 @@ def open_for_reading(settings: Settings) -> Iterator[Store]:
         if isinstance(where, SqliteFile) and not os.access(where.path.parent, os.W_OK):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spanwise-")))
             url = str(_copy_database(where.path, folder))
-        store = stack.enter_context(contextlib.closing(open_store(url, root=settings.root)))
+        opened = open_store(url, root=settings.root, archive=archive_of(settings))
+        store = stack.enter_context(contextlib.closing(opened))
         recorded = _recorded_identity(settings.root)
         if recorded is not None and recorded != identity(store):
             raise _wrong_store_error(settings)
         yield store
+
+
+def archive_of(settings: Settings) -> BucketArchive | None:
+    """Where the files of artifacts are kept besides the root."""
+    if settings.archive is None:
+        return None
+    return BucketArchive(settings.root.absolute(), parse_url(settings.archive))
 
 
 def _copy_database(file: Path, folder: Path) -> Path:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
 
 from spanwise.orchestrator.collection import Retention
-from spanwise.orchestrator.errors import SettingsError, UsageError
-from spanwise.orchestrator.local_path import refuse_url
+from spanwise.orchestrator.errors import ParameterError, SettingsError, UsageError
+from spanwise.orchestrator.storage.url import parse_url, refuse_url
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -31,7 +31,7 @@ ALERT_KINDS: tuple[AlertKind, ...] = tuple(kind for kind in get_args(AlertKind) 
 
 FILE = "spanwise.toml"
 PREFIX = "SPANWISE_"
-NAMES = ("root", "metadata", "jobs", "grace_s", "params", "alerts", "openlineage", "gc")
+NAMES = ("root", "metadata", "archive", "jobs", "grace_s", "params", "alerts", "openlineage", "gc")
 GRACE_S = 10.0
 GROUP_S = 3600.0
 FORECAST_LOAD = 0.8
@@ -67,6 +67,7 @@ class Settings:
 
     root: Path  #: absolute; holds artifacts, logs and, by default, the metadata
     metadata: str = field(repr=False)  #: a file or URL; it may contain a password, so it is never printed
+    archive: str | None = None  #: a URL of object storage that keeps the files of artifacts besides the root
     jobs: int | None = None  #: parallel nodes; None: one per processor, at least two
     grace_s: float = GRACE_S  #: time between asking a node to end and killing it
     params: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  #: by pipeline function, then argument
@@ -105,6 +106,7 @@ def read(*, config: Path | None = None, root: Path | None = None, folder: Path |
     return Settings(
         root=chosen,
         metadata=str(values.get("metadata") or chosen / "metadata.db"),
+        archive=_archive(values.get("archive")),
         jobs=values.get("jobs"),  # type: ignore[arg-type]  # checked by pydantic
         grace_s=values.get("grace_s", GRACE_S),  # type: ignore[arg-type]
         params=values.get("params", {}),  # type: ignore[arg-type]
@@ -196,6 +198,7 @@ def _validate(written: Mapping[str, object], file: Path | None) -> dict[str, obj
 
         root: str | None = None
         metadata: str | None = None
+        archive: str | None = None
         jobs: int | None = Field(default=None, ge=1)
         grace_s: float = Field(default=GRACE_S, ge=0)
         params: dict[str, dict[str, object]] = {}
@@ -221,6 +224,15 @@ def _validate(written: Mapping[str, object], file: Path | None) -> dict[str, obj
     except Unread as error:
         name = next(n for n in _JSON if f'"{n}"' in str(error))
         raise SettingsError(f"{PREFIX}{name.upper()} is not JSON; write {_JSON[name]}.") from error
+
+
+def _archive(text: object) -> str | None:
+    if text is None:
+        return None
+    try:
+        return str(parse_url(str(text)))
+    except ParameterError as error:
+        raise SettingsError(f"archive: {error}") from error
 
 
 def _url(text: str) -> str:

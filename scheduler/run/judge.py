@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.errors import NotRecorded, UsageError
+from spanwise.orchestrator.gate import calendar_of
 from spanwise.orchestrator.history import version_of, versions_of
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import quote_source
@@ -15,6 +17,8 @@ from spanwise.orchestrator.scope import GatedSource
 from spanwise.orchestrator.store import Address, Store, is_marked
 from spanwise.orchestrator.verdict import Standing, Verdict, append, find_standing
 from spanwise.scheduler.project.load import Loaded
+from spanwise.scheduler.project.span_sources import list_span_sources
+from spanwise.scheduler.run.span_options import parse_span
 
 _NEAREST = 5  # how many spans to name when one does not exist
 
@@ -27,7 +31,13 @@ class PersonalVerdict:
     artifact: Artifact
     verdict: Verdict
     before: Standing  #: what held until then
+    calendar: Calendar  #: how its span is written
     read: bool  #: it is the version that windows read
+
+    @property
+    def label(self) -> str:
+        """Its span, as people write it."""
+        return self.calendar.label(self.span)
 
     @property
     def changed(self) -> bool:
@@ -37,52 +47,80 @@ class PersonalVerdict:
 
 
 def judge_spans(
-    store: Store, loaded: Loaded, spans: tuple[int, int], *, version: int | None, given: bool, because: str, who: str
+    store: Store, loaded: Loaded, spans: str, *, version: int | None, given: bool, because: str, who: str
 ) -> list[PersonalVerdict]:
-    """Records that a person accepts or refuses what was published for a range of spans, in one transaction.
+    """Records that a person accepts or refuses what was published for a span or a range, in one transaction.
 
-    Without `version`, the version that windows read. A verdict that repeats the person's last one is not recorded.
+    `spans` is as typed; with `NODE=` before it, only what this node has published is judged. Without `version`, the
+    version that windows read. A verdict that repeats the person's last one is not recorded.
 
     Raises:
-        UsageError: no reason is given, the pipeline has no gate, so that its windows heed no verdict, or the files of
-            what would be accepted were garbage-collected.
+        UsageError: no reason is given, the pipeline has no gate, so that its windows heed no verdict, what is typed is
+            no span of what gates judge, or the files of what would be accepted were garbage-collected.
         NotRecorded: nothing was published for the spans, or not that version.
     """
     if not because.strip():
         raise UsageError("Say why, for whoever reads the verdict later:  --because TEXT")
-    found = []
-    for source in gated_sources(loaded.pipeline):
+    sources, calendar, wanted = _parse_judged(spans, loaded.pipeline)
+    judgements = []
+    for source in sources:
         address = Address(loaded.pipeline.name, source.node, source.key)
-        there = [s for s in store.spans(address, below=spans[1] + 1) if s >= spans[0]]
+        there = [s for s in store.spans(address, below=wanted[1] + 1) if s >= wanted[0]]
         for span in reversed(there):
-            versions = versions_of(store, address, span, loaded.calendar)
+            versions = versions_of(store, address, span, calendar)
             if not versions:
                 continue  # the number was that of another calendar
             chosen = [a for a in versions if version is None or version_of(a) == version]
             if not chosen:
-                raise NotRecorded(_no_version(loaded, span, version, versions))
+                raise NotRecorded(_no_version(calendar.label(span), version, versions))
             verdict = Verdict(mark="accepted", artifact=chosen[-1].name, given=given, by=who, because=because.strip())
             before = find_standing(store, "accepted", chosen[-1])
             read = chosen[-1] is versions[-1]
-            found.append(PersonalVerdict(span=span, artifact=chosen[-1], verdict=verdict, before=before, read=read))
-    if not found:
-        raise NotRecorded(_nothing_published(store, loaded, spans))
+            judgements.append(
+                PersonalVerdict(
+                    span=span, calendar=calendar, artifact=chosen[-1], verdict=verdict, before=before, read=read
+                )
+            )
+    if not judgements:
+        raise NotRecorded(_nothing_published(store, loaded.pipeline.name, sources, calendar, wanted))
     if given:
-        _refuse_collected(store, loaded, found)
-    append(store, [judged.verdict for judged in found if judged.changed])
-    return found
+        _refuse_collected(loaded, judgements, store)
+    append(store, [judged.verdict for judged in judgements if judged.changed])
+    return judgements
 
 
-def _refuse_collected(store: Store, loaded: Loaded, found: Sequence[PersonalVerdict]) -> None:
+def _parse_judged(text: str, pipeline: Pipeline) -> tuple[list[GatedSource], Calendar, tuple[int, int]]:
+    """The channels that a person judges, how their spans are written, and the first and last span."""
+    named, equals, spans = text.rpartition("=")
+    there = gated_sources(pipeline)
+    sources = [source for source in there if not equals or named in (source.node, *source.gates)]
+    calendars = {source.node: _calendar_of(source, pipeline) for source in there}
+    each = " ".join(f"--span {source.node}={calendars[source.node].example}" for source in there)
+    if not sources:
+        raise UsageError(f"--span {text}: no gate judges spans of {named!r}. Write one of:  {each}")
+    judgements = {calendars[source.node] for source in sources}
+    if len(judgements) > 1:
+        raise UsageError(f"--span {text}: the spans that gates judge are counted differently. Write one of:  {each}")
+    calendar = judgements.pop()
+    for label in spans.split(".."):
+        parse_span(label, calendar)  # refuses a number that is hardly meant as one
+    return sources, calendar, calendar.parse_range(spans)
+
+
+def _calendar_of(source: GatedSource, pipeline: Pipeline) -> Calendar:
+    return calendar_of(pipeline.nodes[source.node][source.key])
+
+
+def _refuse_collected(loaded: Loaded, judgements: Sequence[PersonalVerdict], store: Store) -> None:
     """Refuses to accept what no window can read any more; what is published again is another artifact."""
-    gone = [judged for judged in found if is_marked(store, COLLECTED, judged.artifact)]
+    gone = [judged for judged in judgements if is_marked(store, COLLECTED, judged.artifact)]
     if not gone:
         return
     name = gone[0].artifact.name
     what = f"{name} was" if len(gone) == 1 else f"{name} and {len(gone) - 1} more were"
-    last = loaded.pipeline.judged[0].gates[-1]
+    last = next(s.gates[-1] for s in loaded.pipeline.judged if s.node == name.split("/")[1])
     source = quote_source(loaded.source, loaded.pipeline.name)
-    spans = dict.fromkeys(loaded.calendar.label(judged.span) for judged in gone[:_NEAREST])
+    spans = dict.fromkeys(judged.label for judged in gone[:_NEAREST])
     more = [f"  … and {len(gone) - _NEAREST} more like these."] if len(gone) > _NEAREST else []
     raise UsageError(
         f"{what} garbage-collected, so no window could read what you accept; nothing was recorded. Ingest and judge "
@@ -105,17 +143,17 @@ def gated_sources(pipeline: Pipeline) -> list[GatedSource]:
     return list(pipeline.judged)
 
 
-def format_judgements(found: Sequence[PersonalVerdict], loaded: Loaded, *, file: str) -> str:
+def format_judgements(judgements: Sequence[PersonalVerdict], loaded: Loaded, *, file: str) -> str:
     """What was recorded, a line for each artifact, and what to type next."""
-    lines = [_line(judged, loaded) for judged in found]
-    if found[0].verdict.given:
-        lines += ["Windows read it from now on. Train with it:  " + _backfill_command(found, loaded, file)]
+    lines = [_line(judged) for judged in judgements]
+    if judgements[0].verdict.given:
+        lines += ["Windows read it from now on. Train with it:  " + _next_command(judgements, loaded, file)]
     return "\n".join(lines)
 
 
-def _line(judged: PersonalVerdict, loaded: Loaded) -> str:
+def _line(judged: PersonalVerdict) -> str:
     version = version_of(judged.artifact)
-    what = loaded.calendar.label(judged.span) + (f" v{version}" if version is not None else "")
+    what = judged.label + (f" v{version}" if version is not None else "")
     if not judged.changed:
         return f"{what} was {judged.before.personal} already."
     earlier = judged.before.refusal() or judged.before.personal or next(iter(judged.before.by_judge.values()), None)
@@ -125,25 +163,30 @@ def _line(judged: PersonalVerdict, loaded: Loaded) -> str:
     return f"{word} {what} ({judged.artifact.name}){before}.{old}"
 
 
-def _backfill_command(found: Sequence[PersonalVerdict], loaded: Loaded, file: str) -> str:
-    first, last = (loaded.calendar.label(judged.span) for judged in (found[0], found[-1]))
+def _next_command(judgements: Sequence[PersonalVerdict], loaded: Loaded, file: str) -> str:
+    """The command that trains with what was accepted."""
+    first, last = judgements[0].label, judgements[-1].label
+    if len({source.calendar for source in list_span_sources(loaded.pipeline)}) > 1:
+        return f"spanwise run {file}"  # a backfill takes spans of one calendar
     spans = first if first == last else f"{first}..{last}"
     return f"spanwise backfill {file} --span {spans}" + (" --train-once" if first != last else "")
 
 
-def _no_version(loaded: Loaded, span: int, version: int | None, versions: Sequence[Artifact]) -> str:
+def _no_version(label: str, version: int | None, versions: Sequence[Artifact]) -> str:
     there = ", ".join(dict.fromkeys(f"v{version_of(a)}" for a in versions if version_of(a) is not None))
-    return f"Span {loaded.calendar.label(span)} was not published as v{version}; " + (
+    return f"Span {label} was not published as v{version}; " + (
         f"it has {there}." if there else "its input has no versions, so leave out --version."
     )
 
 
-def _nothing_published(store: Store, loaded: Loaded, spans: tuple[int, int]) -> str:
-    addresses = [Address(loaded.pipeline.name, s.node, s.key) for s in loaded.pipeline.judged]
+def _nothing_published(
+    store: Store, pipeline: str, sources: Sequence[GatedSource], calendar: Calendar, spans: tuple[int, int]
+) -> str:
+    addresses = [Address(pipeline, source.node, source.key) for source in sources]
     there = sorted({s for address in addresses for s in store.spans(address)}, key=lambda s: abs(s - spans[0]))
-    near = ", ".join(loaded.calendar.label(s) for s in sorted(there[:_NEAREST]))
-    first, last = (loaded.calendar.label(s) for s in spans)
+    near = ", ".join(calendar.label(s) for s in sorted(there[:_NEAREST]))
+    first, last = (calendar.label(s) for s in spans)
     what = f"span {first}" if first == last else f"the spans {first} to {last}"
-    return f"{loaded.pipeline.name!r} has published nothing for {what}, so there is nothing to judge. " + (
+    return f"{pipeline!r} has published nothing for {what}, so there is nothing to judge. " + (
         f"Nearest: {near}." if near else "It has published no span yet."
     )

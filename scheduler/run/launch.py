@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 from spanwise.orchestrator.artifact import Artifact, Model
 from spanwise.orchestrator.errors import StoreError, UsageError
 from spanwise.orchestrator.executor import Executor
+from spanwise.orchestrator.gate import printed_accept
 from spanwise.orchestrator.pipeline import Pipeline, Selection
-from spanwise.orchestrator.run import Execution, State, Trigger
+from spanwise.orchestrator.run import Execution, Run, State, Trigger
 from spanwise.orchestrator.run_request import RunOutcome, RunRequest
 from spanwise.orchestrator.runner import run as run_pipeline
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.formatting import run_calendar, strip_control
+from spanwise.scheduler.formatting import FIX, add_options, run_calendar, strip_control
 from spanwise.scheduler.inspect import artifact_summary, find, records
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.load import Loaded, load
@@ -192,19 +193,19 @@ def _leave_out(pipeline: Pipeline, options: RunOptions) -> Selection:
     `Pipeline.select` runs a skipped node whose inputs change. Here a person has typed it, perhaps to push nothing.
     """
     part = pipeline.select(first=options.first, last=options.last, skip=options.skip)
-    kept = [node for node in part.run if node not in options.skip]
+    remaining = [node for node in part.run if node not in options.skip]
     for node in part.run:
-        if node in options.skip and (readers := pipeline.descendants(node).intersection(kept)):
+        if node in options.skip and (readers := pipeline.descendants(node).intersection(remaining)):
             changing = [n for n in part.run if n in pipeline.ancestors(node)]
-            following = [n for n in kept if n in readers and not pipeline.ancestors(n) & readers]
+            following = [n for n in remaining if n in readers and not pipeline.ancestors(n) & readers]
             start = " ".join(f"--from {name}" for name in following)
             raise UsageError(
                 f"{node} cannot be skipped: it depends on {changing[-1]}, which runs, and {', '.join(following)} "
                 f"{'depends' if len(following) == 1 else 'depend'} on it. Start after it instead:  {start}"
             )
-    if len(kept) == len(part.run):
+    if len(remaining) == len(part.run):
         return part
-    return pipeline.select(first=options.first, last=pipeline.last_of(kept), skip=options.skip)
+    return pipeline.select(first=options.first, last=pipeline.last_of(remaining), skip=options.skip)
 
 
 def parse_time(text: str, zone: tzinfo | None = None) -> datetime:
@@ -245,6 +246,8 @@ def find_base_run(store: Store, pipeline: str, typed: str | None) -> int | None:
 def format_run_outcome(outcome: RunOutcome, elsewhere: Sequence[str] = ()) -> str:
     """The verdict and a summary line of a run; after a failure each error, its log, and the command that resumes.
 
+    A run that a gate has stopped is not resumed: its error says what to type.
+
     `elsewhere` is --root and --config as they were typed.
     """
     verdict = artifact_summary.describe_verdict(outcome.run, outcome.executions.values())
@@ -252,16 +255,25 @@ def format_run_outcome(outcome: RunOutcome, elsewhere: Sequence[str] = ()) -> st
     parts.append(records.summarize_run(outcome.run, outcome.executions, outcome.skipped))
     for node in outcome.failed:
         failed = outcome.executions[node]
-        parts.append(f"\n{node} failed: {strip_control(failed.error or '').strip()}")
+        parts.append(f"\n{node} failed: {add_options(strip_control(failed.error or '').strip(), elsewhere)}")
         if failed.log and Path(failed.log).is_file():
             parts.append(f"Log:  {failed.log}")
     if not outcome.succeeded:
+        errors = [outcome.executions[node].error for node in outcome.failed]
         if outcome.run.trigger is Trigger.PUSH:
             again = f"Push it again:  {push_command(outcome.executions.values(), elsewhere)}"
+        elif any(printed_accept(error) for error in errors):
+            return "\n".join(parts)  # until what the gate prints is typed, a resumed run fails again
         else:
-            again = f"Resume it:  {shlex.join(['spanwise', 'resume', outcome.run.name, *elsewhere])}"
+            first = any(FIX in (error or "") for error in errors)  # the errors say what to type before
+            again = f"{'Then resume' if first else 'Resume'} it:  {resume_command(outcome.run, elsewhere)}"
         parts.append(f"{'' if not outcome.failed else chr(10)}{again}")
     return "\n".join(parts)
+
+
+def resume_command(run: Run, elsewhere: Sequence[str] = ()) -> str:
+    """The command that resumes a run."""
+    return shlex.join(["spanwise", "resume", run.name, *elsewhere])
 
 
 def push_command(executions: Iterable[Execution], elsewhere: Sequence[str] = ()) -> str:

@@ -34,18 +34,18 @@ def read_logs(store: Store, run: Run, node: str | None) -> list[NodeLog]:
         NotRecorded: the run has no such node, or the node has no log because it was not executed.
     """
     executions = _executions(store, run, node)
-    found = [
+    logs = [
         NodeLog(node=e.node, attempt=e.attempt, file=e.log, lines=tuple(Tail(Path(e.log)).rest()))
         for e in executions
         if e.log and Path(e.log).is_file()
     ]
-    if node is not None and not found:
+    if node is not None and not logs:
         last = executions[-1]
         why = f": {last.reason}" if last.reason else ""
         raise NotRecorded(
             f"{node} of {run.name} has no log; it is {last.state.value}{why}. See:  spanwise show {run.name}"
         )
-    return found
+    return logs
 
 
 def format_logs(logs: Sequence[NodeLog]) -> str:
@@ -81,8 +81,8 @@ def follow_logs(store: Store, run: Run, node: str | None) -> Iterator[str]:
 
 def _executions(store: Store, run: Run, node: str | None, *, may_start: bool = False) -> list[Execution]:
     executions = store.executions(run)
-    found = [e for e in executions if node in (None, e.node)]
-    if node is not None and not found and not (may_start and node in run.nodes):
+    chosen = [e for e in executions if node in (None, e.node)]
+    if node is not None and not chosen and not (may_start and node in run.nodes):
         there = ", ".join(dict.fromkeys(e.node for e in executions)) or "none yet"
         raise NotRecorded(f"Run {run.name} has no {node!r}; its nodes so far: {there}.")
-    return found
+    return chosen

@@ -89,7 +89,13 @@ def _find_model(store: Store, reference: str, settings: Settings) -> Artifact:
         return find.artifact(store, reference, settings.root)
     pipeline, _ = find.pipeline_or_file(store, reference, settings.params)
     newest = _newest_from_file(store, pipeline)
-    made = (a for e in store.executions(newest) for found in e.outputs.values() for a in found if a.kind == Model.kind)
+    made = (
+        a
+        for e in store.executions(newest)
+        for artifacts in e.outputs.values()
+        for a in artifacts
+        if a.kind == Model.kind
+    )
     first = next(made, None)
     champion = None if first is None else find_champion(store, first.name)
     if champion is None:
@@ -128,16 +134,16 @@ def _refuse_unblessed(store: Store, model: Artifact) -> None:
     why = standing.refusal()
     raise UsageError(
         f"{model.name} is {why if why is not None else 'not judged yet'}, so it was not pushed. To bless it:  "
-        f"spanwise bless {model.name} --because …"
+        f"spanwise bless {model.name} --because TEXT"
     )
 
 
 def _newest_from_file(store: Store, pipeline: str) -> Run:
     """The newest run that was started from a file: its file and arguments say where the pipeline pushes."""
-    found = next((run for run in store.runs(pipeline) if run.source and not run.replay), None)
-    if found is None:
+    newest = next((run for run in store.runs(pipeline) if run.source and not run.replay), None)
+    if newest is None:
         raise UsageError(f"No run of {pipeline!r} was started from a file, so its Pusher is not known.")
-    return found
+    return newest
 
 
 def _find_pusher(pipeline: Pipeline, model: Artifact, node: str | None) -> tuple[str, tuple[str, str]]:
@@ -167,15 +173,15 @@ def _refuse_elsewhere(store: Store, pusher: Node, model: Artifact) -> None:
         )
 
 
-def format_decision(found: Decision) -> str:
+def format_decision(decision: Decision) -> str:
     """What was recorded, what is the champion now, and how to roll back what serves."""
-    verdict = found.verdict
+    verdict = decision.verdict
     lines = [f"{verdict.artifact} is {verdict}."]
     lines.append(
-        f"The champion is {found.champion.name}." if found.champion is not None else "There is no champion now."
+        f"The champion is {decision.champion.name}." if decision.champion is not None else "There is no champion now."
     )
-    if found.serves and not verdict.given:
+    if decision.serves and not verdict.given:
         lines.append(f"{verdict.artifact} still serves.")
-        if found.champion is not None:
-            lines.append(f"Roll back:  spanwise push {found.champion.name} --because …")
+        if decision.champion is not None:
+            lines.append(f"Roll back:  spanwise push {decision.champion.name} --because TEXT")
     return "\n".join(lines)

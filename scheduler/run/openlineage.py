@@ -241,8 +241,8 @@ class EventConverter:
         from openlineage.client import event_v2 as spec
 
         tags = {"trigger": run.trigger.value, **_span(run), **({} if run.base is None else {"base": str(run.base)})}
-        found = {**_parameters({n: str(v) for n, v in run.parameters.items()}), **_tags(tags)}
-        return spec.Run(runId=self._id(run.name), facets={**found, **_nominal(run), **_failure(error)})
+        run_facets = {**_parameters({n: str(v) for n, v in run.parameters.items()}), **_tags(tags)}
+        return spec.Run(runId=self._id(run.name), facets={**run_facets, **_nominal(run), **_failure(error)})
 
     def _of_node(self, run: Run, execution: Execution) -> spec.Run:
         from openlineage.client import event_v2 as spec
@@ -253,8 +253,8 @@ class EventConverter:
             job=facets.parent_run.Job(namespace=self.namespace, name=run.pipeline),
         )
         tags = {"reused": str(execution.reused is not None).lower(), "attempt": str(execution.attempt), **_span(run)}
-        found = {"parent": parent, **_parameters(execution.parameters), **_tags(tags), **_nominal(run)}
-        return spec.Run(runId=self._id(execution.name), facets={**found, **_failure(execution.error)})
+        run_facets = {"parent": parent, **_parameters(execution.parameters), **_tags(tags), **_nominal(run)}
+        return spec.Run(runId=self._id(execution.name), facets={**run_facets, **_failure(execution.error)})
 
     def _pipeline_job(self, run: Run) -> spec.Job:
         return self._job(run.pipeline, "PIPELINE")
@@ -335,7 +335,7 @@ class _ChannelDataset:
         from openlineage.client import facet_v2 as facets
 
         newest = max(self.artifacts, key=lambda a: a.id)
-        found: dict[str, facets.DatasetFacet] = {
+        dataset_facets: dict[str, facets.DatasetFacet] = {
             "version": facets.dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=newest.name),
             "dataSource": facets.datasource_dataset.DatasourceDatasetFacet(name=newest.kind, uri=_uri(newest)),
         }
@@ -343,23 +343,25 @@ class _ChannelDataset:
         if isinstance(columns, Mapping):
             schema = facets.schema_dataset
             fields = [schema.SchemaDatasetFacetFields(name=n, type=str(t)) for n, t in columns.items()]
-            found["schema"] = schema.SchemaDatasetFacet(fields=fields)
-        return found
+            dataset_facets["schema"] = schema.SchemaDatasetFacet(fields=fields)
+        return dataset_facets
 
 
 def _channels(side: Mapping[str, Iterable[Artifact]], run: Run) -> list[_ChannelDataset]:
     """The artifacts by the channel that they were published on, each once."""
-    found: dict[str, dict[int, Artifact]] = {}
+    by_channel: dict[str, dict[int, Artifact]] = {}
     for artifact in itertools.chain(*side.values()):
-        found.setdefault("/".join(artifact.name.split("/")[:3]), {})[artifact.id] = artifact
+        by_channel.setdefault("/".join(artifact.name.split("/")[:3]), {})[artifact.id] = artifact
     calendar = run_calendar(run)
-    return [_ChannelDataset(name=n, artifacts=tuple(those.values()), calendar=calendar) for n, those in found.items()]
+    return [
+        _ChannelDataset(name=n, artifacts=tuple(those.values()), calendar=calendar) for n, those in by_channel.items()
+    ]
 
 
 def _dimensions(artifact: Artifact, calendar: Calendar) -> dict[str, object]:
     span, version = artifact.properties.get("span"), artifact.properties.get("version")
-    found: dict[str, object] = {"span": calendar.label(span)} if isinstance(span, int) else {}
-    return found if version is None else {**found, "version": version}
+    partition: dict[str, object] = {"span": calendar.label(span)} if isinstance(span, int) else {}
+    return partition if version is None else {**partition, "version": version}
 
 
 def _uri(artifact: Artifact) -> str:

@@ -35,7 +35,7 @@ def format_ticks(timetable: Timetable, found: Sequence[Tick], calendar: Calendar
     ]
     if not rows:
         return f"{timetable.pipeline} has no tick any more: its schedule has ended."
-    table = format_table(("TICK", "COMES", *(["STARTS"] if shaken else []), "SPAN", "NOTE"), rows)
+    table = format_table(("TICK", "DUE", *(["STARTS"] if shaken else []), "SPAN", "NOTE"), rows)
     return "\n".join([table, *timetable.warnings])
 
 

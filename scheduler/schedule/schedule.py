@@ -38,7 +38,8 @@ class Schedule(ScheduleTerms):
     parts: Mapping[str, str] | None = None  #: a cron for "ingest", a cron for "train"
     span: SpanRule | Mapping[str, SpanRule | None] | None = None
     """Which span a tick means; None: the newest there is, which may be an old one. With parts, it is that of what is
-    ingested, and what trains learns from the newest; a mapping says it for each."""
+    ingested, and what trains learns from the newest; a mapping says it for each. A mapping by nodes gives each node
+    that ingests a rule of its own; the span of the first one names the tick."""
     start: datetime | date | None = None  #: no tick before; without a zone it is wall time, a date is its first moment
     end: datetime | date | None = None  #: no tick after; a date is its last moment
 
@@ -56,9 +57,17 @@ def timetables_of(schedule: Schedule, pipeline: str) -> list[Timetable]:
 
 def rule_of(schedule: Schedule, part: str) -> SpanRule | None:
     """The span rule of a part."""
+    if rules := source_rules(schedule, part):
+        return next(iter(rules.values()))
     if isinstance(schedule.span, Mapping):
         return schedule.span.get(part)
     return None if part == TRAIN else schedule.span
+
+
+def source_rules(schedule: Schedule, part: str) -> Mapping[str, SpanRule | None]:
+    """The span rule of each node that ingests in a part; empty where they have none of their own."""
+    by_node = isinstance(schedule.span, Mapping) and not set(schedule.span) & set(PARTS)
+    return schedule.span if by_node and part != TRAIN else {}  # type: ignore[return-value]
 
 
 def timetable_of(schedule: Schedule, pipeline: str, part: str = WHOLE) -> Timetable:
@@ -105,14 +114,17 @@ def _check_parts(schedule: Schedule) -> None:
     parts, span = schedule.parts, schedule.span
     example = 'parts={"ingest": "0 * * * *", "train": "0 3 * * *"}'
     if parts is None:
-        if isinstance(span, Mapping):
-            raise ScheduleError(f"span={span!r} is for a schedule with parts=. Write one rule, or {example}.")
+        if isinstance(span, Mapping) and (not span or set(span) & set(PARTS)):
+            raise ScheduleError(
+                f"span={span!r} is for a schedule with parts=. Write one rule, one by node, or {example}."
+            )
         if not schedule.cron:
             raise ScheduleError(f"cron {schedule.cron!r} has 0 fields. {CRON_EXAMPLE} Or one for each part: {example}.")
         return
     if schedule.cron:
-        raise ScheduleError(f"cron={schedule.cron!r} has no place beside parts=, which gives each part its own.")
-    for name, given in (("parts", parts), ("span", span if isinstance(span, Mapping) else {})):
+        raise ScheduleError(f"cron={schedule.cron!r} and parts= exclude each other: parts= gives each part a cron.")
+    mixed = span if isinstance(span, Mapping) and (not span or set(span) & set(PARTS)) else {}  # else rules by node
+    for name, given in (("parts", parts), ("span", mixed)):
         unknown = [part for part in given if part not in PARTS] if isinstance(given, Mapping) else [given]
         if unknown:
             raise ScheduleError(f"{name}= takes {' and '.join(PARTS)}, not {unknown[0]!r}. For example: {example}.")

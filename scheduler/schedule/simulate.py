@@ -161,7 +161,7 @@ def format_simulation(simulation: Simulation, calendar: Calendar, *, whole: bool
     ]
     terms = f"{table.cron!r} in {table.zone}, {table.overrun.value}, catchup={table.catchup.value}"
     lines = [f"{table.pipeline}: {terms}; a run takes {simulation.duration} (seed {simulation.seed})."]
-    lines += [format_table(("TICK", "COMES", "SPAN", "OUTCOME", "TOOK", "WHY"), rows)] if rows else []
+    lines += [format_table(("TICK", "DUE", "SPAN", "OUTCOME", "TOOK", "WHY"), rows)] if rows else []
     if not whole and len(simulation.plays) > _MANY:
         more = f", and {len(notable) - _MANY} more like them" if len(notable) > _MANY else ""
         lines.append(f"(Ordinary ticks are left out{more}.)")

@@ -73,6 +73,7 @@ def take_inventory(store: Store, root: Path, pipeline: str, *, now: datetime, lo
         return DiskInventory(unknown_files=(UnknownFile(path=home, why=_LINK),))
     search = _DiskSearch(store, pipeline)
     search.nodes(home)
+    search.archived(home)
     search.run_dirs(home / RUNS, lambda ended: now - ended >= logs)
     search.schedule(home / SCHEDULE, lambda written: now - written >= logs)
     artifacts = sorted(search.artifacts, key=lambda a: a.id)
@@ -118,6 +119,24 @@ class _DiskSearch:
                 self._published(folder, execution, published[folder.execution])
             elif execution.state.ended:
                 self._add_leftover(folder.path, f"{execution.name} {execution.state.value}")
+
+    def archived(self, home: Path) -> None:
+        """What the archive has and the root has no copy of."""
+        if self._store.archive is None:
+            return
+        known = {str(location) for location in self.locations.values()} | {str(left.path) for left in self.leftovers}
+        places = [place for place in self._store.archive.places(self._pipeline) if place not in known]
+        ids = {place: int(Path(place).relative_to(home).parts[2]) for place in places}
+        executions = {e.id: e for e in self._store.executions_by_id(set(ids.values()))}
+        links = [link for link in self._store.links(executions=executions.keys()) if not link.read]
+        published = {a.uri: a for a in self._store.artifacts_by_id({link.artifact for link in links})}
+        for place in places:
+            execution = executions.get(ids[place])
+            if place in published:
+                self._add_artifact(published[place], Path(place))
+            elif execution is None or execution.state.ended:
+                what = f"{execution.name} has not published it" if execution else "no such execution is recorded"
+                self._add_leftover(Path(place), f"in the archive: {what}")
 
     def run_dirs(self, home: Path, old: Callable[[datetime], bool]) -> None:
         """PIPELINE/.runs/NUMBER, where the number is a run's."""

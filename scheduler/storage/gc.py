@@ -25,7 +25,7 @@ from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.collection import COLLECTED, Retention, RetentionDecision, decide_retention
 from spanwise.orchestrator.component import Resolver
 from spanwise.orchestrator.driver import history_of
-from spanwise.orchestrator.errors import Held, NotRecorded, ResolutionError, RunError, UsageError
+from spanwise.orchestrator.errors import Held, NotRecorded, ResolutionError, RunError, StorageError, UsageError
 from spanwise.orchestrator.generation import LOOK_BACK
 from spanwise.orchestrator.lease import Clock, Lease
 from spanwise.orchestrator.lineage import Direction, walk
@@ -335,6 +335,8 @@ class _Collection:
             for leftover in self._plan.inventory.leftovers:
                 self._swept[leftover.path] = leftover
                 self._set_aside(leftover.path)
+        for place in (*self._collected, *self._swept):
+            self._remove_from_archive(place)
         for place, path in self._aside.items():
             try:
                 if path.is_dir():
@@ -356,6 +358,15 @@ class _Collection:
             failures=tuple(f"{place}: {why}" for place, why in self._failed.items()),
             held=self._held,
         )
+
+    def _remove_from_archive(self, place: Path) -> None:
+        archive = self._store.archive
+        if archive is None or place.name.startswith(ASIDE):
+            return
+        try:
+            archive.remove(str(place))
+        except StorageError as error:
+            self._failed[place] = str(error)
 
     def _set_aside(self, place: Path) -> None:
         if place.name.startswith(ASIDE):

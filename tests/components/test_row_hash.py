@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spanwise.components.row_hash import buckets, hash_rows
+from spanwise.components.row_hash import buckets, hash_rows, hash_values
 
 
 def hashes(*columns, **named):
@@ -68,6 +68,31 @@ def test_different_values_hash_differently():
     ]
 
     assert len(set(made)) == len(made)
+
+
+def test_the_buckets_of_a_feature_say_nothing_of_the_split():
+    """Whatever the key of the split is called, train and eval have the same buckets; large integers are divided too."""
+    keys = pa.array([2**63 + n for n in range(3000)], pa.uint64())
+    features = hash_values(keys) % 30
+
+    for name in ("value", "", "user"):
+        chosen = buckets(hash_rows(pa.RecordBatch.from_arrays([keys], [name]), [name]), [2, 1])
+        assert 900 < (chosen == 1).sum() < 1100
+        assert set(features[chosen == 0]) == set(features[chosen == 1]) == set(range(30))
+
+
+def test_nested_values_hash_alike_however_they_are_stored():
+    """Lists of any kind, structs whatever the order of their fields, maps whatever the order of their entries."""
+    lists = hashes(v=pa.array([[1, 2], [], None, [None]]))
+    struct = hashes(v=pa.array([{"a": 1, "b": "x"}, None]))
+    maps = hashes(v=pa.array([[("a", 1), ("b", 2)]], pa.map_(pa.string(), pa.int8())))
+
+    assert hashes(v=pa.array([[1, 2], [], None, [None]], pa.large_list(pa.int8()))) == lists
+    assert hashes(v=pa.array([[1, 2]], pa.list_(pa.int64(), 2))) == lists[:1]
+    assert hashes(v=pa.array([{"b": "x", "a": 1}, None], pa.struct([("b", pa.string()), ("a", pa.int8())]))) == struct
+    assert hashes(v=pa.array([[("b", 2), ("a", 1)]], pa.map_(pa.string(), pa.int64()))) == maps
+    assert hashes(v=pa.array([[0], [1, 2], [], None, [None]])[1:]) == lists
+    assert len({*lists, *struct, *maps, *hashes(v=pa.array([[2, 1]]))}) == 7
 
 
 def test_the_order_of_columns_does_not_matter():

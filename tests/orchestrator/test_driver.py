@@ -4,6 +4,7 @@ import importlib
 import shutil
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 import pytest
 
@@ -273,6 +274,31 @@ def test_code_that_imports_by_name_is_warned_of(trial, caplog, component):
     (warning,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("dynamic-import")]
     assert f"{component.__name__} imports modules by names that are known only when it runs" in warning
     assert f"({component.__name__}.run)" in warning
+
+
+class OpensFile(Component):
+    """Reads a file that is in no input."""
+
+    def run(self, report: Output[Report]) -> None:
+        (report.path / "x").write_text(read_words() + "words.no")
+
+
+def read_words() -> str:
+    return Path("lists/words.txt").read_text()
+
+
+def test_code_that_names_a_file_is_warned_of(trial, caplog, tmp_path, monkeypatch):
+    """What it reads is not in the cache key, also where a function that it calls reads it."""
+    monkeypatch.chdir(tmp_path)
+    decide(trial, OpensFile())
+    assert "file-outside-key" not in caplog.text, "there is no such file"
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists/words.txt").write_text("a b")
+
+    decide(trial, OpensFile())
+
+    (warning,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("file-outside-key")]
+    assert "the code of OpensFile names lists/words.txt, and what files hold" in warning
 
 
 def test_code_that_imports_by_statement_is_not_warned_of(trial, caplog):

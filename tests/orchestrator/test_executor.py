@@ -189,7 +189,7 @@ def bench(tmp_path):
     return Bench(tmp_path)
 
 
-def until_ended(executor, within_s=10.0, lost=None):
+def until_ended(executor, within_s=120.0, lost=None):
     """Waits for a job's end, and answers whatever it asks with `lost`."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
@@ -339,8 +339,8 @@ def test_a_stop_that_comes_at_once_is_heard(bench):
     with Executor(bench.pipeline) as executor:
         for number in range(1, 11):
             executor.start(bench.job(prepared={"how": "hangs"}))
-            executor.stop(number, "The run was stopped.", grace_s=60.0)
-        ended = [until_ended(executor, within_s=20.0) for _ in range(10)]
+            executor.stop(number, "The run was stopped.", grace_s=1000.0)
+        ended = [until_ended(executor) for _ in range(10)]
 
     assert {e.failure.message for e in ended} == {"The run was stopped."}
 

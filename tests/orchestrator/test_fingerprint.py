@@ -268,6 +268,7 @@ import fourth
 import constants
 from fifth import Fifth, fifth
 import whole
+from copied import copied
 from features import clean
 
 COLUMNS = {"a", "b"}
@@ -344,7 +345,7 @@ def train(examples, rate=0.1, *, rounds=3):
         return row + 100
     model = Model().fit(examples)
     return (known, total, late, model, helper(examples), decorated(examples), accept(1), cut(), lazy.load(),
-            COLUMNS, WEIGHTS, constants.RATE, fourth.go(), fifth(), Fifth, tool, min(1, 2), ratio(top=1, bottom=2), rate, rounds,
+            COLUMNS, WEIGHTS, constants.RATE, fourth.go(), copied(), fifth(), Fifth, tool, min(1, 2), ratio(top=1, bottom=2), rate, rounds,
             vars(whole)["CHOICE"], part.other)
 ''',
     "features.py": '''
@@ -375,6 +376,8 @@ def load():
     "site-packages/fifth/inner.py": "def fifth(): return 1\nclass Fifth: pass\n",
     "site-packages/Fifth_Lib-1.0.dist-info/RECORD": "fifth/inner.py,,\nfifth/__init__.py,,\n",
     "site-packages/third_lib-1.0.dist-info/RECORD": "third/__init__.py,,\n",
+    "site-packages/copied/__init__.py": "from copied.inner import copied\n",
+    "site-packages/copied/inner.py": "def copied(): return 1\n",
 }
 
 CHANGES = {
@@ -422,6 +425,7 @@ CHANGES = {
         "Lib-1.0",
         "Lib-1.1",
     ),
+    "a package that was copied among the libraries": ("site-packages/copied/inner.py", "return 1", "return 2"),
     "swapped names of keyword arguments": (
         "project.py",
         "def ratio(top, bottom):\n    return top - bottom",

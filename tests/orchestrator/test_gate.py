@@ -117,7 +117,7 @@ def test_a_refused_span_stops_the_run_and_says_what_to_do(trial):
     assert verdicts(trial) == [("refused", "Big in run 1", "3 rows; at least 10 are needed")]
     assert ran["Big"].error == (
         "3 rows; at least 10 are needed\nmore about it\n"
-        "Correct the data and judge its new version:  spanwise run p.py --span 1 --to Big\n"
+        "Correct the data and run its new version:  spanwise run p.py --span 1\n"
         "Or accept the span as it is:  spanwise accept p.py --span 1 --because TEXT"
     )
 

@@ -41,7 +41,7 @@ def test_the_same_version_published_again_is_read_once(published):
     assert only.name == again.name
 
 
-def test_a_gap_is_an_error_that_names_it_and_mends_it(published):
+def test_a_gap_is_an_error_that_names_it_and_the_command_that_fills_it(published):
     """A window with a gap refuses, naming the missing spans and the command that ingests the first."""
     for span in (1, 2, 5):
         published.span(span)

@@ -1,11 +1,12 @@
-"""A folder with a pipeline of three numbers a day, and the command line in a process of its own."""
+"""A folder with a pipeline of three numbers a day, and the command line in a warm process of its own."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+from tests import warm
 
 PROJECT = Path(__file__).parents[2]
 
@@ -51,7 +52,7 @@ def call(folder: Path, *words: str, code: int | None = 0, timeout_s: float = 120
     """Runs `spanwise …` in a folder and returns everything it printed; `code` is the exit code that is expected."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SPANWISE_")}
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "spanwise", *words],
+        [*warm.command(), *words],
         cwd=folder,
         env={**environment, "PYTHONPATH": str(PROJECT / "src"), "NO_COLOR": "1", "COLUMNS": "200"},
         stdout=subprocess.PIPE,

@@ -9,12 +9,26 @@ import time
 from functools import partial
 from pathlib import Path
 
-from spanwise.orchestrator import Attempt, Component, Input, Output, Pipeline, Report, SpanwiseError, process
+from spanwise.orchestrator import (
+    Attempt,
+    Blessing,
+    Component,
+    Examples,
+    Gate,
+    Input,
+    Model,
+    Output,
+    Pipeline,
+    Report,
+    SpanwiseError,
+    process,
+)
 from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.lease import Clock
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.runner import run
+from spanwise.resolvers import LatestSpans
 
 say = partial(print, flush=True)
 
@@ -36,6 +50,35 @@ class Copy(Component):
         (report.path / "b").write_bytes((source.path / "b").read_bytes())
 
 
+class Day(Component):
+    """A span of its own for each run, and a model of it."""
+
+    def run(self, examples: Output[Examples], model: Output[Model], attempt: Attempt, work_s: float) -> None:
+        for output in (examples, model):
+            (output.path / "a").write_bytes(os.urandom(1000))
+            time.sleep(work_s / 2)
+        examples.span, examples.version, examples.split_names = attempt.run.number, 1, ["train"]
+        model.spans = [attempt.run.number]
+
+
+class Check(Gate):
+    def run(self, examples: Input[Examples], work_s: float) -> None:
+        time.sleep(work_s)
+
+
+class Judge(Component):
+    """Blesses the model of every second run."""
+
+    def run(
+        self, model: Input[Model], examples: Input[list[Examples]], blessing: Output[Blessing], work_s: float
+    ) -> None:
+        (blessing.path / "spans").write_text(str([each.span for each in examples]))
+        time.sleep(work_s)
+        blessing.blessed = model.spans[0] % 2
+        blessing.current_model, blessing.current_model_id = model.name, model.id
+        blessing.reasons = [] if blessing.blessed else ["an even run"]
+
+
 class Act(Component):
     """An effect outside the store, behind the fence; waits for the file `go` first."""
 
@@ -53,7 +96,11 @@ def branching(work_s: float) -> Pipeline:
     make = Make(work_s=work_s)
     copies = [Copy(source=make[key], work_s=work_s, name=f"Copy{i}") for i, key in enumerate(["first", "second"] * 2)]
     last = Copy(source=copies[0]["report"], work_s=work_s, name="Last")
-    return Pipeline("branching", [make, *copies, last])
+    day = Day(work_s=work_s)
+    check = Check(examples=day["examples"], work_s=work_s)
+    window = LatestSpans(check["examples"], n=3)
+    judge = Judge(model=day["model"], examples=window["examples"], work_s=work_s)
+    return Pipeline("branching", [make, *copies, last, day, check, window, judge])
 
 
 def acting(place: str) -> Pipeline:

@@ -84,6 +84,6 @@ def run_inline(monkeypatch: pytest.MonkeyPatch, store: Store | None = None) -> S
 
     for module in ("run.launch", "backfill.command"):
         monkeypatch.setattr(f"spanwise.scheduler.{module}.Executor", InlineExecutor)
-    for name in ("open_for_writing", "open_for_reading"):
+    for name in ("open_for_writing", "open_for_reading", "open_to_record"):
         monkeypatch.setattr(f"spanwise.scheduler.project.root.{name}", opened)
     return store

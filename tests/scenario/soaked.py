@@ -1,7 +1,8 @@
 """Pipelines whose runs take as long as dice say, with a schedule for every overrun policy. What the soak test plays.
 
 Some runs take longer than a day, some ignore SIGTERM, some leave a daemon in a session of its own. Each says when it
-began and when it was last at work, by a clock that nobody sets.
+began and when it was last at work, by a clock that nobody sets. A gate refuses some of the spans, and some of the
+models are not blessed.
 """
 
 import json
@@ -14,14 +15,29 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import ClassVar
 
-from spanwise.orchestrator import Attempt, Calendar, Component, Examples, Output, Pipeline, Retry
+from spanwise.orchestrator import (
+    Attempt,
+    Blessing,
+    Calendar,
+    Component,
+    Examples,
+    Gate,
+    Input,
+    Model,
+    Output,
+    Pipeline,
+    Refused,
+    Retry,
+)
 from spanwise.orchestrator.run import Trigger
+from spanwise.resolvers import LatestBlessed, LatestSpans
 from spanwise.scheduler import OverrunPolicy, Schedule, days_before
 from tests.scenario.compressed import boottime
 
 WHERE = Path(os.environ["SPANWISE_COMPRESSED"])
 DAYS = int(os.environ["SPANWISE_SOAK_DAYS"])
 FIRST = date(2025, 3, 6)
+REFUSED = 0.25  # of the spans
 
 
 class Ingest(Component):
@@ -54,6 +70,30 @@ class Ingest(Component):
         examples.split_names = ["train"]
 
 
+class Check(Gate):
+    def run(self, examples: Input[Examples], attempt: Attempt) -> None:
+        if random.Random(f"{(WHERE / 'seed').read_text()} {attempt.run.pipeline} {examples.span}").random() < REFUSED:
+            raise Refused("as the dice say")
+
+
+class Learn(Component):
+    cacheable = False
+
+    def run(self, examples: Input[list[Examples]], model: Output[Model]) -> None:
+        (model.path / "spans").write_text(str([each.span for each in examples]))
+        model.spans = [each.span for each in examples]
+
+
+class Judge(Component):
+    cacheable = False
+
+    def run(self, model: Input[Model], champion: Input[Model | None], blessing: Output[Blessing]) -> None:
+        (blessing.path / "champion").write_text("" if champion is None else champion.name)
+        blessing.blessed = int(model.spans[-1] % 3 > 0)
+        blessing.current_model, blessing.current_model_id = model.name, model.id
+        blessing.reasons = [] if blessing.blessed else ["as it is every third time"]
+
+
 def stamp(run, began):
     """Says that this run is at work now."""
     draft = WHERE / "stamps" / f".{run.pipeline}.{run.number}"
@@ -64,8 +104,14 @@ def stamp(run, began):
 
 
 def _every_day(policy: OverrunPolicy) -> Schedule:
+    ingest = Ingest()
+    check = Check(examples=ingest["examples"])
+    recent = LatestSpans(check["examples"], n=3)
+    learn = Learn(examples=recent["examples"])
+    champion = LatestBlessed(learn["model"])
+    judge = Judge(model=learn["model"], champion=champion["model"])
     return Schedule(
-        Pipeline(policy.value, [Ingest()]),
+        Pipeline(policy.value, [ingest, check, recent, learn, champion, judge]),
         cron="30 2 * * *",
         zone="America/New_York",  # where the fourth of these nights has no 02:30
         span=days_before(1),

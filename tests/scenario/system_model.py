@@ -131,6 +131,12 @@ class SystemModel:
         place = int(chance * len(self.trained))
         return f"system/Learn/model/{place + 1}", self.trained[place]
 
+    def spare_model(self) -> tuple[str, Learned]:
+        """The newest model that is blessed and does not serve; if none is, the first of all."""
+        spare = [n for n, m in enumerate(self.trained) if self.is_blessed(m) and m != self.serves]
+        place = max(spare, default=0)
+        return f"system/Learn/model/{place + 1}", self.trained[place]
+
     def is_blessed(self, learned: Learned) -> bool:
         return self.ruled.get(learned, self.blessed.get(learned, False))
 

@@ -174,6 +174,22 @@ def test_a_baseline_that_fails_may_be_ignored(rides):
     assert said.startswith("blessed (compared with no baseline: p/Trainer/model/1: RuntimeError")
 
 
+@pytest.mark.parametrize("damage", ["rotten", "gone"])
+def test_a_damaged_baseline_may_be_ignored(rides, damage):
+    """As one that cannot be loaded; what was not verified is no less damaged for the next node that reads it."""
+    first = rides.run(1)
+    file = only(first.executions["Trainer"], "model").path / "told.json"
+    file.unlink() if damage == "gone" else file.write_text(file.read_text()[::-1])
+
+    assert rides.run(2, x=7).failed == ("Evaluator",)
+    judged = rides.run(2, x=7, on_baseline_error="ignore")
+
+    report = json.loads((evaluated(judged).path / "metrics.json").read_text())
+    assert report["baseline"] is None
+    assert report["baseline_error"].startswith("p/Trainer/model/1: its files are not those that were published:")
+    assert only(judged.executions["Pusher"], "pushed_model").properties["pushed"] == 1
+
+
 def test_a_candidate_that_fails_is_never_ignored(rides):
     """Only the baseline may be."""
     failed = rides.run(2, x=7, broken=7, on_baseline_error="ignore")

@@ -50,7 +50,7 @@ def feed(tmp_path, request):
 
 def suggested(error: str) -> dict:
     """The arguments of ExampleGen that a message suggests, as somebody would paste them."""
-    found = re.search(r"ExampleGen\(\.\.\., (.*)\)\.|(types=\{.*?\})", error)
+    found = re.search(r"ExampleGen\(\.\.\., (.*)\)\.|(types=\{.*?\}|dialect=Dialect\(.*?\))", error)
     assert found, error
     return eval(f"dict({found[1] or found[2]})", {"Dialect": Dialect})
 
@@ -68,6 +68,66 @@ def test_a_column_that_is_gone_for_good_is_dropped_by_name(feed):
     assert way == {"drop_columns": ["old"]}
     assert feed.examples(2, **way).columns == {"x": "int64"}
     assert feed.examples(1, **way).columns == {"x": "int64"}
+
+
+def test_a_renamed_column_goes_on_under_the_name_that_code_knows(feed):
+    """The message says how; a window over the change has the column in all rows, without a backfill."""
+    feed.arrive(1, {"x": 1, "fare": 5}, {"x": 2, "fare": 6})
+    feed.arrive(2, {"x": 3, "total": 7}, {"x": 4, "total": 8})
+    before = feed.examples(1)
+
+    error = feed.ingest(2).error
+    way = re.search(r"If 'total' is its new name, write (rename_columns=.*?)\. If", error)
+
+    assert way is not None
+    assert way[1] == "rename_columns={'total': 'fare'}"
+    after = feed.examples(2, rename_columns={"total": "fare"}, types={"fare": "int64"}, split_key=["fare"])
+    assert after.columns == {"x": "int64", "fare": "int64"}
+    tables = [rows.read_table([before, after], split) for split in ("train", "eval")]
+    assert sorted(v for table in tables for v in table["fare"].to_pylist()) == [5, 6, 7, 8]
+    assert feed.examples(1, rename_columns={"total": "fare"}).content == before.content
+
+
+def test_a_pipeline_takes_over_the_new_name(feed):
+    """What was published under the old name is left out of windows, until its span is ingested again."""
+    feed.arrive(1, {"x": 1, "fare": 5}, {"x": 2, "fare": 6})
+    feed.arrive(2, {"x": 3, "total": 7}, {"x": 4, "total": 8})
+    before = feed.examples(1)
+    new = {"rename_columns": {"fare": "total"}}
+
+    after = feed.examples(2, **new)
+
+    assert rows.read_schema([before, after], "train").names == ["x", "total"]
+    again = feed.examples(1, **new)
+    tables = [rows.read_table([again, after], split) for split in ("train", "eval")]
+    assert sorted(v for table in tables for v in table["total"].to_pylist()) == [5, 6, 7, 8]
+
+
+def test_two_columns_are_never_published_under_one_name(feed):
+    """Neither is guessed to be the right one; two that change places are no conflict."""
+    feed.arrive(1, {"a": 1, "b": 5}, {"a": 2, "b": 6})
+
+    assert (
+        "'a' cannot be published as 'b', because the input has another"
+        in feed.ingest(1, rename_columns={"a": "b"}).error
+    )
+    swapped = feed.examples(1, rename_columns={"a": "b", "b": "a"})
+    assert sorted(rows.read_table([swapped], "train").to_pylist() + rows.read_table([swapped], "eval").to_pylist(), key=str) == [
+        {"b": 1, "a": 5}, {"b": 2, "a": 6},
+    ]  # fmt: skip
+
+
+def test_a_value_that_does_not_fit_a_renamed_column_is_told_by_its_published_name(feed):
+    """And what is suggested is of that name, too."""
+    feed.arrive(1, {"fare": 5}, {"fare": 6})
+    feed.arrive(2, {"total": 7}, {"total": "free"} if feed.ending != "parquet" else {"total": 8})
+    feed.examples(1)
+    if feed.ending == "parquet":
+        feed.arrive(2, {"total": 7.5}, {"total": 8.5})
+
+    error = feed.ingest(2, rename_columns={"total": "fare"}).error
+
+    assert "column 'fare'" in error
 
 
 def test_a_window_is_read_without_what_any_of_its_spans_dropped(feed):

@@ -17,7 +17,7 @@ from spanwise.resolvers import RollingWindow
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("feed")]  # one worker, for what the tests share
 
 WINDOW, DAYS = 3, 5
-TOGETHER_S = 30
+TOGETHER_S = 300
 
 
 def scaled(columns):

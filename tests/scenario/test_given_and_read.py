@@ -1,11 +1,12 @@
 """A window reads what its own run's source has given, or the run fails: versions that go down, and other calendars."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from spanwise.orchestrator import Calendar, Component, Examples, Input, Model, Output, Pipeline
+from spanwise.orchestrator import Calendar, Component, Examples, Input, Model, Output, Pipeline, UsageError
 from spanwise.orchestrator.run import Trigger
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.testing import Trial
@@ -105,6 +106,21 @@ def test_resuming_does_not_go_round_it(trial):
     rest = RunRequest(selection=whole.select(first=["Window"]), trigger=Trigger.RESUME, base=2, span=3)
 
     assert trial.run(whole, rest).outcome.failed == ("Window",)
+
+
+def test_a_part_after_the_window_does_not_go_round_it(trial):
+    """The window would choose the same as before, and fail: what it chose then is out of date, until it is restored."""
+    whole = pipeline(version=5, size=1)
+    part = RunRequest(selection=whole.select(first=["Learn"]))
+    trial.run(whole, span=3)
+    trial.run(pipeline(version=1, size=1), span=3)
+
+    with pytest.raises(UsageError, match=r"Window would fail now: .* \(v5\) of span 3, but Clean gave .* \(v1\) last"):
+        trial.run(whole, part)
+    named = trial.run(whole, replace(part, base=1, force_base=True))
+    trial.run(whole, span=3)
+
+    assert learned(named) == learned(trial.run(whole, part)) == "3v5"
 
 
 def test_a_higher_version_goes_on(trial):

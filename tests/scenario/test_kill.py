@@ -1,5 +1,6 @@
 """Law 6 and law 10: a run killed at any moment leaves nothing half done, and the next one goes through."""
 
+import itertools
 import os
 import random
 import signal
@@ -12,13 +13,21 @@ from spanwise.orchestrator import State, fingerprint
 from spanwise.orchestrator.lease import current
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.store import Address
+from spanwise.orchestrator.verdict import is_given, read_verdicts
 from tests.scenario.processes import Marked, kill
 
 KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "12"))  # the full form: 50
 TWICE = 0.3
 DEADLINE_S = 120.0  # of waits for an end; on a quiet machine they take about a second
-STEPS = 12  # of a run after its start: six nodes start and complete
-PLACES = [("Make", "first"), ("Make", "second"), *[(f"Copy{i}", "report") for i in range(4)], ("Last", "report")]
+STEPS = 19  # of a run after its start: nine nodes start and complete, one chooses
+OUTPUTS = {
+    "Make": {"first", "second"},
+    **{node: {"report"} for node in ("Copy0", "Copy1", "Copy2", "Copy3", "Last")},
+    "Day": {"examples", "model"},
+    "Judge": {"blessing"},
+}
+PLACES = [(node, key) for node, keys in OUTPUTS.items() for key in keys]
+VERDICTS = {"Check": ("accepted", "examples"), "Judge": ("blessed", "model")}  #: what is judged, by node
 
 
 def killed(root, dice, busy_s):
@@ -73,11 +82,32 @@ def check(root, store, what, *, after):
         assert run.state.ended, f"{run.name} after {what}"
         for execution in store.executions(run):
             assert execution.state.ended, f"{execution.name} after {what}"
-            keys = {"first", "second"} if execution.node == "Make" else {"report"}
-            made = keys if execution.state is State.COMPLETE else set()
-            assert set(execution.outputs) == made, f"{execution.name} after {what}"
-            for (artifact,) in execution.outputs.values():
+            if execution.node in OUTPUTS:
+                made = OUTPUTS[execution.node] if execution.state is State.COMPLETE else set()
+                assert set(execution.outputs) == made, f"{execution.name} after {what}"
+            for artifact in itertools.chain(*execution.outputs.values()):
                 assert whole(artifact), f"{artifact} after {what}"
+        check_verdicts(store, run, what)
+
+
+def check_verdicts(store, run, what):
+    """Holds that what a judge has published is judged once, and what it has not published not at all."""
+    done = {e.node: e for e in store.executions(run) if e.state is State.COMPLETE}
+    for judge, (mark, key) in VERDICTS.items():
+        for artifact in done["Day"].outputs[key] if "Day" in done else ():
+            found = [(v.judge, v.by, v.given) for v in read_verdicts(store, mark, artifact.name)]
+            given = mark == "accepted" or run.number % 2 == 1
+            assert found == [(judge, run.name, given)] * (judge in done), f"{artifact} after {what}"
+    if "Judge" in done:  # it has learned from accepted spans only
+        accepted = [span for span in store.spans(Address("branching", "Day", "examples")) if is_accepted(store, span)]
+        (read,) = [e for e in store.executions(run) if e.node == "LatestSpans"]
+        chosen = [a.properties["span"] for a in read.outputs["examples"]]
+        assert chosen == sorted(s for s in accepted if s <= run.number)[-3:], what
+
+
+def is_accepted(store, span):
+    (artifact,) = store.of_span(Address("branching", "Day", "examples"), span)
+    return is_given(store, "accepted", artifact)
 
 
 def whole(artifact):
@@ -86,7 +116,9 @@ def whole(artifact):
 
 def visible(store):
     """Everything that can be found at the addresses of the pipeline, by name."""
-    found = (a for node, key in PLACES for a in store.newest(Address("branching", node, key)))
+    places = [Address("branching", node, key) for node, key in PLACES]
+    found = [a for place in places for a in store.newest(place)]
+    found += [a for place in places for span in store.spans(place) for a in store.of_span(place, span)]
     return {artifact.name: artifact for artifact in found}
 
 
@@ -96,7 +128,9 @@ def folders(root):
 
 @pytest.mark.slow
 def test_a_run_killed_at_any_moment_leaves_nothing_half_done(tmp_path):
-    """Killed anywhere, in any of its processes: nothing runs on, nothing is half visible, and the next run succeeds."""
+    """Killed anywhere, in any of its processes: nothing runs on, nothing is half visible, no verdict is recorded without
+    its judge's outputs or the other way round, and the next run succeeds.
+    """
     dice = random.Random(os.environ.get("SPANWISE_TEST_SEED", "spanwise"))
     busy_s = succeed(tmp_path)
     seen, newest, hits = {}, 0, 0

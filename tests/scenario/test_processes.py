@@ -53,7 +53,7 @@ def left_by(run, folder):
 
 def kill_at_one_blow(run):
     """Kills the controller, the keeper and the server, so that none can do anything about the others' death."""
-    victims = [run.pid, run.keeper, run.server]
+    victims = [run.server, run.keeper, run.pid]  # a child that has stopped is continued when its parent dies
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in victims:
             kill(pid, number)

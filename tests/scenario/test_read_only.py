@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -74,3 +75,18 @@ def test_a_run_there_is_refused_before_it_begins(project):
 
     assert shown.returncode == 1
     assert "is not writable" in shown.stderr
+
+
+def test_what_a_person_says_is_not_lost_in_a_copy(project):
+    """A pin, a pause: they are recorded, or refused."""
+    says = "metadata.* is in a read-only folder, so nothing can be recorded there"
+    commands = ("pin daily/ExampleGen/examples/1/1", "schedule pause daily --because disks")
+    typed = " ; ".join(f"! {sys.executable} -m spanwise {words}" for words in commands)
+    script = f"mount --bind . . && mount -o remount,ro,bind . && cd {project} && {typed}"
+
+    shown = subprocess.run(
+        [*IN_NAMESPACE, "bash", "-euc", script], cwd=project, capture_output=True, text=True, check=False
+    )
+
+    assert shown.returncode == 0, shown.stderr
+    assert len(re.findall(says, shown.stderr)) == len(commands), shown.stderr

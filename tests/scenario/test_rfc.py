@@ -220,7 +220,7 @@ def test_each_run_ingests_one_span_at_its_newest_version(mornings):
     assert ingested == {1: ["1v1"], 2: ["2v1"], 3: ["3v2"], 4: ["4v1"], 5: ["5v1"], 6: ["6v1"]}
 
 
-def test_a_span_that_is_not_there_fails_the_run_and_those_that_are_are_told(early):
+def test_a_span_that_is_not_there_fails_the_run_and_those_that_are_are_listed(early):
     """RFC: "The pipeline will fail when the specified span's input data is not available"."""
     ran, _ = early
 

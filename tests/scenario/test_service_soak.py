@@ -124,7 +124,8 @@ def lease(target, over):
     client = connection.ask(JoinJob(dataset="counted", mode="at_least_once", name="", epoch="0"))[0].client
     done = ()
     while not over.is_set():
-        done = connection.ask(ExchangeSplits(client=client, done=done, want=1))[0].held
+        held = connection.ask(ExchangeSplits(client=client, done=done, want=1))[0].held
+        done = tuple(split for split, _ in held)
     connection.ask(LeaveJob(client=client))
 
 
@@ -150,12 +151,14 @@ def test_a_service_stays_as_it_is_while_consumers_come_and_go(tmp_path):
         leasers = [threading.Thread(target=lease, args=(servers.target, over), daemon=True) for _ in range(LEASERS)]
         for leaser in leasers:
             leaser.start()
-        while time.monotonic() < end or soak.laps < 4:
-            soak.lap()
-            assert all(leaser.is_alive() for leaser in leasers), f"lap {soak.laps}: a leaser was lost"
-        over.set()
-        for leaser in leasers:
-            leaser.join(SOON_S)
+        try:
+            while time.monotonic() < end or soak.laps < 4:
+                soak.lap()
+                assert all(leaser.is_alive() for leaser in leasers), f"lap {soak.laps}: a leaser was lost"
+        finally:
+            over.set()  # before the servers are ended
+            for leaser in leasers:
+                leaser.join(SOON_S)
         jobs = servers.status()["jobs"]
     is_long = SECONDS >= LONG_S
     growth = {name: soak.growth_bytes(name) for name in soak.rss_bytes}

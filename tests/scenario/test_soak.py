@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from spanwise.orchestrator import State, lease, process
+from spanwise.orchestrator import Calendar, State, lease, process
 from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.store import Address
+from spanwise.orchestrator.verdict import is_given
 from spanwise.scheduler.ledger.ticks import list_ticks
 from spanwise.scheduler.schedule.outcome import Closing, TickOutcome
 from tests.scenario.compressed import Compressed
@@ -37,6 +39,7 @@ ACTS = (
     "strike a run",
     "leave",
     "give up",
+    "overrule",
     *["wait"] * 3,
 )
 
@@ -124,8 +127,8 @@ class Soak:
                 for one in self.living:
                     kill(one.pid)
                 self.wait(1.6)
-            case "give up":
-                self.give_up()
+            case "give up" | "overrule":
+                getattr(self, act.replace(" ", "_"))()
             case "wait":
                 self.wait(0.4)
 
@@ -144,6 +147,17 @@ class Soak:
             code, done, errors = self.command("schedule", "acknowledge", chosen.key, *given)
             assert (code, [each["tick"] for each in done]) == (0, [chosen.tick.name]), errors
             self.given_up.add(chosen.name)
+
+    def overrule(self):
+        """A person accepts or refuses a span that was published, whatever the gate has said."""
+        there = [(p, span) for p in POLICIES for span in self.reading(lambda s, p=p: list(s.spans(ingested(p))))]
+        if there:
+            policy, span = self.dice.choice(there)
+            verb = self.dice.choice(["accept", "refuse"])
+            code, _, errors = self.command(
+                verb, f"{FILE}:{policy}", "--span", Calendar.DAY.label(span), "--because", "so the dice said"
+            )
+            assert code == 0, errors
 
     def settle(self):
         """Has one scheduler come to an end with all that is left; all of them are gone then."""
@@ -212,8 +226,9 @@ def soak(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_daily_ticks_come_to_one_end_each_whatever_happens(soak):
-    """Overruns, kills, restarts, times with two schedulers and with none: each tick ends once, no two runs overlap,
-    nothing is left, and what was lost is listed and made good by one backfill.
+    """Overruns, kills, restarts, times with two schedulers and with none, people who overrule a gate: each tick ends
+    once, no two runs overlap, nothing is left, nothing is learned from a span that was not accepted then, and what was
+    lost is listed and made good by one backfill.
     """
     soak.begin()
     soak.play()
@@ -225,6 +240,8 @@ def test_daily_ticks_come_to_one_end_each_whatever_happens(soak):
     check_nothing_left(soak)
     make_good(soak)
     check_nothing_left(soak)
+    for policy in POLICIES:
+        check_verdicts(soak, policy)
     tell(soak)
 
 
@@ -253,6 +270,27 @@ def check_runs(soak, policy):
     assert {run.number for run in soak.runs(policy) if run.state is State.COMPLETE} <= {s["run"] for s in stamps}
 
 
+def check_verdicts(soak, policy):
+    """Nothing was learned from a span that was not accepted by then, nor compared with a model that was not blessed."""
+
+    def read(store):
+        for run in store.runs(policy):
+            executions = {e.node: e for e in store.executions(run) if e.state.succeeded}
+            for judge, mark in (("LatestSpans", "accepted"), ("LatestBlessed", "blessed")):
+                if (chosen := executions.get(judge)) is not None:
+                    for artifact in itertools.chain(*chosen.outputs.values()):
+                        assert is_given(store, mark, artifact, as_of=chosen.ended), f"{artifact} in {run.name}"
+            judged = {e.node for e in executions.values() if e.node in ("Check", "Judge")}
+            if run.state is State.COMPLETE:
+                assert judged == {"Check", "Judge"}, run.name
+
+    soak.reading(read)
+
+
+def ingested(policy):
+    return Address(policy, "Ingest", "examples")
+
+
 def check_nothing_left(soak):
     """No process, no lease, no open record, of any run there ever was."""
     assert [pid for one in soak.started for pid in one.gone_within(SOON_S)] == []
@@ -277,6 +315,11 @@ def make_good(soak):
 
     for policy in [policy for policy in POLICIES if lost[policy]]:
         code, done, errors = soak.command("backfill", f"{FILE}:{policy}", "--missed")
+        if code:  # what the gate refuses
+            for each in done["failed"]:
+                label = Calendar.DAY.label(each["span"]) if isinstance(each, dict) else each
+                assert soak.command("accept", f"{FILE}:{policy}", "--span", label, "--because", "a holiday")[0] == 0
+            code, done, errors = soak.command("backfill", "--resume", done["backfill"])
         assert (code, done["stage"]) == (0, "complete"), errors
 
     assert soak.command("schedule", "missed")[:2] == (0, [])

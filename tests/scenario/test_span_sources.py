@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 
 import pytest
 
@@ -177,7 +178,7 @@ def test_a_range_of_one_source_is_ingested_and_then_one_model_is_trained(lake, f
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("--span", "2026-10"), "whose span is 2026-10?"),
+        (("--span", "682"), "whose span is 682?"),
         (("--stale",), "each is backfilled by itself"),
         (("--span", "countries=1"), "countries does not ingest spans"),
         (("--span", "prices=2026-10-01"), "A span is a month here"),
@@ -204,6 +205,43 @@ def test_a_schedule_with_one_span_for_nodes_that_count_differently_is_refused(la
     assert code == 2
     assert "the nodes of 'both' count differently: clicks days, prices months" in err
     assert spanwise("schedule", "next", "newest.py")[0] == 0
+
+
+RULES = """
+from both import both
+from spanwise import Schedule
+from spanwise.orchestrator import Calendar
+
+def day(tick):
+    return Calendar.DAY.parse("2026-11-22")
+
+def month(tick):
+    return Calendar.MONTH.parse("2026-11")
+
+minutely = Schedule(both, cron="* * * * *", span={"clicks": day, "prices": month})
+"""
+
+
+def test_a_tick_gives_each_node_that_ingests_a_span_of_its_own(lake, folder, spanwise):
+    """A rule for each; the leading span names the tick. What was missed is backfilled by the printed command."""
+    (folder / "ruled.py").write_text(RULES)
+    spanwise(
+        "run", "both.py", "--span", "clicks=2026-11-21", "--span", "prices=2026-10", "--to", "clicks", "--to", "prices"
+    )
+
+    code, out, err = spanwise("schedule", "tick", "ruled.py")
+    assert code == 1, out + err
+    failed = spanwise("show", "both")[1]
+    assert "no file of span 2026-11-22 matches" in failed
+    assert re.search(r"span +clicks=2026-11-22, prices=2026-11\n", failed)
+    listed = spanwise("schedule", "missed")[1]
+    (backfill,) = re.findall(r"spanwise (backfill .*)", listed)
+    lake("clicks/2026-11-22/v1")
+    code, out, err = spanwise(*shlex.split(backfill))
+
+    assert code == 0, out + err
+    assert spanwise("schedule", "missed")[0] == 0
+    assert joined(folder) == "20778,20779 681,682"
 
 
 def test_the_command_that_creates_lost_files_again_names_the_span_in_the_calendar_of_its_node(lake, folder, spanwise):

@@ -21,7 +21,7 @@ from typing import ClassVar
 import pytest
 
 from spanwise.orchestrator.run import Execution, State
-from spanwise.orchestrator.store import Store
+from spanwise.orchestrator.store import Address, Store
 from spanwise.scheduler.main import main
 from spanwise.scheduler.project import root, settings
 from tests.scenario.inline import run_inline
@@ -141,6 +141,14 @@ class Bench:
         """The nodes of the last run that failed."""
         return [e.node for e in self._executions().values() if e.state is State.FAILED]
 
+    def ended(self, number: int) -> tuple[dict[str, Execution], list[str]]:
+        """The nodes of a run that succeeded, without those of its base run, and those that failed."""
+        with self._opened() as store:
+            run = store.run("system", number)
+            found = {e.node: e for e in store.executions(run) if e.node in run.nodes}
+        done = {node: e for node, e in found.items() if e.state.succeeded}
+        return done, [node for node, e in found.items() if e.state is State.FAILED]
+
     def learned(self) -> Learned | None:
         """What the model of the last run learned."""
         trained = self._executions().get("Learn")
@@ -149,6 +157,11 @@ class Bench:
     def _executions(self) -> dict[str, Execution]:
         with self._opened() as store:
             return {execution.node: execution for execution in store.executions(next(store.runs("system")))}
+
+    def models(self) -> int:
+        """How many models ordinary runs find."""
+        with self._opened() as store:
+            return sum(1 for _ in store.newest(Address("system", "Learn", "model")))
 
     def serves(self) -> Learned | None:
         versions = [p for p in (self.folder / "serving").glob("*") if p.name.isdigit()]
@@ -167,9 +180,9 @@ class Story:
     """What happens next, drawn by chance: mostly days that pass, with everything that goes wrong between them."""
 
     WEIGHTS: ClassVar = {
-        "pass_day": 8, "skip_day": 1, "correct": 3, "rewrite": 2, "vanish": 1, "run_again": 3, "change_code": 2,
+        "pass_day": 8, "skip_day": 1, "correct": 3, "rewrite": 2, "restore": 2, "vanish": 2, "run_again": 3, "change_code": 2,
         "ingest": 2, "backfill": 1, "retrain": 2, "mend": 4, "replay": 1, "accept": 3, "refuse": 1,
-        "interrupt": 2, "exclude": 1, "bless": 1, "unbless": 2, "push": 2,
+        "interrupt": 2, "exclude": 1, "bless": 1, "unbless": 2, "push": 2, "backfill_range": 2, "judge_range": 1,
     }  # fmt: skip
 
     def __init__(self, bench: Bench, chance: random.Random) -> None:
@@ -215,8 +228,19 @@ class Story:
     def _rewrite(self) -> Iterator[Step]:
         yield from self._correct(versions=0)
 
+    def _restore(self) -> Iterator[Step]:
+        """Rewrites the newest day and puts back what was there: A, B, A."""
+        if (span := self.day) in self.versions:
+            for value in (first := abs(self._value()), first % 4 + 1, first):
+                yield from self._arrive(span, value)
+                yield run(self.bench, span, self.code)
+
     def _vanish(self) -> Iterator[Step]:
         span = self._span()
+        if self.versions.get(span, 0) == 1:
+            self.versions[span] = 2
+            yield from self._arrive(span, abs(self._value()))
+            yield run(self.bench, span, self.code)
         if self.versions.get(span, 0) > 1:
             yield departure(self.bench, span, self.versions[span])
             self.versions[span] -= 1
@@ -228,6 +252,24 @@ class Story:
     def _backfill(self) -> Iterator[Step]:
         if (span := self._span()) in self.versions:
             yield backfill(self.bench, span, self.code)
+
+    def _backfill_range(self) -> Iterator[Step]:
+        """Once a span of it was corrected, which the gate may refuse in the middle of the backfill."""
+        first, last = sorted((self._span(), max(self.day, FIRST)))
+        if (span := self.chance.randint(first, last)) in self.versions:
+            self.versions[span] += 1
+            yield from self._arrive(span, self._value())
+        once = self.chance.choice([["--train-once"], []])
+        words = ["backfill", "system.py", "--span", f"{first}..{last}", "--param", f"code={self.code}", *once]
+        yield observation(self.bench, words)
+
+    def _judge_range(self) -> Iterator[Step]:
+        """Of the window, or of any range; what is refused is accepted again, most of the time."""
+        days = (max(FIRST, self.day - SIZE + 1), max(self.day, FIRST))
+        for kind in self.chance.choice([("refuse", "accept"), ("refuse", "accept"), ("refuse",)]):
+            first, last = self.chance.choice([days, days, sorted((self._span(), self._span()))])
+            yield range_verdict(self.bench, kind, first, last)
+        yield run(self.bench, max(self.day, FIRST), self.code)
 
     def _change_code(self) -> Iterator[Step]:
         self.code = self.chance.randint(1, 3)
@@ -251,7 +293,7 @@ class Story:
         yield resumption(self.bench)
 
     def _replay(self) -> Iterator[Step]:
-        yield replay(self.bench, self.chance.choice(self.moments), self.code)
+        yield replay(self.bench, self.chance.choice(self.moments), self.code + 10)  # which no ordinary run trains
 
     def _accept(self) -> Iterator[Step]:
         yield verdict(self.bench, "accept", self._span())
@@ -269,12 +311,17 @@ class Story:
         yield exclusion(self.bench, max(self.day, FIRST), self.code, self._span())
 
     def _bless(self) -> Iterator[Step]:
-        yield blessing(self.bench, "bless", self.chance.random())
+        """A model that its Evaluator did not bless, because the one before it has better code."""
+        self.code = self.chance.choice([1, 2])
+        for code in (3, self.code):
+            yield run(self.bench, max(self.day, FIRST), code)
+        yield blessing(self.bench, "bless", self.chance.choice([NEWEST, self.chance.random()]))
         yield run(self.bench, max(self.day, FIRST), self.code)
 
     def _unbless(self) -> Iterator[Step]:
+        """The newest, and another takes its place."""
         yield blessing(self.bench, "unbless", NEWEST)
-        yield push(self.bench, self.chance.random())
+        yield push(self.bench, self.chance.choice([None, self.chance.random()]))
         yield run(self.bench, max(self.day, FIRST), self.code)
 
     def _push(self) -> Iterator[Step]:
@@ -327,6 +374,43 @@ def verdict(bench: Bench, kind: str, span: int) -> Step:
     return strictly(bench, words, lambda model: model.judge(lambda _: kind == "accept", span))
 
 
+def range_verdict(bench: Bench, kind: str, first: int, last: int) -> Step:
+    def judge(model: SystemModel) -> None:
+        there = [span for span in range(first, last + 1) if model.current(span) is not None]
+        for span in there:
+            model.judge(lambda _: kind == "accept", span)
+        if not there:
+            raise Fails("")
+
+    return strictly(bench, [kind, "system.py", "--span", f"{first}..{last}", "--because", "looked at"], judge)
+
+
+def observation(bench: Bench, words: list[str]) -> Step:
+    """A command that makes several runs, or none, by its own plan; of each it is known how it ends."""
+
+    def take(model: SystemModel) -> None:
+        before, refused = bench.runs(), False
+        code = bench.spanwise(*words)
+        for number in range(before + 1, bench.runs() + 1):
+            done, failed = bench.ended(number)
+            if "Ingest" in done:
+                (span,) = (a.properties["span"] for a in done["Ingest"].outputs["examples"])
+                try:
+                    model.ingest(span)
+                except Fails:
+                    refused = True
+                    assert failed == ["Check"]
+            tried = "Window" in failed or "Learn" in done
+            assert not (refused and tried and "--train-once" in words), "training began without a span that it needs"
+            if "Learn" in done:
+                learned = read(done["Learn"].outputs["model"][0].path)
+                assert learned.window == model.window(), f"run {number} learned {learned}"
+                model.train(learned.window, learned.code)
+        assert code != 0 or not refused
+
+    return Step(f"spanwise {' '.join(words)}", take)
+
+
 def interruption(bench: Bench, span: int, code: int) -> Step:
     """A run whose training fails, unless it finds its model in the cache."""
 
@@ -359,15 +443,15 @@ def blessing(bench: Bench, kind: str, chance: float) -> Step:
     return Step(f"spanwise {kind} the model at {chance:.2f} of all", take)
 
 
-def push(bench: Bench, chance: float) -> Step:
-    """A person pushes one of the models."""
+def push(bench: Bench, chance: float | None) -> Step:
+    """A person pushes one of the models; None: the newest blessed one that does not serve, if there is one."""
 
     def take(model: SystemModel) -> None:
         if model.trained:
-            name, learned = model.any_model(chance)
+            name, learned = model.spare_model() if chance is None else model.any_model(chance)
             strictly(bench, ["push", name, "--because", "looked at"], lambda model: model.push(learned)).take(model)
 
-    return Step(f"spanwise push the model at {chance:.2f} of all", take)
+    return Step("spanwise push " + ("a spare model" if chance is None else f"the model at {chance:.2f} of all"), take)
 
 
 def strictly(bench: Bench, words: list[str], expect: Callable[[SystemModel], Learned | None]) -> Step:
@@ -432,6 +516,9 @@ def drive(bench: Bench, number: int, capsys: pytest.CaptureFixture[str]) -> None
         try:
             step.take(model)
             assert bench.serves() == model.serves
+            assert bench.models() == len(model.trained), (
+                "each is published once, and what a replay makes is none of them"
+            )
         except (AssertionError, Fails) as error:
             said = "".join(capsys.readouterr())
             raise AssertionError("\n".join([f"history {number}:", *past, repr(error), said[-3000:]])) from None

@@ -1,5 +1,8 @@
 """Verdicts of people meet garbage collection: what a person may still accept is kept, and what is gone is refused."""
 
+import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -49,3 +52,182 @@ def test_a_span_whose_files_were_collected_is_not_accepted(bench, capsys):
     bench.spanwise("run", "system.py", "--span", "4", "--to", "Check")
     assert bench.spanwise("accept", "system.py", "--span", "4", "--because", "a refund") == 0
     assert bench.spanwise("run", "system.py", "--span", "5") == 0
+
+
+def printed(text: str) -> list[str]:
+    """The commands that a text says to type."""
+    return re.findall(r":  spanwise (.*)$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("fix", ["run", "accept"])
+def test_after_a_refusal_only_commands_are_printed_that_work(bench, capsys, fix):
+    """Neither "Resume it" nor "Retry it": a new version or a person's verdict comes first, and is enough."""
+    bench.arrive(6, 1, -2)
+    capsys.readouterr()
+
+    bench.spanwise("run", "system.py", "--span", "6", "--param", "code=2", "--root", "root")
+    said = capsys.readouterr().out
+
+    assert printed(said) == [
+        "run system.py --span 6 --param code=2 --root root",
+        "accept system.py --param code=2 --span 6 --because TEXT --root root",
+    ]
+    if fix == "run":
+        bench.arrive(4, 2, 4)
+        bench.arrive(6, 2, 6)
+    else:
+        assert bench.spanwise("accept", "system.py", "--span", "4", "--because", "a refund") == 0
+    capsys.readouterr()
+    for span in (4, 6):
+        command = next(c for c in printed(said) if c.startswith(fix)).replace("--span 6", f"--span {span}")
+        bench.spanwise(*shlex.split(command))
+    (last,) = printed(capsys.readouterr().out)[-1:] or [""]
+    if fix == "accept":
+        assert last == "backfill system.py --span 6"
+        assert bench.spanwise(*shlex.split(last)) == 0
+
+    learned = bench.learned()
+    assert learned is not None
+    assert [edition.value for edition in learned.window] == ([4, 5, 6] if fix == "run" else [-1, 5, -2])
+
+
+def test_a_run_that_waits_for_another_span_is_resumed_after_the_fix(bench, capsys):
+    """The gap says what to type first, and then the run is resumed, whichever way it was."""
+    bench.arrive(4, 2, 4)
+    capsys.readouterr()
+    bench.spanwise("run", "system.py", "--span", "5")
+    said = capsys.readouterr().out
+
+    ingest, _, resume = printed(said)
+
+    assert said.endswith(f"\n\nThen resume it:  spanwise {resume}\n")
+    assert [bench.spanwise(*shlex.split(command)) for command in (ingest, resume)] == [0, 0]
+
+
+def test_a_backfill_of_refused_spans_is_retried_after_the_fix(bench, capsys):
+    """It does not promise that retrying works by itself."""
+    capsys.readouterr()
+    assert bench.spanwise("backfill", "system.py", "--span", "4..5", "--train-once") == 1
+    said = capsys.readouterr().out
+
+    ingest, accept, retry = printed(said)
+
+    assert said.endswith(f"Once the causes are fixed, retry it:  spanwise {retry}\n")
+    assert bench.spanwise(*shlex.split(ingest)) == 1
+    assert [bench.spanwise(*shlex.split(command)) for command in (accept, retry)] == [0, 0]
+
+
+def test_why_names_the_verdict_of_a_gate(bench, capsys):
+    """Its own, a person's, or that of the window behind it, not whether something was in the cache."""
+    bench.spanwise("accept", "system.py", "--span", "4", "--because", "a refund")
+    bench.spanwise("run", "system.py", "--span", "4")
+    bench.spanwise("refuse", "system.py", "--span", "4", "--because", "no refund")
+    bench.spanwise("run", "system.py", "--span", "4")
+
+    def why(run: int, node: str) -> str:
+        capsys.readouterr()
+        bench.spanwise("why", f"system/{run}", node)
+        return capsys.readouterr().out
+
+    assert "Check of system/4 was executed (no cached result matched) and failed: a value is below zero." in why(
+        4, "Check"
+    )
+    assert "Window of system/5 failed: Window wants the 3 spans 3 to 5" in why(5, "Window")
+    assert re.search(r"Check of system/6 did no work of its own: accepted by \S+: a refund\.", why(6, "Check"))
+    assert "Window of system/6 did no work of its own: chose 3 to 5 v1." in why(6, "Window")
+    assert re.search(r"Check of system/7 failed: span 4 was refused by \S+: no refund\.", why(7, "Check"))
+
+
+@pytest.mark.parametrize("fix", ["accept", "refuse"])
+def test_a_verdict_of_a_person_holds_for_the_same_data_published_again(bench, capsys, fix):
+    """Whether it was ingested without the cache or by a node that has none; other data is judged anew."""
+    span = "4" if fix == "accept" else "3"
+    bench.spanwise(fix, "system.py", "--span", span, "--because", "looked at")
+
+    done = [bench.spanwise("run", "system.py", "--span", span, "--no-cache") for _ in range(2)]
+
+    assert done == ([0, 0] if fix == "accept" else [1, 1])
+    capsys.readouterr()
+    bench.spanwise("window", "system.py", "--json", "--at", span)
+    (state,) = [s for w in json.loads(capsys.readouterr().out) for s in w["spans"] if str(s["span"]) == span]
+    assert state["state"] == ("read" if fix == "accept" else "refused")
+    bench.arrive(int(span), 1, -7)
+    assert bench.spanwise("run", "system.py", "--span", span) == 1
+    assert bench.failed() == ["Check"]
+
+
+SOURCES = '''
+"""Clicks of a day and prices of a month, each behind a gate."""
+
+from spanwise import Component, ExampleGen, Examples, Gate, Input, Model, Output, Pipeline, Refused, RollingWindow
+
+
+class Big(Gate):
+    def run(self, examples: Input[Examples]) -> None:
+        rows = sum((examples.rows or {}).values())
+        if rows < 5:
+            raise Refused(f"{rows} rows")
+
+
+class Learn(Component):
+    def run(self, clicks: Input[list[Examples]], prices: Input[list[Examples]], model: Output[Model]) -> None:
+        model.spans = [e.span for e in clicks]
+
+
+def shop() -> Pipeline:
+    clicks = ExampleGen(pattern="clicks/{YYYY}-{MM}-{DD}/*.csv", name="Clicks")
+    prices = ExampleGen(pattern="prices/{YYYY}-{MM}/*.csv", name="Prices")
+    many, dear = Big(examples=clicks["examples"], name="Many"), Big(examples=prices["examples"], name="Dear")
+    days = RollingWindow(many["examples"], size=2, since="2026-11-21", name="Days")
+    months = RollingWindow(dear["examples"], size=1, name="Months")
+    learn = Learn(clicks=days["examples"], prices=months["examples"])
+    return Pipeline("shop", [clicks, prices, many, dear, days, months, learn])
+'''
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """One day and one month, each too small for its gate."""
+    monkeypatch.chdir(tmp_path)
+    run_inline(monkeypatch)
+    bench = Bench(tmp_path)
+    (tmp_path / "shop.py").write_text(SOURCES)
+    for place in ("clicks/2026-11-21", "prices/2026-11"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "rows.csv").write_text("x\n1\n2\n")
+    return bench
+
+
+def test_a_person_accepts_spans_of_each_calendar(shop, capsys):
+    """A refusal names its node where several are judged; the command judges that node's span, and no other."""
+    shop.spanwise("run", "shop.py", "--span", "Clicks=2026-11-21", "--span", "Prices=2026-11")
+    accepts = [c for c in printed(capsys.readouterr().out) if c.startswith("accept")]
+
+    assert accepts == [
+        "accept shop.py --span Clicks=2026-11-21 --because TEXT",
+        "accept shop.py --span Prices=2026-11 --because TEXT",
+    ]
+    for command in accepts:
+        assert shop.spanwise(*shlex.split(command)) == 0
+        said = capsys.readouterr().out
+        assert said.count("Accepted") == 1
+    assert shop.spanwise(*shlex.split(printed(said)[0])) == 0
+    assert shop.spanwise("refuse", "shop.py", "--span", "Prices=2026-11", "--because", "too dear") == 0
+
+
+@pytest.mark.parametrize(
+    ("span", "why"),
+    [
+        ("2026-11-21", "counted differently"),
+        ("Ads=2026-11", "no gate judges spans of 'Ads'"),
+        ("Prices=2026-10", "has published nothing for span 2026-10"),
+    ],
+)
+def test_what_is_no_span_of_a_judged_node_is_refused(shop, capsys, span, why):
+    """The message shows what to type."""
+    shop.spanwise("run", "shop.py")
+    capsys.readouterr()
+
+    assert shop.spanwise("accept", "shop.py", "--span", span, "--because", "a sale") == 2
+
+    assert why in capsys.readouterr().err

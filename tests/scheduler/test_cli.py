@@ -455,7 +455,9 @@ def test_ctrl_c_stops_a_run_and_leaves_nothing(project: Path, shell: Command) ->
 
 
 @pytest.mark.slow
-def test_a_second_run_is_told_who_holds_the_pipeline_and_stop_ends_the_first(project: Path, shell: Command) -> None:
+def test_a_second_run_is_refused_with_who_holds_the_pipeline_and_stop_ends_the_first(
+    project: Path, shell: Command
+) -> None:
     """Exit 3 for the second, which started nothing; after `stop` the pipeline is free and nothing runs."""
     child = start("run", "flow.py", "--param", "sleep_s=60", cwd=project)
     waiting_for(project, child, "second begins")

@@ -210,7 +210,7 @@ def test_a_pause_is_heeded_until_it_is_resumed(store, spanwise):
     """With who, why and until when."""
     scheduled_since(store, 1)
 
-    code, out, _ = spanwise("schedule", "pause", "flow", "--why", "new disks", "--until", "2999-01-01")
+    code, out, _ = spanwise("schedule", "pause", "flow", "--because", "new disks", "--until", "2999-01-01")
     assert (code, "is paused until 2999-01-01" in out) == (0, True)
     assert "new disks" in spanwise("schedule", "status", "flow")[1]
 
@@ -221,8 +221,8 @@ def test_a_pause_is_heeded_until_it_is_resumed(store, spanwise):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("pause", "flow", "--why", "x", "--until", "2001-01-01"), "is in the past"),
-        (("pause", "taxi", "--why", "x"), "'taxi' was never scheduled here. Scheduled are: flow."),
+        (("pause", "flow", "--because", "x", "--until", "2001-01-01"), "is in the past"),
+        (("pause", "taxi", "--because", "x"), "'taxi' was never scheduled here. Scheduled are: flow."),
         (("status", "taxi"), "'taxi' was never scheduled here."),
         (("simulate", "flow.py", "--from", "2026-03-01", "--to", "2026-03-02"), "Give the duration of runs"),
     ],
@@ -245,7 +245,7 @@ def test_check_tells_when_no_scheduler_is_at_work(store, spanwise):
     assert code == 1
     assert "is overdue, so no scheduler runs" in out
 
-    spanwise("schedule", "pause", "flow", "--why", "new disks")
+    spanwise("schedule", "pause", "flow", "--because", "new disks")
     assert spanwise("schedule", "check", "flow") == (0, "flow: healthy\n", "")
 
 

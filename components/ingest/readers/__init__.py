@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
-from spanwise.components.ingest.readers.descriptor import (
+from spanwise.pipelines.input.readers.descriptor import (
     Descriptor,
     Dialect,
     FileLayout,
@@ -20,11 +20,11 @@ from spanwise.components.ingest.readers.descriptor import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
-    from spanwise.components.ingest.readers.columns import Column
+    from spanwise.pipelines.input.readers.column import Column
 
 __all__ = [
     "Descriptor",
@@ -39,8 +39,8 @@ __all__ = [
 ]
 
 _MODULES: dict[Format, str] = {
-    "csv": "spanwise.components.ingest.readers.delimited",
-    "tsv": "spanwise.components.ingest.readers.delimited",
+    "csv": "spanwise.pipelines.input.readers.delimited",
+    "tsv": "spanwise.pipelines.input.readers.delimited",
     "jsonl": "spanwise.components.ingest.readers.json_lines",
     "parquet": "spanwise.components.ingest.readers.parquet",
     "arrow": "spanwise.components.ingest.readers.arrow_ipc",
@@ -70,8 +70,15 @@ class FormatReader(Protocol):
         """The rows of the piece in input order, as `columns`. A row that cannot be read goes to `reject`."""
 
 
-def reader_of(fmt: ReadAs, own: FormatReader | None = None) -> FormatReader:
-    """The module that reads a format, imported only when a file of that format is read; `own` is the user's reader."""
+def reader_of(fmt: ReadAs, own: FormatReader | None = None, renamed: Mapping[str, str] | None = None) -> FormatReader:
+    """The module that reads a format, imported only when a file of that format is read; `own` is the user's reader.
+
+    `renamed` gives columns of the input other names.
+    """
+    if renamed:
+        from spanwise.components.ingest.readers.renaming import RenamingReader
+
+        return RenamingReader(names=renamed, own=own)
     if fmt == "custom":
         assert own is not None, "only a plan with a reader of its own makes such pieces"
         return own

@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.ipc
 
-from spanwise.components.ingest.readers.columns import canonical, fit
-from spanwise.components.ingest.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
+from spanwise.components.ingest.readers.columns import fit, layout_of_schema
+from spanwise.components.ingest.readers.stored_types import stored_type
 from spanwise.orchestrator.errors import UnreadableInput
+from spanwise.pipelines.input.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from spanwise.components.ingest.readers.columns import Column
+    from spanwise.pipelines.input.readers.column import Column
 
 _FILE_MAGIC = b"ARROW1"
+#: How the messages of a stream begin, and how a stream ends; before Arrow 0.15 it ended otherwise.
+_CONTINUED = b"\xff\xff\xff\xff"
+_END = _CONTINUED + bytes(4)
+_OLD_END = bytes(4)
 
 
 def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
@@ -28,13 +33,8 @@ def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
         UnreadableInput: the file is empty, cut short or no Arrow IPC, or names a column twice.
     """
     size = _size(path)
-    with _open_file(path) as reader:
-        schema = reader.schema
-        names = schema.names
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        if repeated:
-            raise UnreadableInput(f"{path}: two columns are called '{repeated[0]}'. Rename one.")
-        types = tuple(canonical(field.type) for field in schema)
+    with _open_file(path) as (reader, _):
+        names, types = layout_of_schema(path, reader.schema)
         if isinstance(reader, pa.ipc.RecordBatchFileReader):
             count = reader.num_record_batches
             pieces = -(-size // dialect.part_bytes) if count else 1
@@ -46,8 +46,8 @@ def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
                 found.append(_piece(path, fmt, start, stop, row, size * (stop - start) // max(count, 1)))
                 if stop < count:
                     row += sum(reader.get_batch(index).num_rows for index in range(start, stop))
-            return FileLayout(names=tuple(names), types=types, descriptors=tuple(found))
-    return FileLayout(names=tuple(names), types=types, descriptors=(_piece(path, fmt, 0, None, 1, size),))
+            return FileLayout(names=names, types=types, descriptors=tuple(found))
+    return FileLayout(names=names, types=types, descriptors=(_piece(path, fmt, 0, None, 1, size),))
 
 
 def infer(
@@ -55,8 +55,8 @@ def infer(
 ) -> dict[str, pa.DataType]:
     """The types of the schema; no row is read."""
     del dialect, blocks
-    with _open_file(descriptor.path) as reader:
-        return {field.name: canonical(field.type) for field in reader.schema if field.name not in known}
+    with _open_file(descriptor.path) as (reader, _):
+        return {field.name: stored_type(field.type) for field in reader.schema if field.name not in known}
 
 
 def read(
@@ -69,10 +69,30 @@ def read(
     """
     del dialect
     row = descriptor.first_line
-    with _open_file(descriptor.path) as reader:
+    with _open_file(descriptor.path) as (reader, source):
         for batch in _batches(reader, descriptor):
             yield fit(batch, columns, descriptor, row, reject)
             row += batch.num_rows
+        if isinstance(reader, pa.ipc.RecordBatchStreamReader):
+            _refuse_wrong_end(descriptor.path, source)
+
+
+def _refuse_wrong_end(path: str, source: pa.NativeFile) -> None:
+    """Refuses a stream that was read to an end which is not that of the file, or that no writer has put there."""
+    end, size = source.tell(), source.size()
+    if end < size:
+        raise UnreadableInput(
+            f"{path}: the Arrow stream ends at byte {end}, and {size - end} more follow. Were several streams put one "
+            "after another? Write each to a file of its own."
+        )
+    source.seek(0)
+    marker = _END if source.read(len(_CONTINUED)) == _CONTINUED else _OLD_END
+    source.seek(max(size - len(marker), 0))
+    if source.read(len(marker)) != marker:
+        raise UnreadableInput(
+            f"{path}: the Arrow stream has no end marker, so batches may be missing. Was it copied while still being "
+            "written, or its writer never closed? Copy it again, and check it at its origin."
+        )
 
 
 def _batches(
@@ -80,9 +100,15 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     if isinstance(reader, pa.ipc.RecordBatchFileReader):
         for index in range(descriptor.start, descriptor.stop or 0):
-            yield reader.get_batch(index)
+            yield _checked(reader.get_batch(index))
     else:
-        yield from reader
+        yield from map(_checked, reader)
+
+
+def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch, whose damaged offsets would otherwise be followed out of its memory."""
+    batch.validate(full=True)
+    return batch
 
 
 def _piece(path: str, fmt: Format, start: int, stop: int | None, first_row: int, size: int) -> Descriptor:
@@ -97,7 +123,9 @@ def _size(path: str) -> int:
 
 
 @contextmanager
-def _open_file(path: str) -> Iterator[pa.ipc.RecordBatchFileReader | pa.ipc.RecordBatchStreamReader]:
+def _open_file(
+    path: str,
+) -> Iterator[tuple[pa.ipc.RecordBatchFileReader | pa.ipc.RecordBatchStreamReader, pa.NativeFile]]:
     if _size(path) == 0:
         raise UnreadableInput(f"{path}: the file is empty (0 bytes).")
     try:
@@ -106,7 +134,7 @@ def _open_file(path: str) -> Iterator[pa.ipc.RecordBatchFileReader | pa.ipc.Reco
             source.seek(0)
             opener = pa.ipc.open_file if magic == _FILE_MAGIC else pa.ipc.open_stream
             with opener(source) as reader:
-                yield reader
+                yield reader, source
     except (OSError, pa.ArrowException) as error:
         raise UnreadableInput(
             f"{path}: not a whole Arrow file ({str(error).strip()}). Was it copied while still being written? "

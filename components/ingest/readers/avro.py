@@ -6,25 +6,24 @@ A column is a field of the record that the file's schema describes; how its Avro
 
 from __future__ import annotations
 
-import json
-import os
 from contextlib import contextmanager
+from decimal import Context, Decimal
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-import fastavro
 import pyarrow as pa
 
+from spanwise.components.ingest.readers.avro_blocks import block_ends, read_block, read_header
 from spanwise.components.ingest.readers.columns import fit
-from spanwise.components.ingest.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
 from spanwise.orchestrator.errors import UnreadableInput
+from spanwise.pipelines.input.readers.column import Misfit
+from spanwise.pipelines.input.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from spanwise.components.ingest.readers.columns import Column
+    from spanwise.pipelines.input.readers.column import Column
 
-_MAGIC = b"Obj\x01"
 #: Rows that are handed on together; small blocks are gathered up to it.
 _BATCH_ROWS = 1 << 14
 
@@ -44,6 +43,9 @@ _LOGICAL: dict[tuple[str, str], pa.DataType] = {
     ("long", "time-micros"): pa.time64("us"),
     ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
     ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
+    ("long", "timestamp-nanos"): pa.timestamp("ns", "UTC"),
+    ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
+    ("fixed", "duration"): pa.month_day_nano_interval(),
     ("long", "local-timestamp-millis"): pa.timestamp("ms"),
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
     ("string", "uuid"): pa.string(),
@@ -51,6 +53,7 @@ _LOGICAL: dict[tuple[str, str], pa.DataType] = {
 #: A union of numbers has the type that holds them all.
 _NUMBERS = ("int", "long", "float", "double")
 _MOST_DIGITS_128 = 38
+_DIGITS = Context(prec=1000)
 
 
 def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
@@ -61,24 +64,29 @@ def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
             that no Arrow column can have.
     """
     with _open_file(path) as file:
-        blocks = _open_blocks(file, path)
-        fields = _fields(blocks, path)
+        header = read_header(file, path)
         named: dict[str, Any] = {}
-        types = tuple(arrow_type(field["type"], named, f"{path}: column '{field['name']}'") for field in fields)
+        types = tuple(arrow_type(f["type"], named, f"{path}: column '{f['name']}'") for f in header.fields)
         pieces = []
-        start = stop = file.tell()
+        start = stop = header.size
         row = first_row = 1
-        for rows, end in _block_ends(file, blocks):
+        for rows, end in block_ends(file, header):
             if stop > start and end - start > dialect.part_bytes:
                 pieces.append(_piece(path, fmt, start, stop, first_row))
                 start, first_row = stop, row
             stop, row = end, row + rows
         pieces.append(_piece(path, fmt, start, stop, first_row))
+        schemas = _named_schemas(header.schema)
+        defaults = tuple(
+            (field["name"], pa.scalar(_default(field["type"], field["default"], schemas), type_))
+            for field, type_ in zip(header.fields, types, strict=True)
+            if "default" in field
+        )
     return FileLayout(
-        names=tuple(field["name"] for field in fields),
+        names=tuple(field["name"] for field in header.fields),
         types=types,
         descriptors=tuple(pieces),
-        defaults=tuple((field["name"], field["default"]) for field in fields if "default" in field),
+        defaults=defaults,
     )
 
 
@@ -104,13 +112,14 @@ def read(
     absent = dict(descriptor.absent)
     row = descriptor.first_line
     for rows in _row_batches(descriptor):
-        arrays = {
-            column.name: _array([r[column.name] for r in rows], types[column.name])
+        arrays = [
+            _array([r[column.name] for r in rows], types[column.name], column, f"{descriptor.path}, from row {row} on")
             if column.name in types
-            else pa.array([absent[column.name]] * len(rows))
+            else _repeat(absent[column.name], len(rows))
             for column in columns
-        }
-        yield fit(pa.RecordBatch.from_pydict(arrays), columns, descriptor, row, reject)
+        ]
+        batch = pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
+        yield fit(batch, columns, descriptor, row, reject)
         row += len(rows)
 
 
@@ -148,7 +157,7 @@ def _complex_type(schema: dict[str, Any], named: dict[str, Any], where: str) -> 
     elif kind == "map":
         type_ = pa.map_(pa.string(), arrow_type(schema["values"], named, where))
     elif kind == "fixed":
-        type_ = pa.binary(schema["size"])
+        type_ = _LOGICAL.get((kind, str(logical))) or pa.binary(schema["size"])
     elif kind == "record":
         type_ = pa.struct([(f["name"], arrow_type(f["type"], named, f"{where}.{f['name']}")) for f in schema["fields"]])
     else:
@@ -176,25 +185,88 @@ def _union_type(branches: Sequence[object], named: dict[str, Any], where: str) -
 
 def _types(descriptor: Descriptor) -> dict[str, pa.DataType]:
     with _open_file(descriptor.path) as file:
-        fields = _fields(_open_blocks(file, descriptor.path), descriptor.path)
+        fields = read_header(file, descriptor.path).fields
     named: dict[str, Any] = {}
     return {field["name"]: arrow_type(field["type"], named, descriptor.path) for field in fields}
 
 
-def _array(values: list[object], type_: pa.DataType) -> pa.Array[Any]:
-    if pa.types.is_string(type_) and any(value is not None and not isinstance(value, str) for value in values[:1]):
-        values = [None if value is None else str(value) for value in values]  # fastavro gives a UUID as such
-    return pa.array(values, type=type_)
+def _array(values: list[object], type_: pa.DataType, column: Column, where: str) -> pa.Array[Any]:
+    try:
+        return pa.array(values, type=type_)
+    except pa.ArrowInvalid as error:
+        # a union of numbers: a pin may take what no double holds
+        if column.source != "pinned" or not pa.types.is_floating(type_):
+            raise Misfit(column.name, f"{where} ({error})") from None
+        return pa.array([None if value is None else str(value) for value in values], type=pa.string())
+
+
+def _repeat(value: object, count: int) -> pa.Array[Any]:
+    repeated: pa.Array[Any] = cast("Any", pa).repeat(value, count)
+    return repeated
+
+
+# --- defaults
+
+
+def _default(schema: object, value: Any, schemas: Mapping[str, Any]) -> Any:
+    """A default as `pa.scalar` takes it, from the form that it has in a schema: bytes are text of code points to 255.
+
+    Logical types stay numbers of their unit. The default of a union is of its first branch, since Avro 1.12 of any.
+    """
+    if isinstance(schema, list):
+        branches = [branch for branch in schema if (branch == "null") == (value is None)]
+        return _default(branches[0], value, schemas) if branches else value
+    if isinstance(schema, str):
+        found = schemas.get(schema, schema)
+        return value.encode("latin-1") if found == "bytes" else _default_of(found, value, schemas)
+    return _default_of(schema, value, schemas)
+
+
+def _default_of(schema: Any, value: Any, schemas: Mapping[str, Any]) -> Any:
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    found = value
+    if not isinstance(kind, str) or (isinstance(schema, dict) and kind in schemas):
+        found = _default(kind, value, schemas)
+    elif kind in ("bytes", "fixed"):
+        found = value.encode("latin-1")
+        if schema.get("logicalType") == "decimal":
+            number = Decimal(int.from_bytes(found, "big", signed=True))
+            found = number.scaleb(-schema.get("scale", 0), context=_DIGITS)
+    elif kind == "array":
+        found = [_default(schema["items"], each, schemas) for each in value]
+    elif kind == "map":
+        found = [(key, _default(schema["values"], each, schemas)) for key, each in value.items()]
+    elif kind == "record":
+        given = {f["name"]: value[f["name"]] if f["name"] in value else f["default"] for f in schema["fields"]}
+        found = {f["name"]: _default(f["type"], given[f["name"]], schemas) for f in schema["fields"]}
+    return found
+
+
+def _named_schemas(schema: object) -> dict[str, Any]:
+    """The schemas that others may refer to by name."""
+    if isinstance(schema, list):
+        return {name: each for branch in schema for name, each in _named_schemas(branch).items()}
+    if not isinstance(schema, dict):
+        return {}
+    found = {schema["name"]: schema} if "name" in schema else {}
+    inner = [schema.get(key) for key in ("type", "items", "values")] + [f["type"] for f in schema.get("fields", ())]
+    return found | _named_schemas(inner)
+
+
+# --- rows
 
 
 def _row_batches(descriptor: Descriptor) -> Iterator[list[dict[str, object]]]:
     """The rows of the piece, whole blocks together."""
-    rows: list[dict[str, object]] = []
     with _open_file(descriptor.path) as file:
-        blocks = _open_blocks(file, descriptor.path)
+        header = read_header(file, descriptor.path)
+        rows: list[dict[str, object]] = []
         file.seek(descriptor.start)
-        while file.tell() != descriptor.stop:
-            rows += cast("Iterator[dict[str, object]]", next(blocks))
+        while (at := file.tell()) != descriptor.stop:
+            try:
+                rows += read_block(file, header)
+            except (EOFError, ValueError) as error:
+                raise ValueError(f"the block at byte {at} is cut short or damaged: {error}") from error
             if len(rows) >= _BATCH_ROWS:
                 yield rows
                 rows = []
@@ -204,34 +276,6 @@ def _row_batches(descriptor: Descriptor) -> Iterator[list[dict[str, object]]]:
 
 def _piece(path: str, fmt: Format, start: int, stop: int, first_row: int) -> Descriptor:
     return Descriptor(path=path, format=fmt, start=start, stop=stop, first_line=first_row, size_bytes=stop - start)
-
-
-def _open_blocks(file: IO[bytes], path: str) -> fastavro.block_reader:
-    """Reads the header. The blocks are read one by one, from wherever the file then stands."""
-    magic = file.read(len(_MAGIC))
-    if magic != _MAGIC:
-        what = "the file is empty (0 bytes)" if not magic else f"not an Avro file: it begins with {magic!r}"
-        raise UnreadableInput(f"{path}: {what}.")
-    file.seek(0)
-    return fastavro.block_reader(file)
-
-
-def _fields(blocks: fastavro.block_reader, path: str) -> list[dict[str, Any]]:
-    schema = blocks.writer_schema
-    if not (isinstance(schema, dict) and schema.get("type") == "record"):
-        raise UnreadableInput(f"{path}: its rows are {json.dumps(schema)}, not records with named fields.")
-    return cast("list[dict[str, Any]]", schema["fields"])
-
-
-def _block_ends(file: IO[bytes], blocks: fastavro.block_reader) -> Iterator[tuple[int, int]]:
-    """Rows and end of each block; the marker after a block proves that its size is right."""
-    size = os.fstat(file.fileno()).st_size
-    while (at := file.tell()) < size:
-        try:
-            block = next(blocks)
-        except (EOFError, StopIteration, ValueError) as error:
-            raise ValueError(f"the block at byte {at} is cut short or damaged: {error}") from error
-        yield block.num_records, file.tell()
 
 
 @contextmanager
@@ -245,8 +289,6 @@ def _open_file(path: str) -> Iterator[IO[bytes]]:
         raise
     except Exception as error:  # a decoder meets damaged bytes with whatever they lead it to
         said = str(error).strip() or type(error).__name__
-        if "install" in said:  # a codec that is an option of fastavro
-            raise UnreadableInput(f"{path}: {said}.") from error
         raise UnreadableInput(
             f"{path}: not a whole Avro file ({said}). Was it copied while still being written? "
             "Copy it again, and check it at its origin."

@@ -2,68 +2,40 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spanwise.components.ingest.readers.descriptor import Rejected
+from spanwise.components.ingest.readers.stored_types import find_missing_fixed_list, parse_type, store, stored_type
 from spanwise.orchestrator.errors import ColumnsChanged, ParameterError, UnreadableInput
+from spanwise.pipelines.input.readers.column import Column, Misfit, element_type
+from spanwise.pipelines.input.readers.descriptor import Rejected
+from spanwise.pipelines.input.selection import take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from spanwise.components.ingest.readers.descriptor import Descriptor
-
-#: Below this every whole number is a double of its own.
-EXACT_DOUBLE = float(2**53)
-
-_JOINS: dict[frozenset[pa.DataType], pa.DataType] = {
-    frozenset((pa.int64(), pa.float64())): pa.float64(),
-    frozenset((pa.int64(), pa.float32())): pa.float64(),
-    frozenset((pa.float32(), pa.float64())): pa.float64(),
-    frozenset((pa.string(), pa.binary())): pa.binary(),
-    frozenset((pa.date32(), pa.timestamp("us"))): pa.timestamp("us"),
-}
-
-_PINNABLE = "bool, int64, double, string, date32, time32[ms], timestamp[us], timestamp[us, tz=UTC], decimal128(9, 2)"
+    from spanwise.pipelines.input.readers.descriptor import Descriptor
 
 
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    """A column as it is to be written, and who says so."""
-
-    name: str  #: as in the files
-    type: pa.DataType  #: of every value
-    #: the user, the span before, or the values of this one; one that is dropped is read, but not written
-    source: Literal["pinned", "previous", "inferred", "dropped"]
+_PINNABLE = (
+    "bool, int64, uint64, double, string, date32, time32[ms], timestamp[us], timestamp[us, tz=UTC], decimal128(9, 2)"
+)
 
 
-class Misfit(Exception):
-    """A value does not fit the inferred or previous type of its column; None: a column was not known at all."""
+def layout_of_schema(path: str, schema: pa.Schema) -> tuple[tuple[str, ...], tuple[pa.DataType, ...]]:
+    """The names of a file's columns, and the types that they are stored with.
 
-    def __init__(self, column: str | None, where: str | None = None) -> None:
-        super().__init__(column, where)
-        self.column = column
-        self.where = where  #: file, line and value, where the type is the previous span's; None where it was inferred
-
-
-def type_of(text: str) -> pa.DataType | None:
-    """The type with this text, as `str(type)` writes it; None for a nested type or a text that names none.
-
-    Seconds become milliseconds, since Parquet has no unit for seconds.
+    Raises:
+        UnreadableInput: two columns have one name.
     """
-    if zoned := re.fullmatch(r"timestamp\[(s|ms|us|ns), tz=(.+)\]", text):
-        return canonical(pa.timestamp(cast("Literal['s', 'ms', 'us', 'ns']", zoned[1]), zoned[2]))
-    if decimal := re.fullmatch(r"decimal(128|256)\((\d+), (-?\d+)\)", text):
-        make = pa.decimal128 if decimal[1] == "128" else pa.decimal256
-        return make(int(decimal[2]), int(decimal[3]))
-    try:
-        return canonical(cast("Callable[[str], pa.DataType]", pa.type_for_alias)(text))
-    except ValueError:
-        return None
+    names = tuple(schema.names)
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise UnreadableInput(f"{path}: two columns are called '{repeated[0]}'. Rename one.")
+    return names, tuple(stored_type(field.type) for field in schema)
 
 
 def pinned_types(types: Mapping[str, str]) -> dict[str, pa.DataType]:
@@ -74,76 +46,11 @@ def pinned_types(types: Mapping[str, str]) -> dict[str, pa.DataType]:
     """
     pins = {}
     for name, text in types.items():
-        found = type_of(text)
+        found = parse_type(text)
         if found is None:
             raise ParameterError(f"types: column '{name}' cannot be pinned to '{text}'. Types are: {_PINNABLE}.")
         pins[name] = found
     return pins
-
-
-def canonical(type_: pa.DataType) -> pa.DataType:
-    """The type as it comes back from Parquet: plain instead of dictionary or large, milliseconds instead of seconds."""
-    if pa.types.is_dictionary(type_):
-        return canonical(type_.value_type)
-    if pa.types.is_large_string(type_) or type_ == pa.string_view():
-        return pa.string()
-    if pa.types.is_large_binary(type_) or type_ == pa.binary_view():
-        return pa.binary()
-    if pa.types.is_timestamp(type_) and type_.unit == "s":
-        return pa.timestamp("ms", type_.tz)
-    if type_ == pa.time32("s"):
-        return pa.time32("ms")
-    return type_
-
-
-def join(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """The narrowest type of the lattice that can hold the values of both. Associative and commutative.
-
-        null < bool                                < string
-        null < int64  < double                     < string
-        null < date32 < timestamp[us] (no zone)    < string
-        null < timestamp[us, tz=UTC], time32[ms]   < string
-
-    Structs join field by field and lists by their elements (JSON). Of TFRecord, text and bytes meet in bytes, float
-    and int64 in double, and a `single` and a list in a list. Whatever else differs meets in string.
-    """
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        fields = {field.name: field.type for field in one}
-        for field in other:
-            fields[field.name] = join(fields.get(field.name, pa.null()), field.type)
-        # sorted, so that the order in which blocks are joined does not show
-        return pa.struct(sorted(fields.items()))
-    if is_single(one) and is_single(other):
-        return single(join(element_type(one), element_type(other)))
-    if (pa.types.is_list(one) or is_single(one)) and (pa.types.is_list(other) or is_single(other)):
-        return pa.list_(join(element_type(one), element_type(other)))
-    return _JOINS.get(frozenset((one, other)), pa.string())
-
-
-def single(type_: pa.DataType) -> pa.DataType:
-    """What a survey calls a list that has had one value at most; it becomes a column of plain values in the end."""
-    return pa.list_(type_, 1)
-
-
-def element_type(type_: pa.DataType) -> pa.DataType:
-    """The type of what is in a list or `single`."""
-    return cast("pa.ListType[pa.DataType]", type_).value_type
-
-
-def is_single(type_: pa.DataType) -> bool:
-    return pa.types.is_fixed_size_list(type_) and type_.list_size == 1
-
-
-def join_all(one: Mapping[str, pa.DataType], other: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """The columns of both, in order of first appearance, each with the type that holds the values of both."""
-    joined = dict(one)
-    for name, type_ in other.items():
-        joined[name] = join(joined[name], type_) if name in joined else type_
-    return joined
 
 
 def storable(type_: pa.DataType) -> pa.DataType:
@@ -152,7 +59,12 @@ def storable(type_: pa.DataType) -> pa.DataType:
 
 
 def wider(type_: pa.DataType) -> pa.DataType:
-    """What an inferred column becomes when one of its values does not fit: finer time first, then string."""
+    """What an inferred column becomes when one of its values does not fit: finer time first, then string.
+
+    uint64 beside negative numbers becomes double, if that holds all of them.
+    """
+    if pa.types.is_uint64(type_):
+        return pa.float64()
     if pa.types.is_timestamp(type_) and type_.unit == "us":
         return pa.timestamp("ns", type_.tz)
     return pa.string()
@@ -165,22 +77,61 @@ def unify(name: str, one: pa.DataType, other: pa.DataType) -> pa.DataType | None
     except pa.ArrowException:
         return None
     found: pa.DataType = unified.field(0).type
-    return found
+    return stored_type(found)
 
 
 def reads_as(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether values of type `found` may be written as `wanted`, if each of them survives it.
 
     Only between kinds that mean the same: a number stays a number, an instant an instant. Never from number to text.
+    What is inside a list, a struct or a map may only become wider, and a struct keeps its fields.
     """
     if found == wanted or pa.types.is_null(found):
         return True
     types = pa.types
+    if types.is_nested(found) or types.is_nested(wanted):
+        return _nested_reads_as(found, wanted)
     if _is_number(found) and _is_number(wanted):
         return True
     if types.is_timestamp(wanted) and (types.is_date(found) or types.is_timestamp(found)):
         return types.is_date(found) or (found.tz is None) == (wanted.tz is None)
     return types.is_time(found) and types.is_time(wanted)
+
+
+def fill_nulls(known: pa.DataType, found: pa.DataType) -> pa.DataType:
+    """The known type, with what was found wherever nothing was known: of [] alone nobody knows what is in the list."""
+    types = pa.types
+    if types.is_null(known):
+        return found
+    if types.is_list(known) and types.is_list(found):
+        return pa.list_(known.value_field.with_type(fill_nulls(known.value_type, found.value_type)))
+    if types.is_struct(known) and types.is_struct(found):
+        names = {field.name: field.type for field in found}
+        return pa.struct([f.with_type(fill_nulls(f.type, names.get(f.name, f.type))) for f in known])
+    return known
+
+
+def lacking_fields(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether `found` may be read as `wanted` if fields that it lacks are missing values, which only a pin may say."""
+    return not reads_as(found, wanted) and _nested_reads_as(found, wanted, lacking=True)
+
+
+def _nested_reads_as(found: pa.DataType, wanted: pa.DataType, *, lacking: bool = False) -> bool:
+    types = pa.types
+    if found == wanted or types.is_null(found):
+        return True
+    lists = (types.is_list, types.is_fixed_size_list)
+    if any(is_list(found) for is_list in lists) and any(is_list(wanted) for is_list in lists):
+        return _nested_reads_as(element_type(found), element_type(wanted), lacking=lacking)
+    if types.is_struct(found) and types.is_struct(wanted):
+        before, now = ({field.name: field.type for field in type_} for type_ in (wanted, found))
+        same = now.keys() <= before.keys() if lacking else now.keys() == before.keys()
+        return same and all(_nested_reads_as(now[name], before[name], lacking=lacking) for name in now)
+    if types.is_map(found) and types.is_map(wanted):
+        pairs = ((found.key_type, wanted.key_type), (found.item_type, wanted.item_type))
+        return all(_nested_reads_as(one, other, lacking=lacking) for one, other in pairs)
+    integers = types.is_integer(found) and types.is_integer(wanted)
+    return (integers or (types.is_floating(found) and types.is_floating(wanted))) and found.bit_width < wanted.bit_width
 
 
 def fit(
@@ -190,32 +141,59 @@ def fit(
     first_row: int,
     reject: Callable[[Rejected], None],
 ) -> pa.RecordBatch:
-    """The batch of a file that names its types, as `columns`; rejects rows whose pinned values do not fit."""
+    """The batch of a file that names its types, as `columns`; rejects rows whose pinned values do not fit.
+
+    Raises:
+        Misfit: a value does not fit a type that is not pinned.
+        UnreadableInput: a value cannot be stored.
+    """
+    columns = [column for column in columns if column.source != "dropped"]
     arrays: dict[str, pa.Array[Any]] = {}
     refused: dict[int, str] = {}
     for column in columns:
         array = batch.column(column.name)
         try:
-            arrays[column.name] = _cast(array, column)
+            arrays[column.name] = convert(array, column)
         except (pa.ArrowException, NotImplementedError):
             bad = _misfits(array, column)
-            found = f"{array[bad[0]].as_py()!r}" if bad else f"a value of type {array.type}"
+            found = repr_of(array[bad[0]]) if bad else f"a value of type {array.type}"
             line = first_row + (bad[0] if bad else 0)
             if column.source != "pinned":
                 raise Misfit(column.name, f"{descriptor.path}, row {line} ({found})") from None
             for row in bad:
-                refused.setdefault(row, f"column '{column.name}': {array[row].as_py()!r} is no {column.type}")
+                refused.setdefault(row, f"column '{column.name}': {repr_of(array[row])} is no {column.type}")
+            continue
+        _refuse_missing_fixed_list(arrays[column.name], column, descriptor, first_row)
     if refused:
         for row in sorted(refused):
-            text = str(batch.slice(row, 1).to_pylist()[0])
+            text = str({column.name: repr_of(batch.column(column.name)[row]) for column in columns})
             reject(Rejected(path=descriptor.path, line=first_row + row, reason=refused[row], text=text))
-        kept = pa.array([row for row in range(batch.num_rows) if row not in refused], type=pa.int64())
-        batch = batch.take(kept)
-        arrays = {column.name: _cast(batch.column(column.name), column) for column in columns}
+        kept = np.array([row for row in range(batch.num_rows) if row not in refused], np.int64)
+        batch = take_rows(batch, kept)
+        arrays = {column.name: convert(batch.column(column.name), column) for column in columns}
     return pa.RecordBatch.from_arrays(
         [arrays[column.name] for column in columns],
         schema=pa.schema([(column.name, column.type) for column in columns]),
     )
+
+
+def _refuse_missing_fixed_list(array: pa.Array[Any], column: Column, descriptor: Descriptor, first_row: int) -> None:
+    row = find_missing_fixed_list(array)
+    if row is not None:
+        raise UnreadableInput(
+            f"{descriptor.path}, row {first_row + row}: column '{column.name}' ({column.type}) lacks a list where all "
+            "lists have one length, and Parquet, in which examples are stored, cannot give such a value back. Let "
+            f"lists have any length: types={{'{column.name}': '{_any_length(column.type)}'}}."
+        )
+
+
+def _any_length(type_: pa.DataType) -> pa.DataType:
+    """The type with lists of any length in place of those of one length."""
+    if pa.types.is_list(type_) or pa.types.is_fixed_size_list(type_):
+        return stored_type(pa.list_(_any_length(element_type(type_))))
+    if pa.types.is_struct(type_):
+        return pa.struct([(field.name, _any_length(field.type)) for field in type_])
+    return pa.map_(type_.key_type, _any_length(type_.item_type)) if pa.types.is_map(type_) else type_
 
 
 def type_change_error(column: Column, found: str, where: str) -> ColumnsChanged:
@@ -223,6 +201,14 @@ def type_change_error(column: Column, found: str, where: str) -> ColumnsChanged:
     return ColumnsChanged(
         f"column '{column.name}' was {column.type} in the previous span and is {found} now: {where}. "
         f"If the change is intended, pin it: types={{'{column.name}': '{found}'}}; if it is not, correct the input."
+    )
+
+
+def joined_type_error(column: Column, where: str) -> UnreadableInput:
+    """The error for a value that does not fit the type which joins those that the files of a span declare."""
+    return UnreadableInput(
+        f"column '{column.name}' is read as {column.type}, by what the files of the span declare, and a value does not "
+        f"survive that: {where}. Declare one type in all files, or pin one: types={{'{column.name}': 'string'}}."
     )
 
 
@@ -245,21 +231,85 @@ def _is_number(type_: pa.DataType) -> bool:
     return pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
 
 
-def _cast(array: pa.Array[Any], column: Column) -> pa.Array[Any]:
-    if pa.types.is_dictionary(array.type):
-        array = pc.cast(array, array.type.value_type)
-    cast = pc.cast(array, column.type, safe=True)
-    if pa.types.is_float32(column.type) and pa.types.is_float64(array.type) and column.source == "previous":
-        lossless = pc.all(pc.equal(pc.cast(cast, pa.float64()), array)).as_py()
-        if lossless is False:
-            raise pa.ArrowInvalid("a double does not fit a float")
+def convert(array: pa.Array[Any], column: Column) -> pa.Array[Any]:
+    """The values with the type of the column.
+
+    Raises:
+        ArrowInvalid, ArrowNotImplementedError, NotImplementedError: a value, or the type, does not fit.
+    """
+    array, wanted = store(array), column.type
+    found = array.type
+    if found == wanted:
+        return array
+    if pa.types.is_nested(found) and pa.types.is_nested(wanted):
+        if not _nested_reads_as(found, wanted, lacking=True):
+            raise pa.ArrowInvalid(f"{found} is no {wanted}")
+        return pc.cast(array, wanted, safe=True)
+    return _convert_plain(array, wanted, exact=column.source != "pinned")
+
+
+def _convert_plain(array: pa.Array[Any], wanted: pa.DataType, *, exact: bool) -> pa.Array[Any]:
+    """A cast that refuses where Arrow's changes a value: infinities, rounded decimals, times dropped from instants.
+
+    Fractions may be rounded to the precision of the wanted type, unless `exact`.
+    """
+    types, found = pa.types, array.type
+    if types.is_integer(found) and types.is_decimal(wanted):
+        # Arrow wants room for the longest integer, whatever the values are
+        array = pc.cast(array, pa.decimal256(40, 0))
+    if (types.is_timestamp(found) and types.is_time(wanted)) or (types.is_boolean(wanted) and not _is_flag(array)):
+        raise pa.ArrowInvalid(f"{found} is no {wanted}")
+    cast = pc.cast(array, wanted, safe=True)
+    if types.is_timestamp(found) and types.is_date(wanted):
+        _check_same(pc.cast(cast, found), array)
+    elif types.is_floating(found) and types.is_decimal(wanted):
+        _check_same(pc.cast(pc.cast(cast, pa.float64()), found), array)
+    elif types.is_floating(wanted):
+        wide = pc.cast(array, pa.float64(), safe=True)
+        grown = pc.and_(pc.is_inf(cast), pc.invert(_is_infinite(array, wide)))
+        if pc.any(grown).as_py():
+            raise pa.ArrowInvalid(f"a value exceeds {wanted}")
+        if exact and types.is_decimal(found):
+            _check_same(pc.cast(pc.cast(cast, pa.float64()), found), array)
+        elif exact:
+            _check_same(pc.cast(cast, pa.float64()), wide)
     return cast
+
+
+def _is_infinite(array: pa.Array[Any], wide: pa.Array[Any]) -> pa.Array[Any]:
+    """Which values say that they are infinite, rather than exceed what can be said."""
+    if pa.types.is_string(array.type):
+        return pc.match_substring_regex(array, r"(?i)^[+-]?inf(inity)?$")
+    return pc.is_inf(wide)
+
+
+def _is_flag(array: pa.Array[Any]) -> bool:
+    """Whether these may be booleans: of numbers, only 0 and 1."""
+    if not _is_number(array.type):
+        return True
+    return pc.all(pc.is_in(array, pa.array([0, 1]).cast(array.type))).as_py() is not False if len(array) else True
+
+
+def _check_same(one: pa.Array[Any], other: pa.Array[Any]) -> None:
+    same = pc.equal(one, other)
+    if pa.types.is_floating(one.type):
+        same = pc.or_(same, pc.is_nan(other))
+    if pc.all(same).as_py() is False:
+        raise pa.ArrowInvalid("a value does not survive")
+
+
+def repr_of(scalar: pa.Scalar[Any]) -> str:
+    """A value as an error shows it, also one that Python does not have, such as a date of the year 10000."""
+    try:
+        return repr(scalar.as_py())
+    except (ValueError, OverflowError, ImportError):
+        return str(scalar.cast(pa.string())) if not pa.types.is_nested(scalar.type) else f"a {scalar.type}"
 
 
 def _misfits(array: pa.Array[Any], column: Column, offset: int = 0) -> list[int]:
     """The rows that do not fit, found by halving, so that a few bad rows among many cost little."""
     try:
-        _cast(array, column)
+        convert(array, column)
     except (pa.ArrowException, NotImplementedError):
         if len(array) == 1:
             return [offset]

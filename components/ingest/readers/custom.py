@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from spanwise.components.ingest.readers.descriptor import Descriptor, Dialect, FileLayout, ReadAs, Rejected
 from spanwise.orchestrator.errors import UnreadableInput
+from spanwise.pipelines.input.readers.descriptor import Descriptor, Dialect, FileLayout, ReadAs, Rejected
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spanwise.components.ingest.readers.columns import Column
+    from spanwise.pipelines.input.readers.column import Column
 
 RowReader: TypeAlias = Callable[[str], Iterable[object]]
 """Gives the rows of a file as `pyarrow.RecordBatch` or `pyarrow.Table`, all with the columns and types of the first."""
@@ -35,7 +35,7 @@ class FunctionReader:
         Raises:
             UnreadableInput: the function fails, gives nothing, or gives something else than batches and tables.
         """
-        from spanwise.components.ingest.readers.columns import canonical
+        from spanwise.components.ingest.readers.stored_types import stored_type
 
         del dialect
         first = next(self._batches(path), None)
@@ -47,7 +47,7 @@ class FunctionReader:
         size = Path(path).stat().st_size
         return FileLayout(
             names=tuple(first.schema.names),
-            types=tuple(canonical(field.type) for field in first.schema),
+            types=tuple(stored_type(field.type) for field in first.schema),
             descriptors=(Descriptor(path=path, format=fmt, start=0, stop=None, first_line=1, size_bytes=size),),
         )
 

@@ -3,21 +3,46 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from spanwise.components.ingest.readers import text
-from spanwise.components.ingest.readers.columns import EXACT_DOUBLE, Column, Misfit, canonical, join, join_all, reads_as
-from spanwise.components.ingest.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
+from spanwise.components.ingest.readers.columns import reads_as
+from spanwise.components.ingest.readers.stored_types import stored_type
 from spanwise.orchestrator.errors import UnreadableInput
+from spanwise.pipelines.input.readers import text
+from spanwise.pipelines.input.readers.column import (
+    EXACT_DOUBLE,
+    Column,
+    Misfit,
+    exact_below,
+    is_exact,
+    join,
+    join_all,
+    refuse_long,
+)
+from spanwise.pipelines.input.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+#: How deeply a row may be nested: deeper ones crash parsers, and Arrow reads no more levels from its own files.
+MAX_DEPTH = 64
+
+_ODD_CONSTANT = re.compile(rb"[:\[,]\s*(?:-?Inf(?!inity)|-NaN)")
+#: Whole numbers that a double may round; also what is inside of texts.
+_LARGE_WHOLE = re.compile(rb"(?<![\w.+-])-?\d{8,}(?![\d.eE])")
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
+_WHOLE = re.compile(r"-?\d+")
+_FEWEST_DIGITS = 16  # of a whole number that a double may round
+_MOST_DIGITS = 20  # of a whole number that fits an integer type; Python refuses to convert thousands of them
+_BRACKET = re.compile(rb"[\[\]{}]")
 
 #: A value of a row: numbers keep the text they were written with.
 Value = object
@@ -90,6 +115,21 @@ def read(
 
 
 def _parse(data: bytes, schema: pa.Schema | None) -> pa.Table:
+    """All rows at once.
+
+    Raises:
+        pa.ArrowInvalid: a row must be read by itself, because it is bad, or because pyarrow would read it otherwise
+            than it does when it is alone.
+    """
+    rows = [row for row in map(bytes.strip, data.split(b"\n")) if row]
+    if b"null" in rows:
+        raise pa.ArrowInvalid(
+            "a row that is no object"
+        )  # pyarrow takes it for a row, and crashes where it is the first
+    if _may_be_deep(data) and any(_depth(row) > MAX_DEPTH for row in rows):
+        raise pa.ArrowInvalid("a row that is nested too deeply")  # pyarrow would crash
+    if (b"Inf" in data or b"-NaN" in data) and _ODD_CONSTANT.search(data):
+        raise pa.ArrowInvalid("a constant that only pyarrow knows")
     table = pa.json.read_json(
         cast("IO[bytes]", pa.BufferReader(data)),
         # one chunk: the order of the keys and the types must not depend on where the parser cuts
@@ -98,10 +138,52 @@ def _parse(data: bytes, schema: pa.Schema | None) -> pa.Table:
             explicit_schema=schema, unexpected_field_behavior="infer" if schema is None else "error"
         ),
     )
-    if table.num_rows != sum(1 for line in data.split(b"\n") if line.strip()):
+    if table.num_rows != len(rows):
         # the parser also takes two objects in a line and one over two lines, which blocks would cut
         raise pa.ArrowInvalid("not one object a line")
+    for column in table.columns:
+        refuse_long(column)
+    # a narrow type decides for all: at worst rows are read one by one
+    kind = pa.float32() if any("float" in str(column.type) for column in table.columns) else pa.float64()
+    largest = max((_largest(column) for column in table.columns), default=0.0)
+    whole = [n.decode() for n in _LARGE_WHOLE.findall(data)] if exact_below(kind) <= largest < math.inf else []
+    # without a schema pyarrow gives doubles where uint64 would do
+    wide = schema is None and any(len(number) >= _FEWEST_DIGITS for number in whole)
+    if math.isinf(largest) or wide or not all(is_exact(number, kind) for number in whole):
+        raise pa.ArrowInvalid("a number that is too large, or that would be rounded")
     return table
+
+
+def _largest(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> float:
+    """The largest absolute value of the floating-point numbers in a column; 0 if there are none."""
+    if pa.types.is_floating(column.type):
+        found = pc.max(pc.abs(column)).as_py()
+        return 0.0 if found is None or math.isnan(found) else float(found)
+    if pa.types.is_list(column.type):
+        return _largest(pc.list_flatten(column))
+    if pa.types.is_struct(column.type):
+        chunks = cast("list[pa.StructArray]", column.chunks if isinstance(column, pa.ChunkedArray) else [column])
+        return max((_largest(part) for chunk in chunks for part in chunk.flatten()), default=0.0)
+    return 0.0
+
+
+def _may_be_deep(data: bytes) -> bool:
+    """Whether there is a line with more than `MAX_DEPTH` brackets."""
+    text = np.frombuffer(data, dtype=np.uint8)
+    opened = np.flatnonzero((text | 0x20) == ord("{"))  # the bit that is all between them makes [ a {
+    line_of = np.searchsorted(np.flatnonzero(text == ord("\n")), opened)
+    return bool((line_of[MAX_DEPTH:] == line_of[:-MAX_DEPTH]).any())
+
+
+def _depth(line: bytes) -> int:
+    """How deeply a row is nested; the row itself is the first level."""
+    if line.count(b"{") + line.count(b"[") <= MAX_DEPTH:
+        return 0  # not worth a look
+    deepest = depth = 0
+    for bracket in _BRACKET.findall(_STRING.sub(b"", line)):
+        depth += 1 if bracket in b"[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _find_boundary(data: bytes, final: bool) -> int:
@@ -131,7 +213,7 @@ def _strip_instants(type_: pa.DataType) -> pa.DataType:
         return pa.list_(_strip_instants(type_.value_type))
     if pa.types.is_struct(type_):
         return pa.struct(sorted((field.name, _strip_instants(field.type)) for field in type_))
-    return canonical(type_)
+    return stored_type(type_)
 
 
 def _parse_carefully(
@@ -182,6 +264,8 @@ def _split_lines(block: text.TextBlock) -> Iterator[tuple[int, bytes]]:
 
 def _parse_row(raw: bytes) -> dict[str, Value] | str:
     """The object in a line, or why there is none."""
+    if _depth(raw) > MAX_DEPTH:
+        return f"nested more deeply than {MAX_DEPTH} levels"
     try:
         row = json.loads(
             raw,
@@ -190,6 +274,10 @@ def _parse_row(raw: bytes) -> dict[str, Value] | str:
             parse_constant=JsonNumber,
             object_pairs_hook=_build_object,
         )
+        if b"\\u" in raw:
+            json.dumps(row, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError as error:
+        return f"not JSON: {ascii(error.object[error.start])[1:-1]} is half a character"
     except ValueError as error:
         return f"not JSON: {error}"
     if not isinstance(row, dict):
@@ -202,7 +290,8 @@ def _build_object(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
     if len(result) != len(pairs):
         names = [name for name, _ in pairs]
         repeated = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key '{repeated}' is repeated in one object")
+        shown = repeated.encode(errors="backslashreplace").decode()
+        raise ValueError(f"the key '{shown}' is repeated in one object")
     return result
 
 
@@ -212,8 +301,7 @@ def _type_of_value(value: Value) -> pa.DataType:
     if isinstance(value, bool):
         return pa.bool_()
     if isinstance(value, JsonNumber):
-        whole = re.fullmatch(r"-?\d+", value) and -(2**63) <= int(value) < 2**63
-        return pa.int64() if whole else pa.float64()
+        return _type_of_number(value)
     if isinstance(value, list):
         inner: pa.DataType = pa.null()
         for item in value:
@@ -224,55 +312,71 @@ def _type_of_value(value: Value) -> pa.DataType:
     return pa.string()
 
 
+def _type_of_number(value: JsonNumber) -> pa.DataType:
+    """The narrowest type that holds a number as it is written; text if there is none."""
+    if not _WHOLE.fullmatch(value):
+        return pa.float64() if _fits_double(value) else pa.string()
+    digits = len(value)
+    if digits <= _MOST_DIGITS and -(2**63) <= int(value) < 2**63:
+        return pa.int64()
+    if digits <= _MOST_DIGITS and 0 <= int(value) < 2**64:
+        return pa.uint64()
+    return pa.float64() if is_exact(value) else pa.string()
+
+
+def _fits_double(value: JsonNumber) -> bool:
+    return math.isfinite(float(value)) or value.lstrip("-") in ("NaN", "Infinity")
+
+
 def _convert(value: Value, column: Column) -> Value:
     """The value as a Python object of the column's type; raises if it does not fit."""
-    if value is None:
-        return None
     wanted = column.type
-    if pa.types.is_string(wanted):
+    if value is not None and pa.types.is_string(wanted):
         if column.source == "previous" and (isinstance(value, JsonNumber) or not isinstance(value, str)):
             raise TypeError("text wanted")
         return value if isinstance(value, str) else _format_value(value)
-    if pa.types.is_nested(wanted):
-        plain = _to_python(value)
-        pa.array([plain], type=wanted)
-        if not _covers(wanted, _type_of_value(value)):
-            raise TypeError("a field that the type does not have")
-        return plain
+    return _convert_value(value, wanted, column.source)
+
+
+def _convert_value(value: Value, wanted: pa.DataType, source: str) -> Value:
+    if value is None:
+        return None
+    if pa.types.is_list(wanted) or pa.types.is_large_list(wanted):
+        if not isinstance(value, list):
+            raise TypeError("a list wanted")
+        return [_convert_value(item, wanted.value_type, source) for item in value]
+    if pa.types.is_struct(wanted):
+        if not isinstance(value, dict) or any(wanted.get_field_index(name) < 0 for name in value):
+            raise TypeError("an object of these fields wanted")
+        return {name: _convert_value(item, wanted.field(name).type, source) for name, item in value.items()}
     if isinstance(value, list | dict):
         raise TypeError("a scalar wanted")
+    if isinstance(value, JsonNumber):
+        return _convert_number(value, wanted)
     # text may be an instant, for which JSON has no type of its own, or of any type that is pinned
-    is_text = isinstance(value, str) and not isinstance(value, JsonNumber)
-    allowed = is_text and (column.source == "pinned" or pa.types.is_temporal(wanted))
+    allowed = isinstance(value, str) and (source == "pinned" or pa.types.is_temporal(wanted))
     if not allowed and not reads_as(_type_of_value(value), wanted):
         raise TypeError("another kind of value")
-    if isinstance(value, JsonNumber) and pa.types.is_integer(wanted) and not re.fullmatch(r"-?\d+", value):
+    found = pa.scalar(value) if isinstance(value, bool) else pa.scalar(str(value))
+    return pc.cast(found, wanted, safe=True).as_py()
+
+
+def _convert_number(value: JsonNumber, wanted: pa.DataType) -> Value:
+    if not reads_as(pa.float64(), wanted):
+        raise TypeError("another kind of value")
+    whole = _WHOLE.fullmatch(value) is not None
+    if pa.types.is_integer(wanted) and not whole:
         if abs(float(value)) >= EXACT_DOUBLE:
             raise ValueError("digits may be lost")
         return pc.cast(pa.scalar(float(value)), wanted, safe=True).as_py()
-    source = pa.scalar(value) if isinstance(value, bool) else pa.scalar(str(value))
-    return pc.cast(source, wanted, safe=True).as_py()
-
-
-def _covers(wanted: pa.DataType, found: pa.DataType) -> bool:
-    if pa.types.is_struct(wanted) and pa.types.is_struct(found):
-        return all(
-            wanted.get_field_index(field.name) >= 0 and _covers(wanted.field(field.name).type, field.type)
-            for field in found
-        )
-    if pa.types.is_list(wanted) and pa.types.is_list(found):
-        return _covers(wanted.value_type, found.value_type)
-    return reads_as(found, wanted)
-
-
-def _to_python(value: Value) -> Value:
-    if isinstance(value, JsonNumber):
-        return int(value) if re.fullmatch(r"-?\d+", value) and -(2**63) <= int(value) < 2**63 else float(value)
-    if isinstance(value, list):
-        return [_to_python(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _to_python(item) for name, item in value.items()}
-    return value
+    if pa.types.is_floating(wanted):
+        if not _fits_double(value) or (whole and not is_exact(value, wanted)):
+            raise ValueError("digits would be lost")
+        found = pc.cast(pa.scalar(float(value)), wanted, safe=False).as_py()
+        if math.isinf(found) and "Inf" not in value:
+            raise OverflowError("the number is too large")
+        return found
+    return pc.cast(pa.scalar(str(value)), wanted, safe=True).as_py()
 
 
 def _format_value(value: Value) -> str:

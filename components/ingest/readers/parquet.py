@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet
 
-from spanwise.components.ingest.readers.columns import canonical, fit
-from spanwise.components.ingest.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
+from spanwise.components.ingest.readers.columns import fit, layout_of_schema
+from spanwise.components.ingest.readers.stored_types import stored_type
 from spanwise.orchestrator.errors import UnreadableInput
+from spanwise.pipelines.input.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from spanwise.components.ingest.readers.columns import Column
+    from spanwise.pipelines.input.readers.column import Column
 
 
 def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
@@ -26,11 +27,7 @@ def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
         UnreadableInput: the file is empty, cut short or no Parquet, or names a column twice.
     """
     with _open_file(path) as file:
-        schema = file.schema_arrow
-        names = schema.names
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        if repeated:
-            raise UnreadableInput(f"{path}: two columns are called '{repeated[0]}'. Rename one.")
+        names, types = layout_of_schema(path, file.schema_arrow)
         pieces = []
         start, size, row, first_row = 0, 0, 1, 1
         for group in range(file.num_row_groups):
@@ -41,8 +38,7 @@ def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
             size += about.total_byte_size
             row += about.num_rows
         pieces.append(_piece(path, fmt, start, file.num_row_groups, first_row, size))
-        types = tuple(canonical(field.type) for field in schema)
-        return FileLayout(names=tuple(names), types=types, descriptors=tuple(pieces))
+        return FileLayout(names=names, types=types, descriptors=tuple(pieces))
 
 
 def infer(
@@ -51,7 +47,7 @@ def infer(
     """The types of the footer; no row is read."""
     del dialect, blocks
     with _open_file(descriptor.path) as file:
-        return {field.name: canonical(field.type) for field in file.schema_arrow if field.name not in known}
+        return {field.name: stored_type(field.type) for field in file.schema_arrow if field.name not in known}
 
 
 def read(
@@ -88,6 +84,11 @@ def _open_file(path: str) -> Iterator[pa.parquet.ParquetFile]:
         with pa.parquet.ParquetFile(path, memory_map=False, pre_buffer=False, page_checksum_verification=True) as file:
             yield file
     except (OSError, pa.ArrowException) as error:
+        if "all lists to be of size" in str(error):
+            raise UnreadableInput(
+                f"{path}: a column of lists of one length lacks a list, and pyarrow cannot read such a file ({error}). "
+                "Write it as lists of any length."
+            ) from error
         raise UnreadableInput(
             f"{path}: not a whole Parquet file ({str(error).strip()}). Was it copied while still being written? "
             "Copy it again, and check it at its origin."

@@ -3,7 +3,8 @@
 The messages, field numbers in brackets: Example is features [1]; Features is a map, that is entries [1] of key [1]
 and value [2]; Feature is one of bytes_list [1], float_list [2], int64_list [3]; each list has value [1], the numbers
 packed. A record is read here in the one form that every library writes. One in another form that the wire format allows
-(fields in another order, unpacked, in several pieces, or unknown) is read on its own by `tf_example_message`.
+(fields in another order, unpacked, in several pieces, or unknown) is read on its own by `tf_example_message`, and so is
+a SequenceExample.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from spanwise.components.ingest.readers.tf_example_message import (
     MORE,
     VARINT_BYTES,
     NotAnExample,
+    Value,
     parse_example,
+    parse_sequences,
 )
 
 if TYPE_CHECKING:
@@ -68,16 +71,19 @@ class ExampleFeature:
 
     name: str
     rows: Ints  #: the records that have it, ascending
-    counts: Ints  #: how many values in each
+    counts: Ints  #: how many values in each, or steps of a feature list
     values: pa.Array[Any]  #: of all of them: binary, float or int64
+    steps: Ints | None = None  #: of a feature list: how many values in each step
 
     @property
     def at_most_one(self) -> bool:
-        return bool((self.counts <= 1).all())
+        return self.steps is None and bool((self.counts <= 1).all())
 
 
 def read_features(records: Records) -> tuple[list[ExampleFeature], list[int]]:
     """The features of the records by name, and the records that are not a tf.Example, ascending.
+
+    A feature list is a feature too, and may have the name of one.
 
     A feature without any value is a feature of nulls. Of a feature of two kinds, int64 and float become double; bytes
     and numbers become text, which no other feature is.
@@ -88,9 +94,10 @@ def read_features(records: Records) -> tuple[list[ExampleFeature], list[int]]:
     for name, run in _group_by_name(records.data, entries, odd):
         found.setdefault(name, []).append(run)
     found = {name: [left for run in runs if (left := run.without(odd))] for name, runs in found.items()}
-    bad = _read_slowly(records, odd, found)
+    sequences: dict[str, list[tuple[int, list[Value]]]] = {}
+    bad = _read_slowly(records, odd, found, sequences)
     whole = [_join_runs(name, runs) for name, runs in sorted(found.items()) if runs]
-    return whole, bad
+    return [*whole, *(_join_steps(name, rows) for name, rows in sorted(sequences.items()))], bad
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,18 +361,26 @@ def _expand_ranges(start: Ints, count: Ints, step: int = 1) -> Ints:
 # --- records in other forms
 
 
-def _read_slowly(records: Records, odd: Flags, found: dict[str, list[FeatureRun]]) -> list[int]:
-    """Adds the records in other forms to the runs; returns those that are not a tf.Example."""
+def _read_slowly(
+    records: Records,
+    odd: Flags,
+    found: dict[str, list[FeatureRun]],
+    sequences: dict[str, list[tuple[int, list[Value]]]],
+) -> list[int]:
+    """Adds the records in other forms to the runs and sequences; returns those that are not a tf.Example."""
     bad = []
     slow: dict[tuple[str, int], list[tuple[int, list[Any]]]] = {}
     for row in np.flatnonzero(odd).tolist():
         try:
-            example = parse_example(records.data[records.starts[row] : records.ends[row]].tobytes())
+            record = records.data[records.starts[row] : records.ends[row]].tobytes()
+            example, lists = parse_example(record), parse_sequences(record)
         except (NotAnExample, UnicodeDecodeError, IndexError):
             bad.append(row)
             continue
         for name, (kind, values) in example.items():
             slow.setdefault((name, kind), []).append((row, list(values)))
+        for name, steps in lists.items():
+            sequences.setdefault(name, []).append((row, steps))
     for (name, kind), rows in slow.items():
         type_ = _KINDS.get(kind, pa.null())
         run = FeatureRun(
@@ -394,6 +409,20 @@ def _join_runs(name: str, runs: Sequence[FeatureRun]) -> ExampleFeature:
         rows, counts = rows[order], counts[order]
         values = values.take(_expand_ranges(begins[order], counts))
     return ExampleFeature(name=name, rows=rows, counts=counts, values=values)
+
+
+def _join_steps(name: str, rows: Sequence[tuple[int, list[Value]]]) -> ExampleFeature:
+    """A feature list in those records that have it."""
+    steps = [step for _, each in rows for step in each]
+    type_ = _common_type({cast("pa.DataType", _KINDS[kind]) for kind, values in steps if values} or {pa.null()})
+    flat = [value for _, values in steps for value in values]
+    return ExampleFeature(
+        name=name,
+        rows=np.array([row for row, _ in rows], dtype=np.int64),
+        counts=np.array([len(each) for _, each in rows], dtype=np.int64),
+        values=pa.array([str(v) for v in flat] if pa.types.is_string(type_) else flat, type=type_),
+        steps=np.array([len(values) for _, values in steps], dtype=np.int64),
+    )
 
 
 def _common_type(types: set[pa.DataType]) -> pa.DataType:

@@ -1,4 +1,8 @@
-"""tf.Example, one record at a time: reads whatever form of a message the wire format of protobuf allows."""
+"""tf.Example and tf.SequenceExample, one record at a time: whatever form of a message the wire format allows.
+
+A SequenceExample is an Example, whose features are its context, with feature lists [2] beside them: a map of a key [1]
+and a list [2] of features [1], one a step.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +39,25 @@ def parse_example(data: bytes) -> dict[str, Value]:
                         name, value = (content, value) if field == 1 else (name, value + content)
                 example[name.decode()] = _parse_feature(value)
     return example
+
+
+def parse_sequences(data: bytes) -> dict[str, list[Value]]:
+    """The features of each step of each feature list of one serialized record.
+
+    Raises:
+        NotAnExample: the bytes are no tf.SequenceExample.
+    """
+    sequences: dict[str, list[Value]] = {}
+    for number, lists in _fields(data):
+        for inner, entry in _fields(lists) if number == 2 and isinstance(lists, bytes) else ():  # noqa: PLR2004
+            if inner == 1 and isinstance(entry, bytes):
+                name, value = b"", b""
+                for field, content in _fields(entry):
+                    if isinstance(content, bytes) and field in (1, 2):
+                        name, value = (content, value) if field == 1 else (name, value + content)
+                steps = [step for field, step in _fields(value) if field == 1 and isinstance(step, bytes)]
+                sequences[name.decode()] = [_parse_feature(step) for step in steps]
+    return sequences
 
 
 def _parse_feature(data: bytes) -> Value:

@@ -2,6 +2,7 @@
 
 A column is a feature. It is a plain value when no record of the span has more than one (then a record with none is a
 missing value), and a list otherwise. Integer features are int64, float features float, bytes features text or binary.
+A feature list of a tf.SequenceExample is a column of lists, one a step, of lists of values.
 """
 
 from __future__ import annotations
@@ -18,22 +19,15 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from spanwise.components.ingest.readers.columns import (
-    Misfit,
-    element_type,
-    fit,
-    is_single,
-    join,
-    join_all,
-    reads_as,
-    single,
-)
-from spanwise.components.ingest.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
+from spanwise.components.ingest.readers.columns import fit, reads_as
+from spanwise.components.ingest.readers.stored_types import parse_type
 from spanwise.components.ingest.readers.tf_example import ExampleFeature, Records, read_features
 from spanwise.orchestrator.errors import UnreadableInput
+from spanwise.pipelines.input.readers.column import Misfit, element_type, is_single, join, join_all, single
+from spanwise.pipelines.input.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
 
 if TYPE_CHECKING:
-    from spanwise.components.ingest.readers.columns import Column
+    from spanwise.pipelines.input.readers.column import Column
 
 _HEAD = Struct("<QI")  # length of the record, its checksum
 _FOOT = Struct("<I")  # checksum of the record
@@ -102,8 +96,10 @@ def infer(
         if number == blocks:
             break
         found = {}
-        for feature in read_features(block.records)[0]:
+        for feature in _check_names(read_features(block.records)[0], descriptor.path):
             found[feature.name] = _infer_type(feature, dialect)
+            if {_is_sequence(found[feature.name]), _is_sequence(types.get(feature.name))} >= {True, False}:
+                raise _twice_error(descriptor.path, feature.name)
             kinds = {_is_text(found[feature.name]), _is_text(types.get(feature.name, pa.null()))}
             if {True, False} <= kinds or pa.types.is_string(feature.values.type):
                 raise _mixed_error(descriptor.path, feature.name)
@@ -122,7 +118,7 @@ def read(
     """
     for block in _read_blocks(descriptor, dialect):
         found, bad = read_features(block.records)
-        named = {feature.name: feature for feature in found}
+        named = {feature.name: feature for feature in _check_names(found, descriptor.path)}
         if not named.keys() <= {column.name for column in columns}:
             raise Misfit(None)
         rows = block.records.count
@@ -154,19 +150,52 @@ def settle(found: pa.DataType, previous: str | None) -> pa.DataType:
         wider += [pa.binary(), pa.list_(pa.binary())]
     if plain == pa.list_(pa.string()):
         wider.append(pa.list_(pa.binary()))
-    return next((type_ for type_ in wider if str(type_) == previous), plain)
+    if plain == pa.list_(pa.list_(pa.string())):
+        wider.append(pa.list_(pa.list_(pa.binary())))
+    before = None if previous is None else parse_type(previous)
+    return next((type_ for type_ in wider if type_ == before), plain)
 
 
 def _infer_type(feature: ExampleFeature, dialect: Dialect) -> pa.DataType:
-    inner = feature.values.type
+    # an empty list says nothing, also where it is of another kind
+    inner = feature.values.type if len(feature.values) else pa.null()
     if pa.types.is_binary(inner) and dialect.bytes_as_text and _is_utf8(feature.values):
         inner = pa.string()
+    if feature.steps is not None:
+        return pa.list_(pa.list_(inner))
     return single(inner) if feature.at_most_one else pa.list_(inner)
+
+
+def _check_names(features: Sequence[ExampleFeature], path: str) -> Sequence[ExampleFeature]:
+    names = [feature.name for feature in features]
+    if len(set(names)) < len(names):
+        raise _twice_error(path, next(name for name in names if names.count(name) > 1))
+    return features
+
+
+def _twice_error(path: str, name: str) -> UnreadableInput:
+    return UnreadableInput(
+        f"{path}: '{name}' is a feature of some records and a feature list of others, or of the same. Rename one."
+    )
+
+
+def _is_sequence(type_: pa.DataType | None) -> bool | None:
+    """Whether it is the type of a feature list; None where nothing is known."""
+    if type_ is None:
+        return None
+    return pa.types.is_list(type_) and pa.types.is_list(element_type(type_))
+
+
+def _leaf(type_: pa.DataType) -> pa.DataType:
+    """The type of the values in lists of any depth."""
+    while is_single(type_) or pa.types.is_list(type_):
+        type_ = element_type(type_)
+    return type_
 
 
 def _is_text(type_: pa.DataType) -> bool | None:
     """Whether values of this type are bytes; None when there are none."""
-    inner = element_type(type_) if is_single(type_) or pa.types.is_list(type_) else type_
+    inner = _leaf(type_)
     return None if pa.types.is_null(inner) else pa.types.is_string(inner) or pa.types.is_binary(inner)
 
 
@@ -197,9 +226,16 @@ def _build_column(
 ) -> pa.Array[Any]:
     """The feature as a column: a list for each record if the column has lists, else a value."""
     nested = pa.types.is_list(column.type)
-    values = _convert_values(
-        feature, column, element_type(column.type) if nested else column.type, descriptor, first_row
-    )
+    if (feature.steps is not None) != _is_sequence(column.type):
+        if column.source == "previous":
+            where = f"{descriptor.path}, record {first_row + int(feature.rows[0])} or after it"
+            raise Misfit(column.name, f"{where} ({'no ' if feature.steps is None else ''}feature list)")
+        raise _twice_error(descriptor.path, column.name)
+    values = _convert_values(feature, column, _leaf(column.type), descriptor, first_row)
+    if feature.steps is not None:
+        offsets = np.concatenate(([0], np.cumsum(feature.steps))).astype(np.int32)
+        steps: pa.Array[Any] = cast("Any", pa.ListArray).from_arrays(pa.array(offsets), values)
+        return _build_lists(feature, steps, rows)
     if nested:
         return _build_lists(feature, values, rows)
     if not feature.at_most_one:
@@ -222,6 +258,8 @@ def _convert_values(
 ) -> pa.Array[Any]:
     """All values of the feature, as text if text is wanted; refuses values that a conversion would change."""
     values = feature.values
+    if not len(values):
+        return pa.array([], wanted)
     is_bytes = pa.types.is_binary(values.type)
     if column.source == "pinned":
         return values.view(pa.string()) if is_bytes and wanted != values.type and _is_utf8(values) else values

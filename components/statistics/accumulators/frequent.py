@@ -22,7 +22,13 @@ class Occurrence:
     """A value and how often it occurs."""
 
     value: str
-    count: int  #: never too low; too high by at most the sketch's error
+    count: int  #: never too low; too high by at most `error`
+    error: int = 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether the count is exact, rather than an estimate."""
+        return not self.error
 
 
 @dataclass(frozen=True)
@@ -55,8 +61,8 @@ class Frequent:
 
     @property
     def error(self) -> int:
-        """By how much a count may be too high; 0 when all values are here."""
-        return max((upper - lower for _, _, lower, upper in self._items()), default=0)
+        """By how much a count may be too high, and how often a value that is not here may occur; 0 if all are exact."""
+        return int(self._open().get_upper_bound("x" * (LONGEST + 1)))  # of a text that cannot be here
 
     @property
     def complete(self) -> bool:
@@ -64,8 +70,11 @@ class Frequent:
         return sum(lower for _, _, lower, _ in self._items()) == self.total
 
     def top(self, most: int | None = None) -> tuple[Occurrence, ...]:
-        """The values that occur most, the most frequent first, equals by their text; None gives all it knows."""
-        found = sorted((Occurrence(value, int(upper)) for value, _, _, upper in self._items()), key=_rank)
+        """The values that occur most, the most frequent first, equals by their text; None gives all it knows.
+
+        Beyond 1536 different values, counts and so the order are estimates: see `Occurrence.error`.
+        """
+        found = sorted((Occurrence(value, upper, upper - lower) for value, _, lower, upper in self._items()), key=_rank)
         return tuple(found[:most])
 
     def merge(self, other: Self) -> Self:

@@ -26,6 +26,8 @@ CAPACITY = 1024
 
 _NOTHING = np.empty(0, np.float64)
 
+_ROUNDING = 1e-9  # of a rank: 0.55 * 100 is above 55, as doubles
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Quantiles:
@@ -79,20 +81,25 @@ class Quantiles:
 
     def quantiles(self, shares: Sequence[float]) -> NDArray[np.float64]:
         """The least value seen of which at least each share of all values is no greater; NaN when there is nothing."""
-        values, weights = self._weights()
-        if not values.size:
-            return np.full(len(shares), math.nan)
-        ends = np.cumsum(weights)
-        places = np.searchsorted(ends, np.asarray(shares) * self.count, side="left")
-        return values[np.minimum(places, values.size - 1)]
+        ranks = np.ceil(np.asarray(shares, np.float64) * self.count - _ROUNDING).astype(np.int64)
+        return self._at_ranks(ranks)
 
     def boundaries(self, buckets: int) -> NDArray[np.float64]:
         """The inner boundaries of so many groups of equal weight, ascending, `buckets - 1` of them."""
-        return self.quantiles([i / buckets for i in range(1, buckets)])
+        ranks = -(-np.arange(1, buckets) * self.count // buckets)  # rounded up
+        return self._at_ranks(ranks)
+
+    def _at_ranks(self, ranks: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The values of which so many are no greater; NaN when there is nothing."""
+        values, weights = self.sample()
+        if not values.size:
+            return np.full(len(ranks), math.nan)
+        places = np.searchsorted(np.cumsum(weights), ranks, side="left")
+        return values[np.minimum(places, values.size - 1)]
 
     def share_up_to(self, points: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
         """For each point the share of values that are no greater."""
-        values, weights = self._weights()
+        values, weights = self.sample()
         ends = np.concatenate([[0], np.cumsum(weights)])
         return ends[np.searchsorted(values, points, side="right")] / max(self.count, 1)
 
@@ -100,7 +107,8 @@ class Quantiles:
         """The greatest possible error of a rank, as a share of all values."""
         return 0.0 if self.count < CAPACITY else (1 + math.log2(self.count / CAPACITY)) / CAPACITY
 
-    def _weights(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def sample(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """The values that are kept, ascending, and how many each stands for."""
         if not self.levels:
             return _NOTHING, np.empty(0, np.int64)
         values = np.concatenate(self.levels)

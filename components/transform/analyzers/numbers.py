@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, cast
+from fractions import Fraction
+from typing import TYPE_CHECKING, cast
 
 import polars as pl
 
@@ -14,8 +14,6 @@ from spanwise.components.transform.analyzers.plain import Plain
 
 if TYPE_CHECKING:
     from spanwise.components.statistics.accumulators import Extrema, Moments, Quantiles
-
-Number: TypeAlias = "int | float"
 
 
 def refuse_others(type_: pl.DataType) -> str | None:
@@ -35,10 +33,11 @@ class NumberAnalyzer(AccumulatorAnalyzer[Accumulated]):
 
 @dataclass(frozen=True)
 class Count(Analyzer[int]):
-    """The number of values that are not null."""
+    """The number of values that are not null; of floats, those that are neither NaN nor infinite."""
 
     def accumulate(self, *values: pl.Series) -> int:
-        return len(values[0]) - values[0].null_count()
+        (column,) = values
+        return len(finite(column)) if column.dtype.is_float() else len(column) - column.null_count()
 
     def merge(self, states: Sequence[int]) -> int:
         return sum(states)
@@ -60,23 +59,35 @@ class MeanAndDeviation(NumberAnalyzer["Moments"]):
 
 
 @dataclass(frozen=True)
-class Total(Analyzer[Number]):
-    """The sum; of whole numbers it is exact, however large."""
+class Total(Analyzer["int | str"]):
+    """The sum; of whole numbers it is exact, however large, and of others rounded once.
+
+    A state is the sum of whole numbers, or the text of an exact sum of others.
+    """
 
     def refusal(self, *types: pl.DataType) -> str | None:
         return refuse_others(types[0])
 
-    def accumulate(self, *values: pl.Series) -> Number:
+    def accumulate(self, *values: pl.Series) -> int | str:
+        from spanwise.components.statistics.accumulators import Moments
+        from spanwise.components.statistics.accumulators.exact_sums import to_text
+
         (numbers,) = values
         if numbers.dtype.is_integer() or numbers.dtype in (pl.Boolean, pl.Null):
             return int(numbers.cast(pl.Int128).sum())
-        return math.fsum(finite(numbers))
+        return to_text(Moments.accumulate(finite(numbers).rechunk().to_arrow()).total)
 
-    def merge(self, states: Sequence[Number]) -> Number:
-        return sum(states) if all(isinstance(each, int) for each in states) else math.fsum(states)
+    def merge(self, states: Sequence[int | str]) -> int | str:
+        from spanwise.components.statistics.accumulators.exact_sums import from_text, to_text
 
-    def finish(self, state: Number) -> Plain:
-        return state
+        whole = [each for each in states if isinstance(each, int)]
+        texts = [from_text(each) for each in states if isinstance(each, str)]
+        return to_text(sum(texts, start=Fraction(sum(whole)))) if texts else sum(whole)
+
+    def finish(self, state: int | str) -> Plain:
+        from spanwise.components.statistics.accumulators.exact_sums import from_text, to_double
+
+        return state if isinstance(state, int) else to_double(from_text(state))
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from typing import Any, Final, Literal, TypeAlias
 
 from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.errors import DatasetError, Unfingerprintable
-from spanwise.pipelines.input.element import ElementSpec, each_leaf
-from spanwise.pipelines.input.op import Op, Opening, Stream
+from spanwise.pipelines.input.element import each_leaf
+from spanwise.pipelines.input.op import Op, Opening, Options, Stream, list_ops
 
-FilesBy: TypeAlias = Literal["mtime", "content"]
+FilesBy: TypeAlias = Literal["mtime", "content", "size"]
 """What tells that a source file is another one: its time of change (and name and size), or every byte of it."""
 
 FILES_BY: Final = ("mtime", "content")
@@ -27,12 +27,18 @@ _SPEED: Final = frozenset(
     {"num_parallel", "workers", "stateless", "limit_bytes", "buffer_bytes", "block_rows"}
     | {"service", "security", "compression", "max_outstanding_requests"}  # of `Distribute`
 )
-_DERIVED: Final = frozenset({"groups", "schema", "rows"})  # of ops that read files: they follow from the files
+_DERIVED: Final = {  # what follows from the files
+    "Parquet": {"groups", "schema"},
+    "ArrowFiles": {"schema", "rows"},
+    "Csv": {"inferred"},
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WithFingerprint(Op):
     """Names the step before it: the name replaces the step in fingerprints."""
+
+    by_element = True
 
     input: Op
     fingerprint: str
@@ -63,24 +69,56 @@ def of_graph(op: Op, *, files_by: FilesBy = "mtime") -> str:
     return fingerprint.digest("dataset", version, of(op))
 
 
+def with_options(graph: str, op: Op, options: Options) -> str:
+    """The fingerprint of what a graph gives with these options: a seed counts where an op has none of its own.
+
+    Without any seed each pass draws another one, and any of them will do.
+    """
+    ops = list_ops(op)
+    if options.seed is not None and any(getattr(each, "seed", 0) is None for each in ops):
+        graph = fingerprint.digest("seeded", graph, options.seed)
+    if not options.deterministic and any(getattr(each, "deterministic", False) is None for each in ops):
+        graph = fingerprint.digest("in any order", graph)
+    return graph
+
+
+def of_steps(op: Op) -> list[tuple[str, str]]:
+    """The name of each op of a graph and a digest of its arguments, inputs first: what the state of a pass belongs to.
+
+    A source file counts by name and size. What has no content to compare counts by its type alone.
+    """
+    return [(each.name, _of_step(each, [], "size", tolerant=True)[:16]) for each in list_ops(op)]
+
+
+def of_files(op: Op) -> str:
+    """The digest of the modification times of a graph's source files."""
+    paths = [path for each in list_ops(op) for path in getattr(each, "paths", ())]
+    return fingerprint.digest("times", *(str(part) for path in paths for part in _file(path, "mtime")[2:]))
+
+
 def _below(op: Op) -> tuple[Op, ...]:
     """The ops that a step's elements come from; the step that a name replaces is left out."""
     return op.input.inputs if isinstance(op, WithFingerprint) else op.inputs
 
 
-def _of_step(op: Op, inputs: list[str], files_by: FilesBy) -> str:
+def _of_step(op: Op, inputs: list[str], files_by: FilesBy, *, tolerant: bool = False) -> str:
     if isinstance(op, WithFingerprint):
         return fingerprint.digest("named step", op.fingerprint, *inputs)
-    if _is_built_in(op) and type(op).__name__ in _TRANSPARENT:
+    if _is_built_in(op) and type(op).__name__ in _TRANSPARENT and inputs:
         return inputs[0]
     kind = type(op).__qualname__ if _is_built_in(op) else fingerprint.of_class(type(op))
     parts: list[str] = []
-    paths = getattr(op, "paths", None)
+    derived = _DERIVED.get(type(op).__name__, ())
     for each in sorted(fields(op), key=lambda one: one.name):
         value = getattr(op, each.name)
-        if each.name in _SPEED or _is_input(value, op) or (paths is not None and each.name in _DERIVED):
+        if each.name in _SPEED or _is_input(value, op) or (_is_built_in(op) and each.name in derived):
             continue
-        parts += [each.name, _of_argument(op, each.name, value, files_by)]
+        try:
+            parts += [each.name, _of_argument(op, each.name, value, files_by)]
+        except Unfingerprintable:
+            if not tolerant:
+                raise
+            parts += [each.name, type(value).__qualname__]
     return fingerprint.digest("step", kind, *parts, *inputs)
 
 
@@ -99,8 +137,6 @@ def _of_argument(op: Op, name: str, value: Any, files_by: FilesBy) -> str:
         return fingerprint.digest("files", *(part for path in value for part in _file(path, files_by)))
     if name == "deterministic":
         return str(value is not False)  # None is decided by options, which say how a pass is run
-    if isinstance(value, ElementSpec) or _is_expression(value):
-        return str(value)
     try:
         return fingerprint.of_value(_without_datasets(value, files_by), who=f"{op.name}({name}=)")
     except Unfingerprintable as error:
@@ -108,10 +144,6 @@ def _of_argument(op: Op, name: str, value: Any, files_by: FilesBy) -> str:
             f'{error} Or name the step yourself, with .with_snapshot_fingerprint("…") after it, and change the name '
             f"whenever the step changes."
         ) from error
-
-
-def _is_expression(value: object) -> bool:
-    return type(value).__module__.startswith("pyarrow") and type(value).__name__ in {"Expression", "Schema"}
 
 
 def _without_datasets(value: Any, files_by: FilesBy) -> Any:
@@ -139,6 +171,8 @@ def _file(path: str, files_by: FilesBy) -> tuple[str | int | None, ...]:
         raise DatasetError(f"cannot read {path}: {error}.") from error
     if not found.is_file:
         raise DatasetError(f"{path} no longer exists; create the dataset again from the files that exist.")
+    if files_by == "size":
+        return found.base_name, found.size
     if files_by == "mtime":
         return path, found.size, file_stamp(system, name, found.mtime_ns)
     return found.base_name, found.size, _content(system, name)

@@ -12,6 +12,8 @@ from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream,
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AsNumpy(Op):
+    by_element = True
+
     input: Op
 
     def __post_init__(self) -> None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AsRows(Op):
+    by_element = True
+
     input: Op
     schema: pa.Schema
 

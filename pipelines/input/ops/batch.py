@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.arrays import as_arrays
 from spanwise.pipelines.input.element import BatchSpec, Spec, batch_spec
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, SingleInputStream, Stream, ceil_div, check_whole
+from spanwise.pipelines.input.op import (
+    Count,
+    Element,
+    Op,
+    Opening,
+    SingleInputStream,
+    Stream,
+    ceil_div,
+    check_whole,
+    needs_full_groups,
+    next_group,
+)
 from spanwise.pipelines.input.ops.as_numpy import array_specs
 from spanwise.pipelines.input.rows import RowCursor, in_rows
 from spanwise.pipelines.input.stacking import stack
@@ -29,6 +40,10 @@ class Batch(Op):
         check_whole("batch", "size", self.size)
         if isinstance(self.input.spec, BatchSpec):
             raise DatasetError("batch: the elements are RecordBatches already; use rebatch to change their size.")
+
+    @property
+    def needs_all(self) -> str:
+        return needs_full_groups(self, drop_remainder=self.drop_remainder)
 
     @property
     def spec(self) -> Spec:
@@ -86,11 +101,5 @@ class BatchStream(SingleInputStream):
         self._op = op
 
     def __next__(self) -> Element:
-        elements = []
-        for element in self._source:
-            elements.append(element)
-            if len(elements) == self._op.size:
-                break
-        if not elements or (self._op.drop_remainder and len(elements) < self._op.size):
-            raise StopIteration
+        elements = next_group(self._source, self._op.size, drop_remainder=self._op.drop_remainder)
         return stack(elements, ragged=self._op.ragged, spec=self._op.input.spec)

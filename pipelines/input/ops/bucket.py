@@ -23,6 +23,7 @@ from spanwise.pipelines.input.op import (
     Stream,
     check_callable,
     check_whole,
+    needs_full_groups,
 )
 from spanwise.pipelines.input.ops.padded_batch import Padding, Sizes, pad_batch
 from spanwise.pipelines.input.rows import open_elements
@@ -52,6 +53,10 @@ class Bucket(Op):
             )
         for size in self.sizes:
             check_whole(op, "sizes", size)
+
+    @property
+    def needs_all(self) -> str:
+        return needs_full_groups(self, drop_remainder=self.drop_remainder)
 
     @property
     def spec(self) -> Spec:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.element import Ragged, Sparse, parts_of
+from spanwise.pipelines.input.element import Ragged, Sparse, parts_of, read_only
 from spanwise.pipelines.input.op import (
     Element,
     Op,
@@ -18,6 +18,7 @@ from spanwise.pipelines.input.op import (
     Stream,
     assign_seeds,
     check_whole,
+    rebuild,
 )
 from spanwise.pipelines.input.ops.arrow import ArrowStream
 from spanwise.pipelines.input.ops.tensors import ElementsStream
@@ -49,8 +50,17 @@ class Cache(Op):
     def __post_init__(self) -> None:
         check_whole("cache", "limit_bytes", self.limit_bytes)
 
+    @property
+    def needs_all(self) -> str:
+        return ""
+
     def open(self, opening: Opening) -> Stream:
         return CacheStream(self, opening)
+
+
+def with_own_caches(op: Op) -> Op:
+    """The graph with empty caches, which no other pass shares: for a pass over a part of the graph's sources."""
+    return rebuild(op, lambda each: replace(each, cached=CacheContents()) if isinstance(each, Cache) else each)
 
 
 class CacheStream(Stream):
@@ -100,6 +110,7 @@ class CacheStream(Stream):
                     f"cache(limit_bytes={self._op.limit_bytes}): {self._at} elements take {self._bytes} bytes, and "
                     f"more follow. Raise the limit, select fewer columns, or use snapshot, which stores them on disk."
                 )
+            return element if in_rows(self._op) else read_only(element)
         return element
 
     def close(self) -> None:

@@ -12,6 +12,8 @@ from spanwise.pipelines.input.rows import in_rows
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Concatenate(Op):
+    by_element = True
+
     parts: tuple[Op, ...]
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from spanwise.pipelines.input.call import Format, element_caller, function_error
 from spanwise.pipelines.input.element import Table
 from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, Stream
 from spanwise.pipelines.input.rows import in_rows
+from spanwise.pipelines.input.selection import check_selectable, evaluate, filter_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,12 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Filter(Op):
+    by_element = True
+
     input: Op
     predicate: Callable[..., Any] | pc.Expression
     vectorized: bool = False  #: whether the predicate takes blocks of rows and gives a mask
     format: Format | None = None
 
     def __post_init__(self) -> None:
+        check_selectable("filter", self.input.spec)
         if self.expression is not None:
             if not in_rows(self.input):
                 raise DatasetError("filter: an expression names columns, but the elements are not rows.")
@@ -64,9 +68,11 @@ def check_condition(expression: pc.Expression, schema: pa.Schema) -> None:
     import pyarrow as pa
 
     try:
-        schema.empty_table().filter(expression)
+        found = evaluate(schema.empty_table(), expression).type
     except pa.ArrowException as error:
         raise DatasetError(f"filter({expression}): {error}. The columns are {', '.join(schema.names)}.") from error
+    if not pa.types.is_boolean(found):
+        raise DatasetError(f"filter({expression}): expected a condition, which is true or false, not {found}.")
 
 
 def columns_of(expression: pc.Expression, schema: pa.Schema) -> frozenset[str]:
@@ -122,7 +128,7 @@ class BlockFilterStream(FilterStream):
             at = self.at
             self.at += block.num_rows
             try:
-                kept = block.filter(self._holds(block))
+                kept = filter_rows(block, self._holds(block))
             except Exception as error:
                 raise function_error("filter", self._op.predicate, row_range(at, block), error) from error
             if kept.num_rows:

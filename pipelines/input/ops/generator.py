@@ -15,6 +15,8 @@ from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stre
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Generator(Op):
+    proves_place = False  # its function may yield other elements, or in another order, each time
+
     function: Callable[..., Iterable[Any]]
     arguments: tuple[Any, ...] = ()
     result: Spec = UNKNOWN

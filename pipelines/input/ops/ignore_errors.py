@@ -14,6 +14,8 @@ _log = logging.getLogger("spanwise.input")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class IgnoreErrors(Op):
+    by_element = True
+
     input: Op
 
     def __post_init__(self) -> None:

@@ -39,6 +39,8 @@ class HasOp(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Interleave(Op):
+    proves_place = False  # its function may yield other elements, or in another order, each time
+
     input: Op
     function: Callable[..., Any]  #: of an element: a dataset
     cycle: int = 1  #: how many datasets are open at a time
@@ -55,6 +57,10 @@ class Interleave(Op):
         check_whole(self.word, "block_length", self.block)
         if self.num_parallel is not None:
             check_whole(self.word, "num_parallel", self.num_parallel, autotune=True)
+
+    @property
+    def needs_all(self) -> str:
+        return ""
 
     @property
     def word(self) -> str:

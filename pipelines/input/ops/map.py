@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
 
@@ -37,6 +37,8 @@ MOST_THREADS: Final = 64
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Map(Op):
+    by_element = True
+
     input: Op
     function: Callable[..., Any]
     vectorized: bool = False  #: whether the function takes blocks of rows and returns as many rows
@@ -143,6 +145,7 @@ class BlockCall:
     reads: tuple[str, ...] | None
     writes: tuple[str, ...] | None
     schema: pa.Schema | None
+    _seen: list[pa.Schema] = field(default_factory=list, repr=False, compare=False)  # that of the first block
 
     @cached_property
     def _arrow(self) -> bool:
@@ -159,9 +162,29 @@ class BlockCall:
                     f"must return as many rows as it was given, {block.num_rows}, not {made.num_rows}; "
                     f"to leave rows out use filter, to add rows use flat_map."
                 )
-            return made if self.writes is None else self._written(block, made, self.writes)
+            made = made if self.writes is None else self._written(block, made, self.writes)
+            self._check_types(made.schema)
+            return made  # noqa: TRY300
         except Exception as error:
             raise function_error("map", self.function, row_range(position, block), error) from error
+
+    def _check_types(self, schema: pa.Schema) -> None:
+        """Refuses a type that a column did not have in the blocks before: how rows are cut must change nothing."""
+        if not self._seen:
+            self._seen.append(schema)
+        before = self._seen[0]
+        if schema.equals(before):
+            return
+        for column in schema:
+            if column.name not in before.names:
+                break
+            if (type_ := before.field(column.name).type) != column.type:
+                raise DatasetError(
+                    f"returned column {column.name!r} as {type_} for other rows, and as {column.type} for these. "
+                    f"Declare the types, to which the columns are then converted: map(…, spec=pa.schema(…))."
+                )
+        if schema.names != before.names:
+            raise DatasetError(f"returned the columns {before.names} for other rows, and {schema.names} for these.")
 
     def _written(self, block: pa.RecordBatch, made: pa.RecordBatch, writes: tuple[str, ...]) -> pa.RecordBatch:
         if set(made.schema.names) != set(writes):

@@ -8,7 +8,18 @@ from typing import Any, TypeAlias
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import UNKNOWN, Spec, build, parts_of
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, SingleInputStream, Stream, ceil_div, check_whole
+from spanwise.pipelines.input.op import (
+    Count,
+    Element,
+    Op,
+    Opening,
+    SingleInputStream,
+    Stream,
+    ceil_div,
+    check_whole,
+    needs_full_groups,
+    next_group,
+)
 from spanwise.pipelines.input.rows import open_elements
 from spanwise.pipelines.input.stacking import stack
 
@@ -31,6 +42,10 @@ class PaddedBatch(Op):
         check_whole("padded_batch", "size", self.size)
 
     @property
+    def needs_all(self) -> str:
+        return needs_full_groups(self, drop_remainder=self.drop_remainder)
+
+    @property
     def spec(self) -> Spec:
         return UNKNOWN
 
@@ -48,14 +63,8 @@ class PaddedBatchStream(SingleInputStream):
         self._op = op
 
     def __next__(self) -> Element:
-        found = []
-        for element in self._source:
-            found.append(element)
-            if len(found) == self._op.size:
-                break
-        if not found or (self._op.drop_remainder and len(found) < self._op.size):
-            raise StopIteration
-        return pad_batch(found, self._op.shapes, self._op.values)
+        elements = next_group(self._source, self._op.size, drop_remainder=self._op.drop_remainder)
+        return pad_batch(elements, self._op.shapes, self._op.values)
 
 
 def pad_batch(found: Sequence[Element], shapes: Sizes = None, values: Padding = None) -> Element:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from spanwise.orchestrator.errors import DatasetError, UnreadableInput
 from spanwise.pipelines.input.element import Spec, Table
 from spanwise.pipelines.input.files import PartStream, Paths, conform, list_files, locate, unify_schemas
 from spanwise.pipelines.input.op import Count, Knob, Op, Opening, Stream, mix_seed
 from spanwise.pipelines.input.ops.filter import check_condition, columns_of
+from spanwise.pipelines.input.selection import filter_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
+    from pyarrow.fs import FileSystem
+
+_MOST_FLOATS: Final = 3
+"""Columns of floats in a condition by which row groups are left out: each doubles the number of proofs."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +142,22 @@ def open_parquet(path: str) -> pq.ParquetFile:
         raise UnreadableInput(f"{path}: cannot be read as Parquet ({error}).") from error
 
 
+def _groups_by_statistics(
+    condition: pc.Expression, missing: Sequence[pa.Field[Any]], name: str, filesystem: FileSystem
+) -> set[int]:
+    """The row groups of a file in which a condition can hold if these columns are NaN and no others."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import dataset
+
+    known: pc.Expression | None = None
+    for column in missing:
+        is_nan = pc.field(column.name) == pa.scalar(math.nan, column.type)
+        known = is_nan if known is None else known & is_nan
+    fragment: Any = dataset.ParquetFileFormat().make_fragment(name, filesystem, partition_expression=known)
+    return {group.id for part in fragment.split_by_row_group(condition) for group in part.row_groups}
+
+
 class ParquetReader:
     """Reads row groups, one file open at a time."""
 
@@ -166,18 +189,31 @@ class ParquetReader:
         return batches
 
     def _possible_groups(self, path: str, file: pq.ParquetFile) -> frozenset[int] | None:
-        if self._op.filter is None or not self._needed.issubset(file.schema_arrow.names):
-            return None
-        from pyarrow import dataset
+        """By the statistics of the file; None for all of them.
 
+        Statistics pass over NaN, for which a condition such as `x != 1` holds. So a row group is left out only if the
+        condition cannot hold there whichever of the columns of floats are NaN.
+        """
+        import pyarrow as pa
+
+        condition, there = self._op.filter, {each.name: each.type for each in file.schema_arrow}
+        needed = [self._op.schema.field(name) for name in self._needed]
+        if condition is None or any(there.get(each.name) != each.type for each in needed):
+            return None
+        floats = [each for each in needed if pa.types.is_floating(each.type)]
+        if len(floats) > _MOST_FLOATS or any(pa.types.is_nested(each.type) for each in needed):
+            return None
         filesystem, name = locate(path)
-        fragment: Any = dataset.ParquetFileFormat().make_fragment(name, filesystem)
-        return frozenset(group.id for part in fragment.split_by_row_group(self._op.filter) for group in part.row_groups)
+        found: set[int] = set()
+        for count in range(len(floats) + 1):
+            for missing in itertools.combinations(floats, count):
+                found |= _groups_by_statistics(condition, missing, name, filesystem)
+        return frozenset(found)
 
     def finish(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = conform(batch, self._read)
         if self._op.filter is not None:
-            rows = rows.filter(self._op.filter)
+            rows = filter_rows(rows, self._op.filter)
         return rows if self._read.names == self._schema.names else rows.select(self._schema.names)
 
     def name(self, part: int) -> str:

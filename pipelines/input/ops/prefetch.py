@@ -15,6 +15,8 @@ MOST = 64  #: elements, or blocks of rows, that autotune keeps ready
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Prefetch(Op):
+    by_element = True
+
     input: Op
     buffer: int = AUTOTUNE  #: elements (rows) kept ready; rows are rounded up to whole blocks; 0 for none
     limit_bytes: int | None = None  #: what those that are ready may hold together; one is always let through

@@ -18,6 +18,10 @@ class Repeat(Op):
             check_whole("repeat", "count", self.count, at_least=-1)
 
     @property
+    def needs_all(self) -> str:
+        return ""
+
+    @property
     def rounds(self) -> float:
         return math.inf if self.count is None or self.count < 0 else self.count
 

@@ -15,6 +15,7 @@ from spanwise.pipelines.input.element import UNKNOWN, Spec
 from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, check_whole, mix_seed
 from spanwise.pipelines.input.ops.concatenate import check_same_kind
 from spanwise.pipelines.input.rows import RowCursor, in_rows, join_batches
+from spanwise.pipelines.input.selection import check_selectable, take_rows
 
 _DRAWS = 4096  # computed at a time; part of what a seed means, so never change it
 
@@ -30,6 +31,7 @@ class Sample(Op):
     def __post_init__(self) -> None:
         op = "sample_from_datasets"
         check_same_kind(op, self.parts)
+        check_selectable(op, self.parts[0].spec)
         if len(self.weights) != len(self.parts):
             raise DatasetError(f"{op}: {len(self.parts)} datasets, but {len(self.weights)} weights.")
         if not all(weight >= 0 and math.isfinite(weight) for weight in self.weights) or not sum(self.weights):
@@ -38,6 +40,12 @@ class Sample(Op):
             )
         if self.seed is not None:
             check_whole(op, "seed", self.seed, at_least=0)
+
+    @property
+    def needs_all(self) -> str:
+        if self.stop_on_empty and self.cardinality != math.inf:
+            return "sample_from_datasets(stop_on_empty=True) ends with the part of a dataset"
+        return ""
 
     @property
     def spec(self) -> Spec:
@@ -147,7 +155,7 @@ class RowSampleStream(SampleStream):
                 if self._op.stop_on_empty:
                     order = order[place[order] < stop]
                 if len(order):
-                    return join_batches(pieces).take(order)
+                    return take_rows(join_batches(pieces), order)
         raise StopIteration
 
     def _places(self) -> list[State]:

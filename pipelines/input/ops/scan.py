@@ -9,7 +9,7 @@ from typing import Any
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.call import function_error
-from spanwise.pipelines.input.element import UNKNOWN, Spec
+from spanwise.pipelines.input.element import UNKNOWN, Spec, read_only
 from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, State, Stream, check_callable
 from spanwise.pipelines.input.rows import open_elements
 
@@ -44,7 +44,7 @@ class ScanStream(SingleInputStream):
         element = next(self._source)
         self._at += 1
         try:
-            made = self._op.function(self._carried, element)
+            made = self._op.function(self._carried, read_only(element))
             if not isinstance(made, tuple) or len(made) != 2:  # noqa: PLR2004
                 raise DatasetError(f"must return (what to carry, the result), not {made!r:.80}.")  # noqa: TRY301
         except Exception as error:

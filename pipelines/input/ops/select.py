@@ -11,6 +11,8 @@ from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream,
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Select(Op):
+    by_element = True
+
     input: Op
     columns: tuple[str, ...]
 

@@ -8,6 +8,7 @@ from typing import Final
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.op import Count, Element, Op, Opening, SingleInputStream, Stream, ceil_div, check_whole
 from spanwise.pipelines.input.rows import in_rows
+from spanwise.pipelines.input.selection import check_selectable, take_rows
 
 SHARD_HINT: Final = -1
 """Given instead of a number of shards: `distribute(processing_mode="hint")` fills in the workers and the index."""
@@ -20,6 +21,7 @@ class Shard(Op):
     index: int
 
     def __post_init__(self) -> None:
+        check_selectable("shard", self.input.spec)
         if self.shards == SHARD_HINT:
             return
         check_whole("shard", "shards", self.shards)
@@ -68,5 +70,5 @@ class RowShardStream(ShardStream):
                 self.wait -= rows
                 continue
             self.wait = (first - rows) % self._op.shards
-            return block if self._op.shards == 1 else block.take(np.arange(first, rows, self._op.shards))
+            return block if self._op.shards == 1 else take_rows(block, np.arange(first, rows, self._op.shards))
         raise StopIteration

@@ -23,6 +23,7 @@ from spanwise.pipelines.input.op import (
     mix_seed,
 )
 from spanwise.pipelines.input.rows import RowCursor, in_rows, join_batches
+from spanwise.pipelines.input.selection import check_selectable, take_rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,10 +34,15 @@ class Shuffle(Op):
     reshuffle_each_iteration: bool = True
 
     def __post_init__(self) -> None:
+        check_selectable("shuffle", self.input.spec)
         if self.buffer is not None:
             check_whole("shuffle", "buffer", self.buffer)
         if self.seed is not None:
             check_whole("shuffle", "seed", self.seed, at_least=0)
+
+    @property
+    def needs_all(self) -> str:
+        return ""
 
     def open(self, opening: Opening) -> Stream:
         source = opening.open(self.input)
@@ -126,7 +132,7 @@ class RowShuffleStream(ShuffleStream):
     def __next__(self) -> Element:
         if self._at == len(self._order):
             self._fill()
-        taken = self._window.take(self._order[self._at : self._at + self._block.value])
+        taken = take_rows(self._window, self._order[self._at : self._at + self._block.value])
         self._at += taken.num_rows
         return taken
 

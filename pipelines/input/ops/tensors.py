@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from spanwise.pipelines.input.element import Spec, merge_specs, spec_of, unbatch_spec
+from spanwise.pipelines.input.element import Spec, merge_specs, read_only, spec_of, unbatch_spec
 from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream
 from spanwise.pipelines.input.stacking import cut, length, unstack
 
@@ -43,7 +43,7 @@ class ElementsStream(Stream):
         self._at = 0
 
     def _from(self, at: int) -> Iterator[Element]:
-        return iter(self._values[at:])
+        return map(read_only, self._values[at:])
 
     def __next__(self) -> Element:
         element = next(self._rest)
@@ -83,4 +83,4 @@ class TensorSlices(Op):
 
 class SlicesStream(ElementsStream):
     def _from(self, at: int) -> Iterator[Element]:
-        return unstack(cut(self._values, at, length(self._values)))
+        return unstack(cut(read_only(self._values), at, length(self._values)))

@@ -12,6 +12,8 @@ from spanwise.pipelines.input.stacking import unstack
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Unbatch(Op):
+    by_element = True
+
     input: Op
 
     @property

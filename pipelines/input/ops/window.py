@@ -9,10 +9,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from spanwise.pipelines.input.element import DatasetSpec, Spec
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, SingleInputStream, State, Stream, check_whole
+from spanwise.pipelines.input.op import (
+    Count,
+    Element,
+    Op,
+    Opening,
+    SingleInputStream,
+    State,
+    Stream,
+    check_whole,
+    needs_full_groups,
+)
 from spanwise.pipelines.input.ops.arrow import Arrow
 from spanwise.pipelines.input.ops.tensors import Elements
 from spanwise.pipelines.input.rows import RowCursor, in_rows, join_batches
+from spanwise.pipelines.input.selection import check_selectable, take_rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -24,10 +35,18 @@ class Window(Op):
     drop_remainder: bool = False
 
     def __post_init__(self) -> None:
+        if self.stride > 1:
+            check_selectable("window", self.input.spec)
         check_whole("window", "size", self.size)
         check_whole("window", "stride", self.stride)
         if self.shift is not None:
             check_whole("window", "shift", self.shift)
+
+    @property
+    def needs_all(self) -> str:
+        if self.step != self.size or self.stride != 1:
+            return "window reaches across the ends of parts"
+        return needs_full_groups(self, drop_remainder=self.drop_remainder)
 
     @property
     def step(self) -> int:
@@ -96,7 +115,7 @@ class RowWindowReader(WindowReader):
         import pyarrow as pa
 
         rows = join_batches(pieces).slice(0, op.reach)
-        chosen = rows if op.stride == 1 else rows.take(np.arange(0, rows.num_rows, op.stride))
+        chosen = rows if op.stride == 1 else take_rows(rows, np.arange(0, rows.num_rows, op.stride))
         return Arrow(table=pa.Table.from_batches([chosen]))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.element import Spec, Structure
+from spanwise.pipelines.input.element import Spec, Structure, element_spec
 from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream
 from spanwise.pipelines.input.rows import open_elements
 
@@ -20,7 +20,7 @@ class Zip(Op):
 
     @property
     def spec(self) -> Spec:
-        return Structure(tuple, (), tuple(part.spec for part in self.parts))
+        return Structure(tuple, (), tuple(element_spec(part.spec) for part in self.parts))
 
     @property
     def cardinality(self) -> Count:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from spanwise.pipelines.input.snapshot.folder import FolderContent, SnapshotFolder
 from spanwise.pipelines.input.snapshot.state import ChunkRecord, Metadata
 from spanwise.pipelines.input.snapshot.use import SnapshotUse
+
+BEAT_S: Final = 10.0
+"""How often a writer records that it is alive."""
 
 _log = logging.getLogger("spanwise.snapshot")
 
@@ -31,9 +37,29 @@ class WriteAttempt:
     def begin(self) -> bool:
         """Claims the folder; False if it has changed since it was looked at."""
         try:
-            return self.folder.claim(self.run, self.found, self.mark, abandoned=self.abandoned)
+            begun = self.folder.claim(self.run, self.found, self.mark, abandoned=self.abandoned)
         except FileNotFoundError:  # garbage collection has just removed it
             return False
+        if begun:
+            stopped = threading.Event()
+            beating = threading.Thread(target=self._beat, args=(stopped,), name="snapshot-heartbeat", daemon=True)
+            self.mark.callback(self._end_beat, stopped, beating)
+            beating.start()
+        return begun
+
+    def _beat(self, stopped: threading.Event) -> None:
+        """Lets writers on other machines know that this one is alive."""
+        while not stopped.wait(BEAT_S):
+            try:
+                self.folder.beat(self.run.run_id, time.time())
+            except OSError as error:
+                _log.warning("snapshot-heartbeat-failed", extra={"snapshot": str(self.folder), "reason": str(error)})
+
+    def _end_beat(self, stopped: threading.Event, beating: threading.Thread) -> None:
+        stopped.set()
+        beating.join()
+        with suppress(OSError):
+            self.folder.end_beat(self.run.run_id)
 
     def commit(self, chunks: Sequence[ChunkRecord], splits: int = 1) -> None:
         """Makes the run the snapshot, or removes it if another one was faster."""
@@ -46,9 +72,16 @@ class WriteAttempt:
         elif self.replaces is not None:
             self.folder.discard(self.replaces)
 
-    def abandon(self, reason: str, *, keep: bool) -> None:
+    def close(self, *, keep: bool) -> None:
+        """Ends the attempt of a pass that is closed before its end, so that the next pass need not wait for it."""
+        try:
+            self.abandon("the pass was closed before its end", keep=keep, level=logging.INFO)
+        except OSError as error:  # the next pass waits until the attempt counts as dead
+            _log.warning("snapshot-withdrawal-failed", extra={"snapshot": str(self.folder), "reason": str(error)})
+
+    def abandon(self, reason: str, *, keep: bool, level: int = logging.WARNING) -> None:
         """Ends the attempt. `keep` leaves finished chunks to the next one."""
-        _log.warning("snapshot-abandoned", extra={"snapshot": str(self.folder), "reason": reason})
+        _log.log(level, "snapshot-abandoned", extra={"snapshot": str(self.folder), "reason": reason})
         self.use.failed = reason
         self.mark.close()
         self.folder.withdraw(self.run.run_id)

@@ -6,20 +6,18 @@ becomes a cell of a kind, a shape and bytes; the chunk's layout lists the struct
 
 from __future__ import annotations
 
-import importlib
 import json
-import struct
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from spanwise.orchestrator.errors import DatasetError, SnapshotDamaged
+from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import BatchSpec, ElementSpec, Ragged, Sparse, Table, build, parts_of
 from spanwise.pipelines.input.op import Element
 from spanwise.pipelines.input.rows import block_bytes, join_batches
-from spanwise.pipelines.input.snapshot.plain import plain_json, read_plain_json
+from spanwise.pipelines.input.snapshot.cells import Cell, LeafReader, batch_bytes, leaf_reader, read_batch, write_leaf
+from spanwise.pipelines.input.snapshot.element_types import element_type, register_type, register_types_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -163,7 +161,7 @@ class ElementsEncoding(Encoding):
 
         structures: dict[Any, int] = {}
         kinds: dict[str, int] = {}
-        rows: list[tuple[int, list[tuple[str, tuple[int, ...], bytes]]]] = []
+        rows: list[tuple[int, list[Cell]]] = []
         for piece in pieces:
             leaves: list[Any] = []
             structure = _flatten(piece, leaves)
@@ -189,7 +187,7 @@ class ElementsEncoding(Encoding):
     def unpack(self, blocks: Sequence[pa.RecordBatch], layout: str, skip: int) -> Iterator[Element]:
         known = json.loads(layout)
         structures = [_reader(structure) for structure in known["structures"]]
-        kinds = [_leaf_reader(kind) for kind in known["kinds"]]
+        kinds = [leaf_reader(kind, _unpack_items) for kind in known["kinds"]]
         for block in blocks:
             if skip >= block.num_rows:
                 skip -= block.num_rows
@@ -206,7 +204,8 @@ ENCODINGS: Final = {encoding.kind: encoding for encoding in (RowsEncoding(), Bat
 
 
 def encoding_of(spec: ElementSpec) -> Encoding:
-    """How the elements of a dataset are encoded."""
+    """How the elements of a dataset are encoded; also registers the types that their description names."""
+    register_types_of(spec)
     return ENCODINGS["rows" if isinstance(spec, Table) else "batches" if isinstance(spec, BatchSpec) else "elements"]
 
 
@@ -236,7 +235,7 @@ def _flatten(value: Element, leaves: list[Any]) -> Any:
     kind = type(value)
     if isinstance(value, dict) and kind is not dict:
         raise DatasetError(f"snapshot: an element holds a {kind.__qualname__}; convert it to a plain dict.")
-    home = "" if kind in {dict, tuple} else kind.__module__
+    home = "" if kind in {dict, tuple} else register_type(kind).__module__
     return (home, kind.__qualname__, tuple(names), tuple(_flatten(part, leaves) for part in parts))
 
 
@@ -261,55 +260,25 @@ def _reader(structure: Any) -> Callable[[Iterator[Any]], Element]:
 def _class(home: str, name: str) -> type:
     if not home:
         return {"dict": dict, "tuple": tuple}[name]
-    found: Any = sys.modules.get(home)
-    try:
-        found = found or importlib.import_module(home)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise SnapshotDamaged(
-            f"the snapshot holds elements of the class {home}.{name}, which could not be imported. "
-            f"Define it at the top level of an importable module."
-        ) from error
-    kind: type = found
-    return kind
+    return element_type(home, name)
 
 
-_PLAIN: Final = frozenset({bool, int, float, str, bytes, type(None)})
-_INT64: Final = range(-(1 << 63), 1 << 63)
+def _cell(leaf: Any) -> Cell:
+    return write_leaf(leaf, _pack_items)
 
 
-def _cell(leaf: Any) -> tuple[str, tuple[int, ...], bytes]:  # noqa: PLR0911  a case per kind
-    """Kind, shape and bytes of a leaf."""
-    import numpy as np
-    import pyarrow as pa
+def _pack_items(items: Sequence[Any]) -> bytes:
+    """The items of a list or of an array of objects, each an element of its own."""
+    schema, blocks, layout = ENCODINGS["elements"].pack(items)
+    return batch_bytes(join_batches(blocks).cast(schema.with_metadata({_LAYOUT: layout.encode()})))
 
-    kind = type(leaf)
-    if kind is bool:
-        return "bool", (), b"\1" if leaf else b"\0"
-    if kind is int:
-        return ("int", (), leaf.to_bytes(8, "little", signed=True)) if leaf in _INT64 else ("long", (), b"%d" % leaf)
-    if kind is float:
-        return "float", (), struct.pack("<d", leaf)
-    if kind is str:
-        return "str", (), leaf.encode("utf-8", "surrogatepass")
-    if kind is bytes:
-        return "bytes", (), leaf
-    if leaf is None:
-        return "none", (), b""
-    if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "O" and all(type(each) in _PLAIN for each in leaf.flat):
-        return "objects", leaf.shape, plain_json(leaf.ravel().tolist()).encode()
-    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "OV":
-        return f"{'array' if isinstance(leaf, np.ndarray) else 'scalar'} {leaf.dtype.str}", leaf.shape, leaf.tobytes()
-    if isinstance(leaf, pa.RecordBatch):
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, leaf.schema) as writer:
-            writer.write_batch(leaf)
-        return "batch", (), sink.getvalue().to_pybytes()
-    raise DatasetError(
-        f"snapshot: an element holds a {kind.__qualname__}, which cannot be stored. It may hold NumPy arrays, numbers, "
-        f"strings, bytes, None and RecordBatches, in dicts, tuples, named tuples and dataclasses."
-    )
+
+def _unpack_items(data: bytes) -> list[Any]:
+    batch = read_batch(data)
+    return list(ENCODINGS["elements"].unpack([batch], (batch.schema.metadata or {})[_LAYOUT].decode(), 0))
+
+
+_LAYOUT: Final = b"layout"
 
 
 def _size(leaf: Any) -> int:
@@ -317,39 +286,7 @@ def _size(leaf: Any) -> int:
     return size + 16
 
 
-def _leaf_reader(kind: str) -> Callable[[bytes, list[int]], Any]:
-    """A function that decodes a leaf from a cell's bytes and shape."""
-    import numpy as np
-    import pyarrow as pa
-
-    name, _, dtype = kind.partition(" ")
-    readers: dict[str, Callable[[bytes, list[int]], Any]] = {
-        "bool": lambda data, _: data == b"\1",
-        "int": lambda data, _: int.from_bytes(data, "little", signed=True),
-        "long": lambda data, _: int(data),
-        "float": lambda data, _: struct.unpack("<d", data)[0],
-        "str": lambda data, _: data.decode("utf-8", "surrogatepass"),
-        "bytes": lambda data, _: data,
-        "none": lambda _data, _shape: None,
-        # Copied, so that they are writable like those of the pass that wrote the snapshot.
-        "array": lambda data, shape: np.frombuffer(data, dtype).reshape(shape).copy(),
-        "scalar": lambda data, _: np.frombuffer(data, dtype)[0],
-        "objects": _objects,
-        "batch": lambda data, _: pa.ipc.open_stream(data).read_next_batch(),
-    }
-    return readers[name]
-
-
-def _objects(data: bytes, shape: list[int]) -> Any:
-    import numpy as np
-
-    array = np.empty(shape, object)
-    for at, value in zip(np.ndindex(*shape), read_plain_json(data), strict=True):
-        array[at] = value
-    return array
-
-
-def _cells(column: pa.Array[Any], kinds: Sequence[Callable[[bytes, list[int]], Any]]) -> list[Any]:
+def _cells(column: pa.Array[Any], kinds: Sequence[LeafReader]) -> list[Any]:
     cells = cast("pa.StructArray", column)
     numbers, shapes, data = (cells.field(name).to_pylist() for name in ("kind", "shape", "data"))
     return [

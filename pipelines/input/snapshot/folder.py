@@ -2,16 +2,18 @@
 
     snapshot.metadata           the attempt that may become the snapshot: its run id and when it started
     metadata.final              the run that is the snapshot: its chunks with their checksums
+    snapshot.heartbeat          when its writer was last alive, if it has been writing for some seconds
     metadata.error              why a data service abandoned the attempt; removed when the next one begins
     <run id>/00000000.snapshot  chunks; a file with this name is complete
 
 The commit is the moment in which `metadata.final` gets its name. Before it nothing is read from the run; after it
-nothing of the run changes. A killed writer leaves an attempt that expires, at once if the writer is known to be dead,
-and chunks that the next writer reuses.
+nothing of the run changes. A killed writer leaves an attempt that the next writer replaces: at once if the writer is
+known to be dead, within a minute if its heartbeat has stopped; and chunks that the next writer reuses.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 from collections.abc import Iterator
@@ -31,6 +33,11 @@ if TYPE_CHECKING:
 PENDING: Final = "snapshot.metadata"
 FINAL: Final = "metadata.final"
 FAILED: Final = "metadata.error"
+BEAT: Final = "snapshot.heartbeat"
+TAKEN: Final = "taken-over"
+
+DEAD_S: Final = 60.0
+"""A writer whose last heartbeat is older, by the clocks of both, is dead."""
 
 _log = logging.getLogger("spanwise.snapshot")
 
@@ -73,12 +80,28 @@ class SnapshotFolder:
             read[FINAL], pending, tuple(broken), None if content is None else SaveFailure.from_bytes(content)
         )
 
-    def is_abandoned(self, found: FolderContent) -> bool:
-        """Whether the attempt's writer is certainly dead, and nobody else uses the run."""
+    def is_abandoned(self, found: FolderContent, now: float) -> bool:
+        """Whether the attempt's writer is dead, as far as can be known, and nobody else uses the run."""
         run = found.pending
-        if run is None or run.complete or not is_dead(run.writer):
+        if run is None or run.complete or not run.writer or self.files.is_used(f"{self.fingerprint}/{run.run_id}"):
             return False
-        return not self.files.is_used(f"{self.fingerprint}/{run.run_id}")
+        return is_dead(run.writer) or now - max(run.started, self._last_beat(run.run_id)) > DEAD_S
+
+    def beat(self, run_id: str, now: float) -> None:
+        """Records that the writer of a run is alive."""
+        self.files.replace(f"{self.fingerprint}/{BEAT}", [json.dumps({"run": run_id, "at": now}).encode()])
+
+    def end_beat(self, run_id: str) -> None:
+        if self._last_beat(run_id):
+            self.files.remove(f"{self.fingerprint}/{BEAT}")
+
+    def _last_beat(self, run_id: str) -> float:
+        """When the writer of a run was last alive, by its clock; 0 if it has recorded nothing."""
+        try:
+            beat = json.loads(self.files.read(f"{self.fingerprint}/{BEAT}") or b"{}")
+            return float(beat["at"]) if beat.get("run") == run_id else 0.0
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return 0.0
 
     def claim(
         self, run: Metadata, found: FolderContent, mark: ExitStack | None = None, *, abandoned: bool = False
@@ -90,19 +113,31 @@ class SnapshotFolder:
         """
         self.files.make_folder(self.fingerprint)
         with self._lock():
-            if self.look() != found or (abandoned and not self.is_abandoned(found)):
+            if self.look() != found or (abandoned and not self.is_abandoned(found, run.started)):
                 return False
             for name in (*found.broken, FAILED):
                 self.files.remove(f"{self.fingerprint}/{name}")
             if found.pending is None and PENDING not in found.broken and FINAL not in found.broken:
                 if not self.files.create(f"{self.fingerprint}/{PENDING}", [run.to_bytes()]):
                     return False
+            elif found.pending is not None and not self._take_over(found.pending.run_id, run.started):
+                return False
             else:
                 self.files.replace(f"{self.fingerprint}/{PENDING}", [run.to_bytes()])
             self.files.make_folder(f"{self.fingerprint}/{run.run_id}")
             if mark is not None:
                 mark.enter_context(self.mark_used(run.run_id))  # before others can look for it
         return True
+
+    def _take_over(self, run_id: str, now: float) -> bool:
+        """Whether this writer may replace an attempt; where nobody can be excluded, a conditional put decides."""
+        if not self.files.remote:
+            return True
+        name = f"{self.fingerprint}/{run_id}/{TAKEN}"
+        before = self.files.read(name)
+        if before is not None and now - float(before) > DEAD_S:  # who came first has died on the way
+            self.files.remove(name)
+        return self.files.create(name, [str(now).encode()])
 
     def commit(self, run: Metadata, *, over: bool) -> bool:
         """Makes `run` the snapshot, if it is still the attempt; False if the race was lost.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.flow import AnyFlow, extend
-from spanwise.pipelines.input.graph.fingerprint import FILES_BY, FilesBy, of_graph
-from spanwise.pipelines.input.op import Op, Opening, Stream
+from spanwise.pipelines.input.graph.fingerprint import FILES_BY, FilesBy, of_graph, with_options
+from spanwise.pipelines.input.op import Op, Opening, Options, Stream, list_ops, rebuild
 from spanwise.pipelines.input.snapshot.settings import Compression, SnapshotSettings
 from spanwise.pipelines.input.snapshot.state import Mode
 from spanwise.pipelines.input.snapshot.stream import SnapshotStream
@@ -21,6 +21,17 @@ class Snapshot(SnapshotSettings, Op):
 
     def open(self, opening: Opening) -> Stream:
         return SnapshotStream(self, opening)
+
+
+def apply_options(op: Op, options: Options) -> Op:
+    """The graph in which each snapshot is that of a run with these options."""
+
+    def change(each: Op) -> Op:
+        if not isinstance(each, Snapshot) or not each.graph:
+            return each
+        return replace(each, fingerprint=with_options(each.graph, each.input, options))
+
+    return rebuild(op, change) if any(isinstance(each, Snapshot) for each in list_ops(op)) else op
 
 
 def add_snapshot(
@@ -42,10 +53,12 @@ def add_snapshot(
     """
     if files_by not in FILES_BY:
         raise DatasetError(f"snapshot(files_by={files_by!r}): wants one of {', '.join(FILES_BY)}.")
+    graph = "" if mode == "passthrough" else of_graph(dataset.op, files_by=files_by)
     op = Snapshot(
         input=dataset.op,
         path=path,
-        fingerprint="" if mode == "passthrough" else of_graph(dataset.op, files_by=files_by),
+        fingerprint=graph and with_options(graph, dataset.op, dataset.settings),
+        graph=graph,
         compression=compression,
         mode=mode,
         expiry_s=expiry_s,

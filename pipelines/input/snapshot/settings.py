@@ -25,7 +25,8 @@ class SnapshotSettings:
 
     input: Op
     path: str
-    fingerprint: str  #: of the graph before it, as the user wrote it; empty for `mode="passthrough"`
+    fingerprint: str  #: of what the graph before it gives, as the user wrote it; empty for `mode="passthrough"`
+    graph: str = ""  #: its fingerprint without the options of the dataset
     compression: Compression = "auto"
     mode: Mode = "auto"
     expiry_s: float = 86_400

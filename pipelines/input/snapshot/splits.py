@@ -169,6 +169,7 @@ class SplitWriteStream(LookaheadStream):
                 chunks = [chunk for writer in self._writers for chunk in writer.finish()]
                 self._check(sum(chunk.elements for chunk in chunks))
                 self._attempt.commit(chunks, splits=len(self._writers))
+                self._attempt = None
             except (OSError, DatasetError) as error:
                 self._error = error
         if self._error is not None:
@@ -220,5 +221,6 @@ class SplitWriteStream(LookaheadStream):
         for stream in self._streams:
             stream.close()
         if self._attempt is not None:
-            self._attempt.mark.close()
+            self._attempt.close(keep=False)
+            self._attempt = None
         self._source.close()

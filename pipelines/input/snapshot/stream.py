@@ -74,7 +74,7 @@ class SnapshotStream(Stream):
         for _ in range(_TRIES):
             found = folder.look()
             now = op.clock()
-            abandoned = folder.is_abandoned(found)
+            abandoned = folder.is_abandoned(found, now)
             decision = decide(
                 final=found.final,
                 pending=found.pending,
@@ -190,8 +190,10 @@ class SnapshotStream(Stream):
     def _is_repeatable(self) -> bool:
         """Whether a state of the input leads to the same elements in the same order."""
         default = self._opening.options.deterministic
-        by_op = [getattr(op, "deterministic", None) for op in list_ops(self._op.input)]
-        return all(default if each is None else each for each in by_op) and default
+        ops = list_ops(self._op.input)
+        by_op = [getattr(op, "deterministic", None) for op in ops]
+        ordered = all(default if each is None else each for each in by_op) and default
+        return ordered and all(op.proves_place for op in ops)
 
     def _reusable(self, run_id: str | None = None) -> ReusableChunks:
         """The chunks of a run that can be reused; by default those of the run that has the most."""
@@ -272,7 +274,7 @@ class SnapshotStream(Stream):
             stream = self._read(found.final)
             stream.restore(place)
             return stream
-        is_ours = found.final is None and found.pending is not None and found.pending.run_id == state["run"]
+        is_ours = found.final is None and (found.pending is None or found.pending.run_id == state["run"])
         if is_ours and self._is_repeatable() and op.writer_fn is None:
             attempt = self._attempt(Write("restored", replaces=found.pending), found, place["origin"], now)
             if attempt.begin():

@@ -232,6 +232,7 @@ class WriteStream(LookaheadStream):
             return
         with self._guarded():
             self._attempt.commit(self._writer.finish(self._before))
+            self._writer = None
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -264,9 +265,9 @@ class WriteStream(LookaheadStream):
 
     def close(self) -> None:
         self._pieces = iter(())
-        if self._writer is not None:
-            self._writer.close()
-        if self._attempt is not None:
-            self._attempt.mark.close()
+        if self._writer is not None and self._attempt is not None:
+            writer, self._writer = self._writer, None
+            writer.close()
+            self._attempt.close(keep=self._is_repeatable and writer.has_chunks)
         if self._input is not None:
             self._input.close()

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spanwise.components import Evaluator, Importer, Threshold, judge
+from spanwise.components.evaluation import out_of_core
 from spanwise.orchestrator import Model, ParameterError, Pipeline
 from spanwise.resolvers import LatestBlessed
 from tests.components.flow import Bench, Lake, only
@@ -134,10 +135,37 @@ def test_the_metrics_of_each_span_of_the_window_are_slices(tmp_path):
 
 
 def test_the_spans_of_a_window_are_slices_however_the_rows_are_counted(tmp_path):
-    """Binned counts, for windows of many rows, have the same slices."""
-    execution = evaluated(tmp_path, rows=BY_SPAN, slices=("span",), exact_rows=1)
+    """Rows in files, of windows of many rows, have the same slices."""
+    execution = evaluated(tmp_path, rows=BY_SPAN, slices=("span",), memory_rows=1)
 
     assert [(s["slice"]["span"], s["metrics"]["count"]) for s in report(execution)["slices"]] == [("2", 3), ("1", 2)]
+
+
+def test_slices_that_were_not_measured_bless_nothing(tmp_path, monkeypatch):
+    """Too many slices are left out of the report; where a threshold judges them, the node fails and says so."""
+    monkeypatch.setattr(out_of_core, "MOST_OCCURRING", 1)
+    asked = {"rows": BY_SPAN, "memory_rows": 1, "metrics": ("auc",), "slices": ("span", "origin")}
+    limit = {"auc": Threshold(at_least=0.0)}
+
+    shown = evaluated(tmp_path / "shown", thresholds=limit, **asked)
+    judged = evaluated(tmp_path / "judged", slice_thresholds=limit, **asked)
+
+    assert report(shown)["slicings"][0] == {"by": ["span"], "occurring": None, "reported": 0}
+    assert "slices by span are left out: there are too many" in page(shown)
+    assert "too many slices by span to measure, and slice_thresholds judge them" in str(judged.error)
+
+
+def test_rows_count_by_their_weights(tmp_path):
+    """The report and the page name the column of weights; a threshold judges the weighted metric."""
+    rows = {1: {"x": [0.1, 0.9, 0.9], "y": [0, 1, 0], "often": [1.0, 5.0, 2.0]}}
+
+    execution = evaluated(
+        tmp_path, rows=rows, metrics=("accuracy",), weight="often", thresholds={"accuracy": Threshold(at_least=0.75)}
+    )
+
+    assert report(execution)["overall"] == {"count": 3, "accuracy": 0.75}
+    assert report(execution)["blessed"]
+    assert "rows are weighted by often" in page(execution)
 
 
 def test_a_column_called_span_is_sliced_by_as_a_column(tmp_path):
@@ -508,7 +536,7 @@ def test_the_page_stands_alone_and_says_why(tmp_path):
         {"rows": MANY, "metrics": ("rmse", "r2")},
         {"rows": MANY, "metrics": ("count",), "slices": ("origin",)},
         {"rows": MANY, "metrics": ("auc",), "slices": ("x",), "small_slice_rows": 10**6, "replicates": 1},
-        {"rows": MANY, "exact_rows": 1, "rival": "w", "slices": ("origin",)},
+        {"rows": MANY, "memory_rows": 1, "rival": "w", "slices": ("origin",)},
         {"rows": MANY, "intervals": "jackknife", "rival": "w"},
     ],
 )

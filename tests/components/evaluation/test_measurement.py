@@ -3,6 +3,7 @@
 import importlib.util
 import itertools
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as reference
 
 from spanwise.components import rows
+from spanwise.components.evaluation import out_of_core
 from spanwise.components.evaluation.bootstrap import interval
 from spanwise.components.evaluation.exact_rows import read_rows
 from spanwise.components.evaluation.measurement import MOST_SLICES, EvaluationSpec
@@ -23,6 +25,7 @@ from spanwise.orchestrator import ParameterError
 from tests.components.flow import written
 
 ROWS = 4000
+TEMPORARY = Path(tempfile.gettempdir())
 
 
 def column(model, table):
@@ -73,7 +76,7 @@ def window(folder: Path, seed: int = 1, rows_: int = ROWS) -> tuple[list, pa.Tab
     return examples, table
 
 
-def answer(examples, *, exact_rows=10**6, runner=None, options=None, scratch=Path(), **question):
+def answer(examples, *, memory_rows=10**6, runner=None, options=None, scratch=TEMPORARY, **question):
     wanted = {
         "label": "y",
         "predict_fn": column,
@@ -85,17 +88,21 @@ def answer(examples, *, exact_rows=10**6, runner=None, options=None, scratch=Pat
     }
     asked = EvaluationSpec(schema=rows.read_schema(examples, "eval"), **wanted)
     parts = rows.list_parts(examples, "eval")
-    return measure_window(asked, parts, exact_rows=exact_rows, runner=runner, options=options or {}, scratch=scratch)
+    return measure_window(asked, parts, memory_rows=memory_rows, runner=runner, options=options or {}, scratch=scratch)
 
 
-def same(one, other, *, within=0.0):
-    """Whether two answers have the same figures."""
+def same(one, other, *, within=0.0, replicates=0.0):
+    """Whether two answers have the same figures, and replicates within another distance."""
     assert one.rows == other.rows
+    assert one.unlabelled == other.unlabelled
     everything = [(one.overall, other.overall)]
     everything += [(a.figures, b.figures) for a, b in zip(one.slices, other.slices, strict=True)]
     for mine, theirs in everything:
         for model, name in itertools.product(mine, next(iter(mine.values()))):
-            np.testing.assert_allclose(theirs[model][name], mine[model][name], rtol=0, atol=within, err_msg=name)
+            a, b = mine[model][name], theirs[model][name]
+            np.testing.assert_allclose(b[:, 0], a[:, 0], rtol=0, atol=within, err_msg=name)
+            if name != "count":
+                np.testing.assert_allclose(b, a, rtol=0, atol=replicates or within, err_msg=name)
 
 
 @pytest.fixture(scope="module")
@@ -147,36 +154,116 @@ def spec_of(examples, **question):
     )
 
 
-@pytest.mark.parametrize("exact_rows", [10**6, 1000])
-def test_beam_gives_the_same(lake, tmp_path, exact_rows):
+@pytest.mark.parametrize("memory_rows", [10**6, 1000])
+def test_beam_gives_the_same(lake, tmp_path, memory_rows):
     """On Beam, all figures are those of this process to the last bit, exact or not."""
-    here = answer(lake[0], exact_rows=exact_rows)
-    beam = answer(lake[0], exact_rows=exact_rows, runner="FnApiRunner", scratch=tmp_path)
+    here = answer(lake[0], memory_rows=memory_rows)
+    beam = answer(lake[0], memory_rows=memory_rows, runner="FnApiRunner", scratch=tmp_path)
 
     same(here, beam)
 
 
-def test_beyond_the_exact_rows_only_areas_are_off_and_by_how_much_is_known(lake, exact):
-    """Sums are as before, replicates too; the AUC is within the bound that comes with it."""
-    found = answer(lake[0], exact_rows=100)
+@pytest.mark.parametrize("run_rows", [1 << 18, 512])
+def test_figures_are_the_same_at_every_size(lake, exact, run_rows, monkeypatch):
+    """Rows in files give what rows in memory give: areas, sums, replicates, slices in their order, and the curves."""
+    monkeypatch.setattr(out_of_core, "RUN_ROWS", run_rows)
 
-    assert not found.exact
-    for model in ("new", "old"):
-        off = abs(found.overall[model]["auc"][0, 0] - exact.overall[model]["auc"][0, 0])
-        assert off <= found.auc_error[model] + 1e-12
-        assert found.auc_error[model] < 0.01
-        assert found.overall[model]["pr_auc"][0, 0] == pytest.approx(exact.overall[model]["pr_auc"][0, 0], abs=1e-3)
-        for name in ("count", "log_loss", "accuracy", "calibration", "f1@0.4", "rmse", "r2"):
-            np.testing.assert_allclose(found.overall[model][name], exact.overall[model][name], rtol=1e-9)
-    by_origin = dict(zip([g["origin"] for g in exact.slices[0].groups], exact.slices[0].sizes, strict=True))
-    assert dict(zip([g["origin"] for g in found.slices[0].groups], found.slices[0].sizes, strict=True)) == by_origin
-    slices = {g["origin"]: found.slices[0].figures["new"]["auc"][i, 0] for i, g in enumerate(found.slices[0].groups)}
-    for place, group in enumerate(exact.slices[0].groups):
-        assert slices[group["origin"]] == pytest.approx(exact.slices[0].figures["new"]["auc"][place, 0], abs=0.01)
+    found = answer(lake[0], memory_rows=100, small_rows=100, batch_rows=333)
+
+    same(exact, found, within=1e-9, replicates=0.02)
+    assert [s.groups for s in found.slices] == [s.groups for s in exact.slices]
+    assert [s.sizes for s in found.slices] == [s.sizes for s in exact.slices]
+    assert np.allclose(found.curves["new"].at, exact.curves["new"].at)
+    assert np.allclose(found.curves["new"].calibration, exact.curves["new"].calibration, atol=2 / ROWS)
 
 
-def test_a_column_of_very_many_values_is_bounded(tmp_path):
-    """Of 100,000 slices the largest thousand are reported; beyond the exact rows there are too many to count."""
+def test_areas_of_many_ties_and_of_few_scores_are_exact(tmp_path, monkeypatch):
+    """Where most rows have one score, or all have, files of one score are read in pieces."""
+    monkeypatch.setattr(out_of_core, "RUN_ROWS", 512)
+    draw = np.random.default_rng(2)
+    label = (draw.random(6000) < 0.4).astype(float)
+    old = np.where(draw.random(6000) < 0.7, 0.25, np.round(draw.random(6000) * 0.5 + label * 0.2, 3))
+    table = pa.table({"y": label, "new": np.full(6000, 0.5), "old": old, "origin": draw.choice(["a", "b"], 6000)})
+    examples = [written(tmp_path, 1, {"eval": table})]
+    asked = {"names": ("count", "auc", "pr_auc"), "slicings": (("origin",),)}
+
+    found = answer(examples, memory_rows=10, **asked)
+
+    same(answer(examples, **asked), found, within=1e-12, replicates=0.02)
+    assert found.overall["new"]["auc"][0, 0] == 0.5
+    assert found.overall["old"]["auc"][0, 0] == pytest.approx(reference.roc_auc_score(label, old), rel=1e-12)
+    assert found.overall["old"]["pr_auc"][0, 0] == pytest.approx(reference.average_precision_score(label, old))
+
+
+@pytest.mark.parametrize("memory_rows", [10**6, 100])
+@pytest.mark.parametrize("far", [100.0, 1e8, 1e10])
+def test_a_far_label_in_one_slice_spoils_no_other(tmp_path, memory_rows, far):
+    """r2 of a slice is scikit-learn's, whatever lies in others; a wrong one could bless a wrong model."""
+    draw = np.random.default_rng(0)
+    y, score, origin = draw.normal(100, 10, 3000), draw.normal(100, 10, 3000), draw.choice(["p", "q"], 3000)
+    y[0], origin[0] = far, "far"
+    table = pa.table({"y": y, "new": score, "origin": origin})
+    examples = [written(tmp_path, 1, {"eval": table})]
+
+    found = answer(
+        examples, memory_rows=memory_rows, models={"new": Path("new")}, names=("r2",), slicings=(("origin",),)
+    )
+
+    for place, group in enumerate(found.slices[0].groups):
+        here, values = origin == group["origin"], found.slices[0].figures["new"]["r2"][place]
+        if here.sum() > 1:
+            assert values[0] == pytest.approx(reference.r2_score(y[here], score[here]), rel=1e-12)
+            assert np.isfinite(values).all()
+            assert np.abs(values[1:] - values[0]).max() < 0.5
+    assert found.overall["new"]["r2"][0, 0] == pytest.approx(reference.r2_score(y, score), rel=1e-9)
+
+
+@pytest.mark.parametrize("memory_rows", [10**6, 100])
+def test_weights_count_as_scikit_learn_has_them(lake, tmp_path, memory_rows):
+    """With a column of weights every metric is the weighted one; the count is of rows."""
+    table = lake[1].append_column("w", pa.array(np.random.default_rng(5).integers(0, 4, ROWS) / 2))
+    examples = [written(tmp_path, 1, {"eval": table})]
+
+    found = answer(examples, memory_rows=memory_rows, weight="w")
+
+    y, p, w = (table[name].to_numpy() for name in ("y", "new", "w"))
+    value = {name: values[0, 0] for name, values in found.overall["new"].items()}
+    assert value["count"] == ROWS
+    assert value["auc"] == pytest.approx(reference.roc_auc_score(y, p, sample_weight=w), rel=1e-12)
+    assert value["pr_auc"] == pytest.approx(reference.average_precision_score(y, p, sample_weight=w), rel=1e-12)
+    assert value["log_loss"] == pytest.approx(reference.log_loss(y, p, sample_weight=w), rel=1e-12)
+    assert value["accuracy"] == pytest.approx(reference.accuracy_score(y, p > 0.5, sample_weight=w), rel=1e-12)
+    assert value["f1@0.4"] == pytest.approx(reference.f1_score(y, p > 0.4, sample_weight=w), rel=1e-12)
+    assert value["rmse"] == pytest.approx(reference.root_mean_squared_error(y, p, sample_weight=w), rel=1e-12)
+    assert value["r2"] == pytest.approx(reference.r2_score(y, p, sample_weight=w), rel=1e-9)
+    low, high = interval(found.overall["new"]["auc"], "bootstrap")
+    assert low < value["auc"] < high
+
+
+def test_weights_that_mean_nothing_are_refused(tmp_path):
+    """A weight is a finite number that is not negative."""
+    for number, odd in enumerate([-1.0, float("nan"), None, float("inf")]):
+        table = pa.table({"y": [0.0, 1.0], "new": [0.1, 0.2], "w": pa.array([1.0, odd], pa.float64())})
+        examples = [written(tmp_path / str(number), 1, {"eval": table})]
+        with pytest.raises(ParameterError, match="weights are finite and not negative"):
+            answer(examples, models={"new": Path("new")}, slicings=(), weight="w")
+
+
+@pytest.mark.parametrize("memory_rows", [10**6, 1])
+def test_both_zeros_are_one_slice(tmp_path, memory_rows):
+    """0.0 and -0.0 are equal, so rows with either are of one slice; NaN is another."""
+    table = pa.table({"y": [0.0, 1.0] * 2, "new": [0.1, 0.2] * 2, "origin": [0.0, -0.0, -0.0, float("nan")]})
+    examples = [written(tmp_path, 1, {"eval": table})]
+
+    found = answer(
+        examples, memory_rows=memory_rows, models={"new": Path("new")}, slicings=(("origin",),), names=("count",)
+    )
+
+    assert found.slices[0].sizes == [3, 1]
+
+
+def test_a_column_of_very_many_values_is_bounded(tmp_path, monkeypatch):
+    """Of 100,000 slices the largest thousand are reported, from memory and from files; too many are left out."""
     count = 100_000
     value = [f"id-{i}" for i in range(count)] + ["id-7"] * 5
     table = pa.table({"y": [0.0, 1.0] * (count // 2) + [1.0] * 5, "new": [0.5] * (count + 5), "origin": value})
@@ -184,22 +271,27 @@ def test_a_column_of_very_many_values_is_bounded(tmp_path):
     asked = {"models": {"new": Path("new")}, "slicings": (("origin",),), "names": ("count", "auc")}
 
     found = answer(examples, **asked)
-    beyond = answer(examples, exact_rows=10, **asked)
+    beyond = answer(examples, memory_rows=10, **asked)
 
     assert found.slices[0].occurring == count
     assert len(found.slices[0].groups) == MOST_SLICES
     assert (found.slices[0].groups[0], found.slices[0].sizes[0]) == ({"origin": "id-7"}, 6)
-    assert beyond.left_out == (("origin",),)
-    assert beyond.overall["new"]["count"][0, 0] == count + 5
+    assert beyond.slices[0].groups == found.slices[0].groups
+    assert beyond.slices[0].occurring == count
+
+    monkeypatch.setattr(out_of_core, "MOST_OCCURRING", 50_000)
+    few = answer(examples, memory_rows=10, **asked)
+    assert (few.left_out, few.slices) == ((("origin",),), ())
+    assert few.overall["new"]["count"][0, 0] == count + 5
 
 
-@pytest.mark.parametrize("exact_rows", [10**6, 100])
-def test_classes_are_measured_as_scikit_learn_does(lake, exact_rows):
+@pytest.mark.parametrize("memory_rows", [10**6, 100])
+def test_classes_are_measured_as_scikit_learn_does(lake, memory_rows):
     """Accuracy, log loss, macro and micro F1, and the confusion matrix."""
     _, table = lake
     names = ("count", "accuracy", "log_loss", "macro_f1", "micro_f1")
     found = answer(
-        lake[0], exact_rows=exact_rows, label="kind", predict_fn=classes, names=names, classes=("a", "b", "c")
+        lake[0], memory_rows=memory_rows, label="kind", predict_fn=classes, names=names, classes=("a", "b", "c")
     )
 
     truth, chances = table["kind"].to_pylist(), classes(Path("new"), table)
@@ -212,11 +304,11 @@ def test_classes_are_measured_as_scikit_learn_does(lake, exact_rows):
     assert (found.confusion["new"] == reference.confusion_matrix(truth, chosen)).all()
 
 
-@pytest.mark.parametrize("exact_rows", [10**6, 100])
-def test_a_metric_of_ones_own_is_measured_like_the_others(lake, exact_rows):
+@pytest.mark.parametrize("memory_rows", [10**6, 100])
+def test_a_metric_of_ones_own_is_measured_like_the_others(lake, memory_rows):
     """Overall, by slice and in replicates; in one piece or merged from many."""
     _, table = lake
-    found = answer(lake[0], exact_rows=exact_rows, custom=(Cost(),), names=("count",), replicates=20)
+    found = answer(lake[0], memory_rows=memory_rows, custom=(Cost(),), names=("count",), replicates=20)
 
     y, p = table["y"].to_numpy(), table["new"].to_numpy()
     expected = np.where(y == 1, 5.0 * (p <= 0.3), 1.0 * (p > 0.3)).mean()
@@ -311,14 +403,14 @@ def pipeline_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("exact_rows", [10**6, 100])
-def test_other_processes_know_the_pipeline_file(lake, tmp_path, pipeline_file, exact_rows):
+@pytest.mark.parametrize("memory_rows", [10**6, 100])
+def test_other_processes_know_the_pipeline_file(lake, tmp_path, pipeline_file, memory_rows):
     """Two workers that were started afresh give the same figures, with functions and a metric of a pipeline file."""
     asked = {
         "predict_fn": pipeline_file.predict,
         "custom": (pipeline_file.Wrong(),),
         "names": ("count", "auc", "log_loss"),
-        "exact_rows": exact_rows,
+        "memory_rows": memory_rows,
     }
     workers = {"direct_running_mode": "multi_processing", "direct_num_workers": 2}
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spanwise.components import Dialect, ExampleGen
-from spanwise.orchestrator import Calendar, Examples, ParameterError, PatternError
+from spanwise.orchestrator import Calendar, Examples, ParameterError, PatternError, Run, UnreadableInput
 from tests.components.flow import Bench, only
 
 
@@ -84,6 +84,15 @@ def test_a_pattern_without_spans_is_span_0(field):
     field.arrive("countries/a.csv", "x", "1", "2")
 
     assert properties(field.ingest(pattern="countries/*.csv"))["span"] == 0
+
+
+def test_what_a_job_has_not_committed_is_refused(field):
+    """Spark writes below `_temporary` first: such files are neither ingested nor passed over."""
+    field.arrive("1/a.csv", "x", "1")
+    field.arrive("1/_temporary/0/a.csv", "x", "1")
+
+    with pytest.raises(UnreadableInput, match=r"_temporary/0/a\.csv matches the pattern and is what a job of Spark"):
+        ExampleGen(pattern=f"{field.data}/{{SPAN}}/**/*.csv").prepare(Run(pipeline="p", span=1), None)
 
 
 def test_one_input_is_divided_two_to_one(history):

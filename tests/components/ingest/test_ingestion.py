@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,13 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spanwise.components.ingest.fingerprint import fingerprint
+from spanwise.components.ingest.fingerprint import fingerprint, stamp
 from spanwise.components.ingest.ingestion import ingest
 from spanwise.components.ingest.part import InputPart, PartWriter, write_part
 from spanwise.components.ingest.plan import IngestPlan
 from spanwise.components.ingest.readers import Dialect, reader_of
-from spanwise.components.ingest.readers.columns import Column
+from spanwise.components.ingest.readers.custom import FunctionReader
 from spanwise.orchestrator.errors import ColumnsChanged, ParameterError, UnreadableInput
+from spanwise.pipelines.input.readers.column import Column
 
 
 @pytest.fixture
@@ -73,6 +75,7 @@ def test_csv_becomes_parquet_with_types_and_counts(write, plan):
     report = ingest(asked)
 
     assert table(asked).to_pydict()["delay"] == [1.5, None]
+    assert table(asked).to_pydict()["name"] == ["x", "NA"]
     assert report.columns == (("day", "date32[day]"), ("delay", "double"), ("name", "string"))
     assert report.rows == {"all": 2}
     assert report.size_bytes == {"all": report.files[0].size_bytes}
@@ -241,8 +244,19 @@ print(heavy, logging.getLogger().handlers, sys.modules.keys() >= {"apache_beam"}
         ("9999-12-31T00:00:00", "2013-01-01T10:00:00.5", "timestamp[us]"),
         ("9999-12-31T00:00:00", "2013-01-01T10:00:00.123456789", "string"),
         ("10:00", "10:00:01", "time32[ms]"),
+        ("10:00", "10:00:00.5", "time32[ms]"),
+        ("10:00", "10:00:00.123456", "time64[us]"),
+        ("10:00:00.123456", "10:00:00.123456789", "time64[ns]"),
         ("NA", "", "null"),
-        ("9223372036854775807", "9223372036854775808", "double"),
+        ("9223372036854775807", "9223372036854775808", "uint64"),
+        ("-1", "9223372036854775808", "double"),
+        ("-1", "9223372036854775809", "string"),
+        ("1.5", "9007199254740993", "string"),
+        ("1.5", "9007199254740992", "double"),
+        ("1", "18446744073709551617", "string"),
+        ("1.5", "1e400", "string"),
+        ("1.5", "-Infinity", "double"),
+        ("1", "0xFFFFFFFFFFFFFFFF", "string"),
     ],
 )
 def test_a_type_is_inferred_over_the_whole_span(write, plan, early, late, type_):
@@ -268,7 +282,7 @@ def test_a_type_is_inferred_over_the_whole_span_of_json(write, plan):
     report = ingest(asked)
 
     types = dict(report.columns)
-    assert types == {"a": "double", "b": "string", "c": "struct<x: int64, y: int64>", "d": "list<item: int64>"}
+    assert types == {"a": "double", "b": "string", "c": "struct<x: int64, y: int64>", "d": "list<element: int64>"}
     assert table(asked).column("b").to_pylist()[-2:] == ["59.50", "t"]
     assert table(asked).column("d").to_pylist()[-2:] == [None, [1]]
 
@@ -289,6 +303,80 @@ def test_a_json_value_without_fields_is_text(write, plan):
     ingest(asked)
 
     assert table(asked).to_pydict() == {"a": ["{}", None], "n": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("before", "rows", "now"),
+    [
+        ("list<element: int64>", '{"u":[]}', "list<element: int64>"),
+        ("list<element: null>", '{"u":[1]}', "list<element: int64>"),
+        ("struct<x: null, y: int64>", '{"u":{"x":"t","y":null}}', "struct<x: string, y: int64>"),
+        ("string", '{"u":null}', "string"),
+    ],
+)
+def test_an_empty_list_or_a_missing_value_is_no_change(write, plan, before, rows, now):
+    """Where nothing is known yet of what is inside, or nothing is found, the other span says it."""
+    report = ingest(plan(write("a.jsonl", rows + "\n"), previous=[("u", before)]))
+
+    assert report.columns == (("u", now),)
+
+
+def test_a_missing_text_column_keeps_its_type(write, plan):
+    """A day without a value in a column of text is a day of missing texts."""
+    asked = plan(write("a.csv", "s,n\n,1\n,2\n"), previous=[("s", "string"), ("n", "int64")])
+
+    assert dict(ingest(asked).columns) == {"s": "string", "n": "int64"}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "values"),
+    [
+        (Dialect(), ["NA", "", None, "x"]),
+        (Dialect(null_values=("NA",)), [None, "", "", "x"]),
+        (Dialect(null_values={"s": ("", "x")}), ["NA", None, None, None]),
+        (Dialect(null_values={"n": ("1",)}), ["NA", "", None, "x"]),
+    ],
+)
+def test_only_an_empty_field_is_a_missing_text_unless_others_are_asked_for(write, plan, dialect, values):
+    """Texts that mean missing are asked for, in all columns or by column; quotes make an empty text."""
+    asked = plan(write("a.csv", 's,n\nNA,1\n"",2\n,3\nx,4\n'), dialect=dialect)
+
+    ingest(asked)
+
+    assert table(asked).column("s").to_pylist() == values
+
+
+def test_null_values_name_columns_that_are_there(write, plan):
+    """A misspelled name would leave its texts in the data."""
+    with pytest.raises(ParameterError, match=r"null_values: .*a\.csv has no column 'S'; it has: s"):
+        ingest(plan(write("a.csv", "s\nx\n"), dialect=Dialect(null_values={"S": ("NA",)})))
+    with pytest.raises(ParameterError, match="column_names: two columns are named 'a'"):
+        Dialect(column_names=("a", "a"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "before"),
+    [("a.csv", "v\n9007199254740993\n", "double"), ("a.jsonl", '{"v":9007199254740993}\n', "double")],
+)
+def test_a_double_of_the_span_before_holds_no_rounded_whole_number(write, plan, name, content, before):
+    """2^53 + 1 is a change of type, not another number."""
+    with pytest.raises(ColumnsChanged, match=f"was {before} in the previous span and is int64 now"):
+        ingest(plan(write(name, content), previous=[("v", before)]))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+@pytest.mark.parametrize(("pin", "value"), [("float", "1e300"), ("float", "16777217"), ("double", "9007199254740993")])
+def test_a_pin_changes_no_number(write, plan, name, pin, value):
+    """A pinned type rounds fractions; what it would make infinite, or another whole number, rejects the row."""
+    content = f"v\n1.1\n{value}\n" if name == "a.csv" else f'{{"v":1.1}}\n{{"v":{value}}}\n'
+
+    with pytest.raises(UnreadableInput, match=f"column 'v': '?{value}'? is no {pin}"):
+        ingest(plan(write(name, content), types={"v": pin}))
+
+
+def test_a_header_without_a_newline_is_a_file_without_rows(write, plan):
+    """It does not stop the other files of the span."""
+    assert ingest(plan(write("a.csv", "a,b\n1,2\n"), write("b.csv", "a,b"))).rows == {"all": 1}
 
 
 def test_parquet_files_of_a_span_meet_in_the_wider_type(plan, tmp_path):
@@ -467,6 +555,36 @@ def test_a_damaged_parquet_page_is_named(plan, tmp_path):
 
     with pytest.raises(UnreadableInput, match=r"a\.parquet: not a whole Parquet file"):
         ingest(plan(str(path)))
+
+
+def test_an_arrow_stream_that_ends_early_is_refused(write, plan):
+    """A stream that goes on after its end, or that has none, may be missing rows."""
+    batch, sink = pa.record_batch({"a": [1, 2]}), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as out:
+        for _ in range(2):
+            out.write_batch(batch)
+    stream = sink.getvalue().to_pybytes()
+
+    assert ingest(plan(write("a.arrow", stream))).rows == {"all": 4}
+    with pytest.raises(UnreadableInput, match=r"a\.arrow: the Arrow stream ends at byte \d+, and \d+ more follow"):
+        ingest(plan(write("a.arrow", stream + stream)))
+    with pytest.raises(UnreadableInput, match=r"a\.arrow: the Arrow stream has no end marker"):
+        ingest(plan(write("a.arrow", stream[:-8])))
+
+
+@pytest.mark.parametrize("codec", ["gz", "zst"])
+def test_a_compressed_file_of_several_members_is_read_to_its_end(write, plan, codec):
+    """Compressed files that were put one after another are one file; what follows and is not compressed is refused."""
+
+    def compress(data):
+        return gzip.compress(data) if codec == "gz" else pa.compress(data, codec="zstd", asbytes=True)
+
+    first, second = compress(b"a,b\n1,x\n"), compress(b"2,y\n")
+
+    assert ingest(plan(write(f"a.csv.{codec}", first + second))).rows == {"all": 2}
+    for rest in (b"more", second[:9]):
+        with pytest.raises(UnreadableInput, match="damaged or cut short"):
+            ingest(plan(write(f"a.csv.{codec}", first + rest)))
 
 
 def test_the_first_bad_file_is_reported(write, plan):
@@ -656,3 +774,46 @@ def test_the_fingerprint_is_of_contents(tmp_path):
 
     assert same[0] == same[1] == "de6c7fc1b92cd724b540e1d2d73e065f"
     assert len({same[0], edited, fingerprint({"train": (paths[0],)}), fingerprint({"all": ()})}) == 4
+
+
+# --- files that change meanwhile
+
+
+def test_a_file_replaced_after_its_fingerprint_is_refused(write, plan, tmp_path):
+    """A file of the same size and time is another file all the same, and nothing of it is ingested."""
+    path = write("a.csv", "a\n1\n")
+    times = Path(path).stat()
+    asked = plan(path, stamp=stamp({"all": (path,)}), fingerprint=fingerprint({"all": (path,)}))
+    (tmp_path / "b").write_text("a\n2\n")
+    os.utime(tmp_path / "b", ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    (tmp_path / "b").replace(path)
+
+    with pytest.raises(UnreadableInput, match=r"a\.csv changed while it was read"):
+        ingest(asked)
+    assert contents(asked.destination) == {}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_file_written_while_it_is_read_is_refused(write, plan, fails):
+    """Rows of two states of a file are never ingested together; a torn row is reported as the change that tore it."""
+    path = write("a.bin", "old")
+
+    def rows(path):
+        yield pa.table({"a": [1]})
+        Path(path).write_text("newer")
+        if fails:
+            raise ValueError("torn")
+        yield pa.table({"a": [2]})
+
+    with pytest.raises(UnreadableInput, match=r"a\.bin changed while it was read"):
+        ingest(plan(path, reader=FunctionReader(rows)))
+
+
+def test_another_permission_is_no_change(write, plan):
+    """What changes a file's record and not its bytes, such as a permission, lets the ingest go on."""
+    path = write("a.csv", "a\n1\n")
+    asked = plan(path, stamp=stamp({"all": (path,)}), fingerprint=fingerprint({"all": (path,)}))
+    Path(path).chmod(0o600)
+
+    assert ingest(asked).rows == {"all": 1}

@@ -3,9 +3,12 @@
 tests/contract/databases.sh python -m pytest tests/components/test_query_example_gen.py
 """
 
+import contextlib
+import datetime as dt
 import importlib
 import logging
 import os
+import sqlite3
 import uuid
 import warnings
 from pathlib import Path
@@ -14,10 +17,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from spanwise.components import QueryExampleGen
+from spanwise.components.ingest.answers import answer_schema, rebatch
+from spanwise.components.ingest.database import connect
+from spanwise.components.ingest.query import Query
 from spanwise.orchestrator import Calendar, Examples, ParameterError
+from spanwise.orchestrator.errors import UnreadableInput
 from tests.components.flow import Bench, only
+from tests.components.ingest.type_table import POSTGRESQL, REFUSED
 
-pytest.importorskip("adbc_driver_sqlite")
 DAY = Calendar.DAY.parse("2013-01-05")
 ROWS = "SELECT * FROM rides WHERE at >= {SPAN_START} AND at < {SPAN_END} ORDER BY id"
 
@@ -39,14 +46,12 @@ class Sqlite:
     """A file with a table of rides."""
 
     def __init__(self, folder) -> None:
-        from adbc_driver_sqlite import dbapi
-
         self.path = folder / "rides & more.db"
         self.url = f"sqlite:///{self.path}"
-        self.connection = dbapi.connect(str(self.path), autocommit=True)
+        self.connection = sqlite3.connect(self.path, isolation_level=None)
 
     def do(self, text) -> None:
-        with self.connection.cursor() as cursor:
+        with contextlib.closing(self.connection.cursor()) as cursor:
             cursor.execute(text)
 
     def close(self) -> None:
@@ -79,6 +84,15 @@ def database(request, tmp_path, monkeypatch):
         "INSERT INTO rides VALUES (1, '2013-01-04 23:59:59', 1.5, 'a'), (2, '2013-01-05 00:00:00', 2.5, NULL), "
         "(3, '2013-01-05 13:30:00', NULL, 'ü'), (4, '2013-01-05 23:59:59', 4.5, 'c'), (5, '2013-01-07 00:00:00', 5, 'd')"
     )
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def postgresql(tmp_path, monkeypatch):
+    """An empty database of PostgreSQL."""
+    made = PostgreSql(tmp_path)
+    monkeypatch.setenv("RIDES_URL", made.url)
     yield made
     made.close()
 
@@ -232,6 +246,7 @@ def test_no_rows_are_an_error(database, asks):
             "version_query gives nothing",
         ),
         (ROWS, {"version_query": "SELECT 'x'"}, "version_query gives 'x'; a version is a whole number"),
+        ("SELECT {SPAN} AS id; SELECT 2 AS id", {}, "the database refuses the query"),
         (ROWS, {"version_query": "SELECT id, at FROM rides"}, "version_query gives 5 rows of 2 columns"),
     ],
 )
@@ -262,6 +277,144 @@ def test_a_long_answer_is_written_in_pieces(database, asks):
     execution = asks(query=numbers + " WHERE {SPAN} > 0")
 
     assert ids(execution) == list(range(1, 150001))
+
+
+@pytest.mark.parametrize(
+    ("expression", "said"),
+    [
+        ("date 'infinity'", "has an infinite date"),
+        ("date '-infinity'", "has an infinite date"),
+        ("timestamp 'infinity'", "has an infinite timestamp"),
+        ("timestamptz '-infinity'", "has an infinite timestamp"),
+        ("ARRAY[date 'infinity']", "has an infinite date"),
+        ("time '24:00'", "has the time 24:00"),
+        ("interval '1 month'", "is of type month_day_nano_interval"),
+        ("timetz '10:00+02'", "is of type timetz"),
+        ("'10.0.0.1'::inet", "is of type inet"),
+        ("B'101'::bit(3)", "is of type bit"),
+        ("'<a/>'::xml", "is of type xml"),
+        ("ARRAY['<a/>'::xml]", "is of type xml"),
+        (
+            "'12.34'::money",
+            'is of type money, which the driver gives as a plain number. Convert it in the query: "v"::numeric',
+        ),
+        ("ARRAY['12.34'::money]", '"v"::numeric[]'),
+        ("4000000000::oid", '"v"::bigint'),
+        ("int4range(1, 3)", "has no Arrow type"),
+        ("ROW(1, 'a')", "the database refuses the query"),
+    ],
+)
+def test_what_has_no_form_outside_postgresql_is_refused_by_name(postgresql, asks, expression, said):
+    """Neither raw bytes nor cents nor the year 5,877,612 are ingested; the message says what to write in the query."""
+    failed = asks(None, f"SELECT 1 AS k, {expression} AS v")
+
+    assert said in failed.error
+    assert "Traceback" not in failed.error
+    assert not failed.outputs
+
+
+def test_the_table_of_types_is_right_about_postgresql(postgresql, monkeypatch):
+    """What the page of sources says of each type."""
+    postgresql.do("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+    found = {}
+    for shown, (expression, _) in POSTGRESQL.items():
+        query = Query.parse(f"SELECT {expression} AS v", "q")
+        with connect("env:RIDES_URL", "Q") as opened, opened.query(query, 0, Calendar.DAY) as answer:
+            try:
+                schema = answer_schema(answer.schema, "Q")
+                list(rebatch(answer, schema, "Q"))
+                found[shown] = str(schema.field("v").type)
+            except UnreadableInput:
+                found[shown] = REFUSED
+
+    assert found == {shown: type_ for shown, (_, type_) in POSTGRESQL.items()}
+
+
+def test_what_postgresql_has_is_ingested_value_by_value(postgresql, asks):
+    """The limits of each type, exact numbers as text, and what the messages advise for the others."""
+    postgresql.do("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+    rows = {
+        "9223372036854775807::int8": ("int64", 2**63 - 1),
+        "'-32768'::int2": ("int16", -32768),
+        "0.1::float4": ("float", pytest.approx(0.1, rel=1e-7)),
+        "0.1::float8": ("double", 0.1),
+        "12345678901234567890.123::numeric": ("string", "12345678901234567890.123"),
+        "ARRAY[1.5]::numeric[]": ("list<element: string>", ["1.5"]),
+        "'\\xff'::bytea": ("binary", b"\xff"),
+        "date '0001-01-01'": ("date32[day]", dt.date(1, 1, 1)),
+        "timestamptz '9999-12-31 23:59:59.999999+00'": (
+            "timestamp[us, tz=UTC]",
+            dt.datetime(9999, 12, 31, 23, 59, 59, 999999, dt.UTC),
+        ),
+        "time '23:59:59.999999'": ("time64[us]", dt.time(23, 59, 59, 999999)),
+        "'{\"a\": 1}'::jsonb": ("string", '{"a": 1}'),
+        "'00000000-0000-0000-0000-000000000001'::uuid": ("fixed_size_binary[16]", bytes(15) + b"\1"),
+        "ARRAY[1, NULL]": ("list<element: int32>", [1, None]),
+        "'sad'::mood": ("string", "sad"),
+        "'12.34'::money::numeric": ("string", "12.34"),
+        "(interval '1 month 2 days')::text": ("string", "1 mon 2 days"),
+        "CASE WHEN isfinite(date 'infinity') THEN date 'infinity' END": ("date32[day]", None),
+        "'10.0.0.1'::inet::text": ("string", "10.0.0.1/32"),
+        "char_length('ü')::int4": ("int32", 1),
+        "NULL": ("string", None),
+    }
+
+    made = asks(None, "SELECT " + ", ".join(f"{e} AS v{n}" for n, e in enumerate(rows)))
+
+    assert [str(field.type) for field in table(made).schema] == [type_ for type_, _ in rows.values()]
+    assert list(table(made).to_pylist()[0].values()) == [value for _, value in rows.values()]
+
+
+@pytest.fixture
+def sqlite(tmp_path, monkeypatch):
+    """A database of SQLite with a table whose column has no type."""
+    made = Sqlite(tmp_path)
+    monkeypatch.setenv("RIDES_URL", made.url)
+    made.do("CREATE TABLE loose (v)")
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("values", "type_", "found"),
+    [
+        (["'a'", "0.123456789012345", "9007199254740993"], "string", ["a", "0.123456789012345", "9007199254740993"]),
+        (["1", "NULL", "0.1"], "double", [1.0, None, 0.1]),
+        (["9223372036854775807"], "int64", [2**63 - 1]),
+        (["x'ff00'", "NULL"], "binary", [b"\xff\0", None]),
+        (["NULL"], "null", [None]),
+        (["''", "'NA'", "'007'"], "string", ["", "NA", "007"]),
+    ],
+)
+def test_a_column_of_sqlite_has_the_type_of_all_its_values(sqlite, asks, values, type_, found):
+    """Whatever their order; a number among texts keeps its digits."""
+    for order in (values, values[::-1]):
+        sqlite.do("DELETE FROM loose")
+        sqlite.do("INSERT INTO loose VALUES " + ", ".join(f"({value})" for value in order))
+
+        made = table(asks(None, "SELECT v FROM loose ORDER BY rowid"))
+
+        assert str(made.schema.field("v").type) == type_
+        assert made["v"].to_pylist() == (found if order is values else found[::-1])
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (["'a'", "x'ff'"], "column 'v' has blobs and texts. Convert it in the query: CAST(v AS TEXT)"),
+        (["1", "x'ff'"], "column 'v' has blobs and whole numbers"),
+        (["0.5", "9007199254740993"], "column 'v' has fractions, so it is read as double, and a whole number"),
+        (["CAST(x'ff' AS TEXT)"], "the database refuses the query"),
+    ],
+)
+def test_a_column_of_sqlite_that_mixes_what_no_type_holds_is_refused(sqlite, asks, values, said):
+    """By its name, with what to write in the query."""
+    sqlite.do("INSERT INTO loose VALUES (NULL), " + ", ".join(f"({value})" for value in values))
+
+    failed = asks(None, "SELECT v FROM loose")
+
+    assert said in failed.error
+    assert "Traceback" not in failed.error
 
 
 def test_a_query_may_end_with_a_semicolon_or_a_comment(database, asks):

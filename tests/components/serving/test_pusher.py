@@ -18,18 +18,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spanwise.components import Importer, Pusher
-from spanwise.components.serving.pusher import (
+from spanwise.components.serving.folder_push import explain_failure, list_versions
+from spanwise.components.serving.pushed_versions import (
     RECORD,
     PushedVersion,
     PushRecord,
-    explain_failure,
     find_existing,
-    find_refusal,
-    list_versions,
     next_version,
-    push,
     surplus_versions,
 )
+from spanwise.components.serving.pusher import find_refusal, push
 from spanwise.orchestrator import (
     Attempt,
     Blessing,
@@ -262,7 +260,7 @@ def test_others_may_read_what_is_served(tmp_path):
 
     version, _ = pushed(tmp_path, first)
 
-    assert version.path.stat().st_mode & 0o777 == 0o755
+    assert version.place.stat().st_mode & 0o777 == 0o755
 
 
 def test_old_versions_are_removed_but_not_those_of_others(tmp_path):
@@ -330,7 +328,7 @@ def test_pipelines_of_one_name_in_two_places_do_not_fence_each_other(tmp_path):
 
     version, _ = pushed(tmp_path, model(tmp_path, 2), 1, home="b", token=1)
 
-    assert served(tmp_path / "serving")[-1] == version.path
+    assert served(tmp_path / "serving")[-1] == version.place
 
 
 def test_a_damaged_model_is_not_pushed(tmp_path):
@@ -419,13 +417,13 @@ def test_a_push_killed_anywhere_leaves_only_whole_versions(tmp_path):
         os.waitpid(in_child(work), 0)
         for version in list_versions(tmp_path / "serving"):
             assert version.record is not None
-            assert of_files(version.path) == of_files(by_content[version.record.content].path)
+            assert of_files(version.place) == of_files(by_content[version.record.content].path)
         committed = len(served(tmp_path / "serving")) - 1
 
     final, _ = pushed(tmp_path, model(tmp_path, 99), 99)
 
     assert 0 < committed < count
-    assert served(tmp_path / "serving")[-1] == final.path
+    assert served(tmp_path / "serving")[-1] == final.place
     assert not list((tmp_path / "serving" / ".spanwise").glob("draft-*"))
 
 
@@ -452,7 +450,7 @@ MINE = PushRecord(model="m", content="c", run="p/2", node="Pusher", home="home",
 
 
 def at(version: int, record: PushRecord | None) -> PushedVersion:
-    return PushedVersion(version=version, path=Path(str(version)), record=record)
+    return PushedVersion(version=version, place=Path(str(version)), record=record)
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ import datetime as dt
 import decimal
 import functools
 import math
+import os
+from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spanwise.components.statistics.accumulators import (
@@ -71,25 +73,54 @@ def test_the_same_batches_give_the_same_bytes(kind, values):
     assert to_bytes(merged(kind, batches)) == to_bytes(merged(kind, batches))
 
 
-@given(st.lists(st.floats(-1e9, 1e9), min_size=2), st.data())
-def test_moments_do_not_depend_on_the_batches(values, data):
-    """However values are cut into batches, mean and deviation are those of all of them."""
+NUMBERS = st.one_of(st.floats(allow_nan=False, allow_infinity=False), st.floats(1e9, 1e9 + 1), st.just(0.1))
+
+
+@settings(max_examples=int(os.environ.get("SPANWISE_NUMBERS_EXAMPLES", "60")))
+@given(st.lists(NUMBERS, min_size=1), st.data())
+def test_moments_are_exact_and_do_not_depend_on_the_batches(values, data):
+    """However values are cut and merged, mean and deviation are the exact ones, rounded once."""
     cut = data.draw(st.integers(0, len(values)))
 
-    found = merged(Moments, [pa.array(values[:cut], pa.float64()), pa.array(values[cut:], pa.float64())])
+    left, right = (Moments.accumulate(pa.array(part, pa.float64())) for part in (values[:cut], values[cut:]))
 
-    assert found.count == len(values)
-    assert found.mean == pytest.approx(np.mean(values), rel=1e-9, abs=1e-6)
-    assert found.std == pytest.approx(np.std(values), rel=1e-6, abs=1e-4)
+    found, exact = left.merge(right), [Fraction(value) for value in values]
+    mean = sum(exact) / len(exact)
+    variance = sum((value - mean) ** 2 for value in exact) / len(exact)
+    assert found == right.merge(left) == Moments.accumulate(pa.array(values, pa.float64()))
+    assert found.mean == float(mean)
+    with decimal.localcontext(prec=40):
+        root = (decimal.Decimal(variance.numerator) / decimal.Decimal(variance.denominator)).sqrt()
+    assert found.std == pytest.approx(float(root), rel=3e-16, abs=5e-324)
 
 
-def test_a_large_mean_does_not_swallow_a_small_spread():
-    """A deviation of 1 around 10^9 is found, batch by batch."""
-    values = 1e9 + np.tile([-1.0, 1.0], 50_000)
+@pytest.mark.parametrize("value", [0.1, 19.99, 123456.789, 1e300, 3])
+def test_a_constant_has_no_spread(value):
+    """Rounding makes no standard deviation, in many rows or over merges; a z-score of it would be noise."""
+    found = merged(Moments, [pa.array([value] * rows) for rows in (100, 101, 102, 336_776)])
 
-    found = merged(Moments, [pa.array(part) for part in np.split(values, 10)])
+    assert (found.mean, found.std) == (value, 0.0)
 
-    assert found.std == pytest.approx(1.0, rel=1e-9)
+
+@pytest.mark.parametrize("mean", [1e9, 1e12, 1e14, 1e15])
+@pytest.mark.parametrize("pieces", [1, 7, 97])
+def test_a_large_mean_does_not_swallow_a_small_spread(mean, pieces):
+    """The deviation of 0, 1 and 2 is the same 1e15 further up, batch by batch."""
+    steps = np.random.default_rng(0).integers(0, 3, 10_000)
+
+    found = merged(Moments, [pa.array(part) for part in np.array_split(mean + steps, pieces)])
+
+    assert found.std == pytest.approx(steps.std(), rel=1e-15)
+
+
+def test_moments_of_64_bits_keep_every_digit():
+    """Integers beyond 2^53 are summed as they are, not as doubles."""
+    signed, unsigned = pa.array([2**63 - 1, 2**63 - 3, -(2**63)]), pa.array([2**64 - 1, 2**64 - 2], pa.uint64())
+
+    assert Moments.accumulate(signed).total == 2**63 - 4
+    assert Moments.accumulate(signed).squares == (2**63 - 1) ** 2 + (2**63 - 3) ** 2 + 2**126
+    assert Moments.accumulate(unsigned).std == 0.5
+    assert Moments.accumulate(pa.array([2**62] * 300_000)).total == 2**62 * 300_000
 
 
 def test_sums_of_whole_numbers_do_not_overflow():
@@ -101,11 +132,11 @@ def test_sums_of_whole_numbers_do_not_overflow():
 
 
 def test_sums_of_doubles_do_not_overflow():
-    """Doubles whose sum exceeds a double still have a mean; their deviation is infinite, and says so."""
-    found = Moments.accumulate(pa.array([1e308] * 4))
+    """Doubles whose sum exceeds a double still have a mean and a deviation."""
+    found = merged(Moments, [pa.array([1e308] * 4), pa.array([-1e308] * 4)])
 
-    assert found.mean == pytest.approx(1e308)
-    assert merged(Moments, [pa.array([1e308] * 4), pa.array([-1e308] * 4)]).mean == pytest.approx(0, abs=1e294)
+    assert Moments.accumulate(pa.array([1e308] * 4)).mean == 1e308
+    assert (found.mean, found.std) == (0.0, 1e308)
 
 
 def test_nan_and_infinities_are_counted_apart():
@@ -140,6 +171,18 @@ def test_few_values_have_exact_quantiles():
 
     assert found.quantiles([0.001, 0.25, 0.5, 1.0]).tolist() == [1, 250, 500, 1000]
     assert found.rank_error() == 0.0
+
+
+@pytest.mark.parametrize("count", [10, 55, 100, 200, 999, 1000])
+def test_a_quantile_has_the_rank_that_was_asked_for(count):
+    """The 0.55-quantile of 100 values is the 55th, although 0.55 * 100 is above 55 as doubles."""
+    found = Quantiles.accumulate(pa.array(range(1, count + 1)))
+
+    for percent in range(1, 101):
+        rank = -(-percent * count // 100)
+        assert found.quantiles([percent / 100]).tolist() == [rank]
+    for buckets in (3, 7, 10, 49):
+        assert found.boundaries(buckets).tolist() == [-(-i * count // buckets) for i in range(1, buckets)]
 
 
 SHAPES = {
@@ -219,7 +262,9 @@ def test_the_most_frequent_of_many_values_are_found():
 
     first, second = found.top(2)
     assert (first.value, second.value) == ("often", "sometimes")
-    assert 2000 <= first.count <= 2000 + 0.0018 * len(values)
+    assert 2000 <= first.count <= 2000 + first.error <= 2000 + 0.0018 * len(values)
+    assert not first.exact
+    assert first.error == found.error
     assert not found.complete
 
 

@@ -11,8 +11,6 @@ import pytest
 from spanwise.components import AnomalyGate, ExampleValidator, Importer, SchemaGen, StatisticsGen
 from spanwise.components.statistics.anomalies import (
     Anomaly,
-    jensen_shannon,
-    l_infinity,
     read,
     validate,
     worst,
@@ -192,25 +190,6 @@ def test_skew_is_told_between_splits():
 
     assert found.check is AnomalyCheck.SKEW
     assert "between the splits train and eval" in found.message
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "expected"),
-    [([0, 1] * 50, [0, 1] * 500, 0), ([0] * 100, [1] * 100, 1), ([0] * 100, [0, 1] * 50, 0.3113)],
-)
-def test_divergence_is_in_bits(one, other, expected):
-    """The same distribution has divergence 0, disjoint ones 1, whatever the counts."""
-    (a,), (b,) = count_column("x", pa.array(one)), count_column("x", pa.array(other))
-
-    assert jensen_shannon(a, b) == pytest.approx(expected, abs=1e-3)
-    assert jensen_shannon(b, a) == pytest.approx(expected, abs=1e-3)
-
-
-def test_distance_of_texts_counts_values_that_only_one_side_has():
-    """A value that is new has its whole share as difference."""
-    (a,), (b,) = count_column("x", pa.array(["a", "b"])), count_column("x", pa.array(["a", "c", "c", "c"]))
-
-    assert l_infinity(a, b) == (0.75, "c")
 
 
 def test_the_worst_comes_first():

@@ -18,7 +18,9 @@ from spanwise.components.statistics.span_statistics import (
     merge,
     merge_column,
 )
-from spanwise.orchestrator.errors import ColumnsChanged, InputError
+from spanwise.components.statistics.statistics_page import page
+from spanwise.components.statistics.weighted import read_weights
+from spanwise.orchestrator.errors import ColumnsChanged, InputError, ParameterError
 
 
 def features(values, name="x"):
@@ -231,17 +233,17 @@ def test_what_was_written_reads_back_the_same(tmp_path):
 
 
 def test_a_spread_beyond_doubles_is_kept(tmp_path):
-    """An infinite deviation is written and read, in a file that any JSON reader takes."""
+    """A deviation whose square exceeds a double is written and read, in a file that any JSON reader takes."""
     statistics(x=pa.array([1.7e308, -1.7e308])).write(tmp_path)
 
     text = (tmp_path / "train.jsonl").read_text()
     lines = [json.loads(line, parse_constant=pytest.fail) for line in text.strip().split("\n")]
 
     assert len(lines) == 2
-    assert SpanStatistics.load(tmp_path).splits["train"].features["x"].numbers.std == math.inf
+    assert SpanStatistics.load(tmp_path).splits["train"].features["x"].numbers.std == 1.7e308
 
 
-@pytest.mark.parametrize("content", ["", "{}\n", "no json\n", '{"format":"spanwise statistics 1"}\n{}\n'])
+@pytest.mark.parametrize("content", ["", "{}\n", "no json\n", '{"format":"spanwise statistics 2"}\n{}\n'])
 def test_a_damaged_file_is_named(tmp_path, content):
     """What is no statistics is refused with the file's name."""
     (tmp_path / "train.jsonl").write_text(content)
@@ -296,3 +298,76 @@ def test_no_values_have_no_histogram():
 def test_numbers_are_shown_short(value, type_, text):
     """Numbers are shown as people read them; a date beyond the calendar as its number."""
     assert format_value(value, type_) == text
+
+
+def test_a_column_of_integers_that_are_one_double_has_a_histogram():
+    """2^63 and 2^63 + 1 are told apart by their extrema, and drawn as one bar."""
+    (found,) = count_column("x", pa.array([2**63, 2**63 + 1] * 5, pa.uint64()))
+
+    edges, counts = found.numbers.histogram()
+
+    assert edges[0] < 2**63 < edges[1]
+    assert counts == (10,)
+    assert (found.numbers.least, found.numbers.greatest, found.numbers.std) == (2**63, 2**63 + 1, 0.5)
+
+
+def test_estimated_counts_are_marked():
+    """Beyond 1536 different values, top() and the page say that counts are estimates; of fewer ones they are exact."""
+    many = pa.array([f"N{i % 4000}" for i in range(12_000)] + ["N7"] * 500)
+    few = many.slice(0, 1000)
+    estimated, exact = feature(many), feature(few)
+
+    assert 503 <= estimated.top(1)[0].count <= 503 + estimated.top(1)[0].error
+    assert not estimated.top(1)[0].exact
+    assert all(found.exact for found in exact.top())
+    assert "≈ N7" in page(statistics(x=many), title="")
+    assert f"up to {estimated.frequent.error} too high" in page(statistics(x=many), title="")
+    assert "≈" not in page(statistics(x=few), title="")
+
+
+def weighted(values, weights, name="x"):
+    """Statistics of one split whose rows have weights."""
+    found = count_column(name, pa.array(values), read_weights("w", pa.array(weights)))
+    return SpanStatistics(splits={"train": SplitCounts(name="train", rows=len(values), features={name: found[0]})})
+
+
+@pytest.mark.parametrize("offset", [0, 1e9, 1e14])
+def test_weights_count_in_means_and_shares(offset, tmp_path):
+    """Each row counts by its weight, as numpy.average has it, after merges and reading too."""
+    draw = np.random.default_rng(3)
+    values, weights = offset + draw.integers(0, 9, 1000), draw.random(1000) * (draw.random(1000) < 0.9)
+    parts = zip(np.array_split(values, 7), np.array_split(weights, 7), strict=True)
+
+    merge([weighted([*v.tolist(), None, math.nan], [*w.tolist(), 2.0, 5.0]) for v, w in parts]).write(tmp_path)
+
+    found = SpanStatistics.load(tmp_path).splits["train"].features["x"].weighted
+    exact = np.average(values - offset, weights=weights)
+    spread = np.average((values - offset - exact) ** 2, weights=weights)
+    assert found.mean == pytest.approx(offset + exact, rel=1e-15)
+    assert found.std == pytest.approx(math.sqrt(spread), rel=1e-13)
+    assert found.missing_share == pytest.approx(14 / (weights.sum() + 7 * 7), rel=1e-14)
+    assert "weighted mean" in page(SpanStatistics.load(tmp_path), title="")
+
+
+def test_a_constant_has_no_weighted_spread():
+    """Whatever the weights, and after merges."""
+    draw = np.random.default_rng(4)
+    found = merge([weighted([0.1] * n, draw.random(n)) for n in (100, 101, 1000)]).splits["train"].features["x"]
+
+    assert (found.weighted.mean, found.weighted.std) == (0.1, 0.0)
+
+
+def test_rows_of_a_span_without_the_column_weigh_as_missing():
+    """A column that one span lacks is missing there, with the weight of that span's rows."""
+    both = merge([weighted([1.0, 3.0], [1.0, 3.0]), weighted([7.0], [4.0], name="y")])
+
+    assert both.splits["train"].features["x"].weighted.missing_share == 0.5
+    assert both.splits["train"].features["x"].weighted.mean == 2.5
+
+
+def test_weights_that_mean_nothing_are_refused():
+    """Weights are finite numbers, none is missing or negative."""
+    for odd in ([-1.0], [math.nan], [math.inf], [None], ["a"]):
+        type_ = None if odd == ["a"] else pa.float64()
+        with pytest.raises(ParameterError, match="'w'"):
+            read_weights("w", pa.array(odd, type_))

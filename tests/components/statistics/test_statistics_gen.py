@@ -10,6 +10,7 @@ import pytest
 
 from spanwise.components import StatisticsGen
 from spanwise.components.beam import fold, merge_in_order
+from spanwise.components.statistics import statistics_gen
 from spanwise.components.statistics.span_statistics import SpanStatistics, merge
 from spanwise.components.statistics.statistics_gen import BATCH_ROWS, count
 from spanwise.orchestrator import ParameterError, UnreadableInput
@@ -64,6 +65,20 @@ def test_a_span_is_counted_split_by_split(tmp_path):
     assert (artifact.properties["span"], artifact.properties["split_names"]) == (7, ["train", "eval"])
     assert (found.splits["eval"].rows, found.splits["train"].features["x"].missing) == (3, 1)
     assert "<svg" in (artifact.path / "statistics.html").read_text()
+
+
+def test_rows_count_by_a_column_of_weights(split, tmp_path, monkeypatch):
+    """Every column has weighted figures, wherever the weights stand; a column that is not there is named."""
+    monkeypatch.setattr(statistics_gen, "BATCH_COLUMNS", 1)
+    split({"x": [1, 2, None], "w": [1.0, 3.0, 4.0], "t": pa.array(["a", "b", "c"]).dictionary_encode()})
+
+    found = counted(tmp_path, weight="w").splits["train"].features
+
+    assert (found["x"].weighted.mean, found["x"].weighted.missing_share) == (1.75, 0.5)
+    assert found["t"].weighted.total == found["w"].weighted.total == 8.0
+    assert counted(tmp_path).splits["train"].features["x"].weighted is None
+    with pytest.raises(ParameterError, match="no column 'v'; they have: x, w, t"):
+        counted(tmp_path, weight="v")
 
 
 def test_every_row_of_every_file_is_counted_once(split, tmp_path):

@@ -86,6 +86,17 @@ def test_sums_of_whole_numbers_do_not_overflow():
     """The sum of the largest integers is exact beyond 64 bits, and that of small types beyond their own."""
     assert learned(Total(), pl.Series([2**63 - 1] * 3)) == 3 * (2**63 - 1)
     assert learned(Total(), pl.Series([127] * 3, dtype=pl.Int8)) == 381
+    assert learned(Total(), pl.Series([2**64 - 1] * 3, dtype=pl.UInt64)) == 3 * (2**64 - 1)
+
+
+def test_a_mean_is_the_total_over_the_count():
+    """Count, total and mean leave out the same values: nulls, and of floats NaN and infinities."""
+    values = pl.Series([0.1, None, float("nan"), 0.1, float("inf"), 0.1, 0.1])
+
+    assert learned(Count(), values) == 4
+    assert learned(Total(), values) == 0.4
+    assert learned(MeanAndDeviation(), values) == {"mean": 0.1, "standard_deviation": 0.0}
+    assert learned(Count(), pl.Series([1, None, 3])) == 2
 
 
 def test_boundaries_cut_into_groups_of_equal_size():

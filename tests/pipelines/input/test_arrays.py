@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input import Ragged
 from spanwise.pipelines.input.arrays import as_array, as_column
 from tests.pipelines.input.elements import plain
@@ -22,6 +23,12 @@ COLUMNS = {
     "lists": pa.array([[1], [], [2, 3]], pa.large_list(pa.int64())),
     "lists of one length": pa.array([[1, 2], [3, 4]], pa.list_(pa.int64(), 2)),
     "structs": pa.array([{"a": 1}, None]),
+    "dates with nulls": pa.array([dt.date(2024, 1, 1), None], pa.date32()),
+    "times with nulls": pa.array([dt.time(1, 2), None], pa.time32("s")),
+    "intervals": pa.array([(1, 2, 3), None], pa.month_day_nano_interval()),
+    "matrices": pa.array([[[1, 2], [3, 4]]] * 2, pa.list_(pa.list_(pa.int16(), 2), 2)),
+    "lists of one length with nulls": pa.array([[1, 2], None, [None, 3]], pa.list_(pa.int64(), 2)),
+    "lists of length 0": pa.array([[], []], pa.list_(pa.int64(), 0)),
 }
 
 
@@ -56,3 +63,42 @@ def test_arrays_cannot_be_written_to():
 def test_a_dictionary_is_decoded():
     """Categories come as their values."""
     assert as_array(pa.array(["a", "b", "a"]).dictionary_encode()).tolist() == ["a", "b", "a"]
+
+
+def test_tensors_of_arrow_have_their_axes():
+    """Those that are missing are masked, or NaN; none is an array of objects."""
+    numbers = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(12, dtype=np.int32).reshape(2, 3, 2))
+    missing = pa.array([[1.0, 2.0], None], pa.list_(pa.float64(), 2)).cast(pa.fixed_shape_tensor(pa.float64(), (1, 2)))
+
+    assert as_array(numbers).dtype == np.int32
+    assert as_array(numbers[1:]).tolist() == [[[6, 7], [8, 9], [10, 11]]]
+    assert plain(as_array(missing)) == ("array", "float64", "[[[1.0, 2.0]], [[nan, nan]]]")
+
+
+def test_a_list_of_lists_keeps_its_rows():
+    """One `Ragged` of as many rows as there are, whose rows are ragged themselves."""
+    lists = as_array(pa.array([[[1], []], None, [[2, 3], [4]]], pa.list_(pa.list_(pa.int64()), 2)))
+
+    assert [[inner.tolist() for inner in row] for row in lists] == [[[1], []], [], [[2, 3], [4]]]
+
+
+@pytest.mark.parametrize("column", [pa.array([1, None]), pa.array([[1], []]), pa.array([True, None])])
+def test_no_part_of_an_array_can_be_written_to(column):
+    """Neither values nor masks nor offsets: the column itself is used when the array comes back."""
+    array = as_array(column)
+    parts = [array.values, array.offsets] if isinstance(array, Ragged) else [array.data, array.mask]
+
+    assert not any(part.flags.writeable for part in parts)
+
+
+def test_a_change_inside_of_a_struct_is_not_lost():
+    """Its dicts can be written to, so what comes back is read again."""
+    structs = pa.array([{"a": 1}, {"a": 2}])
+
+    def zero(columns):
+        columns["s"][0]["a"] = 0
+        return columns
+
+    found = inputs.from_arrow(pa.table({"s": structs})).map_batches(zero).to_arrow()
+
+    assert found["s"].to_pylist() == [{"a": 0}, {"a": 2}]

@@ -2,11 +2,15 @@
 
 import gc
 import math
+import os
 import pickle
+import sys
+import threading
 import weakref
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from spanwise.orchestrator.errors import DatasetError, StateMismatch
@@ -135,3 +139,91 @@ def test_an_endless_dataset_is_not_collected():
     assert endless.cardinality == math.inf
     with pytest.raises(DatasetError, match="never ends"):
         endless.to_numpy()
+
+
+def double(number):
+    return number * 2
+
+
+def triple(number):
+    return number * 3
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "named"),
+    [
+        (lambda: inputs.range(9).batch(2), lambda: inputs.range(9).batch(3), "Batch"),
+        (lambda: inputs.range(9).shuffle(4, seed=1), lambda: inputs.range(9).shuffle(4, seed=2), "Shuffle"),
+        (lambda: inputs.range(9).map(double), lambda: inputs.range(9).map(triple), "Map"),
+        (lambda: inputs.from_elements([1, 2]), lambda: inputs.from_elements([1, 3]), "Elements"),
+        (lambda: inputs.range(9).filter(lambda n: n > 1), lambda: inputs.range(9).filter(lambda n: n > 2), "Filter"),
+    ],
+)
+def test_the_state_of_another_graph_is_refused(before, after, named):
+    """Also if its ops have the same names: the message says which of them had other arguments or functions."""
+    with iter(before()) as elements:
+        next(elements)
+        state = elements.state()
+
+    with pytest.raises(StateMismatch, match=f"another dataset: {named} had other arguments, functions or data"):
+        after().iterator().restore(state)
+    assert next(before().iterator().restore(state)) is not None
+
+
+def test_the_state_of_other_files_is_refused(tmp_path):
+    """Unless the user says that they hold the same rows."""
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"x": [1, 2, 3]}), path)
+    os.utime(path, (1, 1))
+    with iter(inputs.from_parquet(path)) as rows:
+        next(rows)
+        state = rows.state()
+    os.utime(path, (2, 2))
+
+    with pytest.raises(StateMismatch, match=r"written again since the state was taken.*pass check_files=False"):
+        inputs.from_parquet(path).iterator().restore(state)
+    assert next(inputs.from_parquet(path).iterator().restore(state, check_files=False)) == {"x": 2}
+    pq.write_table(pa.table({"x": [1, 2, 3, 4]}), path)
+    with pytest.raises(StateMismatch, match="Parquet had other"):
+        inputs.from_parquet(path).iterator().restore(state, check_files=False)
+
+
+def test_a_graph_that_holds_a_lock_can_be_restored():
+    """What has no content to compare counts by its type."""
+    lock = threading.Lock()
+
+    def locked(number):
+        with lock:
+            return number
+
+    with iter(inputs.range(3).map(locked)) as numbers:
+        next(numbers)
+        state = numbers.state()
+
+    assert list(inputs.range(3).map(locked).iterator().restore(state)) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        lambda: inputs.range(400).map(str).shuffle(30, seed=1),
+        lambda: inputs.from_generator(lambda: iter(range(400))).map(str),
+        lambda: inputs.from_arrow(pa.table({"x": range(400)})).map(lambda row: str(row["x"])),
+    ],
+)
+def test_threads_that_share_an_iterator_get_each_element_once(dataset):
+    """None is lost, and none comes twice."""
+    found = []
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with iter(dataset()) as elements:
+            threads = [threading.Thread(target=lambda: found.extend(elements)) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        sys.setswitchinterval(switch)
+
+    assert sorted(found) == sorted(map(str, range(400)))

@@ -5,7 +5,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spanwise.orchestrator.errors import DatasetError, FunctionFailed, StateMismatch
+from spanwise import Dialect
+from spanwise.orchestrator.errors import DatasetError, FunctionFailed, StateMismatch, UnreadableInput
 from spanwise.pipelines import input as inputs
 
 TABLE = inputs.from_arrow(pa.table({"a": [1, 2, 3]}))
@@ -56,15 +57,61 @@ def test_a_state_that_is_none_is_refused():
             inputs.range(3).iterator().restore(state)
 
 
-def test_csv_files_with_other_columns_lose_none(tmp_path):
-    """Each column that any file has is there; the type is that of the first file with values of it."""
-    (tmp_path / "0.csv").write_text("a,b\n")
-    (tmp_path / "1.csv").write_text("b,c\n1,x\n")
-    (tmp_path / "2.csv").write_text("a\n2.5\n")
+def test_csv_files_have_the_same_columns_or_those_of_a_schema(tmp_path):
+    """A file without a header, or without a column that others have, is refused; a schema reads what all of them have."""
+    (tmp_path / "0.csv").write_text("a,b\n1,x\n")
+    (tmp_path / "1.csv").write_text("c,b,a\n1,y,2\n")
+    (tmp_path / "2.csv").write_text("2,y\n3,z\n")
+    schema = pa.schema([("a", pa.int32())])
+    one, other, headless = (tmp_path / f"{number}.csv" for number in range(3))
 
-    rows = list(inputs.from_csv(tmp_path / "*.csv"))
+    for files, message in (
+        ([one, other], "'c' is a column of .*1.csv and not of .*0.csv"),
+        ([one, headless], "'2' is a"),
+    ):
+        with pytest.raises(UnreadableInput, match=message):
+            inputs.from_csv(files)
+    assert list(inputs.from_csv([one, other], schema=schema)) == [{"a": 1}, {"a": 2}]
+    with pytest.raises(UnreadableInput, match=r"2.csv has no column 'a', which the schema has; it has: 2, y"):
+        inputs.from_csv([one, headless], schema=schema)
+    with pytest.raises(UnreadableInput, match=r"0.csv has no column 'A'"):
+        inputs.from_csv(one, schema=pa.schema([("A", pa.int64())]))
 
-    assert rows == [{"a": None, "b": 1, "c": "x"}, {"a": 2.5, "b": None, "c": None}]
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'a,b\n1,"x\n2,y\n', "is never closed"),
+        (b"a\n\xe9\n", r"line 2: byte 2 \(0xe9\) is not UTF-8.*dialect=Dialect\(encoding='latin-1'\)"),
+        (b"a;b\n1;2\n", r"the header is one name.*Dialect\(delimiter=';'\)"),
+        (b"a,b\n1\n", "line 2: 2 fields wanted, 1 found"),
+        (b"a\n" + b"1\n" * 600_000 + b"x\n", r"line 600002 \('x'\): column 'a' was inferred to be int64"),
+    ],
+    ids=["quote", "encoding", "delimiter", "fields", "later"],
+)
+def test_csv_is_refused_as_an_ingest_refuses_it(tmp_path, content, message):
+    """What ExampleGen cannot read, a dataset cannot either, in the same words."""
+    (tmp_path / "a.csv").write_bytes(content)
+
+    with pytest.raises(UnreadableInput, match=message):
+        list(inputs.from_csv(tmp_path / "a.csv"))
+
+
+def test_csv_has_the_values_that_an_ingest_gives(tmp_path):
+    """Texts that look missing, wide numbers and rows longer than a block come out as they are written."""
+    (tmp_path / "a.csv").write_text(
+        "s,n,x\nnan,18446744073709551615,NA\n#N/A,1,1.5\n" + '"' + "x\n" * 800_000 + '",2,\n'
+    )
+
+    rows = list(inputs.from_csv(tmp_path / "a.csv"))
+
+    assert rows[:2] == [{"s": "nan", "n": 2**64 - 1, "x": None}, {"s": "#N/A", "n": 1, "x": 1.5}]
+    assert rows[2]["s"] == "x\n" * 800_000
+    dialect = Dialect(null_values={"s": ("nan",)})
+    assert list(inputs.from_csv(tmp_path / "a.csv", dialect=dialect).take(2).map(lambda row: row["s"])) == [
+        None,
+        "#N/A",
+    ]
 
 
 def test_two_columns_of_one_name_are_refused_in_files(tmp_path):
@@ -72,9 +119,10 @@ def test_two_columns_of_one_name_are_refused_in_files(tmp_path):
     (tmp_path / "0.csv").write_text("a,a\n1,2\n")
     pq.write_table(pa.table([[1], [2]], ["a", "a"]), tmp_path / "0.parquet")
 
-    for source, name in ((inputs.from_csv, "0.csv"), (inputs.from_parquet, "0.parquet")):
-        with pytest.raises(DatasetError, match=f"{name}: several columns are named 'a'"):
-            source(tmp_path / name)
+    with pytest.raises(DatasetError, match=r"0.parquet: several columns are named 'a'"):
+        inputs.from_parquet(tmp_path / "0.parquet")
+    with pytest.raises(UnreadableInput, match=r"0.csv, line 1: two columns are named 'a'"):
+        inputs.from_csv(tmp_path / "0.csv")
 
 
 def test_dicts_with_other_keys_lose_none():
@@ -118,3 +166,46 @@ def test_a_timeline_says_which_part_of_the_pass_it_shows():
 
     assert "These are the first" in long.html()
     assert "These are the first" not in short.html()
+
+
+@pytest.mark.parametrize(
+    ("call", "ours"),
+    [
+        (lambda numbers: numbers.map(str, num_parallel_calls=3), "num_parallel"),
+        (lambda numbers: numbers.map(map_func=str), "function"),
+        (lambda numbers: numbers.shuffle(buffer_size=3), "buffer"),
+        (lambda numbers: numbers.prefetch(buffer_size=3), "buffer"),
+        (lambda numbers: numbers.batch(batch_size=3), "size"),
+        (lambda numbers: numbers.shard(num_shards=3, index=0), "shards"),
+    ],
+)
+def test_names_of_tf_data_are_answered_with_ours(call, ours):
+    """An argument that is called otherwise here is refused with its name."""
+    with pytest.raises(DatasetError, match=f"the argument is called {ours} here"):
+        call(inputs.range(3))
+
+
+def test_methods_of_tf_data_are_answered_with_ours():
+    """And others as any class answers."""
+    with pytest.raises(AttributeError, match=r"has no method 'with_options'. Use options\(…\)"):
+        inputs.range(3).with_options()
+    with pytest.raises(AttributeError, match=r"has no method 'nothing'\.$"):
+        inputs.range(3).nothing()
+
+
+def test_each_element_comes_once():
+    """By its type and content: also arrays, structures and NaN; what cannot be compared is refused."""
+    nan = float("nan")
+    values = [1, True, 1.0, nan, nan, "a", "a", {"a": np.zeros(2)}, {"a": np.zeros(2)}, (1,), (1,), [1], [1]]
+
+    assert len(list(inputs.from_elements(values).unique())) == 8
+    with pytest.raises(DatasetError, match="elements of the type set cannot be compared"):
+        list(inputs.from_elements([{1}]).unique())
+
+
+def test_the_end_of_unique_elements_can_be_restored():
+    """Although the last of its input had been there before."""
+    ended = inputs.from_elements([1, 2, 1]).unique().iterator()
+    assert list(ended) == [1, 2]
+
+    assert list(inputs.from_elements([1, 2, 1]).unique().iterator().restore(ended.state())) == []

@@ -1,6 +1,7 @@
 """Where elements go."""
 
 import os
+import pickle
 import sys
 
 import numpy as np
@@ -72,6 +73,51 @@ def test_torch_workers_share_the_elements(table, library):
         batches = list(loader)
         assert sorted(batch["fare"].tolist() for batch in batches) == [[at, at + 1] for at in range(0, 10, 2)]
         assert batches[0]["fare"].dtype == torch.float64
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("persistent", [True, False])
+def test_torch_workers_share_each_epoch(library, method, persistent):
+    """Each element once, in the order of that epoch: another one each time, and as a pass without workers has it."""
+    torch = library("torch")
+    numbers = inputs.range(60).shuffle(20, seed=3)
+
+    def epochs(dataset, count=3):
+        loader = torch.utils.data.DataLoader(
+            dataset.to_torch(),
+            batch_size=None,
+            num_workers=2,
+            persistent_workers=persistent,
+            multiprocessing_context=method,
+        )
+        return [[int(number) for number in loader] for _ in range(count)]
+
+    assert epochs(numbers) == [list(numbers.iterator(epoch=epoch)) for epoch in range(3)]
+    unseeded = epochs(inputs.range(60).shuffle(20), 2)
+    assert [sorted(epoch) for epoch in unseeded] == [list(range(60))] * 2
+    assert unseeded[0] != unseeded[1]
+
+
+def test_an_epoch_that_is_broken_off_counts(library):
+    """The next one has the order of the next one, and every element."""
+    torch = library("torch")
+    numbers = inputs.range(30).shuffle(seed=3)
+    loader = torch.utils.data.DataLoader(numbers.to_torch(), batch_size=None, num_workers=2)
+
+    for _ in loader:
+        break
+
+    assert [int(number) for number in loader] == list(numbers.iterator(epoch=1))
+
+
+def test_a_torch_dataset_can_be_pickled(library):
+    """With the functions in it, for processes that are spawned."""
+    library("torch")
+    factor = 3
+
+    again = pickle.loads(pickle.dumps(inputs.range(4).map(lambda number: number * factor).to_torch()))
+
+    assert [int(number) for number in again] == [0, 3, 6, 9]
 
 
 def test_jax_arrays(table, library):

@@ -1,5 +1,7 @@
 """Elements of any structure come back exactly as they were."""
 
+import datetime as dt
+import subprocess
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,8 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from spanwise.orchestrator.errors import DatasetError, SnapshotDamaged
-from spanwise.pipelines.input.element import Ragged, Sparse
-from spanwise.pipelines.input.snapshot.encoding import ENCODINGS
+from spanwise.pipelines.input.element import Ragged, Sparse, spec_of
+from spanwise.pipelines.input.snapshot import element_types
+from spanwise.pipelines.input.snapshot.encoding import ENCODINGS, encoding_of
 
 
 class Point(NamedTuple):
@@ -37,16 +40,26 @@ def same(found, wanted):  # noqa: PLR0911  a line for each kind
         return False
     if isinstance(wanted, dict):
         return list(found) == list(wanted) and all(same(found[name], wanted[name]) for name in wanted)
-    if isinstance(wanted, tuple):
+    if isinstance(wanted, tuple | list):
         return len(found) == len(wanted) and all(map(same, found, wanted))
     if isinstance(wanted, Ride | Ragged | Sparse):
         return same(vars(found), vars(wanted))
     if isinstance(wanted, np.ma.MaskedArray):
         return same(found.data, wanted.data) and same(np.ma.getmaskarray(found), np.ma.getmaskarray(wanted))
+    if isinstance(wanted, np.ndarray) and wanted.dtype.kind == "O":
+        return found.shape == wanted.shape and all(map(same, found.flat, wanted.flat))
     if isinstance(wanted, np.ndarray | np.generic):
         equal = repr(found.tolist()) == repr(wanted.tolist())
         return found.dtype == wanted.dtype and found.shape == wanted.shape and equal
     return repr(found) == repr(wanted)
+
+
+def objects(items):
+    """An array of any objects."""
+    array = np.empty(len(items), object)
+    for at, item in enumerate(items):
+        array[at] = item
+    return array
 
 
 leaves = (
@@ -64,12 +77,25 @@ leaves = (
         arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
     )
     | st.builds(np.float32, st.floats(width=32))
+    | st.complex_numbers()
+    | st.decimals()
+    | st.dates()
+    | st.timedeltas()
+    | st.times(timezones=st.none() | st.just(dt.UTC))
+    | st.datetimes(
+        timezones=st.none()
+        | st.timezones()
+        | st.builds(lambda minutes: dt.timezone(dt.timedelta(minutes=minutes)), st.integers(-1000, 1000))
+        | st.just(dt.timezone(dt.timedelta(hours=2), "Here"))
+    )
 )
 elements = st.recursive(
     leaves,
     lambda parts: (
         st.dictionaries(st.text(), parts, max_size=3)
         | st.lists(parts, max_size=3).map(tuple)
+        | st.lists(parts, max_size=3)
+        | st.lists(parts, max_size=3).map(objects)
         | st.builds(Point, parts, parts)
         | st.builds(Ride, parts, parts)
     ),
@@ -128,15 +154,37 @@ def test_what_cannot_be_kept_is_refused(element):
         back([element])
 
 
-def test_a_class_that_is_gone_is_named():
-    """With what to do about it."""
+def test_only_registered_types_are_made(monkeypatch, tmp_path):
+    """What a file names is neither imported nor called: that could run a command."""
+    ran = tmp_path / "ran"
 
     @dataclass(frozen=True)
-    class Here:
-        x: int
+    class Popen:
+        args: str
+        shell: bool
 
-    with pytest.raises(SnapshotDamaged, match=r"Here.*could not be imported"):
-        back([Here(1)])
+    Popen.__module__, Popen.__qualname__ = "subprocess", "Popen"
+    monkeypatch.setattr(element_types, "_registered", {})
+    _, blocks, layout = ENCODINGS["elements"].pack([Popen(f"touch {ran}", shell=True)])
+    element_types._registered.clear()
+
+    with pytest.raises(SnapshotDamaged, match=r"subprocess.Popen, which this process has not registered"):
+        list(ENCODINGS["elements"].unpack(blocks, layout, 0))
+    with pytest.raises(DatasetError, match="a dataclass or a named tuple"):
+        element_types.register_type(subprocess.Popen)
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("register", [element_types.register_type, lambda kind: encoding_of(spec_of(kind(1, 2)))])
+def test_a_type_is_made_when_the_reader_registers_it_or_its_spec_holds_it(monkeypatch, register):
+    """In another process than the one that wrote it."""
+    monkeypatch.setattr(element_types, "_registered", {})
+    _, blocks, layout = ENCODINGS["elements"].pack([Point(1, Ride(2.5, "a"))])
+    element_types._registered.clear()
+    register(Point)
+    register(Ride)
+
+    assert list(ENCODINGS["elements"].unpack(blocks, layout, 0)) == [Point(1, Ride(2.5, "a"))]
 
 
 def test_small_blocks_of_rows_are_joined():

@@ -1,6 +1,8 @@
 """Elements as one batch, and a batch as elements again."""
 
+import datetime as dt
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +42,14 @@ def sparse(*places):
 
 ELEMENTS = {
     "numbers": [1, 2, 3],
+    "numbers of a type of NumPy's": [np.float32(0.1), np.float32(2)],
     "texts": ["a", "bcd"],
+    "texts that end in NUL": ["a\0", "\0", ""],
+    "bytes that end in NUL": [b"a\0\0", b"\0"],
+    "datetimes": [dt.datetime(2024, 1, 1, tzinfo=dt.UTC), dt.datetime(2024, 1, 2, 3, tzinfo=dt.UTC)],
+    "decimals": [Decimal("1.50"), Decimal("1e30")],
+    "missing decimals": [Decimal("1.50"), None],
+    "arrays that lack a number": [np.ma.MaskedArray([1, 2], [True, False]), np.ma.MaskedArray([3, 4], [False, True])],
     "arrays": [np.arange(4).reshape(2, 2), np.zeros((2, 2), int)],
     "dicts": [{"a": 1, "b": np.arange(2)}, {"a": 2, "b": np.arange(2)}],
     "tuples": [(1, "a"), (2, "b")],
@@ -115,3 +124,35 @@ def test_a_ragged_array_is_cut_without_copying():
     assert np.shares_memory(ragged[1:].values, ragged.values)
     with pytest.raises(IndexError):
         ragged[3]
+
+
+@pytest.mark.parametrize(
+    ("elements", "message"),
+    [
+        ([2**53 + 1, 0.5], "9007199254740993 cannot be batched with floats, since no float is exactly this number"),
+        ([np.array([2**53 + 1]), np.array([0.5])], "of the types float64, int64 cannot be batched without losing"),
+        ([np.array(["a"]), np.array([1])], "of different types"),
+        (["a", b"a"], r"of different types \(bytes, str\)"),
+        ([[1, [2]], [1, 2]], r"the list \[1, \[2\]\] has no shape"),
+    ],
+)
+def test_what_no_array_can_hold_is_refused(elements, message):
+    """Rather than rounded, or written as text."""
+    with pytest.raises(DatasetError, match=message):
+        stack(elements)
+
+
+@pytest.mark.parametrize("numbers", [[1, 2**70], [-1, 2**63], [2**63, 2**64 - 1], [True, 2**65]])
+def test_whole_numbers_stay_exact(numbers):
+    """Also those that no type of NumPy's holds together."""
+    assert list(unstack(stack(numbers))) == numbers
+
+
+def test_a_batch_of_numbers_keeps_their_dtype():
+    """Also when it is taken apart and put together again."""
+    batch = np.arange(4, dtype=np.float32)
+
+    (again,) = inputs.from_tensor_slices(batch).batch(2).rebatch(4)
+
+    assert again.dtype == np.float32
+    assert inputs.from_tensor_slices(batch).batch(2).rebatch(4).spec == ArraySpec("float32", (None,))

@@ -87,7 +87,7 @@ def test_a_failed_day_does_not_stop_the_others(world: World) -> None:
     assert world.states() == [("01", State.COMPLETE), ("02", State.FAILED), ("03", State.FAILED)]
     assert "Ingest failed: ValueError: these rows are broken" in out
     assert "Backfill days/1: failed; 1 of 3 spans done, 2 failed." in out
-    assert out.splitlines()[-1] == "Retry it:  spanwise backfill --resume days/1"
+    assert out.splitlines()[-1] == "Once the causes are fixed, retry it:  spanwise backfill --resume days/1"
     (world.folder / "data" / "2024-05-02" / "v1" / "rows").write_text("mended")
     code, out, _ = world("backfill", "--resume", "days/1")
     assert code == 0

@@ -1,11 +1,12 @@
 """bless, unbless and push: what people decide about models, and what serves then."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.scheduler.conftest import Command
+from tests.scheduler.conftest import Command, run_warm
 
 PIPELINE = """
 import json
@@ -38,13 +39,24 @@ def rides(k: int = 1, most: float = 5.0, serving: str = "serving") -> Pipeline:
 """
 
 
-@pytest.fixture
-def rides(spanwise: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three models: the first two serve one after the other, the third is refused."""
-    monkeypatch.chdir(tmp_path)
-    Path("rides.py").write_text(PIPELINE)
+    folder = tmp_path_factory.mktemp("trained") / "rides"
+    folder.mkdir()
+    (folder / "rides.py").write_text(PIPELINE)
     for k in (1, 2, 9):
-        assert spanwise("run", "rides.py", "--param", f"k={k}")[0] == 0
+        done = run_warm("run", "rides.py", "--param", f"k={k}", cwd=folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return Path(shutil.copytree(folder, folder.with_name("kept"), symlinks=True))
+
+
+@pytest.fixture
+def rides(trained: Path, spanwise: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The three models, as they were, and where they were: the last push has recorded its destination."""
+    folder = trained.with_name("rides")
+    shutil.rmtree(folder)
+    monkeypatch.chdir(shutil.copytree(trained, folder, symlinks=True))
     return spanwise
 
 
@@ -87,7 +99,7 @@ def test_a_blessing_that_is_taken_back_leaves_the_champion_before(rides: Command
     assert out.splitlines()[1:] == [
         "The champion is rides/Trainer/model/1.",
         "rides/Trainer/model/2 still serves.",
-        "Roll back:  spanwise push rides/Trainer/model/1 --because …",
+        "Roll back:  spanwise push rides/Trainer/model/1 --because TEXT",
     ]
     assert rides("push", "rides", "--because", "2 is wrong")[0] == 0
     assert served() == "1"
@@ -181,14 +193,13 @@ def test_a_push_from_another_folder_does_not_go_elsewhere(
     rides: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The destination is relative to the folder in which the pipeline runs."""
-    (tmp_path / "other").mkdir()
-    monkeypatch.chdir(tmp_path / "other")
-
-    root = str(tmp_path / ".spanwise")
+    folder = Path.cwd()
+    monkeypatch.chdir(tmp_path)
+    root = str(folder / ".spanwise")
     code, _, err = rides("push", "rides/Trainer/model/1", "--because", "x", "--root", root)
 
     assert code == 2
-    assert f"the last push went to {tmp_path / 'serving'}" in err
+    assert f"the last push went to {folder / 'serving'}" in err
 
 
 def test_the_model_of_a_replay_is_neither_blessed_nor_pushed(rides: Command) -> None:

@@ -81,7 +81,7 @@ class Loop:
         self.now += by
         self.monotonic += by.total_seconds()
         over = self.cron.turn()
-        while any(file.request for file in self.cron.files):
+        while self.cron.files.loading:
             time.sleep(0.01)
             over = self.cron.turn()
         return over

@@ -130,7 +130,7 @@ def test_the_next_attempt_runs_all_again_when_something_newer_exists(place: Plac
     assert place.run() == 1
     (place.folder / "fail").unlink()
     file = place.folder / "steps.py"
-    file.write_text(file.read_text().replace('write_text("x")', 'write_text("y")'))
+    file.write_text(file.read_text().replace('write_text("x")', 'write_text("other")'))
     assert main(["run", f"{file}:steps", "--to", "Read", "--root", str(place.root)]) == 0
 
     assert place.run(attempt=2, base=1) == 0

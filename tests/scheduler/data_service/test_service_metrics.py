@@ -21,7 +21,7 @@ from tests.pipelines.input.service.servers import Service, eventually
 
 def read(url):
     """Samples of a page, by name."""
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         assert answer.status == 200
         text = answer.read().decode()
     found = {}
@@ -39,19 +39,24 @@ def shown(member, status):
         yield f"http://{where}"
 
 
+def _large(_number):
+    """Few of them fill the buffers of workers and consumers."""
+    return bytes(100_000)
+
+
 def test_members_tell_what_they_do():
     """A dispatcher of jobs, workers and splits; a worker of elements, bytes and requests; both are alive."""
     with ExitStack() as stack:
         service = stack.enter_context(Service(2))
         url = stack.enter_context(shown("dispatcher", service.dispatcher.status))
         of_worker = stack.enter_context(shown("worker", service.workers[0].status))
-        elements = inputs.range(1 << 40).distribute(service.target, "dynamic", "training").iterator()
+        elements = inputs.range(1 << 40).map(_large).distribute(service.target, "dynamic", "training").iterator()
         stack.callback(elements.close)
         for _ in range(1000):
             next(elements)
         eventually(lambda: read(f"{url}/metrics")["spanwise_service_consumers"])
         dispatcher, worker = read(f"{url}/metrics"), read(f"{of_worker}/metrics")
-        with urllib.request.urlopen(f"{url}/healthz", timeout=10) as answer:
+        with urllib.request.urlopen(f"{url}/healthz", timeout=60) as answer:
             assert answer.status == 200
 
     ((job, mode, name),) = dispatcher["spanwise_service_consumers"]

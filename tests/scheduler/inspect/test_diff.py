@@ -26,7 +26,7 @@ def schema(past, text):
     return past.do("SchemaGen", schema=[made])
 
 
-def feature(name, mean=10.0, missing=0, kind="number", counts=None, type_="int64"):
+def feature(name, mean=10.0, missing=0, kind="number", counts=None, type_="int64", std=2.0):
     """A line of a file of statistics: a hundred rows, standard deviation 2."""
     import datasketches
 
@@ -35,14 +35,14 @@ def feature(name, mean=10.0, missing=0, kind="number", counts=None, type_="int64
         sketch.update(value, count)
     return {
         "name": name, "in_column": name, "type": type_, "kind": kind, "count": 100, "missing": missing,
-        "numbers": {"moments": {"count": 100, "mean": mean, "m2": 400.0}} if kind == "number" else None,
+        "numbers": {"moments": {"count": 100, "mean": mean, "std": std}} if kind == "number" else None,
         "frequent": {"frequent": base64.b64encode(sketch.serialize()).decode()} if counts else None,
     }  # fmt: skip
 
 
 def statistics(past, rows, *features):
     made = past.draft(Statistics, content=str(features) + str(rows), span=DAY, split_names=["train"])
-    lines = [{"format": "spanwise statistics 1", "split": "train", "rows": rows}, *features]
+    lines = [{"format": "spanwise statistics 2", "split": "train", "rows": rows}, *features]
     (made.path / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return past.do("StatisticsGen", statistics=[made])
 
@@ -144,6 +144,16 @@ def test_rows_and_drift_are_told_where_they_moved(past):
         ("train: gate", "50.0%", "80.0%", "share of 'A'"),
         ("train: old", "int64", None, "a feature is gone"),
         ("train: new", None, "double", "a new feature"),
+    ]
+
+
+def test_a_constant_that_moved_has_no_standard_deviations(past):
+    """No ratio is made of a deviation of 0, and the means are written with the digits in which they differ."""
+    one, *_ = past.begin(), statistics(past, 100, feature("price", mean=1234567.25, std=0.0), feature("same", std=0.0))
+    other, *_ = past.begin(), statistics(past, 100, feature("price", mean=1234567.5), feature("same"))
+
+    assert [f[2:] for f in found(past, one, other)] == [
+        ("train: price", "1234567.2", "1234567.5", "mean of a column that was constant")
     ]
 
 

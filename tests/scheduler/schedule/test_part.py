@@ -71,7 +71,7 @@ class Clocked:
         while before < began + SOON_S:
             passed, before = time.monotonic() - before, time.monotonic()
             self.turn(timedelta(seconds=passed))
-            if not any(f.request or f.descriptions for f in self.cron.files) and not any(
+            if not (self.cron.files.loading or self.cron.files.described) and not any(
                 one.busy or not one.looked_at for one in self.cron.schedulers.values()
             ):
                 return
@@ -257,8 +257,11 @@ def test_a_span_rule_is_that_of_what_is_ingested() -> None:
     [
         ({"parts": {"ingest": "@hourly", "trian": "@daily"}}, "parts= takes ingest and train, not 'trian'"),
         ({"parts": {"ingest": "@hourly"}}, "no cron for 'train'"),
-        ({"parts": BOTH, "cron": "@daily"}, "has no place beside parts="),
-        ({"parts": BOTH, "span": {"whole": days_before(1)}}, "span= takes ingest and train, not 'whole'"),
+        ({"parts": BOTH, "cron": "@daily"}, "and parts= exclude each other"),
+        (
+            {"parts": BOTH, "span": {"ingest": days_before(1), "whole": days_before(1)}},
+            "span= takes ingest and train, not 'whole'",
+        ),
         ({"cron": "@daily", "span": {"ingest": days_before(1)}}, "is for a schedule with parts="),
         ({"parts": {"ingest": "@hourly", "train": "61 * * * *"}}, "the minute is '61'"),
     ],

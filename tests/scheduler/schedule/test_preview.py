@@ -21,7 +21,7 @@ def test_coming_ticks_are_told_with_their_spans_and_what_the_clock_does_to_them(
     text = preview.format_ticks(daily(), preview.list_coming(daily(), MARCH, 3), Calendar.DAY)
 
     assert text.splitlines() == [
-        "TICK              COMES                    SPAN        NOTE",
+        "TICK              DUE                      SPAN        NOTE",
         "2026-03-07T02:30  2026-03-07 02:30:00 EST  2026-03-06",
         f"2026-03-08T02:30  2026-03-08 03:00:00 EDT  2026-03-07  {gap}",
         "2026-03-09T02:30  2026-03-09 02:30:00 EDT  2026-03-08",
@@ -34,7 +34,7 @@ def test_jitter_is_shown_where_there_is_some() -> None:
 
     header, line = preview.format_ticks(shaken, preview.list_coming(shaken, MARCH, 1), Calendar.DAY).splitlines()
 
-    assert header.split() == ["TICK", "COMES", "STARTS", "SPAN", "NOTE"]
+    assert header.split() == ["TICK", "DUE", "STARTS", "SPAN", "NOTE"]
     assert "2026-03-07 02:30:00 EST  2026-03-07 02:" in line
 
 

@@ -627,7 +627,7 @@ def test_gc_typed(spanwise: Command, project: Path) -> None:
     )
     assert planned.endswith("\n\nflow: 4 artifacts and 0 leftovers would be removed, 18 B; 3 artifacts are kept.\n")
 
-    assert spanwise("pin", "flow/First/report/1", "--why", "why not")[0] == 0
+    assert spanwise("pin", "flow/First/report/1", "--because", "why not")[0] == 0
     document = json.loads(spanwise("gc", "--json", "--dry-run")[1])[0]
     assert "flow/First/report/1" not in [a["name"] for a in document["artifacts"]]
     assert any("why not" in why for kept in document["kept"] for why in kept["why"])

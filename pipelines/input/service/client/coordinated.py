@@ -78,7 +78,7 @@ class CoordinatedReader(JobReader):
                     if not self._has_news():
                         continue
                 self._retry(partial(self._exchange, 0.0))
-        except SpanwiseError as error:
+        except Exception as error:  # noqa: BLE001  as in `_run`
             self._end(error)
 
     def _has_news(self) -> bool:

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from spanwise.orchestrator.errors import StateMismatch
+from spanwise.orchestrator.errors import DatasetError, StateMismatch
+from spanwise.pipelines.input.commits import KEY, PassCommits
 from spanwise.pipelines.input.element import Spec
 from spanwise.pipelines.input.flow import AnyFlow, extend
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream
+from spanwise.pipelines.input.op import CommitRegistry, Count, Element, Op, Opening, State, Stream
 from spanwise.pipelines.input.service.client.coordinated import CoordinatedReader
 from spanwise.pipelines.input.service.client.feed import Compression
 from spanwise.pipelines.input.service.client.job import JobSettings
-from spanwise.pipelines.input.service.client.reader import JobReader, LeaseReader, TaskReader
+from spanwise.pipelines.input.service.client.lease_reader import LeaseReader
+from spanwise.pipelines.input.service.client.leases import BEGINNING, Place
+from spanwise.pipelines.input.service.client.reader import JobReader, TaskReader
 from spanwise.pipelines.input.service.policy import CrossTrainerCache, ShardingPolicy, policy_of
+from spanwise.pipelines.input.service.sharding.splits import plan_graph, why_whole
+from spanwise.pipelines.input.service.sharding.static import why_not_by_file
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Distribute(JobSettings, Op):
+    proves_place = False  # another pass is another job
+
     endless: bool
 
     @property
@@ -36,7 +43,12 @@ class Distribute(JobSettings, Op):
         return math.inf if self.endless else None
 
     def open(self, opening: Opening) -> Stream:
-        return DistributeStream(self, ".".join(map(str, opening.epoch)))
+        epoch = ".".join(map(str, opening.epoch))
+        consumer = opening.options.consumer
+        op = self if consumer is None else replace(self, scope=consumer.name)
+        if self.mode.is_leased:
+            return LeasedStream(op, epoch, opening.commits or PassCommits())
+        return DistributeStream(op, epoch)
 
 
 def distribute(
@@ -56,9 +68,10 @@ def distribute(
     security: Security | None,
 ) -> AnyFlow:
     """Implements `Dataset.distribute`; `is_registered` says that the service knows the dataset by its id."""
+    mode = policy_of(processing_mode)
     op = Distribute(
         service=service,
-        mode=policy_of(processing_mode),
+        mode=mode,
         job_name=job_name,
         graph=None if is_registered else ShippedGraph.of(dataset),
         dataset_id=dataset_id,
@@ -72,7 +85,27 @@ def distribute(
         cross_trainer_cache=cross_trainer_cache,
         security=security,
     )
+    if not is_registered:
+        _check_parts(dataset, mode)
     return extend(dataset, op)
+
+
+def _check_parts(dataset: AnyFlow, mode: ShardingPolicy) -> None:
+    """Refuses a mode in which workers would compute other elements than the dataset has.
+
+    Raises:
+        DatasetError: says which op needs more than a part of its input.
+    """
+    why = ""
+    if mode is ShardingPolicy.DYNAMIC or mode.is_leased:
+        why = why_whole(plan_graph(dataset.op, dataset.settings), leased=mode.is_leased)
+    elif mode is ShardingPolicy.FILE:
+        why = why_not_by_file(dataset.op)
+    if why:
+        raise DatasetError(
+            f"distribute(processing_mode={mode.value!r}): workers get parts of the dataset, and {why}. Or use "
+            f"processing_mode='off' or 'data', in which each worker computes the whole dataset."
+        )
 
 
 class DistributeStream(Stream):
@@ -94,18 +127,91 @@ class DistributeStream(Stream):
     def _open_reader(self) -> JobReader:
         if self._op.num_consumers:
             return CoordinatedReader(self._op, self._epoch)
-        return (LeaseReader if self._op.mode.is_leased else TaskReader)(self._op, self._epoch)
+        return TaskReader(self._op, self._epoch, self._op.private_name if self._op.scope else "")
 
     def state(self) -> State:
         return {}
 
     def restore(self, state: State) -> None:  # noqa: ARG002  it is empty
         raise StateMismatch(
-            "a pass over a data service cannot be restored: its elements went to whoever asked first. With a "
-            "job_name and processing_mode='exactly_once' or 'at_least_once', the next consumer reads what is left."
+            f"a pass over a data service in mode {self._op.mode.value!r} cannot be restored: its elements went to "
+            f"whoever asked first. Use processing_mode='exactly_once' or 'at_least_once', whose passes can."
         )
 
     def close(self) -> None:
         self._closed = True
+        if self._reader is not None:
+            self._reader.close()
+
+
+class LeasedStream(Stream):
+    """Reads leased splits. Its elements are committed by the pass, which keeps them leased until then."""
+
+    def __init__(self, op: Distribute, epoch: str, commits: CommitRegistry) -> None:
+        self._op = op
+        self._epoch = epoch
+        self._commits = commits
+        self._name = ""  # in the pass, once it has begun
+        self._place: Place | None = None  # where it continues
+        self._reader: LeaseReader | None = None
+        self._closed = False
+        self.is_over = False
+
+    def __next__(self) -> Element:
+        if self._closed:
+            raise StopIteration
+        if self._reader is None:
+            self._begin()
+            if self._was_read_to_its_end(self._commits.stored(self._name)):
+                raise StopIteration
+            self._reader = LeaseReader(self._op, self._epoch, self._commits.stored(self._name), self._place)
+            self._commits.register(self._name, self)
+        try:
+            return self._reader.next()
+        except StopIteration:
+            self.is_over = True
+            raise
+
+    def state(self) -> State:
+        self._begin()
+        place = self._place or BEGINNING if self._reader is None else self._reader.place
+        return {KEY: self._name, **place._asdict()}
+
+    def _was_read_to_its_end(self, stored: State | None) -> bool:
+        """Whether nothing is left to read from the place where it continues; its job may be over by now."""
+        if stored is None or not stored["over"]:
+            return False
+        at = stored["base"] if self._place is None else self._place.at
+        return at >= int(stored["base"]) + len(stored["order"])
+
+    def _begin(self) -> None:
+        self._name = self._name or self._commits.name(self._epoch)
+
+    def restore(self, state: State) -> None:
+        self._name = state[KEY]
+        if (place := Place(state["at"], state["given"])) != BEGINNING:
+            self._place = place
+
+    def close(self) -> None:
+        """Ends the reading; the pass leaves the job when it has committed what ops behind this one still hold."""
+        self._closed = True
+        if self._reader is not None:
+            self._reader.end_reading()
+
+    # For the pass.
+
+    def describe(self) -> State:
+        assert self._reader is not None
+        return {**self._reader.describe(), "over": self.is_over}
+
+    def keep_state(self) -> None:
+        if self._reader is not None:
+            self._reader.keep_state()
+
+    def commit(self, state: State | None, *, wait: bool) -> None:
+        assert self._reader is not None
+        self._reader.commit(None if state is None else Place(state["at"], state["given"]), wait=wait)
+
+    def leave(self) -> None:
         if self._reader is not None:
             self._reader.close()

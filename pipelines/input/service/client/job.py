@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import socket
 from dataclasses import dataclass, field
 from typing import get_args
 
@@ -21,6 +23,7 @@ class JobSettings:
     service: str
     mode: ShardingPolicy
     job_name: str | None
+    scope: str = field(default="", repr=False)  #: whose jobs they are, in the names of those without one
     graph: ShippedGraph | None  #: registered when the op is opened; None if the dataset is registered
     dataset_id: str | None
     result: Spec = field(repr=False)  #: of an element
@@ -49,6 +52,11 @@ class JobSettings:
             )
         self._check_coordinated()
         self._check_shared()
+
+    @property
+    def private_name(self) -> str:
+        """A name that no other job has."""
+        return f"{self.scope or socket.gethostname()} {secrets.token_hex(6)}"
 
     def _check_coordinated(self) -> None:
         index, count = self.consumer_index, self.num_consumers

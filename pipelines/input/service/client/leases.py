@@ -1,73 +1,137 @@
-"""Leases: the splits that a consumer holds, how far each was read, and which are done."""
+"""The course of one consumer through the splits it leases: their order, how far it has come, what is committed. Pure.
+
+A consumer yields its splits one after another, in the order in which it leased them. So a place in that course is the
+number of a split in it and a number of elements of the split, and whoever knows the order can come to the same place
+again. What lies before a committed place is never read again.
+"""
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, NamedTuple, TypeVar
+
+_Item = TypeVar("_Item")
 
 
-class HeldLeases:
-    """The splits that one consumer holds, shared by its threads."""
+class Place(NamedTuple):
+    """A place in the course."""
 
-    def __init__(self, *, exact: bool) -> None:
-        self._exact = exact
-        self._changed = threading.Condition()
-        self._waiting: deque[int] = deque()
-        self._read: set[int] = set()  # being read, or read and not acknowledged
-        self._elements: dict[int, int] = {}
-        self._complete: set[int] = set()
-        self._done: set[int] = set()
+    at: int  #: how many splits are before it
+    given: int  #: and how many elements of its own split
 
-    def done(self) -> tuple[int, ...]:
-        """Splits to acknowledge."""
-        with self._changed:
-            return tuple(sorted(self._done))
 
-    def update(self, held: Sequence[int], acknowledged: Sequence[int]) -> None:
-        """Applies the dispatcher's answer."""
-        with self._changed:
-            self._done -= set(acknowledged)
-            for split in held:
-                if split not in self._read and split not in self._waiting and split not in self._done:
-                    self._waiting.append(split)
-            self._changed.notify_all()
+BEGINNING: Final = Place(0, 0)
 
-    def take(self, timeout_s: float) -> int | None:
-        """A split to read, if there is one in time."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting, timeout_s)
-            if not self._waiting:
-                return None
-            split = self._waiting.popleft()
-            self._read.add(split)
-            self._elements.setdefault(split, 0)
-            return split
 
-    def skip(self, split: int) -> int:
-        """How many of its elements to leave out, since they were yielded before."""
-        return self._elements[split] if self._exact else 0
+@dataclass(slots=True)
+class LeasedSplit(Generic[_Item]):
+    """A split that the consumer holds."""
 
-    def count(self, split: int, count: int) -> None:
-        self._elements[split] += count
+    number: int
+    given: int  #: elements that were yielded, here or before it was leased
+    fetched: int  #: and that were read
+    committed: int
+    items: deque[tuple[_Item, int, int]] = field(default_factory=deque)  #: with size and count: read, and not yielded
+    size_bytes: int = 0  #: of these
+    is_read: bool = False  #: a thread reads it
+    is_complete: bool = False  #: it was read to its end
+    failures: int = 0  #: workers that were lost while they produced its next element
 
-    def complete(self, split: int) -> None:
-        """It was read to its end."""
-        with self._changed:
-            self._complete.add(split)
 
-    def leave(self, split: int) -> None:
-        """Its reader leaves it; if it was not read to its end, another one starts again."""
-        with self._changed:
-            if split in self._read and split not in self._complete:  # it may be acknowledged by now
-                self._read.discard(split)
-                self._waiting.append(split)
-                self._changed.notify_all()
+class LeaseCourse(Generic[_Item]):
+    """The splits that a consumer holds, in order. The holder serialises access."""
 
-    def acknowledge(self, split: int) -> None:
-        """All its elements were used."""
-        with self._changed:
-            self._read.discard(split)
-            self._complete.discard(split)
-            self._elements.pop(split, None)
-            self._done.add(split)
+    def __init__(self, start: Place = BEGINNING, held: Iterable[tuple[int, int]] = ()) -> None:
+        self._base = start.at  # how many splits are committed
+        self._at = start.at  # and yielded
+        self._splits: deque[LeasedSplit[_Item]] = deque(LeasedSplit(n, count, count, count) for n, count in held)
+        self._done: set[int] = set()  # committed, and not acknowledged by the dispatcher yet
+
+    @property
+    def current(self) -> LeasedSplit[_Item] | None:
+        """The split that is being yielded."""
+        here = self._at - self._base
+        return self._splits[here] if here < len(self._splits) else None
+
+    @property
+    def place(self) -> Place:
+        """Behind the last element that was yielded."""
+        split = self.current
+        return Place(self._at, 0 if split is None else split.given)
+
+    @property
+    def uncommitted(self) -> int:
+        """How many splits it has yielded and not committed."""
+        return self._at - self._base
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether all that it holds was yielded."""
+        self._advance()
+        return self.current is None
+
+    def update(self, held: Sequence[tuple[int, int]], acknowledged: Iterable[int]) -> None:
+        """Applies the dispatcher's answer: the splits it holds, and those that it has committed."""
+        self._done -= set(acknowledged)
+        known = {split.number for split in self._splits} | self._done
+        self._splits.extend(LeasedSplit(n, count, count, count) for n, count in held if n not in known)
+
+    def begin_read(self) -> LeasedSplit[_Item] | None:
+        """The first split that nobody reads."""
+        split = next((each for each in self._splits if not each.is_read and not each.is_complete), None)
+        if split is not None:
+            split.is_read = True
+        return split
+
+    def add(self, split: LeasedSplit[_Item], items: Iterable[tuple[_Item, int, int]]) -> None:
+        """Adds what was read of a split: items with sizes and counts."""
+        for item in items:
+            split.items.append(item)
+            split.size_bytes += item[1]
+            split.fetched += item[2]
+            split.failures = 0
+
+    def pop(self) -> _Item | None:
+        """The next item, if it is there."""
+        self._advance()
+        split = self.current
+        if split is None or not split.items:
+            return None
+        item, size_bytes, count = split.items.popleft()
+        split.size_bytes -= size_bytes
+        split.given += count
+        return item
+
+    def _advance(self) -> None:
+        while (split := self.current) is not None and split.is_complete and not split.items:
+            self._at += 1
+
+    def held_bytes(self) -> int:
+        return sum(split.size_bytes for split in self._splits)
+
+    def order(self) -> list[tuple[int, int]]:
+        """The splits from the committed place on of which elements were yielded, each with those that were before."""
+        here = self._at - self._base
+        begun = [split for at, split in enumerate(self._splits) if at < here or (at == here and split.given)]
+        return [(split.number, split.committed) for split in begun]
+
+    @property
+    def base(self) -> int:
+        """The number of the first split in `order`."""
+        return self._base
+
+    def commit(self, place: Place) -> None:
+        """All before a place was used."""
+        while self._base < place.at and self._splits:
+            self._done.add(self._splits.popleft().number)
+            self._base += 1
+        if self._base == place.at and self._splits:
+            self._splits[0].committed = max(self._splits[0].committed, place.given)
+
+    def committed(self) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+        """What the dispatcher is to learn: splits that are done, and how many elements of another one are."""
+        first = self._splits[0] if self._splits else None
+        progress = ((first.number, first.committed),) if first is not None and first.committed else ()
+        return tuple(sorted(self._done)), progress

@@ -17,7 +17,6 @@ from spanwise.orchestrator.errors import ServiceError, SpanwiseError
 from spanwise.pipelines.input.op import Element
 from spanwise.pipelines.input.service.client.feed import Delivery, WorkerFeed
 from spanwise.pipelines.input.service.client.job import JobSettings
-from spanwise.pipelines.input.service.client.leases import HeldLeases
 from spanwise.pipelines.input.service.policy import ShardingPolicy
 from spanwise.pipelines.input.service.wire.connection import (
     ServiceConnection,
@@ -27,12 +26,12 @@ from spanwise.pipelines.input.service.wire.connection import (
     this_process,
 )
 from spanwise.pipelines.input.service.wire.requests import (
-    ExchangeSplits,
     Fetch,
     JobView,
     JoinJob,
     LeaveJob,
     PollJob,
+    ResumedLeases,
     RoundReport,
 )
 from spanwise.pipelines.input.service.wire.security import Security
@@ -43,14 +42,11 @@ from spanwise.pipelines.input.snapshot.source import with_sources
 BUFFER_BYTES: Final = 64 << 20
 """How much a consumer holds that was not taken yet."""
 
-_REPLY_BYTES: Final = 8 << 20
+REPLY_BYTES: Final = 8 << 20
 _POLL_S: Final = 0.5
-_RETRY_S: Final = 0.05
+RETRY_S: Final = 0.05
 _FETCH_TIMEOUT_S: Final = 30.0
 _WARN_S: Final = 10.0
-_LEASES: Final = 4
-"""How many splits a consumer holds for each worker."""
-
 Item: TypeAlias = Piece | SpanwiseError
 """A piece, or an error in the place of an element."""
 
@@ -60,8 +56,9 @@ _log = logging.getLogger("spanwise.service.consumer")
 class JobReader(ABC):
     """One consumer of one job: a thread that polls the dispatcher, and one for each worker that it reads from."""
 
-    def __init__(self, job: JobSettings, epoch: str) -> None:
+    def __init__(self, job: JobSettings, epoch: str, name: str = "") -> None:
         self._job = job
+        self._name = job.job_name or name
         self._epoch = epoch
         self._encoding = encoding_of(job.result)
         self._security = job.security or Security.from_environment()
@@ -121,12 +118,20 @@ class JobReader(ABC):
     def _run(self) -> None:
         try:
             self._retry(self._join)
-            while not (self._closed.is_set() or self._finished or self._error):
+            while not (self._closed.is_set() or self._is_done() or self._error):
                 self._retry(self._poll)
-        except SpanwiseError as error:
+        except Exception as error:  # noqa: BLE001  a consumer whose thread has ended without a word waits for ever
             self._end(error)
 
-    def _end(self, error: SpanwiseError) -> None:
+    def _is_done(self) -> bool:
+        """Whether the dispatcher has nothing more to say."""
+        return self._finished
+
+    def _end(self, error: Exception) -> None:
+        """Has the consumer get this error."""
+        if not isinstance(error, SpanwiseError):
+            _log.exception("consumer-failed", exc_info=error)
+            error = ServiceError(f"reading from the data service failed: {type(error).__name__}: {error}")
         with self._changed:
             self._error = error
             self._changed.notify_all()
@@ -141,7 +146,7 @@ class JobReader(ABC):
                 if time.monotonic() - warned > _WARN_S:
                     warned = time.monotonic()
                     _log.warning("dispatcher-unreachable", extra={"reason": str(error)})
-                self._closed.wait(_RETRY_S)
+                self._closed.wait(RETRY_S)
             else:
                 return
 
@@ -152,14 +157,17 @@ class JobReader(ABC):
             by_splits = job.mode is ShardingPolicy.DYNAMIC or job.mode.is_leased
             graph = replace(job.graph, op=with_sources(job.graph.op)) if by_splits else job.graph
             self._dataset = register(self._dispatcher, graph, job.dataset_id)
+        self._check_dataset()
         with refusing_malformed("request"):
             request = JoinJob(
                 dataset=self._dataset,
                 mode=job.mode,
-                name=job.job_name or "",
+                name=self._name,
                 epoch=self._epoch,
                 key=self._key,
                 cached=job.cross_trainer_cache is not None,
+                private=bool(self._name) and not job.job_name,
+                resumed=self._resumed(),
                 index=job.consumer_index,
                 consumers=job.num_consumers or 0,
             )
@@ -168,6 +176,13 @@ class JobReader(ABC):
         self._joined = True
         if self._closed.is_set():  # meanwhile
             self._dispatcher.ask(LeaveJob(client=self._client))
+
+    def _check_dataset(self) -> None:  # noqa: B027  most readers are not restored
+        """Refuses a dataset that a restored consumer did not read before."""
+
+    def _resumed(self) -> ResumedLeases | None:
+        """What it held before it was restored."""
+        return None
 
     def _ask(self, wait_s: float, rounds: RoundReport | None = None) -> JobView:
         """What the dispatcher says there is to read."""
@@ -200,19 +215,22 @@ class JobReader(ABC):
     def _read_guarded(self, source: str, address: str, over: threading.Event) -> None:
         try:
             self._read(source, WorkerFeed(ServiceConnection(address, self._security), self._job.compression), over)
-        except SpanwiseError as error:
+        except Exception as error:  # noqa: BLE001  as above
             self._end(error)
 
-    def _fetch(self, feed: WorkerFeed, ticket: Fetch, over: threading.Event) -> Delivery | None:
+    def _fetch(
+        self, feed: WorkerFeed, ticket: Fetch, over: threading.Event, has_room: Callable[[], bool] | None = None
+    ) -> Delivery | None:
         """What a worker sends; None when the consumer or the source is over. Waits until there is room for it.
 
         Raises:
             UnknownTask: the worker does not know the split.
             Unreachable: it does not answer for the split.
         """
+        has_room = has_room or partial(self._has_room, ticket.task)
         while not (self._closed.is_set() or over.is_set()):
             with self._changed:
-                if not self._changed.wait_for(lambda: self._closed.is_set() or self._has_room(ticket.task), _POLL_S):
+                if not self._changed.wait_for(lambda: self._closed.is_set() or has_room(), _POLL_S):
                     continue
             try:
                 with self._requests:
@@ -220,7 +238,7 @@ class JobReader(ABC):
             except (UnknownTask, Unreachable):
                 if ticket.split is not None:
                     raise
-                over.wait(_RETRY_S)  # the worker will know the task soon, or the dispatcher takes it back
+                over.wait(RETRY_S)  # the worker will know the task soon, or the dispatcher takes it back
         return None
 
     def _read_task(self, task: int, feed: WorkerFeed, over: threading.Event) -> bool:
@@ -232,7 +250,7 @@ class JobReader(ABC):
                 client=self._client,
                 index=self._job.consumer_index,
                 trainer="" if cache is None else cache.trainer_id,
-                limit_bytes=_REPLY_BYTES,
+                limit_bytes=REPLY_BYTES,
             )
         while True:
             delivery = self._fetch(feed, ticket, over)
@@ -246,58 +264,45 @@ class JobReader(ABC):
 class QueueReader(JobReader):
     """A reader whose workers all fill one queue."""
 
-    def __init__(self, job: JobSettings, epoch: str) -> None:
-        self._queue: deque[tuple[Item | None, int, int | None]] = deque()  # size; the split that ends with it
+    def __init__(self, job: JobSettings, epoch: str, name: str = "") -> None:
+        self._queue: deque[tuple[Item, int]] = deque()  # with its size
         self._bytes = 0
-        super().__init__(job, epoch)
+        super().__init__(job, epoch, name)
 
     def next(self) -> Element:
-        while True:
-            with self._changed:
-                start = time.monotonic()
-                self._changed.wait_for(lambda: self._queue or self._finished or self._error or self._closed.is_set())
-                self._waited_s += time.monotonic() - start
-                if self._closed.is_set():
-                    raise StopIteration
-                if not self._queue:
-                    if self._error is not None:
-                        raise self._error
-                    raise StopIteration
-                item, size_bytes, split = self._queue.popleft()
-                self._bytes -= size_bytes
-                self._changed.notify_all()
-            if split is not None:
-                self._acknowledge(split)
-            elif isinstance(item, SpanwiseError):
-                raise item
-            else:
-                self._yielded += 1
-                return item
+        with self._changed:
+            start = time.monotonic()
+            self._changed.wait_for(lambda: self._queue or self._finished or self._error or self._closed.is_set())
+            self._waited_s += time.monotonic() - start
+            if self._closed.is_set():
+                raise StopIteration
+            if not self._queue:
+                if self._error is not None:
+                    raise self._error
+                raise StopIteration
+            item, size_bytes = self._queue.popleft()
+            self._bytes -= size_bytes
+            self._changed.notify_all()
+        if isinstance(item, SpanwiseError):
+            raise item
+        self._yielded += 1
+        return item
 
     def close(self) -> None:
         super().close()
         with self._changed:
             self._queue.clear()
 
-    def _acknowledge(self, split: int) -> None:
-        """Called when the consumer asks for the element behind the last one of a split."""
-
     def _has_room(self, task: int | None) -> bool:  # noqa: ARG002  all share one queue
         return self._bytes < BUFFER_BYTES
 
     def _keep(self, task: int, items: Sequence[Item]) -> bool:  # noqa: ARG002  as above
-        return self._put(items)
-
-    def _put(self, items: Sequence[Item], ends: int | None = None) -> bool:
-        """Queues what came, and the end of a split; False if the reader is closed."""
-        sized: list[tuple[Item | None, int, int | None]] = [(item, self._size_bytes(item), None) for item in items]
-        if ends is not None:
-            sized.append((None, 0, ends))
+        sized = [(item, self._size_bytes(item)) for item in items]
         with self._changed:
             if self._closed.is_set():
                 return False
             self._queue.extend(sized)
-            self._bytes += sum(size_bytes for _, size_bytes, _ in sized)
+            self._bytes += sum(size_bytes for _, size_bytes in sized)
             self._changed.notify_all()
         return True
 
@@ -305,9 +310,9 @@ class QueueReader(JobReader):
 class TaskReader(QueueReader):
     """Reads the tasks of a job, each to its end."""
 
-    def __init__(self, job: JobSettings, epoch: str) -> None:
+    def __init__(self, job: JobSettings, epoch: str, name: str = "") -> None:
         self._ended: set[int] = set()  # tasks that have nothing left
-        super().__init__(job, epoch)
+        super().__init__(job, epoch, name)
 
     def _poll(self) -> None:
         with self._changed:
@@ -324,60 +329,3 @@ class TaskReader(QueueReader):
         if self._read_task(int(source), feed, over):
             with self._changed:
                 self._ended.add(int(source))
-
-
-class LeaseReader(QueueReader):
-    """Leases splits, reads them from any worker, and acknowledges each when all its elements were taken."""
-
-    def __init__(self, job: JobSettings, epoch: str) -> None:
-        self._leases = HeldLeases(exact=job.mode is ShardingPolicy.EXACTLY_ONCE)
-        super().__init__(job, epoch)
-
-    def _acknowledge(self, split: int) -> None:
-        self._leases.acknowledge(split)
-
-    def _poll(self) -> None:
-        workers = self._ask(0.02).workers
-        done = self._leases.done()
-        answer, _ = self._dispatcher.ask(ExchangeSplits(client=self._client, done=done, want=_LEASES * len(workers)))
-        self._leases.update(answer.held, done)
-        self._follow({address: address for address in workers})
-        with self._changed:
-            self._finished = answer.finished and not self._queue
-            self._changed.notify_all()
-
-    def _read(self, source: str, feed: WorkerFeed, over: threading.Event) -> None:  # noqa: ARG002  any worker will do
-        while not (self._closed.is_set() or over.is_set()):
-            split = self._leases.take(_RETRY_S)
-            if split is not None:
-                try:
-                    self._read_split(split, feed, over)
-                except (UnknownTask, Unreachable) as error:
-                    _log.info("split-retried", extra={"split": split, "reason": str(error)})
-                    over.wait(_RETRY_S)
-                finally:
-                    self._leases.leave(split)
-
-    def _read_split(self, split: int, feed: WorkerFeed, over: threading.Event) -> None:
-        ticket = Fetch(
-            split=split, dataset=self._dataset, seed=self._seed, client=self._client, limit_bytes=_REPLY_BYTES
-        )
-        skip = self._leases.skip(split)
-        while True:
-            delivery = self._fetch(feed, ticket, over)
-            if delivery is None:
-                return
-            items: list[Item] = []
-            for piece in delivery.pieces:
-                count = self._encoding.count(piece)
-                if skip < count:
-                    items.append(self._encoding.cut(piece, skip, count) if skip else piece)
-                    self._leases.count(split, count - skip)
-                skip = max(0, skip - count)
-            if delivery.error is not None:
-                items.append(delivery.error)
-            if delivery.ended:
-                self._leases.complete(split)
-            if not self._put(items, split if delivery.ended else None) or delivery.ended:
-                return
-            ticket = ticket.model_copy(update={"number": ticket.number + 1})

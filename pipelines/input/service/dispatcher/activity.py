@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from spanwise.pipelines.input.service.dispatcher.decisions import collect
+from spanwise.pipelines.input.service.dispatcher.decisions import collect, is_finished
 from spanwise.pipelines.input.service.dispatcher.load import RecentLoad
 from spanwise.pipelines.input.service.dispatcher.records import Record, ReleaseClient, RemoveWorker
 from spanwise.pipelines.input.service.dispatcher.state import ServiceState
@@ -46,6 +46,7 @@ class Activity:
     idle_since: dict[int, float] = field(default_factory=dict)  #: jobs without clients
     rates: dict[int, ConsumerRate] = field(default_factory=dict)  #: of clients
     loads: dict[str, RecentLoad] = field(default_factory=dict)  #: of workers
+    at_end: dict[int, bool] = field(default_factory=dict)  #: clients that wait at the end; whether each keeps its state
     rounds: dict[int, RoundReport] = field(default_factory=dict)  #: of clients that read in coordination
 
     def note_load(self, worker: str, load: WorkerLoad, now: float) -> None:
@@ -63,6 +64,7 @@ class Activity:
         self.clients_seen = _only(self.clients_seen, state.clients, now)
         self.idle_since = _only(self.idle_since, idle, now)
         self.rates = {client: rate for client, rate in self.rates.items() if client in state.clients}
+        self.at_end = {client: keeps for client, keeps in self.at_end.items() if client in state.clients}
         self.loads = {worker: load for worker, load in self.loads.items() if worker in state.workers}
         self.rounds = {client: report for client, report in self.rounds.items() if client in seated}
 
@@ -74,11 +76,16 @@ class Activity:
 
     def idle_jobs(self, state: ServiceState, config: DispatcherConfig, now: float) -> list[Record]:
         """Collects jobs that nobody has read for too long; at once those that nobody can join."""
-        due = [
-            number
-            for number, since in self.idle_since.items()
-            if not state.jobs[number].create.name or state.jobs[number].seats or since <= now - config.job_gc_timeout_s
-        ]
+
+        def is_due(number: int, since: float) -> bool:
+            job = state.jobs[number]
+            if job.create.private and job.kept and not is_finished(state, number):
+                return since <= now - config.kept_job_timeout_s
+            return (
+                not job.create.name or job.create.private or bool(job.seats) or since <= now - config.job_gc_timeout_s
+            )
+
+        due = [number for number, since in self.idle_since.items() if is_due(number, since)]
         return collect(state, due, dynamic=config.gc_dynamic_sharding_jobs)
 
 

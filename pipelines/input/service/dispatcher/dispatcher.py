@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,6 +44,7 @@ from spanwise.pipelines.input.service.wire.requests import (
 from spanwise.pipelines.input.service.wire.server import Action, Answer, FlightServer, Serving
 
 _SWEEP_S: Final = 0.25
+_SWEEP_RETRY_S: Final = 5.0
 
 _log = logging.getLogger("spanwise.service.dispatcher")
 
@@ -170,6 +170,7 @@ class DispatchServer(Serving):
             index=state.workers[worker].shard or 0 if worker in state.workers else 0,
             consumers=create.consumers,
             cached=create.cached,
+            epoch=create.epoch,
         )
 
     def _take_splits(self, request: TakeSplits, _: bytes) -> Answer:
@@ -209,9 +210,13 @@ class DispatchServer(Serving):
 
     def _sweep(self) -> None:
         while not self._closed.wait(_SWEEP_S):
-            with suppress(ServiceError):  # it is stopping
+            try:
                 self._keeper.change(self._remove_silent)
                 self._keeper.change(self._collect_idle)
+            except Exception as error:  # noqa: BLE001  a full disk, for example: without it, lost workers stay for ever
+                if not self._closed.is_set():
+                    _log.warning("sweep-failed", extra={"reason": f"{type(error).__name__}: {error}"})
+                    self._closed.wait(_SWEEP_RETRY_S)
 
     def _remove_silent(self, state: ServiceState) -> list[Record]:
         now = time.monotonic()

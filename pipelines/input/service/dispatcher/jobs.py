@@ -14,6 +14,7 @@ from spanwise.pipelines.input.service.dispatcher.keeper import StateKeeper
 from spanwise.pipelines.input.service.dispatcher.records import (
     AcquireClient,
     CreateJob,
+    KeepJob,
     Record,
     RegisterWorker,
     ReleaseClient,
@@ -65,6 +66,7 @@ class JobHandler:
             seed=secrets.randbits(53),
             consumers=request.consumers,
             cached=request.cached,
+            private=request.private,
         )
         client = 0
 
@@ -72,7 +74,7 @@ class JobHandler:
             nonlocal client
             number = state.names.get((request.name, request.dataset, request.epoch))
             reached = 0 if number is None else self._agreed(state.jobs[number]) or 0
-            records = decisions.join(state, wanted, request.index, request.key, reached)
+            records = decisions.join(state, wanted, request.index, request.key, reached, request.resumed)
             client = next(each.client for each in records if isinstance(each, AcquireClient))
             self._activity.clients_seen[client] = time.monotonic()
             return records
@@ -92,15 +94,21 @@ class JobHandler:
             if not self._job_of(request.client).create.mode.is_leased:
                 raise ServiceError(f"client {request.client} reads a job without leases.")
             self._activity.clients_seen[request.client] = time.monotonic()
-            change = decisions.lease(state, request.client, request.done, request.want)
-            return [change] if change.done or change.taken else []
+            change = decisions.lease(state, request.client, request.done, request.want, request.progress)
+            if request.at_end and not change.taken:
+                self._activity.at_end[request.client] = request.keeps
+            else:  # with what it is given now it is no longer at the end: should it die, others get that
+                self._activity.at_end.pop(request.client, None)
+            job = self._job_of(request.client)
+            keep: list[Record] = [KeepJob(job=job.create.job)] if request.keeps and not job.kept else []
+            return [*keep, change] if change.done or change.taken or change.progress else keep
 
         self._keeper.change(decide, news=False)
         state = self._keeper.state
         with self._keeper.changed:
             self._job_of(request.client)
             held = decisions.held_by(state, request.client)
-            finished = decisions.is_finished(state, state.clients[request.client])
+            finished = decisions.has_ended(state, request.client, self._activity.at_end)
         return HeldSplits(held=held, finished=finished), b""
 
     # Polling.

@@ -34,11 +34,21 @@ class CreateJob:
     seed: int = 0  #: of all its workers, if the dataset has none; unused under OFF
     consumers: int = 0  #: how many read it in coordination; 0 for first come, first served
     cached: bool = False  #: whether trainers share a window
+    private: bool = False  #: whether it is one consumer's, which comes back only with its state
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectJob:
     job: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedJob:
+    """A job that hands out splits was read to its end, and was collected since: its name stays used."""
+
+    name: str
+    dataset: str
+    epoch: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +96,19 @@ class ProduceSplits:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseSplits:
-    """A client has acknowledged some splits, and holds others until it acknowledges them or is gone."""
+    """A client has committed some splits, and holds others until it commits them or is gone."""
 
     client: int
     done: tuple[int, ...] = ()
+    progress: tuple[tuple[int, int], ...] = ()  #: splits of which it has committed so many elements
     taken: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepJob:
+    """A consumer stores its state, and so may come back to the job."""
+
+    job: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +120,8 @@ class JobProgress:
     cursor: int
     returned: tuple[int, ...]
     leased: tuple[tuple[int, int], ...]
+    progress: tuple[tuple[int, int], ...] = ()
+    kept: bool = False
     ever_finished: bool
     shards_done: tuple[int, ...]
 
@@ -119,6 +139,7 @@ Record: TypeAlias = (
     | RemoveWorker
     | CreateJob
     | CollectJob
+    | FinishedJob
     | AcquireClient
     | ReleaseClient
     | CreateTask
@@ -126,6 +147,7 @@ Record: TypeAlias = (
     | FinishTask
     | ProduceSplits
     | LeaseSplits
+    | KeepJob
     | JobProgress
     | ContinueNumbers
     | SaveRecord

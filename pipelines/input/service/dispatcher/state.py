@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from spanwise.pipelines.input.service.dispatcher.records import (
     AcquireClient,
@@ -16,8 +17,10 @@ from spanwise.pipelines.input.service.dispatcher.records import (
     ContinueNumbers,
     CreateJob,
     CreateTask,
+    FinishedJob,
     FinishTask,
     JobProgress,
+    KeepJob,
     LeaseSplits,
     PlanRounds,
     ProduceSplits,
@@ -28,6 +31,9 @@ from spanwise.pipelines.input.service.dispatcher.records import (
 )
 from spanwise.pipelines.input.service.saves.state import RunningSaves
 from spanwise.pipelines.input.service.wire.requests import RegisterDataset, RoundPlan
+
+MAX_FINISHED: Final = 100_000
+"""How many names of jobs are remembered that were read to their end."""
 
 
 @dataclass(slots=True)
@@ -57,6 +63,8 @@ class JobState:
     cursor: int = 0  #: splits below were leased at least once
     returned: list[int] = field(default_factory=list)  #: splits to lease again; a heap
     leased: dict[int, int] = field(default_factory=dict)  #: split, and the client that holds it
+    progress: dict[int, int] = field(default_factory=dict)  #: committed elements of splits that are not done
+    kept: bool = False  #: whether a consumer stores its state
     seats: dict[int, AcquireClient] = field(default_factory=dict)  #: of consumers of a coordinated read, by index
     plans: list[RoundPlan] = field(default_factory=list)  #: of a coordinated read's rounds
 
@@ -74,6 +82,8 @@ class ServiceState:
         self.workers: dict[str, RegisterWorker] = {}
         self.jobs: dict[int, JobState] = {}
         self.names: dict[tuple[str, str, str], int] = {}  #: jobs by name, dataset and epoch
+        self.finished: dict[tuple[str, str, str], None] = {}  #: jobs that were read to their end
+        self.keys: dict[int, str] = {}  #: of clients: by which they are recognised when they join again
         self.clients: dict[int, int] = {}  #: and the job of each
         self.tasks: dict[int, TaskState] = {}
         self.saves = RunningSaves()
@@ -104,9 +114,14 @@ class ServiceState:
                     self.names[record.name, record.dataset, record.epoch] = number
             case CollectJob(job=number):
                 self._collect(number)
+            case FinishedJob():
+                self.finished[record.name, record.dataset, record.epoch] = None
+                while len(self.finished) > MAX_FINISHED:
+                    del self.finished[next(iter(self.finished))]
             case AcquireClient(client=client, job=number):
                 self._count(client)
                 self.clients[client] = number
+                self.keys[client] = record.key
                 self.jobs[number].clients.add(client)
                 if record.index is not None:
                     self.jobs[number].seats[record.index] = record
@@ -120,6 +135,8 @@ class ServiceState:
                 self.jobs[number].plans.append(plan)
             case FinishTask(task=number):
                 self._finish(number)
+            case KeepJob(job=number):
+                self.jobs[number].kept = True
             case JobProgress():
                 self._progress(record)
             case ContinueNumbers(next_id=number):
@@ -147,6 +164,10 @@ class ServiceState:
         for split in record.done:
             if job.leased.get(split) == record.client:
                 del job.leased[split]
+                job.progress.pop(split, None)
+        for split, count in record.progress:
+            if job.leased.get(split) == record.client:
+                job.progress[split] = count
         for split in record.taken:
             if split >= job.cursor:
                 job.cursor = split + 1
@@ -157,6 +178,7 @@ class ServiceState:
 
     def _release(self, client: int) -> None:
         job = self.jobs[self.clients.pop(client)]
+        del self.keys[client]
         job.clients.discard(client)
         for split in [split for split, holder in job.leased.items() if holder == client]:
             del job.leased[split]
@@ -178,12 +200,13 @@ class ServiceState:
         for task in job.tasks:
             del self.tasks[task]
         for client in job.clients:
-            del self.clients[client]
+            del self.clients[client], self.keys[client]
 
     def _progress(self, record: JobProgress) -> None:
         job = self.jobs[record.job]
         job.sources = [SourceProgress(below, dict(taken)) for below, taken in record.sources]
         job.cursor, job.returned, job.leased = record.cursor, list(record.returned), dict(record.leased)
+        job.progress, job.kept = dict(record.progress), record.kept
         job.ever_finished, job.shards_done = record.ever_finished, set(record.shards_done)
 
 
@@ -194,7 +217,7 @@ def records_of(state: ServiceState) -> Iterator[Record]:
     for number, job in state.jobs.items():
         yield job.create
         for client in sorted(job.clients - {seat.client for seat in job.seats.values()}):
-            yield AcquireClient(client=client, job=number)
+            yield AcquireClient(client=client, job=number, key=state.keys[client])
         for seat in job.seats.values():
             yield seat
             if seat.client not in job.clients:
@@ -214,8 +237,12 @@ def records_of(state: ServiceState) -> Iterator[Record]:
             cursor=job.cursor,
             returned=tuple(job.returned),
             leased=tuple(job.leased.items()),
+            progress=tuple(job.progress.items()),
+            kept=job.kept,
             ever_finished=job.ever_finished,
             shards_done=tuple(job.shards_done),
         )
+    for name, dataset, epoch in state.finished:
+        yield FinishedJob(name=name, dataset=dataset, epoch=epoch)
     yield from state.saves.records()
     yield ContinueNumbers(next_id=state.next_id)

@@ -10,7 +10,7 @@ from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stre
 from spanwise.pipelines.input.ops.parquet import Parquet
 from spanwise.pipelines.input.ops.repeat import Repeat
 from spanwise.pipelines.input.ops.shuffle_and_repeat import ShuffleAndRepeat
-from spanwise.pipelines.input.service.sharding.splits import SourceSplits, is_zipped, sources_of, splits_of
+from spanwise.pipelines.input.service.sharding.splits import SourceSplits, sources_of, splits_of
 
 
 class SplitQueue:
@@ -23,12 +23,11 @@ class SplitQueue:
 
 def read_from_queue(op: Op, queue: SplitQueue) -> Op:
     """The graph whose sources read the splits that the queue hands out."""
-    single = is_zipped(op)
     numbers = {id(source): number for number, source in enumerate(sources_of(op))}
 
     def change(each: Op) -> Op:
         if id(each) in numbers:
-            splits = splits_of(each, single=single)
+            splits = splits_of(each)
             assert splits is not None, "checked when the dataset was registered"
             return QueuedSource(source=each, splits=splits, number=numbers[id(each)], queue=queue)
         assert not isinstance(each, ShuffleAndRepeat), "plan_graph leaves out the rewrite that makes it"

@@ -6,37 +6,23 @@ So the dispatcher counts and knows nothing of what it hands out; what split 7 of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from spanwise.pipelines.input.element import Spec
-from spanwise.pipelines.input.graph.fingerprint import WithFingerprint
 from spanwise.pipelines.input.graph.rewrite import optimize
 from spanwise.pipelines.input.op import Element, Op, Opening, Options, State, Stream, list_ops, rebuild
 from spanwise.pipelines.input.ops.arrow import Arrow
-from spanwise.pipelines.input.ops.as_numpy import AsNumpy
-from spanwise.pipelines.input.ops.as_rows import AsRows
-from spanwise.pipelines.input.ops.concatenate import Concatenate
 from spanwise.pipelines.input.ops.csv import Csv
-from spanwise.pipelines.input.ops.enumerate import Enumerate
-from spanwise.pipelines.input.ops.filter import Filter
-from spanwise.pipelines.input.ops.ignore_errors import IgnoreErrors
 from spanwise.pipelines.input.ops.interleave import Interleave
 from spanwise.pipelines.input.ops.ipc import ArrowFiles
-from spanwise.pipelines.input.ops.map import Map
 from spanwise.pipelines.input.ops.parquet import Parquet
-from spanwise.pipelines.input.ops.prefetch import Prefetch
 from spanwise.pipelines.input.ops.range import Range
+from spanwise.pipelines.input.ops.repeat import Repeat
 from spanwise.pipelines.input.ops.sample import Sample
-from spanwise.pipelines.input.ops.scan import Scan
-from spanwise.pipelines.input.ops.select import Select
-from spanwise.pipelines.input.ops.shard import Shard
-from spanwise.pipelines.input.ops.skip import Skip
-from spanwise.pipelines.input.ops.take import Take
 from spanwise.pipelines.input.ops.tensors import Elements, TensorSlices
-from spanwise.pipelines.input.ops.unbatch import Unbatch
-from spanwise.pipelines.input.ops.zip import Zip
 from spanwise.pipelines.input.snapshot.op import Snapshot
 from spanwise.pipelines.input.snapshot.source import LoadedSnapshot
 from spanwise.pipelines.input.stacking import cut, length
@@ -48,20 +34,6 @@ _SHARDS: Final = 32
 """At most how many shards a dataset is saved in."""
 
 _BLOCK_ROWS: Final = 8_192
-_BY_ELEMENT: Final = (
-    AsNumpy,
-    AsRows,
-    Concatenate,
-    Filter,
-    IgnoreErrors,
-    Interleave,
-    Map,
-    Prefetch,
-    Select,
-    Unbatch,
-    WithFingerprint,
-)
-"""Ops that yield of two datasets, one behind the other, what they yield of each."""
 
 
 def sources_of(op: Op) -> list[Op]:
@@ -85,8 +57,8 @@ class SourceSplits:
     part: Callable[[int], Op]  #: the source, cut down to one split
 
 
-def splits_of(source: Op, *, single: bool = False) -> SourceSplits | None:  # noqa: C901, PLR0911  a case per kind of source
-    """The splits of a source, of one unit each if `single`; None if it cannot be split."""
+def splits_of(source: Op) -> SourceSplits | None:  # noqa: C901, PLR0911  a case per kind of source
+    """The splits of a source; None if it cannot be split."""
     match source:
         case Range(start=start, stop=stop, step=step):
             numbers = range(start, stop, step)
@@ -95,15 +67,11 @@ def splits_of(source: Op, *, single: bool = False) -> SourceSplits | None:  # no
                 part = numbers[units]
                 return Range(start=part.start, stop=part.stop, step=step)
 
-            return _of_units(len(numbers), cut_range, 1 if single else None)
+            return _of_units(len(numbers), cut_range)
         case Elements(values=values):
-            return _of_units(len(values), lambda units: Elements(values=values[units]), 1 if single else None)
+            return _of_units(len(values), lambda units: Elements(values=values[units]))
         case TensorSlices(tensors=tensors):
-            return _of_units(
-                length(tensors),
-                lambda units: TensorSlices(tensors=cut(tensors, units.start, units.stop)),
-                1 if single else None,
-            )
+            return _of_units(length(tensors), lambda units: TensorSlices(tensors=cut(tensors, units.start, units.stop)))
         case Arrow(table=table):
             rows = int(table.num_rows)
             size = max(_BLOCK_ROWS, -(-rows // _SPLITS))
@@ -121,7 +89,7 @@ def splits_of(source: Op, *, single: bool = False) -> SourceSplits | None:  # no
     return None
 
 
-def _of_units(units: int, cut_source: Callable[[slice], Op], size: int | None) -> SourceSplits:
+def _of_units(units: int, cut_source: Callable[[slice], Op], size: int | None = None) -> SourceSplits:
     """Runs of `size` units; None makes as many splits as allowed."""
     size = size or max(1, -(-units // _SPLITS))
     return SourceSplits(
@@ -140,37 +108,74 @@ class GraphSplits:
 
 def split_graph(op: Op) -> GraphSplits:
     """How a graph can be split."""
-    single = is_zipped(op)
-    by_source = [splits_of(source, single=single) for source in sources_of(op)]
+    by_source = [splits_of(source) for source in sources_of(op)]
     for source, splits in zip(sources_of(op), by_source, strict=True):
         if splits is None:
             return GraphSplits((), f"{source.name} has no splits; use processing_mode='off' or a static one")
-    counting = (Take, Skip, Shard, Enumerate, Scan)
-    unleasable = ""
+    if any(_writes_snapshot(each) for each in list_ops(op)):
+        return GraphSplits((), "snapshot keeps a whole pass, and no worker makes one; save the dataset and load it")
+    counts = tuple(splits.count for splits in by_source if splits is not None)
+    return GraphSplits(counts, why_whole(op), why_whole(op, leased=True))
+
+
+def why_whole(op: Op, *, leased: bool = False) -> str:
+    """Why a graph gives other elements of the parts of its sources than of the whole; empty if it does not.
+
+    `leased` splits are computed one by one, so that nothing spans two of them.
+    """
     for each in list_ops(op):
-        if _writes_snapshot(each):
-            return GraphSplits((), "snapshot keeps a whole pass, and no worker makes one; save the dataset and load it")
-        if isinstance(each, counting):
-            unleasable = f"{each.name} counts elements over all splits; put it behind distribute"
-        elif isinstance(each, Zip | Sample):
-            unleasable = f"{each.name} reads several sources side by side; put it behind distribute"
-    return GraphSplits(tuple(splits.count for splits in by_source if splits is not None), "", unleasable)
+        if each.needs_all and not isinstance(each, Snapshot):
+            return f"{each.needs_all}; put it behind distribute"
+        if leased and isinstance(each, Sample):
+            return f"{each.name} reads several sources side by side; put it behind distribute"
+        if leased and isinstance(each, Repeat) and each.cardinality == math.inf:
+            return "it is infinite; put repeat behind distribute"
+    return ""
 
 
 def _writes_snapshot(op: Op) -> bool:
     return isinstance(op, Snapshot) and op.mode != "passthrough"
 
 
-def is_zipped(op: Op) -> bool:
-    return any(isinstance(each, Zip) for each in list_ops(op))
+def describe_split(op: Op, number: int) -> str:
+    """Where a split lies in the dataset: which elements of which source, as far as that is known."""
+    at = number
+    for source in sources_of(op):
+        splits = splits_of(source)
+        if splits is None or at >= splits.count:
+            at -= 0 if splits is None else splits.count
+            continue
+        match splits.part(at):
+            case Parquet(groups=groups) if groups and isinstance(source, Parquet) and not source.shuffle:
+                first = sum(group.rows for group in source.groups[:at])
+                rows = sum(group.rows for group in groups)
+                return f"split {number}: rows {first} to {first + rows - 1} of {source.name}, in {groups[0].path}"
+            case LoadedSnapshot(chunks=chunks) if chunks:
+                return f"split {number}: elements from {chunks[0].first} on of the snapshot {source.path}"  # type: ignore[attr-defined]
+            case Csv(paths=paths) | ArrowFiles(paths=paths) | Parquet(paths=paths):
+                return f"split {number}: {', '.join(paths[:3])}"
+            case part:
+                before = [splits.part(each).cardinality for each in range(at)]
+                first = sum(int(each or 0) for each in before)
+                return f"split {number}: elements {first} to {first + int(part.cardinality or 0) - 1} of {source.name}"
+    return f"split {number}"
+
+
+def in_order(op: Op) -> Op:
+    """The graph whose parallel ops keep the order of their inputs, also those that say that they need not."""
+
+    def order(each: Op) -> Op:
+        changes: dict[str, object] = {"deterministic": True}
+        return replace(each, **changes) if getattr(each, "deterministic", None) is False else each
+
+    return rebuild(op, order)
 
 
 def cut_to_split(op: Op, number: int) -> Op:
     """The graph with one split of one source and nothing of the others; splits are numbered through all sources."""
     parts: dict[int, Op] = {}
-    single = is_zipped(op)
     for source in sources_of(op):
-        splits = splits_of(source, single=single)
+        splits = splits_of(source)
         assert splits is not None, "checked when the dataset was registered"
         parts[id(source)] = splits.part(number) if 0 <= number < splits.count else EmptySource(of=source)
         number -= splits.count
@@ -213,9 +218,13 @@ class EmptyStream(Stream):
 def count_shards(op: Op) -> int:
     """In how many shards a dataset is saved; one if an op needs to see all its elements."""
     splits = split_graph(op)
-    if splits.unsplittable or not all(isinstance(each, _BY_ELEMENT) for each in list_ops(op) if each.inputs):
+    if splits.unsplittable or not all(_keeps_order(each) for each in list_ops(op) if each.inputs):
         return 1
     return max(1, min(_SHARDS, sum(splits.splits)))
+
+
+def _keeps_order(op: Op) -> bool:
+    return op.by_element or (isinstance(op, Interleave) and op.cycle == 1)
 
 
 def splits_of_shard(op: Op, shards: int, shard: int) -> Iterator[tuple[int, Op]]:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.orchestrator.fingerprint import digest
+from spanwise.pipelines.input.graph.fingerprint import WithFingerprint
 from spanwise.pipelines.input.op import Op, list_ops, rebuild
 from spanwise.pipelines.input.ops.csv import Csv
 from spanwise.pipelines.input.ops.interleave import Interleave
 from spanwise.pipelines.input.ops.ipc import ArrowFiles
+from spanwise.pipelines.input.ops.map import Map
 from spanwise.pipelines.input.ops.parquet import Parquet
+from spanwise.pipelines.input.ops.prefetch import Prefetch
+from spanwise.pipelines.input.ops.select import Select
 from spanwise.pipelines.input.ops.shard import SHARD_HINT, Shard
 from spanwise.pipelines.input.ops.tensors import Elements, TensorSlices
+from spanwise.pipelines.input.ops.zip import Zip
 from spanwise.pipelines.input.service.policy import ShardingPolicy
 from spanwise.pipelines.input.service.sharding.splits import sources_of, with_files
 from spanwise.pipelines.input.snapshot.op import Snapshot
 
 _FILES: Final = (Parquet, Csv, ArrowFiles)
+_ROW_BY_ROW: Final = (Map, Prefetch, Select, WithFingerprint)
 
 
 def cut_to_shard(op: Op, policy: ShardingPolicy, shards: int, index: int) -> Op:
@@ -31,7 +38,8 @@ def cut_to_shard(op: Op, policy: ShardingPolicy, shards: int, index: int) -> Op:
     if policy is ShardingPolicy.HINT:
         return rebuild(op, lambda each: _fill_hint(_rename_snapshot(each, shards, index), shards, index))
     files = _files_of(op)
-    if policy is ShardingPolicy.DATA or (policy is ShardingPolicy.FILE_OR_DATA and not files):
+    whole = why_not_by_file(op)
+    if policy is ShardingPolicy.DATA or (policy is ShardingPolicy.FILE_OR_DATA and (whole or not files)):
         return Shard(input=op, shards=shards, index=index)
     if not files:
         names = ", ".join(source.name for source in sources_of(op))
@@ -39,6 +47,8 @@ def cut_to_shard(op: Op, policy: ShardingPolicy, shards: int, index: int) -> Op:
             f"distribute(processing_mode='file'): found an unshardable source dataset: {names} reads no files. "
             f"Use 'data', or 'file_or_data'."
         )
+    if whole:
+        raise DatasetError(f"distribute(processing_mode='file'): {whole}; or use 'data', or 'file_or_data'.")
 
     def change(each: Op) -> Op:
         if id(each) in files:
@@ -46,6 +56,28 @@ def cut_to_shard(op: Op, policy: ShardingPolicy, shards: int, index: int) -> Op:
         return _rename_snapshot(each, shards, index)
 
     return rebuild(op, change)
+
+
+def why_not_by_file(op: Op) -> str:
+    """Why the elements of all shares of the files are not those of the dataset; empty if they are."""
+    ops = [each for each in list_ops(op) if not (isinstance(each, Zip) and _pairs_rows_of_files(each))]
+    return next((f"{each.needs_all}; put it behind distribute" for each in ops if each.needs_all), "")
+
+
+def _pairs_rows_of_files(op: Zip) -> bool:
+    """Whether a zip pairs, row by row, files with the same numbers of rows."""
+    layouts = set()
+    for part in op.parts:
+        source = part
+        while isinstance(source, _ROW_BY_ROW):
+            source = source.inputs[0]
+        if not isinstance(source, Parquet) or source.filter is not None or source.shuffle:
+            return False
+        rows = Counter[str]()
+        for group in source.groups:
+            rows[group.path] += group.rows
+        layouts.add(tuple(rows[path] for path in source.paths))
+    return len(layouts) == 1
 
 
 def _rename_snapshot(op: Op, shards: int, index: int) -> Op:

@@ -21,6 +21,7 @@ class DispatcherConfig:
     worker_timeout_s: float = 10.0  #: a worker that is silent for longer is lost
     client_timeout_s: float = 20.0  #: a consumer that is silent for longer is gone, and its leases with it
     job_gc_timeout_s: float = 300.0  #: a job that nobody has read for longer is forgotten
+    kept_job_timeout_s: float = 7 * 86_400.0  #: likewise, a job that a stored state can continue
     gc_dynamic_sharding_jobs: bool = False  #: also a job that hands out splits, and so would yield elements again
     max_message_bytes: int = 256 * MIB  #: a larger request is refused
     security: Security = field(default_factory=Security)
@@ -28,6 +29,11 @@ class DispatcherConfig:
     def __post_init__(self) -> None:
         if self.fault_tolerant_mode and self.work_dir is None:
             raise SettingsError("Cannot enable fault tolerant mode without configuring a work dir: pass work_dir=….")
+        if self.work_dir is not None and "://" in self.work_dir:
+            raise SettingsError(
+                f"the dispatcher's work_dir {self.work_dir!r} is a URL: its journal is locked and appended to, which "
+                f"object stores cannot do. Pass a folder on a disk that a restarted dispatcher finds again."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +41,18 @@ class WorkerConfig:
     dispatcher_address: str
     host: str = "127.0.0.1"  #: where it listens; other than on loopback it needs a token and TLS
     port: int = 0  #: 0 takes a free one
-    worker_address: str | None = None  #: `host:port` by which consumers reach it; None for host and port
+    worker_address: str | None = None  #: by which consumers reach it: `host`, `host:port` or `host:%port%`
     heartbeat_s: float = 0.5  #: how often it reports to the dispatcher
     buffer_bytes: int = 64 * MIB  #: how far each task works ahead of its consumers
     cross_trainer_cache_bytes: int = 1024 * MIB  #: of elements that each shared task keeps for slower trainers
     shared_bytes: int = 256 * MIB  #: of memory that it lends to consumers on its host; 0 sends them everything
     max_requests: int = 1_024  #: how many consumers it answers at once
     security: Security = field(default_factory=Security)
+
+    def address_at(self, port: int) -> str:
+        """By which consumers reach it, once it listens on a port."""
+        address = (self.worker_address or self.host).replace("%port%", str(port))
+        return address if address.rpartition(":")[2].isdigit() and ":" in address else f"{address}:{port}"
 
     def __post_init__(self) -> None:
         if self.host in {"0.0.0.0", "::"} and self.worker_address is None:  # noqa: S104  refused

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from spanwise.orchestrator import errors
 from spanwise.orchestrator.errors import ServiceError, SpanwiseError
 from spanwise.orchestrator.fingerprint import versions
+from spanwise.pipelines.input.service.wire.diagnosis import diagnose
 from spanwise.pipelines.input.service.wire.requests import Request, ServiceMessage
 from spanwise.pipelines.input.service.wire.security import Security
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 CALL_TIMEOUT_S: Final = 20.0
 _RETRY_S: Final = 0.1
+_ENDED: Final = ("socket closed", "connection reset", "broken pipe", "stream removed", "connection closed")
 _LIBRARIES: Final = ("spanwise", "pyarrow", "numpy", "cloudpickle")
 _HEADER_BYTES: Final = 2 << 20
 
@@ -32,6 +34,10 @@ _Answer = TypeVar("_Answer", bound=ServiceMessage)
 
 class Unreachable(ServiceError):
     """The address did not answer in time. A caller that can wait tries again."""
+
+
+class Disconnected(Unreachable):
+    """The other side ended while it was answering."""
 
 
 class UnknownTask(ServiceError):
@@ -100,6 +106,7 @@ class ServiceConnection:
 
         self.address = with_scheme(address, security)
         self._security = security
+        self._is_diagnosed = False
         self._client = flight.connect(
             self.address,
             generic_options=[("grpc.max_reconnect_backoff_ms", 500)],
@@ -139,6 +146,7 @@ class ServiceConnection:
         import pyarrow as pa
         from pyarrow import flight
 
+        self._check_reachable()
         try:
             action = flight.Action(kind, b"%s\n%s" % (header, blob))
             (result,) = self._client.do_action(action, self._options(CALL_TIMEOUT_S))
@@ -152,11 +160,23 @@ class ServiceConnection:
         import pyarrow as pa
         from pyarrow import flight
 
+        self._check_reachable()
         try:
             reader = self._client.do_get(flight.Ticket(ticket), self._options(timeout_s))
             return reader.schema, [chunk.data for chunk in reader]
         except (pa.ArrowException, OSError) as error:
             _translate(error, self.address)
+
+    def _check_reachable(self) -> None:
+        """Before its first call: gRPC alone would not say why nobody answers, and not soon.
+
+        Raises:
+            ServiceError: the server speaks another protocol, or requires a certificate that this client lacks.
+        """
+        if not self._is_diagnosed:
+            self._is_diagnosed = True
+            if why := diagnose(self.address, self._security):
+                raise ServiceError(why)
 
     def close(self) -> None:
         self._client.close()
@@ -231,4 +251,5 @@ def _translate(error: Exception, address: str) -> NoReturn:
             f"{address} and this client do not trust each other's certificates: {str(error)[:200]}. Check whether "
             f"they have expired, and whether both sides name the same authority."
         ) from error
-    raise Unreachable(f"{address} does not answer: {str(error)[:200]}") from error
+    kind = Disconnected if any(each in str(error).lower() for each in _ENDED) else Unreachable
+    raise kind(f"{address} does not answer: {str(error)[:200]}") from error

@@ -95,6 +95,7 @@ class TaskAssignment(ServiceMessage):
     index: int  #: the worker's shard of these
     consumers: int  #: of a coordinated read; 0 for first come, first served
     cached: bool  #: whether trainers share a window
+    epoch: Name = "0"  #: which of the consumers' iterations
 
 
 class StartSave(Request[Done]):
@@ -161,6 +162,18 @@ class Membership(ServiceMessage):
     seed: int  #: the job's
 
 
+SplitPlaces: TypeAlias = Annotated[tuple[tuple[Number, Number], ...], Field(max_length=100_000)]
+"""Splits, each with a number of its elements."""
+
+
+class ResumedLeases(ServiceMessage):
+    """What a consumer held that stored its state: its checkpoint has the elements before these places."""
+
+    client: Number  #: that it was
+    done: Annotated[tuple[Number, ...], Field(max_length=100_000)] = ()  #: splits whose elements are all committed
+    held: SplitPlaces = ()  #: splits that it goes on with, and how many elements of each are committed
+
+
 class JoinJob(Request[Membership]):
     kind: ClassVar = "join"
 
@@ -170,6 +183,8 @@ class JoinJob(Request[Membership]):
     epoch: Name
     key: OptionalName = ""  #: a consumer that joins a coordinated read again with the same key is the same consumer
     cached: bool = False  #: whether trainers share a window
+    private: bool = False  #: whether nobody else joins the job, except the same consumer with its state
+    resumed: ResumedLeases | None = None  #: of a consumer that was restored
     index: Number | None = None  #: of the consumer, in a coordinated read
     consumers: Number = 0  #: how many there are
 
@@ -230,18 +245,21 @@ class LeaveJob(Request[Done]):
 
 
 class HeldSplits(ServiceMessage):
-    held: tuple[int, ...]
-    finished: bool  #: whether the job has no splits left
+    held: tuple[tuple[int, int], ...]  #: splits, and how many elements of each are committed
+    finished: bool  #: whether the consumer will get no more splits
 
 
 class ExchangeSplits(Request[HeldSplits]):
-    """A consumer acknowledges splits and leases more until it holds `want`."""
+    """A consumer commits what it has used of its splits, and leases more until it holds `want`."""
 
     kind: ClassVar = "lease"
 
     client: Number
-    done: Annotated[tuple[Number, ...], Field(max_length=10_000)] = ()
+    done: Annotated[tuple[Number, ...], Field(max_length=100_000)] = ()  #: splits whose elements are all committed
+    progress: SplitPlaces = ()  #: others, and how many elements of each are committed
     want: Number
+    at_end: bool = False  #: whether it has yielded all it holds, and waits
+    keeps: bool = False  #: whether it stores its state: it commits by itself, and may come back
 
 
 class WorkerStatus(WorkerLoad):
@@ -292,6 +310,7 @@ class Fetch(ServiceMessage):
     split: Number | None = None
     dataset: OptionalName = ""  #: of the split
     seed: Number = 0  #: of the split's job
+    epoch: Name = "0"  #: which of the consumers' iterations the split's job is
     client: Number
     number: Number = 0  #: of the request: one that is repeated gets the same answer
     index: Number | None = None  #: of the consumer, in a coordinated read

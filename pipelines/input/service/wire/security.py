@@ -31,8 +31,13 @@ class Security:
             raise SettingsError("the data service needs a certificate and its key together; pass both or none.")
         if self.mutual and (self.certificate is None or self.authority is None):
             raise SettingsError("mutual TLS needs a certificate, its key and the authority; pass all three.")
-        if self.token is not None and not self.token.isascii():
-            raise SettingsError("the data service's token has characters that are not ASCII; use ASCII only.")
+        if self.token is not None:
+            object.__setattr__(self, "token", self.token.strip())  # a file's last line ends with a newline
+            if not (self.token.isascii() and self.token.isprintable() and self.token):
+                raise SettingsError(
+                    "the data service's token is empty, or has characters that are not printable ASCII, such as a "
+                    "newline in its middle. Use letters and digits:  openssl rand -hex 32"
+                )
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:

@@ -6,7 +6,7 @@ import json
 import math
 import pickle
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from spanwise.orchestrator.errors import DatasetError, ParameterError, Unfingerprintable
@@ -38,7 +38,7 @@ class ShippedGraph:
 
     @classmethod
     def of(cls, flow: Flow) -> Self:
-        return cls(flow.op, flow.settings, type(flow))
+        return cls(flow.op, replace(flow.settings, consumer=None), type(flow))
 
 
 def pack_graph(graph: ShippedGraph) -> bytes:

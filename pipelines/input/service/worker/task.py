@@ -122,10 +122,18 @@ class WorkerTask:
             except StopIteration:
                 return
             except FunctionFailed as error:  # this element is lost, but the next one may not be
-                self._put(partial(self._buffer.fail, error))
+                place = "" if self._pass is None else self._pass.place
+                self._put(
+                    partial(self._buffer.fail, FunctionFailed(f"{error} It counts from {place}") if place else error)
+                )
             else:
                 self._meter.add_work(time.monotonic() - started)
                 self._put(partial(self._buffer.put, piece, encoding))
+
+    def _with_place(self, error: FunctionFailed) -> FunctionFailed:
+        """The error, which counts elements of this pass, with where they lie in the dataset."""
+        place = "" if self._pass is None else self._pass.place
+        return FunctionFailed(f"{error} It counts from {place}") if place else error
 
     def _put(self, put: Callable[[], None]) -> None:
         with self._changed:
@@ -167,6 +175,14 @@ class WorkerTask:
         return reply
 
 
+def parse_epoch(text: str) -> tuple[int, ...]:
+    """The number of an iteration and of the rounds around it, from a job's record."""
+    try:
+        return tuple(map(int, text.split(".")))
+    except ValueError:  # as another client names it
+        return (0,)
+
+
 @dataclass(frozen=True)
 class TaskPass:
     """The graph that a task runs, and how."""
@@ -176,13 +192,15 @@ class TaskPass:
     flow: type[Flow]  #: the class in which users' functions get nested datasets
     queue: TakenSplits | None = None
     in_runs: bool = True  #: whether batches may travel as runs
+    epoch: tuple[int, ...] = (0,)  #: the consumers' iteration: in each, shuffles differ
+    place: str = ""  #: where its elements lie in the dataset, for messages
 
     def open(self) -> DatasetIterator:
         seed = secrets.randbits(63) if self.options.seed is None else self.options.seed
         graph = optimize(assign_seeds(self.op, seed), self.options).op
         options = replace(self.options, seed=seed, optimize=False)
         graph = with_batch_runs(graph) if self.in_runs else graph
-        return DatasetIterator(graph, options, 0, blocks=in_rows(self.op), dataset=self.flow)
+        return DatasetIterator(graph, options, self.epoch, blocks=in_rows(self.op), dataset=self.flow)
 
     def stop(self) -> None:
         if self.queue is not None:

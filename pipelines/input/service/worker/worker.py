@@ -16,10 +16,11 @@ from pyarrow import flight
 
 from spanwise.orchestrator.errors import ServiceError
 from spanwise.pipelines.input.op import assign_seeds, mix_seed
+from spanwise.pipelines.input.ops.cache import with_own_caches
 from spanwise.pipelines.input.service.policy import ShardingPolicy
 from spanwise.pipelines.input.service.saves.saver import Saver
 from spanwise.pipelines.input.service.sharding.dealing import read_from_queue
-from spanwise.pipelines.input.service.sharding.splits import cut_to_split, plan_graph
+from spanwise.pipelines.input.service.sharding.splits import cut_to_split, describe_split, in_order, plan_graph
 from spanwise.pipelines.input.service.sharding.static import cut_to_shard
 from spanwise.pipelines.input.service.wire.config import WorkerConfig
 from spanwise.pipelines.input.service.wire.connection import (
@@ -44,7 +45,7 @@ from spanwise.pipelines.input.service.wire.server import FlightServer, Serving, 
 from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph, unpack_graph
 from spanwise.pipelines.input.service.worker.buffers import RoundLanes, SharedQueue, TaskBuffer, TrainerWindow
 from spanwise.pipelines.input.service.worker.reply import stream_of
-from spanwise.pipelines.input.service.worker.task import WAIT_S, TakenSplits, TaskPass, WorkerTask
+from spanwise.pipelines.input.service.worker.task import WAIT_S, TakenSplits, TaskPass, WorkerTask, parse_epoch
 
 _RETRY_S: Final = 0.1
 _AGAIN_S: Final = 0.5
@@ -79,7 +80,7 @@ class WorkerServer(Serving):
         self._server = FlightServer(
             config.host, config.port, config.security, actions={}, limit_bytes=0, get=self._get, meter=self._meter
         )
-        self.address = config.worker_address or f"{config.host}:{self._server.port}"
+        self.address = config.address_at(self._server.port)
         self._id = secrets.token_hex(8)
         try:
             self._beat(wait_s=0.0)
@@ -207,23 +208,27 @@ class WorkerServer(Serving):
         shipped = self._graph(task.dataset)
         op, options, flow = shipped.op, shipped.options, shipped.flow
         in_runs = not task.consumers  # each of which gets single elements
+        epoch = parse_epoch(task.epoch)
         if task.mode is ShardingPolicy.OFF:
-            return TaskPass(op, options, flow, in_runs=in_runs)
+            return TaskPass(op, options, flow, in_runs=in_runs, epoch=epoch)
+        op = with_own_caches(op)
         options = replace(options, seed=task.seed if options.seed is None else options.seed)
         if task.mode.is_static:
-            return TaskPass(cut_to_shard(op, task.mode, task.shards, task.index), options, flow, in_runs=in_runs)
+            op = cut_to_shard(op, task.mode, task.shards, task.index)
+            return TaskPass(op, options, flow, in_runs=in_runs, epoch=epoch)
         queue = TakenSplits(task.task, self._dispatcher)
         graph = read_from_queue(plan_graph(assign_seeds(op, options.seed or 0), options), queue)
-        return TaskPass(graph, replace(options, optimize=False), flow, queue, in_runs=in_runs)
+        return TaskPass(graph, replace(options, optimize=False), flow, queue, in_runs=in_runs, epoch=epoch)
 
     def _pass_of_split(self, request: Fetch) -> TaskPass:
         assert request.split is not None
         shipped = self._graph(request.dataset)
         options = shipped.options
         seed = mix_seed(request.seed if options.seed is None else options.seed, request.split)
-        graph = cut_to_split(plan_graph(shipped.op, options), request.split)
+        graph = in_order(with_own_caches(cut_to_split(plan_graph(shipped.op, options), request.split)))
         options = replace(options, seed=seed, optimize=False, autotune=False, deterministic=True)
-        return TaskPass(graph, options, shipped.flow)
+        place = f"the beginning of {describe_split(plan_graph(shipped.op, options), request.split)}."
+        return TaskPass(graph, options, shipped.flow, epoch=parse_epoch(request.epoch), place=place)
 
     # Consumers.
 

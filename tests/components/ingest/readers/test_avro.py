@@ -221,3 +221,36 @@ def test_rows_that_are_no_records_are_refused(ingested):
 
     with pytest.raises(UnreadableInput, match="not records with named fields"):
         ingested(out.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("schema", "default", "expected"),
+    [
+        ("bytes", "\u00ff", b"\xff"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, "1", decimal.Decimal("0.49")),
+        ({"type": "fixed", "name": "F", "size": 2}, "\u0000\u00fe", b"\x00\xfe"),
+        ({"type": "int", "logicalType": "date"}, 19723, dt.date(2024, 1, 1)),
+        ([{"type": "array", "items": "bytes"}, "null"], ["\u0080"], [b"\x80"]),
+        ({"type": "record", "name": "In", "fields": [{"name": "x", "type": "bytes", "default": "a"}]}, {}, {"x": b"a"}),
+    ],
+)
+def test_a_default_is_decoded_as_the_specification_says(ingested, schema, default, expected):
+    """Bytes are text of code points, decimals and dates are encoded as in rows."""
+    table, _ = ingested(avro([("k", "int")], [{"k": 1}]), avro([("k", "int"), ("v", schema, default)], []))
+
+    assert table["v"].to_pylist() == [expected]
+
+
+def test_a_union_of_numbers_refuses_what_no_double_holds(ingested):
+    """With a sentence that names the column; a pin takes it."""
+    rows = [{"v": 2**53 + 1}, {"v": 1.5}]
+    file = avro([("v", ["long", "double"])], rows)
+    with pytest.raises(UnreadableInput, match="column 'v' is read as double, by what the files of the span declare"):
+        ingested(file)
+
+
+def test_a_pin_takes_what_no_double_holds(ingested):
+    """As text, every number has its digits."""
+    file = avro([("v", ["long", "double"])], [{"v": 2**53 + 1}, {"v": 1.5}])
+
+    assert ingested(file, types={"v": "string"})[0]["v"].to_pylist() == ["9007199254740993", "1.5"]

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spanwise.components.ingest.readers import Dialect, format_of, reader_of, records
-from spanwise.components.ingest.readers.columns import Column, Misfit, join, pinned_types, reads_as, type_of, wider
-from spanwise.components.ingest.readers.descriptor import NULL_VALUES
+from spanwise.components.ingest.readers import Dialect, format_of, reader_of
+from spanwise.components.ingest.readers.columns import pinned_types, reads_as, wider
+from spanwise.components.ingest.readers.stored_types import parse_type
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
+from spanwise.pipelines.input.readers import records
+from spanwise.pipelines.input.readers.column import Column, Misfit, join
 
 # one folder serves all examples: each overwrites the file of the one before
 relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
@@ -149,7 +151,7 @@ def test_rows_do_not_depend_on_blocks(tmp_path, rows, block, part):
 
     small = read(str(path), Dialect(block_bytes=block, part_bytes=part), types)
 
-    values = [[None if value in NULL_VALUES else value for value in row] for row in rows]
+    values = [[value or None for value in row] for row in rows]
     assert small == {"n": list(range(len(rows))), "a": [v[0] for v in values], "b": [v[1] for v in values]}
 
 
@@ -241,7 +243,7 @@ def test_a_row_longer_than_a_block_is_read_whole(tmp_path):
 
 def test_a_stray_quote_does_not_swallow_the_memory(tmp_path, monkeypatch):
     """A quote that is opened and not closed stops the reading long before the end of a large file."""
-    monkeypatch.setattr("spanwise.components.ingest.readers.text.LONGEST_RECORD_BYTES", 1 << 10)
+    monkeypatch.setattr("spanwise.pipelines.input.readers.text.LONGEST_RECORD_BYTES", 1 << 10)
     path = tmp_path / "a.csv"
     path.write_text('n,s\n1,ok\n2,"x\n' + "3,y\n" * 10_000)
 
@@ -298,7 +300,7 @@ def test_the_types_form_a_lattice(one, two, three):
 @pytest.mark.parametrize("type_", [*TYPES[:9], pa.decimal128(9, 2), pa.timestamp("ns", "America/New_York")])
 def test_a_type_is_read_back_from_its_text(type_):
     """What a report says of a column can be given to the next ingest."""
-    assert type_of(str(type_)) == type_
+    assert parse_type(str(type_)) == type_
 
 
 def test_a_text_that_is_no_type_is_refused():

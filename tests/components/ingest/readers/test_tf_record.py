@@ -11,7 +11,7 @@ from spanwise.components.ingest.ingestion import ingest
 from spanwise.components.ingest.plan import IngestPlan
 from spanwise.components.ingest.readers import Dialect, format_of, reader_of
 from spanwise.orchestrator.errors import ColumnsChanged, UnreadableInput
-from tests.components.tf_example import framed, serialized
+from tests.components.tf_example import framed, serialized, serialized_sequence
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_feature_with_several_values_is_a_list(ingested):
 
     table, report = ingested(rows, dialect=Dialect(block_bytes=64))
 
-    assert report.columns == (("m", "int64"), ("n", "list<item: int64>"))
+    assert report.columns == (("m", "int64"), ("n", "list<element: int64>"))
     assert table["n"].to_pylist()[48:] == [[1], [1], [1, 2], [], None]
 
 
@@ -166,7 +166,7 @@ def test_records_that_are_no_example_are_set_aside(ingested, tmp_path):
 @pytest.mark.parametrize(
     ("rows", "previous", "type_"),
     [
-        ([{"n": [1]}], "list<item: int64>", "list<item: int64>"),
+        ([{"n": [1]}], "list<item: int64>", "list<element: int64>"),
         ([{"n": [b"a"]}], "binary", "binary"),
         ([{"n": [1]}], "double", "double"),
         ([{"n": [1]}, {}], "int64", "int64"),
@@ -212,3 +212,52 @@ def test_the_survey_of_a_part_of_a_file(tmp_path):
     found = reader.infer(piece, Dialect(), frozenset(), None)
 
     assert found == {"n": pa.list_(pa.int64(), 1)}
+
+
+def test_feature_lists_are_lists_of_lists(ingested):
+    """Each step has its values; a record without the list has a missing value, and one without steps an empty list."""
+    raw = framed(
+        [
+            serialized_sequence({"id": [7]}, {"words": [[b"a"], [], [b"b", b"c"]], "times": []}),
+            serialized_sequence({}, {"words": []}),
+            serialized({"id": [8]}),
+        ]
+    )
+
+    table, report = ingested(None, raw=raw)
+
+    assert report.columns == (
+        ("id", "int64"),
+        ("times", "list<element: list<element: null>>"),
+        ("words", "list<element: list<element: string>>"),
+    )
+    assert table["words"].to_pylist() == [[["a"], [], ["b", "c"]], [], None]
+    assert table["times"].to_pylist() == [[], None, None]
+    assert table["id"].to_pylist() == [7, None, 8]
+
+
+def test_the_next_span_keeps_the_type_of_a_feature_list(ingested):
+    """Also where none of its steps has a value; as a plain feature it is another column."""
+    previous = (("s", "list<element: list<element: string>>"),)
+    raw = framed([serialized_sequence({}, {"s": [[], []]})])
+    assert ingested(None, raw=raw, previous=previous)[1].columns == previous
+
+    with pytest.raises(ColumnsChanged, match="column 's' was list<element: list<element: string>>"):
+        ingested([{"s": [b"a"]}], previous=previous)
+
+
+def test_a_feature_and_a_feature_list_of_one_name_are_refused(ingested):
+    """In one record or in two, and wherever a block ends."""
+    both = serialized_sequence({"s": [1]}, {"s": [[1]]})
+    for raw in (framed([both]), framed([serialized({"s": [1]})] * 9 + [serialized_sequence({}, {"s": [[1]]})])):
+        for block_bytes in (1, 1 << 20):
+            with pytest.raises(UnreadableInput, match="'s' is a feature of some records and a feature list of others"):
+                ingested(None, raw=raw, dialect=Dialect(block_bytes=block_bytes))
+
+
+def test_an_empty_list_of_another_kind_says_nothing(ingested):
+    """Some programs write a list without values as one of numbers, whatever the others are."""
+    for block_bytes in (1, 1 << 20):
+        table, _ = ingested([{"s": [b"a"]}, {"s": []}], dialect=Dialect(block_bytes=block_bytes))
+
+        assert table["s"].to_pylist() == ["a", None]

@@ -30,6 +30,7 @@ def is_even(number):
 
 
 BASE = inputs.range(10)
+ROWS = inputs.from_arrow(pa.table({"x": [1, 2]}))
 
 #: pairs of graphs that give different elements
 DIFFERENT = {
@@ -49,6 +50,16 @@ DIFFERENT = {
     "a condition": (
         inputs.from_arrow(pa.table({"x": [1]})).filter(pc.field("x") > 1),
         inputs.from_arrow(pa.table({"x": [1]})).filter(pc.field("x") > 2),
+    ),
+    "a value deep in a condition's list": (
+        ROWS.filter(pc.field("x").isin(range(50))),
+        ROWS.filter(pc.field("x").isin([*range(20), *range(600, 610), *range(30, 50)])),
+    ),
+    "the type of a number in a condition": (ROWS.filter(pc.field("x") / 2 > 1), ROWS.filter(pc.field("x") / 2.0 > 1)),
+    "the sign of a zero": (ROWS.filter(pc.field("x") / 0.0 > 1), ROWS.filter(pc.field("x") / -0.0 > 1)),
+    "the columns a function is declared to return": (
+        ROWS.map_batches(dict, spec=pa.schema([("x", pa.int32())])),
+        ROWS.map_batches(dict, spec=pa.schema([("x", pa.int64())])),
     ),
     "an array": (inputs.from_tensor_slices(np.zeros(3)), inputs.from_tensor_slices(np.zeros(3, np.float32))),
     "a nested dataset": (BASE.flat_map(inputs.range), BASE.flat_map(lambda n: inputs.range(n + 1))),
@@ -132,6 +143,27 @@ def test_source_files_count_by_name_size_and_time_or_by_content(tmp_path, source
     assert of(here, "content") != by_content
     os.utime(here, (2, 2))
     assert of(here, "mtime") != by_time
+
+
+def test_the_types_of_csv_columns_count(tmp_path):
+    """The same lines are other values when they are read as texts."""
+    write_csv(tmp_path / "rows", [1, 2])
+    numbers, texts = (
+        inputs.from_csv(tmp_path / "rows", schema=pa.schema([("fare", kind)])) for kind in (pa.int64(), pa.string())
+    )
+
+    assert print_of(numbers) != print_of(texts)
+    assert print_of(numbers) == print_of(inputs.from_csv(tmp_path / "rows"))
+
+
+def test_a_snapshot_is_not_read_for_another_condition(tmp_path):
+    """Arrow's text of a condition shows only the ends of a long list, and prints 2 and 2.0 alike."""
+    rows = inputs.from_arrow(pa.table({"x": range(1000)}))
+    chosen = [[*range(50)], [*range(20), *range(30, 50), *range(600, 610)]]
+
+    found = [rows.filter(inputs.col("x").isin(each)).snapshot(tmp_path).to_arrow()["x"].to_pylist() for each in chosen]
+
+    assert found == chosen
 
 
 def test_a_source_file_that_is_gone_is_told(tmp_path):

@@ -31,7 +31,7 @@ def test_a_condition_a_mask_and_a_predicate_agree(rows):
     [
         (inputs.col("fares") > 1, "The columns are fare, zone"),
         (inputs.col("zone") > 1, "zone > 1"),
-        (inputs.col("fare") + 1, "must evaluate to bool"),
+        (inputs.col("fare") + 1, "expected a condition, which is true or false, not double"),
     ],
 )
 def test_a_condition_that_does_not_fit_is_found_when_the_graph_is_built(rows, condition, message):

@@ -142,3 +142,70 @@ def test_a_map_over_batches_is_given_arrays():
     dataset = inputs.from_arrow(pa.table({"fare": np.arange(5.0)})).batch(2).map(lambda batch: batch["fare"].sum())
 
     assert list(dataset) == [1.0, 5.0, 4.0]
+
+
+def halve(x):
+    x /= 2
+    return x
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        inputs.from_elements([np.full(2, 8.0)]),
+        inputs.from_tensors({"x": np.full(2, 8.0)}).map(lambda each: each["x"]),
+        inputs.from_tensor_slices(np.full((1, 2), 8.0)),
+        inputs.from_generator(lambda: iter([np.full(2, 8.0)])).cache(),
+        inputs.range(1).map(lambda _: np.full(2, 8.0)),
+        inputs.range(2).batch(2).map(lambda numbers: numbers * 4.0),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"num_parallel": 2}])
+def test_a_function_cannot_change_what_others_hold(dataset, options):
+    """Sources and caches stay what they are from pass to pass, and the error says how to write it."""
+    for _ in range(2):
+        with pytest.raises(FunctionFailed, match=r"write x = x / 2 instead of x /= 2, or begin with x = x.copy\(\)"):
+            list(dataset.map(halve, **options))
+
+
+def test_what_a_consumer_does_stays_out_of_sources():
+    """Dicts and lists are handed out as copies, arrays read-only."""
+    held = {"list": [1], "dict": {"a": 1}, "array": np.zeros(2)}
+    for dataset in (inputs.from_elements([held]), inputs.from_elements([held]).cache()):
+        for _ in range(2):
+            for element in dataset:
+                assert element["list"] == [1]
+                assert element["dict"] == {"a": 1}
+                element["list"].append(2)
+                element["dict"]["b"] = 2
+                with pytest.raises(ValueError, match="read-only"):
+                    element["array"] += 1
+    assert held["array"].flags.writeable
+
+
+@pytest.mark.parametrize("options", [{}, {"num_parallel": 2}, {"stateless": True}])
+def test_a_type_that_differs_between_blocks_is_refused(options):
+    """With what to do; whichever way the rows are cut into two blocks or more."""
+    rows = inputs.from_arrow(pa.table({"x": range(10)}))
+
+    def uneven(columns):
+        return {"x": columns["x"] if columns["x"][0] == 0 else columns["x"] / 2}
+
+    for block_rows in (1, 5):
+        with pytest.raises(FunctionFailed, match=r"column 'x' as .* for other rows, and as .* Declare the types"):
+            list(rows.map(uneven, vectorized=True, **options).options(block_rows=block_rows).batch(4))
+    declared = rows.map(uneven, vectorized=True, spec=pa.schema([("x", pa.float64())]), **options)
+    assert declared.options(block_rows=5).to_arrow()["x"].to_pylist() == [0, 1, 2, 3, 4, 2.5, 3, 3.5, 4, 4.5]
+
+
+@pytest.mark.parametrize(
+    "join", [np.column_stack, np.stack, np.hstack, np.concatenate, lambda both: np.where(True, *both)]
+)
+def test_joined_columns_stay_masked(join):
+    """NumPy's own functions would show the zeros that stand where a number is missing."""
+    rows = inputs.from_arrow(pa.table({"x": [1, None], "y": [3, 4]}))
+    seen = []
+
+    list(rows.map(lambda columns: seen.append(join([columns["x"], columns["y"]])) or columns, vectorized=True))
+
+    assert None in seen[0].ravel().tolist()

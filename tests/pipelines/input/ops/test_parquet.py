@@ -1,11 +1,17 @@
 """Rows of Parquet files."""
 
 import itertools
+import math
+import operator
+import os
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from spanwise.orchestrator.errors import ColumnsChanged, DatasetError, UnreadableInput
 from spanwise.pipelines import input as inputs
@@ -65,6 +71,56 @@ def test_a_condition_spares_row_groups(spans, groups_read):
     assert fares(dataset) == [17, 18, 19, 20]
     assert groups_read == [("1", 1), ("1", 2), ("2", 0)]
     assert inputs.from_parquet(spans).filter(inputs.col("fare") < 0).to_arrow().num_rows == 0
+
+
+NUMBERS = st.sampled_from([-1.0, 0.0, 1.0, 2.5, 7.0, math.nan])
+FLOATS = st.lists(st.none() | NUMBERS, min_size=12, max_size=12)
+CONDITIONS = st.recursive(
+    st.builds(
+        lambda compare, name, number: compare(inputs.col(name), number),
+        st.sampled_from([operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]),
+        st.sampled_from(["x", "y", "n"]),
+        NUMBERS,
+    )
+    | st.builds(
+        lambda name, numbers: inputs.col(name).isin(numbers), st.sampled_from("xy"), st.lists(NUMBERS, min_size=1)
+    )
+    | st.builds(lambda name, nan: inputs.col(name).is_null(nan_is_null=nan), st.sampled_from("xyn"), st.booleans())
+    | st.sampled_from([pc.is_nan(inputs.col("x")), pc.is_finite(inputs.col("y")), inputs.col("x") == inputs.col("y")]),
+    lambda inner: (
+        st.builds(operator.and_, inner, inner)
+        | st.builds(operator.or_, inner, inner)
+        | st.builds(operator.invert, inner)
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=int(os.environ.get("SPANWISE_TEST_DATASETS", "40")))
+@given(x=FLOATS, y=FLOATS, condition=CONDITIONS)
+def test_a_condition_gives_the_same_rows_from_files_as_from_memory(tmp_path_factory, x, y, condition):
+    """Nulls and NaN included: a row group is left out only where no row of it can fulfil the condition."""
+    rows = pa.table(
+        {"i": range(12), "x": pa.array(x, pa.float64()), "y": pa.array(y, pa.float32()), "n": [None, *range(11)]}
+    )
+    path = tmp_path_factory.mktemp("rows") / "rows.parquet"
+    pq.write_table(rows, path, row_group_size=3)
+    expected = inputs.from_arrow(rows).filter(condition).to_arrow()["i"]
+
+    assert inputs.from_parquet(path).filter(condition).to_arrow()["i"] == expected
+    assert inputs.from_parquet(path).filter(condition).options(optimize=False).to_arrow()["i"] == expected
+
+
+def test_row_groups_that_only_nan_could_save_are_read(tmp_path, groups_read):
+    """Statistics pass over NaN: `x != 1` holds for it, `x > 5` does not."""
+    rows = pa.table({"x": [1.0, 1.0, math.nan, 2.0]})
+    pq.write_table(rows, tmp_path / "0.parquet", row_group_size=3)
+
+    assert inputs.from_parquet(tmp_path / "0.parquet").filter(inputs.col("x") != 1).to_arrow().num_rows == 2
+    assert [number for _, number in groups_read] == [0, 1]
+    groups_read.clear()
+    assert inputs.from_parquet(tmp_path / "0.parquet").filter(inputs.col("x") > 1.5).to_arrow().num_rows == 1
+    assert [number for _, number in groups_read] == [1]
 
 
 def test_only_columns_that_are_wanted_are_read(spans):

@@ -16,11 +16,13 @@ import pytest
 from spanwise.orchestrator.errors import DatasetError, ServiceError, SettingsError, SpanwiseError
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.service.client.reader import JobReader
+from spanwise.pipelines.input.service.dispatcher import dispatcher
 from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServer
 from spanwise.pipelines.input.service.wire.config import DispatcherConfig
 from spanwise.pipelines.input.service.wire.connection import ServiceConnection, Unreachable, this_process
 from spanwise.pipelines.input.service.wire.requests import ExchangeSplits, GetStatus, JoinJob, PollJob
 from spanwise.pipelines.input.service.wire.security import Security
+from spanwise.pipelines.input.snapshot import split_writer
 from tests.pipelines.input.service.servers import Service, eventually, free_ports, listed
 
 HERE = Path(__file__).parent
@@ -358,10 +360,10 @@ def test_JB_05_a_shared_job_with_repeat(one):
 
 def test_JB_06_one_name_with_two_modes(one):
     """The second consumer is refused."""
-    with inputs.range(10).distribute(one.target, DYNAMIC, "j").iterator() as first:
+    with inputs.range(10_000).map(large).distribute(one.target, DYNAMIC, "j").iterator() as first:
         next(first)
         with pytest.raises(ServiceError, match="existing job with different parameters"):
-            list(inputs.range(10).distribute(one.target, OFF, "j"))
+            list(inputs.range(10_000).map(large).distribute(one.target, OFF, "j"))
 
 
 def test_JB_07_one_name_for_two_datasets(one):
@@ -423,6 +425,26 @@ def test_JB_10_a_forgotten_name_can_be_used_again():
             eventually(lambda: jobs(service) == ())
 
 
+@pytest.mark.parametrize("gc_s", [300, 0.02], ids=["there", "forgotten"])
+def test_a_job_name_used_again_is_an_error(gc_s):
+    """In every mode, whether the job is still there or not: no rows and no error would be a training on nothing."""
+    with Service(1, job_gc_timeout_s=gc_s) as service:
+        for mode in (OFF, DYNAMIC, "exactly_once", "at_least_once"):
+            if mode == OFF and gc_s < 1:
+                continue  # begins again, with all elements
+            first, again = (inputs.range(6).distribute(service.target, mode, job_name=f"train-{mode}") for _ in "ab")
+            assert sorted(first) == sorted(first) == list(range(6)), "each pass of a dataset is a job"
+            if gc_s < 1:
+                eventually(lambda: jobs(service) == ())
+            with pytest.raises(ServiceError, match="was read to its end"):
+                list(again)
+
+
+def large(number):
+    """Few of them fill the buffers."""
+    return number, bytes(100_000)
+
+
 def test_JB_11_a_client_that_is_silent_is_dropped():
     """Its next request is refused; one that has a heart may read as slowly as it likes."""
     with Service(1, client_timeout_s=5) as service:
@@ -430,10 +452,15 @@ def test_JB_11_a_client_that_is_silent_is_dropped():
         connection = ServiceConnection(service.target, Security())
         silent, _ = connection.ask(JoinJob(dataset="d", mode=OFF, name="", epoch="0"))
         look = PollJob(client=silent.client, targets="any", process=this_process(), wait_s=0)
-        with inputs.range(1_000_000).distribute(service.target, OFF, max_outstanding_requests=1).iterator() as elements:
+        with (
+            inputs.range(1_000_000)
+            .map(large)
+            .distribute(service.target, OFF, max_outstanding_requests=1)
+            .iterator() as elements
+        ):
             next(elements)
             eventually(lambda: len(jobs(service)) == 1)  # that of the silent one is forgotten
-            assert next(elements) == 1
+            assert next(elements)[0] == 1
         with pytest.raises(ServiceError, match=r"was silent for more than 5 s"):
             connection.ask(look)
 
@@ -508,30 +535,6 @@ def test_SP_02_a_service_cannot_be_split(one):
             list(dataset.distribute(one.target, DYNAMIC))
 
 
-def test_SP_03_each_worker_counts_for_itself(three):
-    """Three workers, and each begins to enumerate at 0."""
-    dataset = inputs.from_elements("abc").repeat().enumerate().distribute(three.target, DYNAMIC)
-    with dataset.iterator() as elements:
-        seen: Counter[int] = Counter()
-        for index, _ in elements:
-            seen[index] += 1
-            if all(seen[each] == 3 for each in range(20)):
-                break
-
-    assert max(seen.values()) == 3
-
-
-def test_SP_04_zip_of_unequal_branches(three):
-    """As many pairs as the shorter one has elements, with different elements of the longer one as partners."""
-    dataset = inputs.zip(inputs.range(200), inputs.range(1000)).distribute(three.target, DYNAMIC)
-
-    left, right = zip(*dataset, strict=True)
-
-    assert sorted(left) == list(range(200))
-    assert len(set(right)) == 200
-    assert set(right) <= set(range(1000))
-
-
 def test_SP_05_repeats(three):
     """Before and behind, and with more workers than elements."""
     before = inputs.range(20).repeat(5).distribute(three.target, DYNAMIC)
@@ -557,7 +560,7 @@ def test_JR_01_what_was_answered_is_in_the_journal(tmp_path):
         connection = ServiceConnection(again.target, Security())
         after, _ = connection.ask(ExchangeSplits(client=joined.client, want=4))
 
-    assert leased.held == after.held == (0, 1, 2, 3)
+    assert leased.held == after.held == ((0, 0), (1, 0), (2, 0), (3, 0))
 
 
 @pytest.mark.parametrize("mode", ["at_least_once", "exactly_once"])
@@ -579,11 +582,52 @@ def test_leases_give_every_element_over_restarts_of_workers_and_dispatcher(tmp_p
         assert len(found) == 400
 
 
-def test_leases_refuse_what_counts_over_all_splits(one):
-    """A `take` of each split would give more than was asked for."""
-    for dataset in (inputs.range(10).take(3), inputs.range(10).repeat()):
-        with pytest.raises(ServiceError, match="behind distribute"):
-            list(dataset.distribute(one.target, "exactly_once"))
+REFUSED = {  # by what they say: each worker would compute it of its part
+    "Take": lambda: inputs.range(10).take(3),
+    "Skip": lambda: inputs.range(10).skip(3),
+    "Enumerate": lambda: inputs.range(10).enumerate(),
+    "Shard": lambda: inputs.range(10).shard(2, 0),
+    "Scan": lambda: inputs.range(10).scan(0, lambda total, n: (total + n, total)),
+    "Zip": lambda: inputs.zip(inputs.range(10), inputs.range(10)),
+    "window reaches": lambda: inputs.range(10).window(3, shift=1).flat_map(lambda window: window),
+    "drops the rest": lambda: inputs.range(10).batch(4, drop_remainder=True),
+    "stop_on_empty": lambda: inputs.sample_from_datasets([inputs.range(3)] * 2, stop_on_empty=True),
+}
+
+
+@pytest.mark.parametrize("mode", [DYNAMIC, "at_least_once", "exactly_once", "file"])
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_a_part_cannot_mean_is_refused_when_the_graph_is_built(mode, why):
+    """A `take` of each worker would give more than was asked for, a `zip` pairs that are none."""
+    with pytest.raises(DatasetError, match=f"{why}.*behind distribute"):
+        REFUSED[why]().map(str).distribute("grpc://127.0.0.1:1", mode)
+
+
+def test_what_only_single_splits_cannot_mean_is_refused_under_leases():
+    """Of an endless dataset no split ends."""
+    for dataset in (inputs.range(10).repeat(), inputs.sample_from_datasets([inputs.range(3)] * 2)):
+        dataset.distribute("grpc://127.0.0.1:1", DYNAMIC)
+        with pytest.raises(DatasetError, match="behind distribute"):
+            dataset.distribute("grpc://127.0.0.1:1", "exactly_once")
+
+
+def test_zip_and_take_of_files_go_by_elements_where_that_is_allowed(five, files):
+    """FILE_OR_DATA shares out files only where that gives the dataset's elements."""
+    pairs = inputs.zip(inputs.from_parquet(files), inputs.from_parquet(files[5:] * 2)).distribute(
+        five.target, "file_or_data"
+    )
+    few = inputs.from_parquet(files).take(10).distribute(five.target, "file_or_data")
+
+    assert sorted((left["n"], right["n"]) for left, right in pairs) == [(n, 50 + n % 50) for n in range(100)]
+    assert sorted(numbers(few)) == list(range(10))
+
+
+def test_a_cache_of_one_part_is_not_given_for_another(one):
+    """Each split, and each job, has a cache of its own on a worker."""
+    cached = inputs.range(1_000).cache()
+    for mode in ("exactly_once", DYNAMIC, DYNAMIC):
+        assert sorted(cached.distribute(one.target, mode)) == list(range(1_000))
+    assert Counter(cached.repeat(3).distribute(one.target, DYNAMIC)) == dict.fromkeys(range(1_000), 3)
 
 
 def test_a_leased_split_that_fails_is_an_error_at_its_element(one):
@@ -601,3 +645,52 @@ def test_a_leased_split_that_fails_is_an_error_at_its_element(one):
                 failed += 1
 
     assert (len(found), failed) == (9, 1)
+
+
+@pytest.mark.parametrize("mode", [OFF, DYNAMIC, "exactly_once"])
+def test_a_snapshot_of_what_a_service_sends_can_be_written_after_an_interruption(one, tmp_path, monkeypatch, mode):
+    """The chunks of the interrupted pass belong to a job that is over; the next pass writes all of them."""
+    monkeypatch.setattr(split_writer, "CHUNK_BYTES", 1_000)
+    dataset = inputs.range(300).distribute(one.target, mode).snapshot(tmp_path)
+    with dataset.iterator() as interrupted:
+        for _ in range(200):
+            next(interrupted)
+
+    elements = dataset.iterator()
+
+    assert sorted(elements) == list(range(300))
+    assert elements.reports[0].committed
+    assert sorted(dataset) == list(range(300))
+
+
+@pytest.mark.parametrize("mode", ["off", "dynamic"])
+def test_a_seeded_shuffle_on_the_workers_differs_from_epoch_to_epoch(mode):
+    """As it does locally: where one worker computes the whole dataset, in the same orders."""
+    numbers = inputs.range(40).shuffle(seed=3)
+    with Service(1) as service:
+        dataset = numbers.distribute(service.target, mode)
+        epochs = [list(dataset.iterator(epoch=epoch)) for epoch in (0, 1)]
+
+    assert [sorted(epoch) for epoch in epochs] == [list(range(40))] * 2
+    assert epochs[0] != epochs[1]
+    if mode == "off":
+        assert epochs == [list(numbers.iterator(epoch=epoch)) for epoch in (0, 1)]
+
+
+def test_lost_workers_are_removed_although_a_sweep_has_failed(monkeypatch):
+    """A full disk, for example, does not end the thread that sweeps."""
+    monkeypatch.setattr(dispatcher, "_SWEEP_RETRY_S", 0.01)
+    with Service(1, worker_timeout_s=0.5) as service:
+        failures = []
+
+        def fail(self, state):
+            failures.append(state)
+            if len(failures) < 3:
+                raise OSError("no space left on device")
+            return remove(self, state)
+
+        remove = DispatchServer._remove_silent
+        monkeypatch.setattr(DispatchServer, "_remove_silent", fail)
+        eventually(lambda: len(failures) > 2)
+        service.workers[0].stop()
+        eventually(lambda: service.dispatcher.status()["workers"] == [])

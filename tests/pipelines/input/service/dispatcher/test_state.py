@@ -1,5 +1,7 @@
 """The dispatcher's state: who gets which splits, which jobs there are, and that its shortest journal is itself."""
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from spanwise.pipelines.input.service.dispatcher import decisions, records
 from spanwise.pipelines.input.service.dispatcher.records import CreateJob, RegisterWorker
 from spanwise.pipelines.input.service.dispatcher.state import ServiceState, records_of
 from spanwise.pipelines.input.service.policy import ShardingPolicy, policy_of
-from spanwise.pipelines.input.service.wire.requests import RegisterDataset
+from spanwise.pipelines.input.service.wire.requests import RegisterDataset, ResumedLeases
 
 
 def dataset(name="d", splits=(10,), **more):
@@ -92,7 +94,7 @@ def test_leases_of_a_client_that_is_gone_are_given_to_another():
     state.apply(records.ReleaseClient(client=one))
     state.apply(decisions.lease(state, two, [], 5))
 
-    assert decisions.held_by(state, two) == (0, 2, 3, 4, 5)
+    assert decisions.held_by(state, two) == ((0, 0), (2, 0), (3, 0), (4, 0), (5, 0))
 
 
 def test_a_leased_job_ends_when_every_split_is_done():
@@ -143,7 +145,8 @@ def test_the_shortest_journal_leads_to_the_same_state(steps, mode):
         elif step == "lose" and state.workers:
             state.apply(records.RemoveWorker(worker=sorted(state.workers)[choice % len(state.workers)]))
         elif step == "join":
-            do(state, decisions.join(state, job(mode, name=f"j{choice % 2}")))
+            with contextlib.suppress(ServiceError):  # the job was read to its end
+                do(state, decisions.join(state, job(mode, name=f"j{choice % 2}")))
         elif step == "leave" and clients:
             state.apply(records.ReleaseClient(client=clients[choice % len(clients)]))
         elif step == "deal" and tasks:
@@ -151,7 +154,8 @@ def test_the_shortest_journal_leads_to_the_same_state(steps, mode):
             do(state, [dealt] if dealt else [])
         elif step == "lease" and clients and mode.is_leased:
             client = clients[choice % len(clients)]
-            state.apply(decisions.lease(state, client, decisions.held_by(state, client)[:choice], choice))
+            held = [split for split, _ in decisions.held_by(state, client)]
+            state.apply(decisions.lease(state, client, held[:choice], choice, [(split, number) for split in held]))
         elif step == "finish" and tasks:
             state.apply(records.FinishTask(task=tasks[choice % len(tasks)]))
 
@@ -159,3 +163,23 @@ def test_the_shortest_journal_leads_to_the_same_state(steps, mode):
 
     assert as_records(again) == as_records(state)
     assert again.next_id == state.next_id
+
+
+def test_a_consumer_whose_answer_was_lost_joins_as_the_same_client():
+    """Also one that was restored, whose leases would otherwise be another client's."""
+    state = started(mode=ShardingPolicy.EXACTLY_ONCE)
+    wanted = job(ShardingPolicy.EXACTLY_ONCE, name="k")
+    do(state, decisions.join(state, wanted, client_key="a"))
+    do(state, decisions.join(state, wanted, client_key="a"))
+    (number,) = [each for each, found in state.jobs.items() if found.create.name == "k"]
+    (client,) = state.jobs[number].clients
+    state.apply(decisions.lease(state, client, [0], 3))
+    resumed = ResumedLeases(client=client, done=(0,), held=((1, 5), (2, 0)))
+    for _ in range(2):
+        do(state, decisions.join(state, wanted, client_key="b", resumed=resumed))
+    (again,) = state.jobs[number].clients
+
+    assert again != client
+    assert decisions.held_by(state, again) == ((1, 5), (2, 0))
+    with pytest.raises(ServiceError, match="cannot continue from this state"):
+        decisions.join(state, wanted, client_key="c", resumed=ResumedLeases(client=client, held=((1, 4),)))

@@ -4,6 +4,7 @@ import datetime as dt
 import ipaddress
 import json
 import resource
+import time
 
 import numpy as np
 import pytest
@@ -224,3 +225,25 @@ def test_another_environment_is_refused_before_anything_is_unpickled():
     with pytest.raises(ServiceError, match=r"python 3.8 there, .*; numpy 1.0 there"):
         unpack_graph(other + b"\n" + b"this is no pickle", "dataset 'x'")
     assert unpack_graph(content, "dataset 'x'").op.name == "Range"
+
+
+def test_a_client_of_another_protocol_or_without_a_certificate_learns_which_within_seconds(tmp_path):
+    """It would wait for ever: to it, nobody seems to answer."""
+    authority = Authority(tmp_path)
+    server = authority.security("server", mutual=True)
+    own = authority.security("client")
+    cases = [
+        ("grpc", own, "speaks TLS, but this client does not: use grpc.tls://"),
+        ("grpc+tls", Security(token="t", authority=authority.path), "requires a certificate of its clients"),
+    ]
+    started = time.monotonic()
+    with DispatchServer(DispatcherConfig(security=server)) as dispatcher:
+        place = dispatcher.target.partition("://")[2]
+        for scheme, client, why in cases:
+            with pytest.raises(ServiceError, match=why):
+                list(inputs.range(3).distribute(f"{scheme}://{place}", security=client))
+        ServiceConnection(dispatcher.target, own).ask(GetStatus())
+    with DispatchServer() as plain, pytest.raises(ServiceError, match="does not speak TLS, but this client does"):
+        list(inputs.range(3).distribute(plain.target.replace("grpc", "grpc+tls"), security=cases[1][1]))
+
+    assert time.monotonic() - started < 60, "5 s each where nothing else runs"

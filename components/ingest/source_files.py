@@ -1,0 +1,56 @@
+"""Source files: finds the files of a pattern on this machine or in object storage, and copies objects to read them."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from spanwise.orchestrator.storage import ObjectInfo, is_object_url, list_objects, machine_copies, parse_url
+
+Revision = tuple[str, int, int]
+"""The etag, size and time of an object: what tells one revision of it from another."""
+
+
+class SourceFiles:
+    """Lists what matches patterns, and remembers the revisions of the objects that it found."""
+
+    def __init__(self) -> None:
+        self.revisions: dict[str, Revision] = {}  #: of objects, by URL; files on this machine have none
+
+    def list(self, pattern: str) -> Sequence[str]:
+        """The paths or URLs that match, in no particular order."""
+        if is_object_url(pattern):
+            found = list_objects(pattern)
+            self.revisions |= {url: (info.etag, info.size_bytes, info.modified_ns) for url, info in found.items()}
+            return list(found)
+        paths = glob.iglob(pattern, recursive=True)  # noqa: PTH207  keeps the spelling of the pattern, `./` and all
+        return [path for path in paths if not Path(path).is_dir()]
+
+    def mark(self, path: str) -> tuple[str | int, ...]:
+        """Changes when the file does: its size and time, and the etag of an object; zeros if it is gone."""
+        if is_object_url(path):
+            return self.revisions.get(path, ("", 0, 0))
+        try:
+            found = Path(path).stat()
+        except OSError:
+            return 0, 0
+        return found.st_size, found.st_mtime_ns
+
+
+def copy_objects(files: Mapping[str, Sequence[str]], revisions: Mapping[str, Sequence[str | int]]) -> dict[str, str]:
+    """Where to read each file of the splits: an object in a copy of its revision here, any other where it is.
+
+    Raises:
+        Conflict: an object has been replaced since it was listed.
+        StorageError: one cannot be read.
+    """
+    every = [path for paths in files.values() for path in paths]
+    wanted = {parse_url(path): _info(path, revisions[path]) for path in every if is_object_url(path)}
+    copies = machine_copies().get_all(wanted)
+    return {path: str(copies[parse_url(path)]) if is_object_url(path) else path for path in every}
+
+
+def _info(url: str, revision: Sequence[str | int]) -> ObjectInfo:
+    etag, size_bytes, modified_ns = revision
+    return ObjectInfo(key=parse_url(url).key, etag=str(etag), size_bytes=int(size_bytes), modified_ns=int(modified_ns))

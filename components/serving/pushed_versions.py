@@ -1,0 +1,67 @@
+"""Pushed versions: what a destination holds, which version comes next, and which are too many. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from spanwise.orchestrator.storage import ObjectUrl
+
+RECORD = ".spanwise.json"
+"""The record in each version."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushRecord:
+    """A version's record: the model, and the run that pushed it."""
+
+    model: str  #: name of the artifact
+    content: str  #: its digest
+    run: str  #: `pipeline/number`
+    node: str
+    home: str  #: the folder of the pipeline's artifacts; distinguishes installations with pipelines of the same name
+    at: str  #: ISO 8601, UTC
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushedVersion:
+    """A version in a destination."""
+
+    version: int
+    place: Path | ObjectUrl
+    record: PushRecord | None  #: None if no Pusher created it
+
+
+def next_version(existing: Iterable[int], now_s: float) -> int:
+    """The version to push: Unix seconds as in TFX, or one above the highest existing version. Pure."""
+    return max(int(now_s), *(version + 1 for version in existing), 1)
+
+
+def find_existing(versions: Iterable[PushedVersion], mine: PushRecord) -> PushedVersion | None:
+    """The version that makes this push unnecessary: this run's own, or the newest if it is the same model. Pure."""
+    newest_first = sorted(versions, key=lambda v: v.version, reverse=True)
+    for place, pushed in enumerate(newest_first):
+        theirs = pushed.record
+        if theirs is None or (theirs.model, theirs.content, theirs.home) != (mine.model, mine.content, mine.home):
+            continue
+        if not place or (theirs.run, theirs.node) == (mine.run, mine.node):
+            return pushed
+    return None
+
+
+def surplus_versions(versions: Iterable[PushedVersion], keep: int | None, home: str) -> list[PushedVersion]:
+    """The versions beyond the newest `keep` of those that this pipeline pushed; others are not ours to remove. Pure."""
+    if keep is None:
+        return []
+    mine = [v for v in versions if v.record is not None and v.record.home == home]
+    return sorted(mine, key=lambda v: v.version, reverse=True)[max(keep, 1) :]
+
+
+def reason_to_skip(existing: PushedVersion, mine: PushRecord) -> str:
+    by = (
+        f"by {existing.record.run}"
+        if existing.record is not None and existing.record.run != mine.run
+        else "by this run"
+    )
+    return f"not pushed again: version {existing.version} is this model, pushed {by}"

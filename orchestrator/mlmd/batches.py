@@ -1,0 +1,58 @@
+"""Batches: questions about many records at once, by their names. They know names, not the store.
+
+Each takes `find`, which returns what exists among many names. A question about n records then costs a few queries of
+many names, not n of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from spanwise.orchestrator.run import Run
+
+T = TypeVar("T")
+
+Find = Callable[[Sequence[str]], Mapping[str, T]]
+"""What exists among these names, by name."""
+
+
+def find_numbered(places: Iterable[str], find: Find[T]) -> dict[str, list[T]]:
+    """Everything at each place that has anything: `place/1`, `place/2`, … up to the first that does not exist."""
+    found: dict[str, list[T]] = {}
+    left, number = list(dict.fromkeys(places)), 1
+    while left:
+        there = find([f"{place}/{number}" for place in left])
+        left = [place for place in left if f"{place}/{number}" in there]
+        for place in left:
+            found.setdefault(place, []).append(there[f"{place}/{number}"])
+        number += 1
+    return found
+
+
+def find_last_numbers(known: Mapping[str, int], find: Find[T]) -> dict[str, int]:
+    """The last number at each place, searched from a known one, or 0. Gallops, then bisects, for all at once."""
+    low, high = dict(known), dict.fromkeys(known, 0)  # `high` does not exist; 0 while that is not known
+    step = 1
+    while left := [place for place in known if not high[place]]:
+        there = find([f"{place}/{known[place] + step}" for place in left])
+        for place in left:
+            side = low if f"{place}/{known[place] + step}" in there else high
+            side[place] = known[place] + step
+        step *= 2
+    while left := [place for place in known if high[place] - low[place] > 1]:
+        middle = {place: (low[place] + high[place]) // 2 for place in left}
+        there = find([f"{place}/{middle[place]}" for place in left])
+        for place in left:
+            (low if f"{place}/{middle[place]}" in there else high)[place] = middle[place]
+    return low
+
+
+def list_latest(last: Mapping[str, int], limit: int) -> list[str]:
+    """The names of the last records at each place, newest first."""
+    return [f"{place}/{n}" for place, newest in last.items() for n in range(newest, max(newest - limit, 0), -1)]
+
+
+def list_nodes(runs: Iterable[Run]) -> list[str]:
+    """The places of the attempts at the nodes of runs: `pipeline/run/node`."""
+    return [f"{run.name}/{node}" for run in runs for node in run.nodes]

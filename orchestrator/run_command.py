@@ -1,0 +1,35 @@
+"""Run commands: the `spanwise run` that a message prints for what was asked for. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+from spanwise.orchestrator.calendar import Calendar
+from spanwise.orchestrator.run import Run, format_source
+from spanwise.orchestrator.run_request import RunRequest
+
+
+def format_run_command(
+    asked: Run | RunRequest,
+    pipeline: str,
+    *,
+    first: Iterable[str] = (),
+    last: Iterable[str] = (),
+    base: int | None = None,
+) -> str:
+    """The command that runs a pipeline, or a part of it, with the spans and arguments that were asked for."""
+    words = ["spanwise", "run", format_source(asked.source) or f"{pipeline}.py"]
+    if asked.spans:
+        words += [w for node, label in asked.spans.items() for w in ("--span", f"{node}={label}")]
+    elif asked.span is not None:
+        words += ["--span", Calendar.from_name(asked.calendar).label(asked.span)]
+    words += [w for node in first for w in ("--from", node)]
+    words += [w for node in last for w in ("--to", node)]
+    words += [w for typed in asked.typed for w in ("--param", typed)]
+    words += [w for excluded in asked.exclude for w in ("--exclude", excluded)]
+    if asked.as_of is not None:
+        words += ["--as-of", asked.as_of.isoformat()]
+    if base is not None:
+        words += ["--base-run", str(base)]
+    return shlex.join(words)

@@ -1,0 +1,23 @@
+"""Storage: the door to objects in S3, Google Cloud Storage and Azure Blob Storage, beside files on this machine."""
+
+from spanwise.orchestrator.storage.archive import BucketArchive
+from spanwise.orchestrator.storage.bucket import StorageBucket, forget_buckets, open_bucket
+from spanwise.orchestrator.storage.copies import LocalCopies, machine_copies
+from spanwise.orchestrator.storage.listing import list_objects
+from spanwise.orchestrator.storage.url import SCHEMES, ObjectInfo, ObjectUrl, is_object_url, parse_url, refuse_url
+
+__all__ = [
+    "SCHEMES",
+    "BucketArchive",
+    "LocalCopies",
+    "ObjectInfo",
+    "ObjectUrl",
+    "StorageBucket",
+    "forget_buckets",
+    "is_object_url",
+    "list_objects",
+    "machine_copies",
+    "open_bucket",
+    "parse_url",
+    "refuse_url",
+]

@@ -1,0 +1,240 @@
+"""Buckets: reads, lists and writes objects; the one door to object storage.
+
+Nothing here assumes that objects can be renamed, or that a listing shows what was written a moment ago. An object is
+replaced as a whole, and only if it is what the writer believes it to be, where the caller asks for that.
+
+Credentials and endpoints come from the environment's standard variables (`AWS_…`, `GOOGLE_…`, `AZURE_…`) and from the
+machine's own identity; for profiles in `~/.aws` boto3 is asked, where it is installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from spanwise.orchestrator.errors import Conflict, StorageError
+from spanwise.orchestrator.storage.helper import HelpedBucket
+from spanwise.orchestrator.storage.url import ObjectInfo, ObjectUrl
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_RETRY_FOR = timedelta(seconds=60)  # a server that is away for longer is an error
+_CHUNK_BYTES = 8 << 20
+_MOST_DELETED = 1000  # objects in one request, the limit of S3
+_used_by: int | None = None  # the process in which the library's threads run
+
+
+class StorageBucket:
+    """The objects of one bucket. Every method raises StorageError when the storage cannot be reached or refuses."""
+
+    def __init__(self, home: ObjectUrl, objects: ObjectStore) -> None:
+        self.home = home
+        self._objects = objects
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Every object below a folder, in the order of the storage; `prefix` is whole parts of keys, or empty."""
+        import obstore
+
+        with self._translated(prefix):
+            for chunk in obstore.list(self._objects, prefix or None):
+                yield from map(_info, chunk)
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """What there is at a key; None if there is nothing."""
+        import obstore
+
+        with self._translated(key):
+            try:
+                return _info(obstore.head(self._objects, key))
+            except FileNotFoundError:
+                return None
+
+    def read(self, key: str) -> tuple[bytes, str] | None:
+        """The bytes of a small object and its etag; None if there is no such object."""
+        import obstore
+
+        with self._translated(key):
+            try:
+                found = obstore.get(self._objects, key)
+            except FileNotFoundError as error:
+                if "NoSuchBucket" in str(error):
+                    raise
+                return None
+            return bytes(found.bytes()), found.meta["e_tag"] or ""
+
+    def download(self, key: str, path: Path, *, etag: str = "") -> None:
+        """Writes an object to a new local file, through to the disk; with an etag, that revision of it and no other.
+
+        Raises:
+            Conflict: the object is gone, or is another revision.
+        """
+        import obstore
+
+        with self._translated(key), path.open("xb") as file:
+            try:
+                found = obstore.get(self._objects, key, options={"if_match": etag} if etag else None)
+                for chunk in found.stream(min_chunk_size=_CHUNK_BYTES):
+                    file.write(chunk)
+            except FileNotFoundError:
+                raise Conflict(f"{self.home / key} is gone.") from None
+            file.flush()
+            os.fsync(file.fileno())
+
+    def upload(self, path: Path, key: str) -> None:
+        """Writes a local file as an object, in parts if it is large; readers see all of it or nothing."""
+        import obstore
+
+        with self._translated(key):
+            obstore.put(self._objects, key, path, chunk_size=_CHUNK_BYTES)
+
+    def write(self, key: str, content: bytes, *, replacing: str | None = None) -> str:
+        """Writes a small object, and returns its etag.
+
+        `replacing` is the etag of what it replaces; empty: there must be nothing yet; None: whatever there is.
+
+        Raises:
+            Conflict: somebody else has written it since.
+        """
+        import obstore
+
+        with self._translated(key):
+            if replacing is None:
+                return obstore.put(self._objects, key, content, use_multipart=False)["e_tag"] or ""
+            mode = {"e_tag": replacing} if replacing else "create"
+            return obstore.put(self._objects, key, content, mode=mode, use_multipart=False)["e_tag"] or ""  # type: ignore[arg-type]  # mypy widens the literal
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Deletes objects; those that do not exist are no error."""
+        import obstore
+
+        remaining = list(keys)
+        for start in range(0, len(remaining), _MOST_DELETED):
+            part = remaining[start : start + _MOST_DELETED]
+            with self._translated(part[0]), contextlib.suppress(FileNotFoundError):
+                obstore.delete(self._objects, part)
+
+    @contextlib.contextmanager
+    def _translated(self, key: str) -> Iterator[None]:
+        from obstore import exceptions
+
+        try:
+            yield
+        except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
+            raise Conflict(f"{self.home / key} was written by somebody else meanwhile.") from error
+        except (exceptions.BaseError, ValueError, FileNotFoundError) as error:
+            raise StorageError(f"{self.home / key}: {explain(error, self.home)}") from error
+
+
+def open_bucket(home: ObjectUrl) -> StorageBucket:
+    """The bucket of a URL. A process opens it once, and keeps its connections.
+
+    Raises:
+        StorageError: the library for object storage is not installed, or the environment's settings are wrong.
+    """
+    global _used_by  # noqa: PLW0603  of this process, like the library's threads
+    me = os.getpid()
+    if _used_by not in (None, me):
+        return cast("StorageBucket", _open_helped(home, me))
+    _used_by = me
+    return _open(home)
+
+
+def forget_buckets() -> None:
+    """Closes the buckets of this process: the next one is opened with the settings of the environment then."""
+    _open.cache_clear()
+    _open_helped.cache_clear()
+
+
+@functools.lru_cache(maxsize=64)
+def _open_helped(home: ObjectUrl, process: int) -> HelpedBucket:  # noqa: ARG001  a fork has a helper of its own
+    return HelpedBucket(home)
+
+
+@functools.lru_cache(maxsize=64)
+def _open(home: ObjectUrl) -> StorageBucket:
+    try:
+        from obstore import exceptions, store
+    except ImportError as error:
+        raise StorageError(
+            f"{home}: object storage needs the extra 'storage':  pip install 'spanwise[storage]'"
+        ) from error
+    try:
+        return StorageBucket(home, _connect(home, store))
+    except (exceptions.BaseError, ValueError) as error:
+        raise StorageError(f"{home}: {explain(error, home)}") from error
+
+
+def _connect(home: ObjectUrl, store) -> ObjectStore:  # type: ignore[no-untyped-def]  # noqa: ANN001  a module
+    retries = {"retry_timeout": _RETRY_FOR}
+    if home.scheme == "s3":
+        http = os.environ.get("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL", "")).startswith("http://")
+        options = {"allow_http": True} if http else None
+        return store.S3Store(home.bucket, client_options=options, retry_config=retries, **_profile())  # type: ignore[no-any-return]
+    if home.scheme == "gs":
+        return store.GCSStore(home.bucket, retry_config=retries)  # type: ignore[no-any-return]
+    http = os.environ.get("AZURE_STORAGE_ENDPOINT", "").startswith("http://")
+    options = {"allow_http": True} if http else None
+    return store.AzureStore(home.bucket, client_options=options, retry_config=retries)  # type: ignore[no-any-return]
+
+
+def _profile() -> dict[str, object]:
+    """Credentials of a profile in `~/.aws`, where the environment has none and boto3 is there to read it."""
+    if "AWS_ACCESS_KEY_ID" in os.environ:
+        return {}
+    if "AWS_PROFILE" not in os.environ and not Path("~/.aws/credentials").expanduser().is_file():
+        return {}
+    try:
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError:
+        return {}
+    return {"credential_provider": Boto3CredentialProvider()}
+
+
+def _info(meta: object) -> ObjectInfo:
+    found = meta
+    assert isinstance(found, dict)
+    return ObjectInfo(
+        key=found["path"],
+        size_bytes=found["size"],
+        etag=found["e_tag"] or "",
+        modified_ns=int(found["last_modified"].timestamp() * 1e9),
+    )
+
+
+_HINTS = {
+    ("NoSuchBucket", "ContainerNotFound", "notFound"): "there is no such bucket. Create it, or correct its name.",
+    ("AccessDenied", "AuthorizationFailure", "AuthenticationFailed", "InvalidAccessKeyId", "SignatureDoesNotMatch"): (
+        "access was denied. Check the credentials in the environment, and what they may do."
+    ),
+    ("ExpiredToken", "TokenRefreshRequired", "RequestTimeTooSkewed"): (
+        "the credentials have expired, or this machine's clock is wrong. Renew them, or set the clock."
+    ),
+    ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"): (
+        "the bucket is in another region. Set AWS_REGION to its region."
+    ),
+}
+
+
+def explain(error: BaseException, home: ObjectUrl) -> str:
+    """What went wrong in a sentence, with what to do, and without what a signed URL or a header may hold."""
+    text = str(error).partition("\n\nDebug source")[0]
+    code = re.search(r"<Code>([^<]*)</Code>", text)
+    for codes, hint in _HINTS.items():
+        if code is not None and code[1] in codes:
+            return hint
+    if type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
+        return "access was denied. Check the credentials in the environment, and what they may do."
+    if "169.254." in text or "CredentialsError" in text or "InstanceCredential" in str(error):
+        return f"found no credentials for {home.scheme}://. Set those of the environment, such as AWS_ACCESS_KEY_ID."
+    if "error sending request" in text or "timed out" in text:
+        return "the storage could not be reached. Check the network and the endpoint, such as AWS_ENDPOINT_URL."
+    message = re.search(r"<Message>([^<]*)</Message>", text)
+    shown = message[1] if message else re.sub(r"\?\S*", "", text).strip()
+    return f"{shown} ({code[1]})" if code is not None else shown

@@ -1,0 +1,202 @@
+"""Local copies of objects: made once on a machine, shared by its processes, bounded in size.
+
+A copy is a folder named after the URL and the revision of the object (its etag), with the file under its own name and
+the digest of its bytes. It appears by one rename, so a copy that exists is whole. It is compared with its digest the
+first time a process uses it. Who uses copies holds the cache's lock, shared; whoever removes old ones needs it alone,
+or takes only what nobody has used for a day.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import logging
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from spanwise.orchestrator import durable
+from spanwise.orchestrator.errors import Conflict, StorageError
+from spanwise.orchestrator.storage.bucket import open_bucket
+from spanwise.orchestrator.storage.url import ObjectInfo, ObjectUrl
+
+log = logging.getLogger("spanwise.storage")
+
+MOST_BYTES = 20 << 30
+"""Copies beyond this are removed, the least recently used first."""
+
+_SAFE_AGE_S = 86_400.0  # no process reads one copy for longer without having asked for it again
+_SPARE = 0.8  # removing stops at this share of the limit
+_DIGEST = "digest"
+
+
+class LocalCopies:
+    """The copies below a folder."""
+
+    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
+        self.folder = folder
+        self._most_bytes = most_bytes
+        self._verified: set[Path] = set()
+        self._handles: dict[int, int] = {}  # by process: a lock is shared with forks as long as they have its handle
+
+    def get(self, url: ObjectUrl, info: ObjectInfo) -> Path:
+        """The path of a copy of this revision of an object; it exists as long as this process lives.
+
+        Raises:
+            Conflict: the object is gone, or has been replaced since it was listed.
+            StorageError: it cannot be read, or the disk is full.
+        """
+        self._use()
+        home = self.folder / _name(url, info)
+        path = home / url.name
+        if path in self._verified and path.exists():
+            return path
+        if not self._whole(home, path):
+            self._copy(url, info, home)
+        with contextlib.suppress(OSError):
+            os.utime(home)  # the order in which copies are removed
+        self._verified.add(path)
+        return path
+
+    def get_all(self, wanted: Mapping[ObjectUrl, ObjectInfo]) -> dict[ObjectUrl, Path]:
+        """The paths of copies of several objects, made side by side; see `get`."""
+        if not wanted:
+            return {}
+        with ThreadPoolExecutor(8, "storage") as pool:  # network, not processors
+            return dict(zip(wanted, pool.map(self.get, wanted, wanted.values()), strict=True))
+
+    def evict(self) -> int:
+        """Removes copies that are not needed to stay below the limit, and returns the bytes they had."""
+        entries = sorted(self._entries())
+        total, removed = sum(size for _, size, _ in entries), 0
+        if total <= self._most_bytes:
+            return 0
+        with self._alone() as alone:
+            for used_s, size, home in entries:
+                if total - removed <= self._most_bytes * _SPARE:
+                    break
+                if alone or time.time() - used_s > _SAFE_AGE_S:
+                    _remove(home)
+                    removed += size
+        log.info("copies-removed", extra={"size_bytes": removed, "folder": self.folder})
+        return removed
+
+    def close(self) -> None:
+        """Ends the use of copies: from now on they may be removed."""
+        handle = self._handles.pop(os.getpid(), None)
+        if handle is not None:
+            os.close(handle)
+        self._verified.clear()
+
+    def _whole(self, home: Path, path: Path) -> bool:
+        """Whether the copy exists; one whose bytes are not those that were written is removed."""
+        try:
+            wanted = (home / _DIGEST).read_text()
+            if _digest(path) == wanted:
+                return True
+        except FileNotFoundError:
+            return False
+        log.warning("copy-damaged", extra={"file": path})
+        _remove(home)
+        return False
+
+    def _copy(self, url: ObjectUrl, info: ObjectInfo, home: Path) -> None:
+        self._sweep()
+        draft = self.folder / f".draft-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        try:
+            draft.mkdir(parents=True)
+            open_bucket(url.home).download(url.key, draft / url.name, etag=info.etag)
+            size = (draft / url.name).stat().st_size
+            if size != info.size_bytes:
+                raise Conflict(
+                    f"{url} has been replaced while it was read; it had {info.size_bytes} bytes, now {size}."
+                )
+            os.utime(draft / url.name, ns=(info.modified_ns, info.modified_ns))  # a copy made again has the same time
+            durable.write(draft / _DIGEST, [_digest(draft / url.name).encode()])
+            with contextlib.suppress(OSError):  # another process was faster
+                draft.rename(home)
+        except OSError as error:
+            raise StorageError(f"{url} could not be copied to {self.folder}: {error.strerror}.") from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def _sweep(self) -> None:
+        """Removes drafts of processes that died, and old copies."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for draft in self.folder.glob(".draft-*"):
+            pid = draft.name.split("-")[1]
+            if pid.isdigit() and not _lives(int(pid)):
+                shutil.rmtree(draft, ignore_errors=True)
+        self.evict()
+
+    def _entries(self) -> Iterator[tuple[float, int, Path]]:
+        """When each copy was last used, and its size."""
+        for home in self.folder.glob("[0-9a-f]*"):
+            with contextlib.suppress(OSError):  # removed meanwhile
+                yield home.stat().st_mtime, sum(file.stat().st_size for file in home.iterdir()), home
+
+    def _use(self) -> None:
+        """Shares the lock as long as this process lives; a fork takes one of its own."""
+        if os.getpid() not in self._handles:
+            handle = self._open_lock()
+            fcntl.flock(handle, fcntl.LOCK_SH)
+            self._handles[os.getpid()] = handle
+            self._verified.clear()
+
+    def _open_lock(self) -> int:
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """Whether no process uses copies; if so, none begins to meanwhile."""
+        handle = self._open_lock()
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+        finally:
+            os.close(handle)
+
+
+@functools.cache
+def machine_copies() -> LocalCopies:
+    """The copies of this machine's user: below `$XDG_CACHE_HOME` or `~/.cache`."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return LocalCopies(Path(cache, "spanwise", "objects"))
+
+
+def _name(url: ObjectUrl, info: ObjectInfo) -> str:
+    revision = info.etag or f"{info.size_bytes} {info.modified_ns}"
+    return hashlib.blake2b(f"{url}\0{revision}".encode(), digest_size=20).hexdigest()
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return pid > 0
+
+
+def _remove(home: Path) -> None:
+    """By one rename first: a copy that is removed in part must not be found."""
+    gone = home.with_name(f".draft-0-{uuid.uuid4().hex[:12]}")
+    with contextlib.suppress(OSError):
+        home.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)

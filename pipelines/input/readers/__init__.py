@@ -1,0 +1,1 @@
+"""Readers of text files, for datasets and for what ingests: one set of rules for both."""

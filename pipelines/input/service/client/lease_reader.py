@@ -1,0 +1,270 @@
+"""The reader of leased splits: it yields one after another in the order of their leases, and commits what was used."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from spanwise.orchestrator.errors import ServiceError, SpanwiseError, StateMismatch
+from spanwise.pipelines.input.op import Element, Op, State
+from spanwise.pipelines.input.service.client.feed import WorkerFeed
+from spanwise.pipelines.input.service.client.job import JobSettings
+from spanwise.pipelines.input.service.client.leases import LeaseCourse, LeasedSplit, Place
+from spanwise.pipelines.input.service.client.reader import BUFFER_BYTES, REPLY_BYTES, RETRY_S, Item, JobReader
+from spanwise.pipelines.input.service.sharding.splits import describe_split, plan_graph
+from spanwise.pipelines.input.service.wire.connection import (
+    Disconnected,
+    UnknownTask,
+    Unreachable,
+    refusing_malformed,
+)
+from spanwise.pipelines.input.service.wire.requests import ExchangeSplits, Fetch, ResumedLeases
+from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph
+from spanwise.pipelines.input.snapshot.source import with_sources
+
+_LEASES: Final = 4
+"""How many splits a consumer holds for each worker."""
+
+ATTEMPTS: Final = 3
+"""So many workers may end while they produce one and the same element."""
+
+_COMMIT_S: Final = 60.0
+"""How long a commit waits for a dispatcher that is being restarted."""
+
+_log = logging.getLogger("spanwise.service.consumer")
+
+
+class LeaseReader(JobReader):
+    """Leases splits, reads them from any worker, and commits them when all that was made of them is used."""
+
+    def __init__(self, job: JobSettings, epoch: str, restored: State | None = None, place: Place | None = None) -> None:
+        self._restored = restored
+        name = job.job_name or job.private_name
+        course = LeaseCourse[Item]()
+        self._before: ResumedLeases | None = None
+        if restored is not None:
+            name, order = restored["job"], [(split, count) for split, count in restored["order"]]
+            place = place or Place(restored["base"], order[0][1] if order else 0)
+            done, held = order[: place.at - restored["base"]], order[place.at - restored["base"] :]
+            if held:
+                held[0] = (held[0][0], place.given)
+            with refusing_malformed("state"):
+                self._before = ResumedLeases(
+                    client=restored["client"], done=tuple(split for split, _ in done), held=tuple(held)
+                )
+            course = LeaseCourse[Item](place, held)
+        self._course = course
+        self._keeps = False
+        self._waits = False  # whether the consumer waits for an element
+        self._exchanging = threading.Lock()
+        self._poison: SpanwiseError | None = None  # for an element that no worker could produce
+        super().__init__(job, epoch, name)
+
+    # The consumer.
+
+    def next(self) -> Element:
+        with self._changed:
+            if self._poison is not None and self._error is self._poison:
+                raise self._poison
+            start = time.monotonic()
+            while (item := self._course.pop()) is None:
+                if self._closed.is_set() or self._finished:
+                    raise StopIteration
+                if self._error is not None:
+                    raise self._error
+                self._waits = True
+                self._changed.wait()
+            self._waits = False
+            self._waited_s += time.monotonic() - start
+            self._changed.notify_all()
+        if isinstance(item, SpanwiseError):
+            if item is self._poison:  # nothing follows
+                self._error = item
+            raise item
+        self._yielded += 1
+        return item
+
+    @property
+    def place(self) -> Place:
+        with self._changed:
+            return self._course.place
+
+    def describe(self) -> State:
+        """What a restored pass needs to read the same elements in the same order."""
+        with self._changed:
+            return {
+                "job": self._name,
+                "dataset": self._dataset,
+                "client": self._client,
+                "base": self._course.base,
+                "order": [list(each) for each in self._course.order()],
+            }
+
+    def keep_state(self) -> None:
+        """The consumer stores its state, and may come back to the job."""
+        self._keeps = True
+
+    def commit(self, place: Place | None, *, wait: bool) -> None:
+        """All before a place was used; with `wait`, the dispatcher knows when this returns."""
+        with self._changed:
+            self._course.commit(place or self._course.place)
+        if wait:
+            self._await_commit()
+
+    def _await_commit(self) -> None:
+        deadline = time.monotonic() + _COMMIT_S
+        while not self._closed.is_set():
+            with self._changed:
+                if self._error is not None:
+                    raise self._error
+            try:
+                if self._joined:
+                    return self._exchange()
+            except Unreachable:
+                if time.monotonic() > deadline:
+                    raise
+            self._closed.wait(RETRY_S)
+        return None
+
+    def end_reading(self) -> None:
+        """Nothing more is yielded; what it has yielded is still to be committed."""
+        with self._changed:
+            self._finished = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Commits what is used, and leaves the job; the rest goes to others."""
+        if self._joined and not self._closed.is_set() and self._error is None:
+            try:
+                self._exchange(want=0)
+            except ServiceError as error:
+                _log.info("commit-failed", extra={"job": self._name, "reason": str(error)})
+        super().close()
+
+    # The dispatcher.
+
+    def _check_dataset(self) -> None:
+        if self._restored is not None and self._restored["dataset"] != self._dataset:
+            raise StateMismatch(
+                f"the state belongs to a pass over dataset {self._restored['dataset']} of the service, but this is "
+                f"{self._dataset}: ops, options or functions have changed. Start the pass again, without the state."
+            )
+
+    def _resumed(self) -> ResumedLeases | None:
+        return self._before
+
+    def _is_done(self) -> bool:
+        return False  # what it has yielded is not committed yet
+
+    def _poll(self) -> None:
+        workers = self._ask(0.2 if self._finished else 0.02).workers
+        self._exchange(want=0 if self._finished else _LEASES * len(workers))
+        self._follow({} if self._finished else {address: address for address in workers})
+
+    def _exchange(self, want: int = 0) -> None:
+        """Reports what is committed, and learns what it holds."""
+        with self._exchanging:
+            with self._changed:
+                want += self._course.uncommitted if want else 0
+                done, progress = self._course.committed()
+                at_end = self._waits and self._course.is_spent
+            request = ExchangeSplits(
+                client=self._client, done=done, progress=progress, want=want, at_end=at_end, keeps=self._keeps
+            )
+            answer, _ = self._dispatcher.ask(request)
+            with self._changed:
+                self._course.update(answer.held, done)
+                self._finished = self._finished or (at_end and answer.finished and self._course.is_spent)
+                self._changed.notify_all()
+
+    # Workers.
+
+    def _has_room(self, task: int | None) -> bool:  # noqa: ARG002  a split asks by itself
+        return True
+
+    def _may_read(self, split: LeasedSplit[Item]) -> bool:
+        """The split that is being yielded has room whatever those behind it hold."""
+        if split is self._course.current:
+            return split.size_bytes < BUFFER_BYTES
+        return self._course.held_bytes() < BUFFER_BYTES
+
+    def _keep(self, task: int, items: Sequence[Item]) -> bool:
+        raise NotImplementedError  # it reads splits, not tasks
+
+    def _count_failure(self, split: LeasedSplit[Item], worker: str, error: ServiceError) -> None:
+        """A worker has ended while it produced the next element; the last attempt gives the consumer an error."""
+        with self._changed:
+            split.failures += 1
+            if split.failures < ATTEMPTS:
+                return
+            graph = self._job.graph
+            place = f"split {split.number}" if graph is None else describe_split(self._planned(graph), split.number)
+            poison = ServiceError(
+                f"{split.failures} workers, the last at {worker}, ended while they produced element {split.fetched} "
+                f"(the first is 0), or one soon behind it, of {place}. All before it was yielded. The last word of the "
+                f"last one: {error}. A function may have killed its process, or memory has run out: look at the log of "
+                f"that worker, and run the dataset on these elements by itself."
+            )
+            self._course.add(split, [(poison, 0, 0)])
+            split.is_complete = True
+            self._poison = poison
+            self._changed.notify_all()
+
+    @staticmethod
+    def _planned(graph: ShippedGraph) -> Op:
+        return plan_graph(with_sources(graph.op), graph.options)
+
+    def _read(self, source: str, feed: WorkerFeed, over: threading.Event) -> None:
+        while not (self._closed.is_set() or over.is_set()):
+            with self._changed:
+                split = self._course.begin_read()
+                if split is None:
+                    self._changed.wait(RETRY_S)
+                    continue
+            try:
+                self._read_split(split, feed, over)
+            except (UnknownTask, Unreachable) as error:
+                _log.info("split-retried", extra={"split": split.number, "reason": str(error)})
+                if isinstance(error, Disconnected):
+                    self._count_failure(split, source, error)
+                over.wait(RETRY_S)
+            finally:
+                with self._changed:
+                    split.is_read = False
+                    self._changed.notify_all()
+
+    def _read_split(self, split: LeasedSplit[Item], feed: WorkerFeed, over: threading.Event) -> None:
+        ticket = Fetch(
+            split=split.number,
+            dataset=self._dataset,
+            seed=self._seed,
+            epoch=self._epoch,
+            client=self._client,
+            limit_bytes=REPLY_BYTES,
+        )
+        skip = split.fetched  # an earlier worker has sent them, or an earlier consumer has committed them
+        may_read = partial(self._may_read, split)
+        while True:
+            delivery = self._fetch(feed, ticket, over, may_read)
+            if delivery is None:
+                return
+            items: list[tuple[Item, int, int]] = []
+            for piece in delivery.items:
+                count = 1 if isinstance(piece, SpanwiseError) else self._encoding.count(piece)
+                if skip < count:
+                    rest = self._encoding.cut(piece, skip, count) if skip else piece
+                    items.append((rest, self._size_bytes(rest), count - skip))
+                skip = max(0, skip - count)
+            with self._changed:
+                if self._closed.is_set():
+                    return
+                self._course.add(split, items)
+                split.is_complete = delivery.ended
+                self._changed.notify_all()
+            if delivery.ended:
+                return
+            ticket = ticket.model_copy(update={"number": ticket.number + 1})

@@ -1,0 +1,229 @@
+"""Artifacts of a client: where their files are, their first rows, their lineage and verdicts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from spanwise.orchestrator.artifact import Artifact, Value
+from spanwise.orchestrator.calendar import Calendar
+from spanwise.orchestrator.errors import DamagedArtifact, NotRecorded, UsageError
+from spanwise.orchestrator.lineage import Direction, Lineage, walk
+from spanwise.orchestrator.verdict import Verdict, read_verdicts
+from spanwise.scheduler.client import html
+from spanwise.scheduler.client.session import Session
+from spanwise.scheduler.formatting import Document, format_size, format_time
+from spanwise.scheduler.inspect import artifact_summary, find, records
+from spanwise.scheduler.inspect.verdicts import list_verdicts
+
+if TYPE_CHECKING:
+    from pyarrow import Table
+
+
+@dataclass(frozen=True)
+class ArtifactRecord:
+    """One published artifact."""
+
+    session: Session = field(repr=False, compare=False)
+    artifact: Artifact
+
+    @property
+    def id(self) -> int:
+        """The store's number."""
+        return self.artifact.id
+
+    @property
+    def name(self) -> str:
+        """`pipeline/node/key/…`, unique."""
+        return self.artifact.name
+
+    @property
+    def kind(self) -> str:
+        """Its type, such as Examples or Model."""
+        return self.artifact.kind
+
+    @property
+    def pipeline(self) -> str:
+        """The pipeline that published it."""
+        return self.name.partition("/")[0]
+
+    @property
+    def node(self) -> str:
+        """The node that published it."""
+        return self.name.split("/")[1]
+
+    @property
+    def span(self) -> int | None:
+        """Its span; None for a kind without."""
+        span = self.artifact.properties.get("span")
+        return span if isinstance(span, int) else None
+
+    @property
+    def span_label(self) -> str | None:
+        """Its span as people write it."""
+        return None if self.span is None else self.calendar.label(self.span)
+
+    @property
+    def version(self) -> int | None:
+        """The version of the data of its span."""
+        version = self.artifact.properties.get("version")
+        return version if isinstance(version, int) else None
+
+    @property
+    def calendar(self) -> Calendar:
+        """What its spans count."""
+        return records.artifact_calendar(self.artifact, Calendar.NUMBER)
+
+    @property
+    def created(self) -> datetime | None:
+        """When it was published, UTC."""
+        return self.artifact.created
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of its files."""
+        return self.artifact.size_bytes
+
+    @property
+    def properties(self) -> dict[str, Value]:
+        """Its properties; a copy."""
+        return dict(self.artifact.properties)
+
+    @property
+    def path(self) -> Path:
+        """Its folder."""
+        return self.artifact.path
+
+    @property
+    def present(self) -> bool:
+        """Whether its folder exists; garbage collection may have removed it."""
+        return self.path.is_dir()
+
+    @property
+    def summary(self) -> list[str]:
+        """Short phrases on what is in it, the most important first."""
+        return artifact_summary.summarize_artifact(self.artifact, self.calendar)
+
+    def files(self) -> list[Path]:
+        """Its files, relative to its folder; empty when the folder is gone."""
+        return sorted(f.relative_to(self.path) for f in self.path.rglob("*") if f.is_file()) if self.present else []
+
+    def pages(self) -> list[Path]:
+        """The HTML pages in its folder."""
+        return sorted(self.path.glob("*.html")) if self.present else []
+
+    def table(
+        self, split: str | None = None, *, columns: Sequence[str] | None = None, limit: int | None = None
+    ) -> Table:
+        """The rows of an artifact that holds rows, such as Examples, as an Arrow table: of one split, or of all.
+
+        With `limit`, no more than the first rows are read.
+
+        Raises:
+            UsageError: it holds no rows, or has no such split or column.
+            DamagedArtifact: its files are gone.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        files = self._row_files(split)
+        schema = pq.read_schema(files[0])
+        if unknown := [name for name in columns or () if name not in schema.names]:
+            raise UsageError(f"{self.name} has no column {unknown[0]!r}; it has: {', '.join(schema.names)}.")
+        wanted = None if columns is None else list(columns)
+        if limit is None:
+            return pa.concat_tables([pq.read_table(file, columns=wanted, partitioning=None) for file in files])
+        batches, left = [], limit
+        for file in files:
+            with pq.ParquetFile(file) as opened:
+                for batch in opened.iter_batches(batch_size=max(1, min(left, 10_000)), columns=wanted):
+                    batches.append(batch.slice(0, left))
+                    left -= batches[-1].num_rows
+                    if left <= 0:
+                        return pa.Table.from_batches(batches)
+        return pa.Table.from_batches(batches) if batches else pq.read_table(files[0], columns=wanted)
+
+    def _row_files(self, split: str | None) -> list[Path]:
+        splits = self.artifact.properties.get("split_names")
+        if not isinstance(splits, list) or self.kind not in ("Examples", "InferenceResult"):
+            raise UsageError(f"{self.name} is {self.kind}, which holds no rows. Its files are in {self.path}")
+        if split is not None and split not in splits:
+            raise UsageError(f"{self.name} has no split {split!r}; it has: {', '.join(map(str, splits))}.")
+        found = [
+            f
+            for name in ([split] if split else splits)
+            for f in sorted((self.path / f"Split-{name}").glob("*.parquet"))
+        ]
+        if not found:
+            raise DamagedArtifact(
+                f"The files of {self.name} are gone from {self.path}; they may have been garbage-collected. "
+                f"Look at what made it:  spanwise lineage {self.name}"
+            )
+        return found
+
+    def lineage(self, direction: Literal["up", "down"] = "up", *, depth: int | None = None) -> Lineage:
+        """What it was made from (`up`), or what was made from it (`down`)."""
+        return walk(self.session.store, [self.artifact], Direction(direction), depth=depth)
+
+    def verdicts(self) -> list[Verdict]:
+        """What gates, Evaluators and people have decided about it, oldest first."""
+        store = self.session.store
+        return [v for mark in ("accepted", "blessed") for v in read_verdicts(store, mark, self.name)]
+
+    def document(self) -> Document:
+        """As `spanwise artifacts --json` prints it."""
+        found = records.artifact_document(self.artifact, self.calendar)
+        return {**found, "verdicts": list_verdicts(self.session.store, [self.artifact])}
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "type": self.kind,
+            **({"span": self.span_label} if self.span is not None else {}),
+            **({"version": self.version} if self.version is not None else {}),
+            "published": format_time(self.created),
+            "size": format_size(self.size_bytes),
+            "folder": self.path,
+            "summary": ", ".join(self.summary) or "-",
+        }
+        return html.heading(self.name) + html.table(("", " "), facts.items())
+
+
+def find_artifact(session: Session, reference: str | int) -> ArtifactRecord:
+    """The artifact of that name, id or folder.
+
+    Raises:
+        NotRecorded: there is none.
+    """
+    return ArtifactRecord(session, find.artifact(session.store, str(reference), session.settings.root))
+
+
+def find_artifacts(
+    session: Session, pipeline: str | None, *, kind: str | None, span: str | None, limit: int
+) -> list[ArtifactRecord]:
+    """The newest artifacts; none when nothing has run."""
+    if pipeline is None and not session.store.pipelines():
+        return []
+    found, _ = find.artifacts(session.store, pipeline, kind=kind, span=span, limit=limit)
+    return [ArtifactRecord(session, artifact) for artifact in found]
+
+
+def artifacts_of(session: Session, ids: Sequence[int]) -> list[ArtifactRecord]:
+    """The artifacts of these ids, in their order.
+
+    Raises:
+        NotRecorded: one does not exist.
+    """
+    found = {a.id: a for a in session.store.artifacts_by_id(ids)}
+    if gone := [i for i in ids if i not in found]:
+        raise NotRecorded(f"There is no artifact {gone[0]}. List the artifacts: spanwise artifacts")
+    return [ArtifactRecord(session, found[i]) for i in ids]
+
+
+def records_of(session: Session, sides: Iterator[Sequence[Artifact]]) -> list[ArtifactRecord]:
+    """Artifacts as records, each once."""
+    each = {artifact.id: artifact for artifact in itertools.chain.from_iterable(sides)}
+    return [ArtifactRecord(session, artifact) for artifact in each.values()]

@@ -1,0 +1,105 @@
+"""The alerts about a scheduler itself, and the delivery of every alert in its outbox."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import datetime
+
+from spanwise.orchestrator.errors import SpanwiseError
+from spanwise.orchestrator.lease import Clock
+from spanwise.scheduler.alerts import alert, channel, outbox
+from spanwise.scheduler.daemon.services import SchedulerServices
+from spanwise.scheduler.project import settings
+from spanwise.scheduler.project.settings import Settings
+from spanwise.scheduler.schedule.forecast import Forecast
+
+log = logging.getLogger("spanwise.scheduler")
+
+DELIVER_S = 5.0
+"""The interval at which the outbox is checked."""
+
+DELIVERY_S = 15.0
+"""How long the last delivery of alerts may take."""
+
+INVALID_ALERT_SETTINGS = "invalid alert settings"
+
+
+class SchedulerAlerts:
+    """Sends the alerts about a scheduler, and delivers what is in its outbox through the channels of its settings."""
+
+    def __init__(self, known: Settings, services: SchedulerServices, clock: Clock) -> None:
+        """Raises SettingsError: a channel names a variable that is not set."""
+        self._settings = known
+        self._services = services
+        self._clock = clock
+        self._alerts = known.alerts
+        self._routes = channel.read_routes(known.alerts)
+        self._deliver_s = 0.0  # monotonic: when to look into the outbox next
+        self._delivery: threading.Thread | None = None
+
+    def check_channels(self) -> None:
+        """Raises SettingsError: a channel cannot be used."""
+        channel.check_channels(self._routes)
+
+    def explain_forecast(self, forecast: Forecast) -> str:
+        """Why an alert about a forecast is sent; empty: none is."""
+        return forecast.alarm(self._alerts.of(forecast.pipeline).forecast_load)
+
+    def send_trouble(self, what: str, error: Exception, now: datetime, pipeline: str = "") -> None:
+        text = str(error) if isinstance(error, SpanwiseError) else f"{type(error).__name__}: {error}"
+        self._services.send(alert.trouble_alert(what, at=now, site=self._services.site, error=text, pipeline=pipeline))
+
+    def send_recovery(self, what: str, summary: str, now: datetime, pipeline: str = "") -> None:
+        cause = f"scheduler {pipeline} {what}"
+        self._services.send(
+            alert.recovery_alert(pipeline, at=now, site=self._services.site, cause=cause, summary=summary)
+        )
+
+    def start_reload(self) -> None:
+        """Reads the alert settings again, in a thread, since Apprise takes its time."""
+        threading.Thread(target=self._reload, name="settings", daemon=True).start()
+
+    def deliver(self, monotonic: float) -> None:
+        """Delivers from time to time, unless a delivery is still going."""
+        if monotonic >= self._deliver_s and (self._delivery is None or not self._delivery.is_alive()):
+            self._deliver_s = monotonic + DELIVER_S
+            self._start_delivery()
+
+    def close(self) -> None:
+        """Delivers the last alerts."""
+        self._await_delivery()
+        self._start_delivery()
+        self._await_delivery()
+
+    def _reload(self) -> None:
+        """Uses the alert settings as they are now, if they are valid and every channel can be used."""
+        now = self._clock.now()
+        try:
+            fresh = settings.read(config=self._settings.file, root=self._settings.root).alerts
+            routes = channel.read_routes(fresh)
+            channel.check_channels(routes)
+        except SpanwiseError as error:
+            log.error("alert-settings-rejected", extra={"reason": str(error)})  # noqa: TRY400  the reason is enough
+            self.send_trouble(INVALID_ALERT_SETTINGS, error, now)
+            return
+        self._alerts, self._routes = fresh, routes
+        log.info("alert-settings-loaded", extra={"channels": len(routes.channels)})
+        self.send_recovery(INVALID_ALERT_SETTINGS, "they are valid now", now)
+
+    def _await_delivery(self) -> None:
+        if self._delivery is not None:
+            self._delivery.join(DELIVERY_S)
+
+    def _start_delivery(self) -> None:
+        if not outbox.list_waiting(self._settings.root):
+            return
+
+        def deliver() -> None:
+            try:
+                outbox.deliver(self._settings.root, self._routes, self._clock.now())
+            except Exception as error:
+                log.exception("alert-delivery-failed", extra={"reason": str(error)})
+
+        self._delivery = threading.Thread(target=deliver, name="delivery", daemon=True)
+        self._delivery.start()

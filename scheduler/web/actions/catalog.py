@@ -1,0 +1,236 @@
+"""The actions: what each asks for, what it will do, and the command that it is. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from spanwise.orchestrator.errors import UsageError
+
+Form: TypeAlias = Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormField:
+    """One thing that a form asks for."""
+
+    name: str
+    label: str
+    required: bool = True
+    check: bool = False  #: yes or no
+    hint: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Action:
+    """One action."""
+
+    name: str
+    title: str
+    does: str  #: what it will do, in a sentence
+    fields: Sequence[FormField]
+    command: Callable[[Form], list[str]]  #: the words after `spanwise`
+    plan: Callable[[Form], list[str]] | None = None  #: the command that shows what it would do
+    danger: bool = False
+
+    def words(self, form: Form) -> list[str]:
+        """The command of a form that was filled in.
+
+        Raises:
+            UsageError: something is missing.
+        """
+        for each in self.fields:
+            if each.required and not form.get(each.name, "").strip():
+                raise UsageError(f"{each.label} is missing.")
+        return self.command({each.name: form.get(each.name, "") for each in self.fields})
+
+
+_FILE = FormField(name="file", label="Pipeline file")
+_RUN = FormField(name="run", label="Run")
+_MODEL = FormField(name="model", label="Model")
+_BECAUSE = FormField(name="because", label="Why", hint="recorded, for whoever reads it in a year")
+_SCHEDULE = FormField(name="pipeline", label="Schedule")
+
+
+def _given(form: Form, name: str, option: str) -> list[str]:
+    return [f"{option}={form[name].strip()}"] if form.get(name, "").strip() else []
+
+
+def _run(form: Form) -> list[str]:
+    chosen = [*_given(form, "span", "--span"), *_given(form, "first", "--from"), *_given(form, "only", "--only")]
+    return ["run", *chosen, "--", form["file"]]
+
+
+def _backfill(form: Form) -> list[str]:
+    first, last = form.get("first", "").strip(), form.get("last", "").strip()
+    what = ["--missed"] if form.get("missed") else ["--stale"] if form.get("stale") else []
+    if first and not what:
+        what = [f"--span={first}..{last}" if last and last != first else f"--span={first}"]
+    options = [f"--{name.replace('_', '-')}" for name in ("train_once", "skip_absent", "warm_start") if form.get(name)]
+    return ["backfill", *what, *options, "--", form["file"]]
+
+
+def _judge(word: str) -> Callable[[Form], list[str]]:
+    def command(form: Form) -> list[str]:
+        chosen = [f"--span={form['span'].strip()}", f"--because={form['because'].strip()}"]
+        return [word, *chosen, *_given(form, "version", "--version"), "--", form["file"]]
+
+    return command
+
+
+def _about(*words: str, of: str) -> Callable[[Form], list[str]]:
+    """A command about one thing, with a reason."""
+    return lambda form: [*words, *_given(form, "because", "--because"), "--", form[of].strip()]
+
+
+_SPAN = FormField(name="span", label="Span", hint="or A..B for all from A to B")
+
+_ALL = (
+    Action(
+        name="run",
+        title="Run a pipeline",
+        does="Runs the pipeline for the span, or for the newest one; models that pass are pushed, as in every run.",
+        fields=(
+            _FILE,
+            FormField(name="span", label="Span", required=False, hint="empty is the newest"),
+            FormField(name="first", label="From node", required=False, hint="this node and all after it"),
+            FormField(name="only", label="Only node", required=False),
+        ),
+        command=_run,
+    ),
+    Action(
+        name="resume",
+        title="Resume a run",
+        does="Keeps the nodes that succeeded and runs the rest, for the same span and with the same arguments.",
+        fields=(_RUN,),
+        command=_about("resume", of="run"),
+    ),
+    Action(
+        name="stop",
+        title="Stop a run",
+        does="Asks the run to end, waits, and kills what does not end. What its nodes have published stays.",
+        fields=(_RUN,),
+        command=_about("stop", of="run"),
+        danger=True,
+    ),
+    Action(
+        name="backfill",
+        title="Backfill spans",
+        does="Pauses the schedule, waits for the running run, runs each span at its newest version, oldest first.",
+        fields=(
+            _FILE,
+            FormField(name="first", label="First span", required=False),
+            FormField(name="last", label="Last span", required=False),
+            FormField(name="missed", label="All missed ticks", required=False, check=True),
+            FormField(name="stale", label="All spans with a newer version", required=False, check=True),
+            FormField(name="train_once", label="Train one model at the end", required=False, check=True),
+            FormField(name="skip_absent", label="Skip spans without input", required=False, check=True),
+            FormField(name="warm_start", label="Warm-start models", required=False, check=True),
+        ),
+        command=_backfill,
+        plan=lambda form: [*_backfill(form)[:1], "--dry-run", *_backfill(form)[1:]],
+    ),
+    Action(
+        name="accept",
+        title="Accept a span",
+        does="Windows read it from now on, whatever its gate says, until a new version comes.",
+        fields=(
+            _FILE,
+            _SPAN,
+            FormField(name="version", label="Version", required=False, hint="empty is the one that windows read"),
+            _BECAUSE,
+        ),
+        command=_judge("accept"),
+    ),
+    Action(
+        name="refuse",
+        title="Refuse a span",
+        does="No window reads it from now on. Models that learned from it stay; they are listed.",
+        fields=(
+            _FILE,
+            _SPAN,
+            FormField(name="version", label="Version", required=False, hint="empty is the one that windows read"),
+            _BECAUSE,
+        ),
+        command=_judge("refuse"),
+        danger=True,
+    ),
+    Action(
+        name="bless",
+        title="Bless a model",
+        does="It may be pushed, and be the champion, whatever its Evaluator says.",
+        fields=(_MODEL, _BECAUSE),
+        command=_about("bless", of="model"),
+    ),
+    Action(
+        name="unbless",
+        title="Take the blessing of a model back",
+        does="The champion before it is compared with from now on. What serves stays: push another to roll back.",
+        fields=(_MODEL, _BECAUSE),
+        command=_about("unbless", of="model"),
+        danger=True,
+    ),
+    Action(
+        name="push",
+        title="Push a model",
+        does="It becomes the version that serves, in a run of the Pusher alone. This is how to roll back.",
+        fields=(_MODEL, _BECAUSE),
+        command=_about("push", of="model"),
+        danger=True,
+    ),
+    Action(
+        name="pause",
+        title="Pause a schedule",
+        does="No scheduler takes its ticks; they are recorded as missed. A running run goes on.",
+        fields=(
+            _SCHEDULE,
+            _BECAUSE,
+            FormField(name="until", label="Until", required=False, hint="such as 2026-03-02T06:00"),
+        ),
+        command=lambda form: [
+            "schedule", "pause", f"--because={form['because'].strip()}", *_given(form, "until", "--until"), "--",
+            form["pipeline"].strip(),
+        ],
+    ),
+    Action(
+        name="unpause",
+        title="Resume a schedule",
+        does="Schedulers take its ticks again; which of those in the pause still run is what its catchup says.",
+        fields=(_SCHEDULE,),
+        command=_about("schedule", "resume", of="pipeline"),
+    ),
+    Action(
+        name="acknowledge",
+        title="Give up missed ticks",
+        does="They need no backfill any more, and are no longer listed.",
+        fields=(_SCHEDULE, _SPAN, _BECAUSE),
+        command=lambda form: [
+            "schedule", "acknowledge", f"--span={form['span'].strip()}", f"--because={form['because'].strip()}", "--",
+            form["pipeline"].strip(),
+        ],
+    ),
+    Action(
+        name="pin",
+        title="Pin an artifact",
+        does="Garbage collection keeps it, and what it needs, until it is unpinned.",
+        fields=(FormField(name="artifact", label="Artifact"), _BECAUSE),
+        command=_about("pin", of="artifact"),
+    ),
+    Action(
+        name="unpin",
+        title="Unpin an artifact",
+        does="Garbage collection may remove it again.",
+        fields=(FormField(name="artifact", label="Artifact"),),
+        command=_about("unpin", of="artifact"),
+    ),
+    Action(
+        name="gc",
+        title="Plan a garbage collection",
+        does="Shows what would be removed, and removes nothing.",
+        fields=(FormField(name="pipeline", label="Pipeline", required=False, hint="empty is all"),),
+        command=lambda form: ["gc", "--dry-run", *(["--", name] if (name := form.get("pipeline", "").strip()) else [])],
+    ),
+)  # fmt: skip
+
+ACTIONS: Mapping[str, Action] = {action.name: action for action in _ALL}

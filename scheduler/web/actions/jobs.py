@@ -1,0 +1,159 @@
+"""Jobs: commands that readers have started, each in a process that outlives the page and the server.
+
+A job has a folder below the root: its output, and its exit code when it has ended. Who asked, when, and the command are
+recorded in the metadata, as the n-th claim `asked #n`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from spanwise.orchestrator.claim_record import facts_of, record_of
+from spanwise.orchestrator.errors import NotRecorded
+from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
+from spanwise.scheduler.formatting import strip_control
+from spanwise.scheduler.ledger.numbered import newest_number
+from spanwise.scheduler.web.site import WebSite
+
+FOLDER = ".ui"
+KIND = "asked"
+OUTPUT_BYTES = 64 * 1024
+WAIT_S = 2.0
+"""How long the page waits for a command that is over soon."""
+
+_POLL_S = 0.05
+
+# The shell outlives the server, so that the exit code is known whoever has started the job.
+_SCRIPT = """
+folder=$1; shift
+"$@" >"$folder/output" 2>&1; echo "$?" >"$folder/exit.part"; mv "$folder/exit.part" "$folder/exit"
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionRequest:
+    """What somebody has asked for."""
+
+    number: int
+    who: str
+    command: tuple[str, ...]  #: the words after `spanwise`
+    at: datetime
+
+    @property
+    def line(self) -> str:
+        """The command as a person types it."""
+        return shlex.join(["spanwise", *self.command])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionJob:
+    """A request and what has become of it."""
+
+    request: ActionRequest
+    output: str
+    code: int | None  #: None while it runs
+    here: bool  #: its output is on this machine
+
+    @property
+    def state(self) -> str:
+        if self.code is None:
+            return "running" if self.here else "unknown"
+        return {0: "complete", 3: "refused"}.get(self.code, "failed")
+
+
+def start_job(site: WebSite, words: Sequence[str], who: str) -> int:
+    """Starts a command in the folder of the settings, records who asked, and returns its number."""
+    number = record_request(site.store, words, who)
+    folder = job_folder(site.root, number)
+    folder.mkdir(parents=True)
+    environment = {**site.client.session.environment, "SPANWISE_USER": who}
+    for secret in ("SPANWISE_UI_TOKEN", "SPANWISE_UI_VIEWER_TOKEN"):
+        environment.pop(secret, None)
+    config = [] if site.client.session.config is None else ["--config", str(site.client.session.config)]
+    dashes = words.index("--") if "--" in words else len(words)
+    command = [sys.executable, "-m", "spanwise", *words[:dashes], *config, *words[dashes:]]
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", _SCRIPT, "sh", str(folder), *command],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    threading.Thread(target=process.wait, name=f"job-{number}", daemon=True).start()  # so that no zombie is left
+    _wait(folder)
+    return number
+
+
+def _wait(folder: Path) -> None:
+    """Waits a little for a command that is over soon, so that its outcome is there at once."""
+    until = time.monotonic() + WAIT_S
+    while time.monotonic() < until and not (folder / "exit").exists():
+        time.sleep(_POLL_S)
+
+
+def job_folder(root: Path, number: int) -> Path:
+    """Where a job writes."""
+    return root / FOLDER / "jobs" / str(number)
+
+
+def record_request(store: Store, words: Sequence[str], who: str) -> int:
+    """Records what somebody asks for under the next number."""
+    while True:
+        number = newest_number(store, KIND, "") + 1
+        asked = ActionRequest(number=number, who=who, command=tuple(words), at=datetime.now(UTC))
+        try:
+            store.claim(Claim(KIND, f"#{number}", facts_of(asked)))
+        except AlreadyClaimed:
+            continue
+        return number
+
+
+def list_requests(store: Store, limit: int) -> list[ActionRequest]:
+    """What was asked for last, newest first."""
+    newest = newest_number(store, KIND, "")
+    claims = (store.find_claim(KIND, f"#{n}") for n in range(newest, max(0, newest - limit), -1))
+    return [record_of(ActionRequest, claim) for claim in claims if claim is not None]
+
+
+def read_job(site: WebSite, number: int) -> ActionJob:
+    """A job with its output so far.
+
+    Raises:
+        NotRecorded: nobody has asked for it.
+    """
+    claim = site.store.find_claim(KIND, f"#{number}")
+    if claim is None:
+        raise NotRecorded(f"There is no job {number}. See what was asked for on the page Activity.")
+    folder = job_folder(site.root, number)
+    return ActionJob(
+        request=record_of(ActionRequest, claim),
+        output=strip_control(_read_end(folder / "output")),
+        code=_read_code(folder / "exit"),
+        here=folder.is_dir(),
+    )
+
+
+def _read_end(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            opened.seek(max(0, opened.seek(0, os.SEEK_END) - OUTPUT_BYTES))
+            return opened.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _read_code(file: Path) -> int | None:
+    try:
+        return int(file.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None

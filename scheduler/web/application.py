@@ -1,0 +1,224 @@
+"""The application: requests to views, errors to pages in our words, files to downloads."""
+
+from __future__ import annotations
+
+import logging
+import mimetypes
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import parse_qsl
+
+from spanwise.orchestrator.errors import (
+    Held,
+    NotRecorded,
+    SpanwiseError,
+    StoreError,
+    StoreUnavailable,
+    UsageError,
+)
+from spanwise.scheduler.formatting import format_json
+from spanwise.scheduler.web.access import Visit
+from spanwise.scheduler.web.api import describe_api, find_endpoint
+from spanwise.scheduler.web.guard import Asgi, Guard
+from spanwise.scheduler.web.live import LiveHub
+from spanwise.scheduler.web.pages import ASSETS, Page
+from spanwise.scheduler.web.queries.artifacts import find_file
+from spanwise.scheduler.web.routes import find_view
+from spanwise.scheduler.web.site import Ask, WebSite
+from spanwise.scheduler.web.views.actions import Redirected
+
+Request: TypeAlias = Any  # starlette's, which is imported where it is used
+Response: TypeAlias = Any
+
+log = logging.getLogger("spanwise.web")
+
+_STATUS: tuple[tuple[type[SpanwiseError], int, str], ...] = (
+    (NotRecorded, 404, "Not recorded"),
+    (StoreUnavailable, 503, "The metadata does not answer"),
+    (StoreError, 500, "The metadata cannot be read"),
+    (Held, 409, "Another run holds the pipeline"),
+    (UsageError, 400, "That cannot be done"),
+    (SpanwiseError, 500, "That did not work"),
+)
+
+
+def create_application(site: WebSite) -> Asgi:
+    """The application of a site, with its guard."""
+    from starlette.applications import Starlette
+    from starlette.routing import Route
+
+    hub = LiveHub(site)
+    handler = _Handler(site, hub)
+
+    @asynccontextmanager
+    async def lifespan(_app: object) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            hub.close()
+
+    app = Starlette(
+        routes=[
+            Route("/healthz", handler.answer_health),
+            Route("/live", handler.stream),
+            Route("/assets/{name}", handler.send_asset),
+            Route("/login", handler.log_in, methods=["GET", "POST"]),
+            Route("/file/{artifact:int}/{name:path}", handler.send_page),
+            Route("/download/{artifact:int}/{name:path}", handler.send_file),
+            Route("/runs/{pipeline}/{number:int}/log/{node}/download", handler.send_log),
+            Route("/api{rest:path}", handler.answer_api),
+            Route("/{rest:path}", handler.show, methods=["GET", "POST"]),
+        ],
+        lifespan=lifespan,
+    )
+    return Guard(app, site.policy, handler.refuse)
+
+
+class _Handler:
+    """Answers requests."""
+
+    def __init__(self, site: WebSite, hub: LiveHub) -> None:
+        self._site = site
+        self._hub = hub
+
+    def refuse(self, status: int, title: str, message: str) -> Asgi:
+        """A page that says why a request is refused."""
+        from starlette.responses import HTMLResponse
+
+        page = Page("error.html", title, {"message": message})
+        response: Asgi = HTMLResponse(self._site.renderer.render(page, None, "/"), status)
+        return response
+
+    async def answer_health(self, _request: Request) -> Response:
+        from starlette.responses import PlainTextResponse
+
+        return PlainTextResponse("ok\n")
+
+    def send_asset(self, request: Request) -> Response:
+        from starlette.responses import FileResponse, PlainTextResponse
+
+        name = request.path_params["name"]
+        if name not in {file.name for file in ASSETS.iterdir()}:
+            return PlainTextResponse("There is no such asset.\n", 404)
+        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        return FileResponse(ASSETS / name, media_type=kind, headers={"cache-control": "public, max-age=31536000"})
+
+    def send_page(self, request: Request) -> Response:
+        """An HTML page of an artifact, for a sandboxed frame."""
+        return self._send(request, "text/html; charset=utf-8")
+
+    def send_file(self, request: Request) -> Response:
+        """A file of an artifact, to be saved."""
+        return self._send(request, "")
+
+    def _send(self, request: Request, kind: str) -> Response:
+        from starlette.responses import FileResponse
+
+        try:
+            place = find_file(self._site, request.path_params["artifact"], request.path_params["name"])
+        except SpanwiseError as error:
+            return self.refuse(404, "Not recorded", str(error))
+        if kind:
+            return FileResponse(place, media_type=kind)
+        return FileResponse(place, media_type="application/octet-stream", filename=place.name)
+
+    def send_log(self, request: Request) -> Response:
+        """The whole log of one attempt."""
+        from starlette.responses import FileResponse
+
+        places = request.path_params
+        try:
+            run = self._site.store.run(places["pipeline"], places["number"])
+        except SpanwiseError as error:
+            return self.refuse(404, "Not recorded", str(error))
+        found = [e for e in self._site.store.executions(run) if e.node == places["node"] and e.log]
+        wanted = request.query_params.get("attempt", "")
+        execution = next((e for e in found if str(e.attempt) == wanted), found[-1] if found else None)
+        if execution is None or not Path(execution.log).is_file():
+            return self.refuse(404, "No log", "There is no such log; logs of old runs are removed by: spanwise gc")
+        name = f"{run.pipeline}-{run.number}-{execution.node}.log"
+        return FileResponse(execution.log, media_type="application/octet-stream", filename=name)
+
+    def answer_api(self, request: Request) -> Response:
+        """A document; an error is one too, as those of commands with `--json`."""
+        from starlette.responses import Response as Answer
+
+        status, document = self._answer_document(request.url.path, dict(request.query_params))
+        return Answer(format_json(document) + "\n", status, media_type="application/json")
+
+    def _answer_document(self, path: str, query: Mapping[str, str]) -> tuple[int, object]:
+        if path in ("/api", "/api/", "/api/openapi.json"):
+            return 200, describe_api()
+        found = find_endpoint(path)
+        if found is None:
+            return 404, {"error": f"There is no {path}. See /api for what there is.", "kind": "NotRecorded"}
+        endpoint, places = found
+        try:
+            return 200, endpoint.answer(self._site, Ask(places, query))
+        except SpanwiseError as error:
+            status = next(s for kind, s, _ in _STATUS if isinstance(error, kind))
+            return status, {"error": str(error), "kind": type(error).__name__, "exit_code": error.exit_code}
+
+    async def log_in(self, request: Request) -> Response:
+        from starlette.responses import HTMLResponse, RedirectResponse
+
+        form = dict(parse_qsl((await request.body())[:4096].decode("utf-8", "replace")))
+        given = form if request.method == "POST" else request.query_params
+        where = "/" + str(given.get("next", "/")).lstrip("/\\")
+        if request.method == "POST" and self._site.policy.role_of(form.get("token", "")) is not None:
+            from urllib.parse import urlencode
+
+            mark = "&" if "?" in where else "?"
+            return RedirectResponse(f"{where}{mark}{urlencode({'token': form['token']})}", 303)
+        page = Page("login.html", "A token is needed", {"next": where, "wrong": request.method == "POST"})
+        return HTMLResponse(self._site.renderer.render(page, None, "/login"), 403 if request.method == "POST" else 200)
+
+    async def stream(self, request: Request) -> Response:
+        from starlette.responses import PlainTextResponse, StreamingResponse
+
+        if self._hub.full:
+            return PlainTextResponse("Too many pages are open. Close some.\n", 503)
+        return StreamingResponse(self._hub.follow(request.query_params.get("page", "")), media_type="text/event-stream")
+
+    async def show(self, request: Request) -> Response:
+        """Any page."""
+        from starlette.concurrency import run_in_threadpool
+
+        form = dict(parse_qsl((await request.body()).decode("utf-8", "replace"))) if request.method == "POST" else {}
+        return await run_in_threadpool(self._answer, request, form)
+
+    def _answer(self, request: Request, form: Mapping[str, str]) -> Response:
+        from starlette.responses import HTMLResponse, RedirectResponse
+
+        visit: Visit | None = request.scope.get("visit")
+        path = request.url.path
+        try:
+            page = self._find_page(path, Ask(query=dict(request.query_params), form=form, visit=visit))
+        except Redirected as answer:
+            return RedirectResponse(answer.where, 303)
+        token = visit.form_token(self._site.policy.key) if visit is not None else ""
+        return HTMLResponse(self._site.renderer.render(page, visit, path, token), page.status)
+
+    def _find_page(self, path: str, ask: Ask) -> Page:
+        found = find_view(path)
+        if found is None:
+            return Page("error.html", "No such page", {"message": f"There is no page {path}."}, status=404)
+        view, places = found
+        try:
+            return view(self._site, Ask(places, ask.query, ask.form, ask.visit))
+        except Redirected:
+            raise
+        except SpanwiseError as error:
+            if isinstance(error, StoreError) and not isinstance(error, NotRecorded):
+                self._site.client.session.reset()  # the next question connects again
+            status, title = next((s, t) for kind, s, t in _STATUS if isinstance(error, kind))
+            return Page("error.html", title, {"message": str(error)}, status=status)
+        except Exception:
+            log.exception("page-failed", extra={"path": path})
+            message = (
+                "This is a bug in spanwise; the log of the server has the details. The command line shows the same: "
+                "spanwise runs, spanwise show"
+            )
+            return Page("error.html", "This page could not be made", {"message": message}, status=500)

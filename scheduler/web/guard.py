@@ -1,0 +1,210 @@
+"""The guard: what every request passes before a view sees it, and the headers that every answer gets.
+
+It checks the Host and the Origin (DNS rebinding, other sites), who asks, the token of forms, and the size of bodies.
+"""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, TypeAlias
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
+
+from spanwise.scheduler.web.access import COOKIE, SESSION_S, AccessPolicy, Visit, accepts_path
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Asgi: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+Refuse: TypeAlias = Callable[[int, str, str], Asgi]
+"""Makes an answer of a status, a title and a sentence."""
+
+MOST_BODY = 64 * 1024
+FORM_TOKEN = "form_token"  # noqa: S105  the name of a field
+
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; font-src 'self'; "
+    "frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+FILE_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:"
+
+_OPEN = ("/assets/", "/login", "/healthz")  # nothing of the metadata is there
+
+
+class Guard:
+    """Wraps the application."""
+
+    def __init__(self, app: Asgi, policy: AccessPolicy, refuse: Refuse) -> None:
+        self._app = app
+        self._policy = policy
+        self._refuse = refuse
+        self._me = f"{getpass.getuser()}@{socket.gethostname()}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            answer = _with_headers(send, scope["path"], secure=self._policy.secure)
+            await self._answer(scope, receive, answer)
+
+    async def _answer(self, scope: Scope, receive: Receive, answer: Send) -> None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        path: str = scope["path"]
+        if (refusal := self._refuse_site(scope["method"], headers)) is not None:
+            await refusal(scope, receive, answer)
+            return
+        if path.startswith("/file/"):
+            await self._serve_file(scope, receive, answer)
+            return
+        visit, fresh = self._identify(headers)
+        if visit is None and not path.startswith(_OPEN):
+            await self._admit(path, scope["query_string"].decode("latin-1"))(scope, receive, answer)
+            return
+        scope["visit"] = visit
+        if visit is not None and scope["method"] not in ("GET", "HEAD"):
+            receive = await _limited(receive, headers)
+            if not _is_form_of(visit, self._policy.key, headers, receive):
+                await self._refuse(
+                    403, "Not sent from a page of this server", "Open the page again, and send the form from there."
+                )(scope, receive, answer)
+                return
+        await self._app(scope, receive, _with_cookie(answer, self._cookie(visit)) if visit and fresh else answer)
+
+    def _refuse_site(self, method: str, headers: dict[str, str]) -> Asgi | None:
+        host = headers.get("host", "")
+        name = (urlsplit(f"//{host}").hostname or "").lower()
+        if name not in self._policy.hosts:
+            return self._refuse(
+                421, "Not a name of this server", f"It was called as {name or 'nothing'}. Allow it: --allow-host NAME"
+            )
+        origin = headers.get("origin")
+        if origin is not None and (urlsplit(origin).netloc != host or origin == "null"):
+            return self._refuse(403, "Another site asks", "Requests from pages of other sites are refused.")
+        if method not in ("GET", "HEAD", "POST"):
+            return self._refuse(405, "Not a method of this server", "It takes GET and POST.")
+        if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
+            return self._refuse(403, "Another site asks", "Requests from pages of other sites are refused.")
+        return None
+
+    def _identify(self, headers: dict[str, str]) -> tuple[Visit | None, bool]:
+        """Who asks, and whether they need a new cookie."""
+        policy = self._policy
+        known = _cookie_of(headers.get("cookie", ""))
+        visit = Visit.unseal(known, policy.key) if known else None
+        if policy.trust_header:
+            person = headers.get(policy.trust_header.lower(), "")
+            if not person:
+                return None, False
+            return (visit, False) if visit and visit.person == person else (Visit.begin(policy.role, person), True)
+        if visit is not None:
+            return visit, False
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if policy.tokens:
+            role = policy.role_of(token.strip()) if scheme.lower() == "bearer" else None
+            return (None if role is None else Visit.begin(role, f"{role.value} by token")), False
+        return Visit.begin(policy.role, self._me), True
+
+    def _admit(self, path: str, query_string: str) -> Asgi:
+        """What a reader without a session gets: one, for the token in the address; or the question for a token."""
+        query = dict(parse_qsl(query_string))
+        if (role := self._policy.role_of(query.pop("token", ""))) is not None:
+            where = f"{_local(path)}{f'?{urlencode(query)}' if query else ''}"
+            return _redirect(where, self._cookie(Visit.begin(role, f"{role.value} by token")))
+        if self._policy.trust_header:
+            return self._refuse(
+                401, "Nobody has authenticated you", f"The proxy has set no {self._policy.trust_header}."
+            )
+        if path.startswith(("/api/", "/live")):
+            return self._refuse(401, "A token is needed", "Send it as:  Authorization: Bearer TOKEN")
+        return _redirect(f"/login?{urlencode({'next': path})}")
+
+    def _cookie(self, visit: Visit) -> str:
+        secure = "; Secure" if self._policy.secure else ""
+        sealed = visit.seal(self._policy.key)
+        return f"{COOKIE}={sealed}; Path=/; Max-Age={SESSION_S}; HttpOnly; SameSite=Lax{secure}"
+
+    async def _serve_file(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """`/file/UNTIL/SIGNATURE/…` needs no session: its signature says that a page has shown it to somebody."""
+        _, _, until, signature, *rest = scope["path"].split("/")
+        path = "/".join(rest)
+        if not until.isdigit() or not accepts_path(self._policy.key, path, int(until), signature):
+            await self._refuse(403, "This link is over", "Open the page of the artifact again.")(scope, receive, send)
+            return
+        scope["path"] = f"/file/{path}"
+        scope["raw_path"] = scope["path"].encode()
+        await self._app(scope, receive, send)
+
+
+def _is_form_of(visit: Visit, key: bytes, headers: dict[str, str], receive: Receive) -> bool:
+    """Whether a state change comes from a form of this session, or from a program that sends its token itself."""
+    if headers.get("authorization"):
+        return True
+    form = parse_qs(getattr(receive, "body", b"").decode("utf-8", "replace"))
+    return visit.accepts_form(next(iter(form.get(FORM_TOKEN, [])), ""), key)
+
+
+async def _limited(receive: Receive, headers: dict[str, str]) -> Receive:
+    """Reads the body, which has to be small, and gives it to whoever reads it next."""
+    body, more = b"", True
+    while more and len(body) <= MOST_BODY:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False) and message["type"] == "http.request"
+    kept = body if len(body) <= MOST_BODY and "multipart" not in headers.get("content-type", "") else b""
+
+    async def again() -> Message:
+        return {"type": "http.request", "body": kept, "more_body": False}
+
+    again.body = kept  # type: ignore[attr-defined]
+    return again
+
+
+def _cookie_of(header: str) -> str:
+    pairs = (part.strip().partition("=") for part in header.split(";"))
+    return next((value for name, _, value in pairs if name == COOKIE), "")
+
+
+def _local(path: str) -> str:
+    """A path on this server: `//other.site` would be another one."""
+    return "/" + path.lstrip("/\\")
+
+
+def _redirect(where: str, cookie: str = "") -> Asgi:
+    async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
+        headers = [(b"location", where.encode("latin-1", "replace")), (b"content-length", b"0")]
+        headers += [(b"set-cookie", cookie.encode("latin-1"))] if cookie else []
+        await send({"type": "http.response.start", "status": 303, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    return answer
+
+
+def _with_cookie(send: Send, cookie: str) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", []), (b"set-cookie", cookie.encode("latin-1"))]
+        await send(message)
+
+    return sending
+
+
+def _with_headers(send: Send, path: str, *, secure: bool) -> Send:
+    is_file = path.startswith("/file/")
+    headers = [
+        (b"content-security-policy", (FILE_POLICY if is_file else PAGE_POLICY).encode()),
+        (b"x-content-type-options", b"nosniff"),
+        (b"referrer-policy", b"no-referrer" if is_file else b"same-origin"),
+        (b"cross-origin-opener-policy", b"same-origin"),
+        *([] if is_file else [(b"x-frame-options", b"DENY")]),
+        *([(b"strict-transport-security", b"max-age=31536000")] if secure else []),
+        *([] if path.startswith("/assets/") else [(b"cache-control", b"no-store")]),
+    ]
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", []), *headers]
+        await send(message)
+
+    return sending

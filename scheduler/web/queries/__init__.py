@@ -1,0 +1,1 @@
+"""Queries: what pages show, as records; they ask the store and know nothing of HTML requests."""

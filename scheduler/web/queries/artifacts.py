@@ -1,0 +1,200 @@
+"""One artifact: its files with previews, the first rows of examples, and its lineage as a graph that can be walked."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup
+
+from spanwise.orchestrator.errors import DamagedArtifact, NotRecorded, UsageError
+from spanwise.orchestrator.lineage import Direction, Lineage, walk
+from spanwise.orchestrator.verdict import Verdict
+from spanwise.scheduler.client import ArtifactRecord
+from spanwise.scheduler.formatting import single_line
+from spanwise.scheduler.inspect import records
+from spanwise.scheduler.storage.pins import describe_pin
+from spanwise.scheduler.web.access import sign_path
+from spanwise.scheduler.web.pages import artifact_url, make_url
+from spanwise.scheduler.web.pictures.graphs import Box, draw_graph
+from spanwise.scheduler.web.site import WebSite
+
+ROWS = 20
+COLUMNS = 50
+FILES = 200
+PREVIEW_BYTES = 32 * 1024
+"""How much of a text file is shown."""
+
+LINKS_S = 3600
+"""How long the link of a sandboxed frame holds."""
+
+_TEXT = (".json", ".txt", ".md", ".csv", ".toml", ".yaml", ".yml", ".py", ".log", ".jsonl", ".pbtxt", ".sql")
+_MOST_BOXES = 60  # of a lineage in a picture
+_LONGEST_CELL = 80
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """The first rows of an artifact that holds rows."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    more_columns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileView:
+    """One file of an artifact."""
+
+    name: str
+    size_bytes: int
+    text: str | None = None  #: the beginning of a text file
+    frame: str = ""  #: address of a sandboxed frame, of an HTML page
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArtifactView:
+    """One artifact."""
+
+    record: ArtifactRecord
+    properties: Sequence[tuple[str, str]]
+    verdicts: Sequence[Verdict]
+    pin: str
+    files: Sequence[FileView]
+    more_files: int
+    preview: Preview | None
+    trouble: str  #: why there is no preview
+    run: str
+    graph: Markup
+    up: int
+    down: int
+    cut: bool  #: there is more lineage than is drawn
+
+
+def read_artifact(site: WebSite, reference: str, depth: int) -> ArtifactView:
+    """One artifact, with so many executions up and down.
+
+    Raises:
+        NotRecorded: there is none.
+    """
+    record = site.client.artifact(reference)
+    up = walk(site.store, [record.artifact], Direction.UP, depth=depth)
+    down = walk(site.store, [record.artifact], Direction.DOWN, depth=depth)
+    preview, trouble = _preview(record)
+    names = record.files()
+    try:
+        maker = site.store.producer(record.artifact)
+        run = f"{maker.pipeline}/{maker.run}"
+    except NotRecorded:
+        run = ""
+    return ArtifactView(
+        record=record,
+        properties=[(name, _short(value)) for name, value in sorted(record.properties.items())],
+        verdicts=record.verdicts(),
+        pin=describe_pin(site.store, record.artifact),
+        files=[_file(site, record, name) for name in names[:FILES]],
+        more_files=max(0, len(names) - FILES),
+        preview=preview,
+        trouble=trouble,
+        run=run,
+        graph=_graph(record, up, down),
+        up=len(up.artifacts) - 1,
+        down=len(down.artifacts) - 1,
+        cut=bool(up.cut or down.cut) or len(up.artifacts) + len(down.artifacts) > _MOST_BOXES,
+    )
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) < 2000 else f"{text[:2000]}…"  # noqa: PLR2004
+
+
+def _preview(record: ArtifactRecord) -> tuple[Preview | None, str]:
+    """The first rows; read by row group, so that a large file costs no more than a small one."""
+    if record.kind not in ("Examples", "InferenceResult"):
+        return None, ""
+    try:
+        import pyarrow.parquet as pq
+
+        first = next(iter(sorted(record.path.glob("Split-*/*.parquet"))), None)
+        if first is None:
+            return None, "Its files are gone; they may have been garbage-collected."
+        names = pq.read_schema(first).names
+        table = record.table(columns=names[:COLUMNS], limit=ROWS)
+    except (UsageError, DamagedArtifact, OSError, ValueError) as error:
+        return None, str(error)
+    rows = [[_cell(row[name]) for name in table.column_names] for row in table.to_pylist()]
+    return Preview(columns=table.column_names, rows=rows, more_columns=max(0, len(names) - COLUMNS)), ""
+
+
+def _cell(value: object) -> str:
+    text = "" if value is None else f"{value:.6g}" if isinstance(value, float) else single_line(str(value))
+    return text if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL]}…"
+
+
+def _file(site: WebSite, record: ArtifactRecord, name: Path) -> FileView:
+    place = record.path / name
+    try:
+        size = place.stat().st_size
+        text = None
+        if name.suffix.lower() in _TEXT:
+            with place.open("rb") as opened:
+                text = opened.read(PREVIEW_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return FileView(name=str(name), size_bytes=0)
+    return FileView(name=str(name), size_bytes=size, text=text, frame=_frame(site, record.id, name))
+
+
+def _frame(site: WebSite, artifact: int, name: Path) -> str:
+    if name.suffix.lower() not in (".html", ".htm"):
+        return ""
+    until = (int(time.time()) // LINKS_S + 2) * LINKS_S  # the same for an hour, so that a live page need not change
+    path = f"{artifact}/{name}"
+    signature = sign_path(site.policy.key, path, until)
+    return f"/file/{until}/{signature}{make_url(*path.split('/'))}"
+
+
+def find_file(site: WebSite, artifact: int, name: str) -> Path:
+    """A file of an artifact, which has to be one of those in its folder: no way leads out of it.
+
+    Raises:
+        NotRecorded: the artifact or the file does not exist.
+    """
+    record = site.client.artifact(artifact)
+    for known in record.files():
+        if str(known) == name:
+            place = record.path / known
+            if place.resolve().is_relative_to(record.path.resolve()):
+                return place
+    raise NotRecorded(f"{record.name} has no file {name!r}.")
+
+
+def _graph(record: ArtifactRecord, up: Lineage, down: Lineage) -> Markup:
+    found = {a.id: a for a in itertools.islice({**up.artifacts, **down.artifacts}.values(), _MOST_BOXES)}
+    found[record.id] = record.artifact
+    boxes = [
+        Box(
+            str(artifact.id),
+            artifact.kind,
+            records.describe_artifact(artifact, record.calendar).replace(artifact.name, _end(artifact.name)),
+            "here" if artifact.id == record.id else "",
+            artifact_url(artifact.id),
+        )
+        for artifact in sorted(found.values(), key=lambda a: a.id)
+    ]
+    edges = {
+        (str(read), str(made))
+        for lineage in (up, down)
+        for step in lineage.steps
+        for read in step.inputs
+        for made in step.outputs
+    }
+    return draw_graph(boxes, edges, f"What {record.name} was made from, on the left, and what was made from it")
+
+
+def _end(name: str) -> str:
+    return "/".join(name.split("/")[1:])

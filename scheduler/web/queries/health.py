@@ -1,0 +1,108 @@
+"""The health of a pipeline in one word, why, and what a person should do about it."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from spanwise.orchestrator.run import Run, State
+from spanwise.orchestrator.store import Store
+from spanwise.scheduler.formatting import elapsed_s, format_count, format_duration, single_line
+from spanwise.scheduler.ledger.holder import find_holder
+from spanwise.scheduler.ledger.schedule_status import ScheduleStatus, list_problems, read_status
+from spanwise.scheduler.ledger.schedules import list_keys
+
+_LONGER = 1.5  # times the median, from which a run is said to overrun
+_ENOUGH = 3  # complete runs, from which there is a median
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedy:
+    """What to do about it: a command to copy, and the action of the page that does the same."""
+
+    command: str
+    action: str = ""  #: name of the action
+    fields: tuple[tuple[str, str], ...] = ()  #: what it is given
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineHealth:
+    """How a pipeline stands."""
+
+    word: str
+    why: str = ""
+    urgent: bool = False  #: it needs a person
+    remedy: Remedy | None = None
+
+
+def read_schedules(store: Store, pipeline: str, now: datetime | None = None) -> list[ScheduleStatus]:
+    """How the schedules of a pipeline stand; one that cannot be read is left out."""
+    return [read_status(store, key, now or datetime.now(UTC)) for key in list_keys(store, pipeline)]
+
+
+def judge_health(store: Store, runs: Sequence[Run], schedules: Sequence[ScheduleStatus]) -> PipelineHealth:
+    """The health of a pipeline from its last runs, newest first, and its schedules."""
+    newest = runs[0]
+    if newest.state is State.RUNNING:
+        return _judge_running(store, newest, runs, schedules)
+    failed = list(itertools.takewhile(lambda run: run.state is not State.COMPLETE, runs))
+    if failed:
+        times = f"{format_count(len(failed), 'run')} in a row; " if len(failed) > 1 else ""
+        return PipelineHealth(
+            word="failing",
+            why=times + single_line(newest.error or newest.state.value),
+            urgent=True,
+            remedy=Remedy(
+                command=shlex.join(["spanwise", "resume", newest.name]), action="resume", fields=(("run", newest.name),)
+            ),
+        )
+    for status in schedules:
+        if status.paused is not None:
+            key = status.schedule.key
+            return PipelineHealth(
+                word="paused",
+                why=f"by {status.paused.who}: {status.paused.why}",
+                remedy=Remedy(
+                    command=shlex.join(["spanwise", "schedule", "resume", key]),
+                    action="unpause",
+                    fields=(("pipeline", key),),
+                ),
+            )
+        if problems := list_problems(status):
+            word = "no scheduler" if status.overdue is not None else "late"
+            start = shlex.join(["spanwise", "schedule", "start", status.schedule.source])
+            return PipelineHealth(word=word, why="; ".join(problems), urgent=True, remedy=Remedy(command=start))
+        if status.missed:
+            missed = f"{format_count(status.missed, 'missed tick')} to backfill"
+            source = status.schedule.source
+            return PipelineHealth(
+                word="late",
+                why=missed,
+                urgent=True,
+                remedy=Remedy(
+                    command=shlex.join(["spanwise", "backfill", source, "--missed"]),
+                    action="backfill",
+                    fields=(("file", source), ("missed", "yes")),
+                ),
+            )
+    return PipelineHealth(word="on time") if schedules else PipelineHealth(word="not scheduled")
+
+
+def _judge_running(
+    store: Store, newest: Run, runs: Sequence[Run], schedules: Sequence[ScheduleStatus]
+) -> PipelineHealth:
+    stop = Remedy(command=shlex.join(["spanwise", "stop", newest.name]), action="stop", fields=(("run", newest.name),))
+    if find_holder(store, newest.pipeline) is None:
+        why = f"run {newest.number} was left open by a process that is gone"
+        return PipelineHealth(word="failing", why=why, urgent=True, remedy=stop)
+    took = elapsed_s(newest, datetime.now(UTC)) or 0.0
+    done = sorted(t for r in runs if r.state is State.COMPLETE and (t := elapsed_s(r)) is not None)
+    usual = done[len(done) // 2] if len(done) >= _ENOUGH else None
+    due = next((s.next.at for s in schedules if s.next is not None and s.next.at < datetime.now(UTC)), None)
+    if due is not None or (usual is not None and took > _LONGER * usual and took > usual + 60):
+        why = f"run {newest.number} has taken {format_duration(took)}; {format_duration(usual)} is usual"
+        return PipelineHealth(word="overrunning", why=why, urgent=True, remedy=stop)
+    return PipelineHealth(word="running", why=f"run {newest.number} since {format_duration(took)}")

@@ -1,0 +1,148 @@
+"""The schedules of a pipeline: ticks past and to come, missed ones with what recovers them, and simulations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from markupsafe import Markup
+
+from spanwise.orchestrator.calendar import Calendar
+from spanwise.orchestrator.errors import UsageError
+from spanwise.scheduler.formatting import format_span
+from spanwise.scheduler.ledger.missed import list_missed
+from spanwise.scheduler.ledger.past_runs import list_past_runs
+from spanwise.scheduler.ledger.schedule_status import (
+    ExplainedTick,
+    ScheduleStatus,
+    acknowledge_commands,
+    explain_ticks,
+    list_problems,
+    read_forecast,
+    recovery_commands,
+)
+from spanwise.scheduler.ledger.ticks import TickRecord
+from spanwise.scheduler.run.launch import parse_time
+from spanwise.scheduler.schedule.duration import Duration
+from spanwise.scheduler.schedule.forecast import format_forecast
+from spanwise.scheduler.schedule.preview import list_coming
+from spanwise.scheduler.schedule.simulate import Simulation, simulate
+from spanwise.scheduler.schedule.span_rule import CustomSpanRule
+from spanwise.scheduler.schedule.ticks import Tick
+from spanwise.scheduler.web.pictures.svg import element, picture
+from spanwise.scheduler.web.queries.health import read_schedules
+from spanwise.scheduler.web.site import WebSite
+
+COMING = 8
+DAYS = 7
+_MOST_PAST = 200
+_LAST_RUNS = 60
+_MOST_SIMULATED = 400  # ticks that are drawn
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleView:
+    """One schedule."""
+
+    status: ScheduleStatus
+    calendar: Calendar
+    problems: Sequence[str]
+    coming: Sequence[Tick]
+    past: Sequence[ExplainedTick]  #: newest first
+    missed: Sequence[TickRecord]
+    recover: Sequence[str]
+    acknowledge: Sequence[str]
+    forecast: Mapping[str, str]
+
+    def label(self, span: int | None) -> str:
+        return format_span(span, self.calendar)
+
+
+def list_schedule_views(site: WebSite, pipeline: str) -> list[ScheduleView]:
+    """The schedules of a pipeline; none when it was never scheduled."""
+    return [_view(site, status) for status in read_schedules(site.store, pipeline)]
+
+
+def _view(site: WebSite, status: ScheduleStatus) -> ScheduleView:
+    now = datetime.now(UTC)
+    schedule = status.schedule
+    table = schedule.timetable
+    missed = list_missed(site.store, schedule.key)
+    past = explain_ticks(site.store, table, schedule, now - timedelta(days=DAYS), now)
+    key = ("schedule forecast", schedule.key, None if status.newest is None else status.newest.number)
+    return ScheduleView(
+        status=status,
+        calendar=Calendar.from_name(schedule.calendar),
+        problems=list_problems(status),
+        coming=list_coming(table, now, COMING) if table.cron else [],
+        past=past[-_MOST_PAST:][::-1],
+        missed=missed[-_MOST_PAST:],
+        recover=recovery_commands(missed, schedule) if missed else [],
+        acknowledge=acknowledge_commands(missed, schedule) if missed else [],
+        forecast=site.memo.get(key, lambda: format_forecast(read_forecast(site.store, schedule.key, now)), for_s=60.0),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationView:
+    """What a schedule would do."""
+
+    simulation: Simulation
+    totals: Sequence[tuple[str, int]]
+    picture: Markup
+    lost: Sequence[str]
+
+
+def read_simulation(site: WebSite, status: ScheduleStatus, wanted: Mapping[str, str]) -> SimulationView:
+    """Plays a schedule from a time to another.
+
+    Raises:
+        UsageError: a time or a duration cannot be read, the range is too long, or its spans are a function of the file.
+    """
+    table = status.schedule.timetable
+    if isinstance(table.span, CustomSpanRule):
+        raise UsageError(
+            "The spans of this schedule are computed by its file, which the page does not load. Type:  spanwise "
+            f"schedule simulate {status.schedule.source} --from … --to … --duration …"
+        )
+    begin, end = parse_time(wanted.get("from", ""), table.clock), parse_time(wanted.get("to", ""), table.clock)
+    if end - begin > timedelta(days=366):
+        raise UsageError("The page simulates up to a year; the command simulates more.")
+    typed = wanted.get("duration", "").strip()
+    length = Duration.parse(typed) if typed else _past_durations(site, status)
+    found = simulate(table, begin, end, length, 0)
+    calendar = Calendar.from_name(status.schedule.calendar)
+    return SimulationView(
+        simulation=found,
+        totals=[(outcome.value, count) for outcome, count in found.totals.items()],
+        picture=_draw(found),
+        lost=[calendar.label(span) for span in found.lost[:50]],
+    )
+
+
+def _past_durations(site: WebSite, status: ScheduleStatus) -> Duration:
+    took = [run.took_s for run in list_past_runs(site.store, status.schedule.key, _LAST_RUNS, nodes=False)]
+    if not took:
+        raise UsageError("No run has completed yet, so give a duration, such as 2h or normal(2h,30m).")
+    return Duration.of(took)
+
+
+def _draw(found: Simulation) -> Markup:
+    """A bar for each run, and a mark for each tick that did not run."""
+    width, whole = 720.0, (found.end - found.start).total_seconds()
+    parts = []
+    for play in found.plays[:_MOST_SIMULATED]:
+        at = (play.tick.at - found.start).total_seconds() / whole * width
+        label = f"{play.tick.name}: {play.outcome.value}{f', {play.why}' if play.why else ''}"
+        title = element("title", label)
+        if play.began is not None and play.ended is not None:
+            x = (play.began - found.start).total_seconds() / whole * width
+            long = max(1.5, (play.ended - play.began).total_seconds() / whole * width)
+            state = "complete" if play.outcome.value == "ran" else "canceled"
+            parts.append(element("rect", title, x=x, y=10.0, width=long, height=18.0, class_=f"bar {state}"))
+        else:
+            parts.append(element("rect", title, x=at, y=32.0, width=2.0, height=10.0, class_="bar failed"))
+    text = f"{len(found.plays)} ticks, {found.busy:.0%} of the time busy; the counts are in the text above"
+    axis = element("line", x1=0.0, y1=30.0, x2=width, y2=30.0, class_="grid")
+    return picture(width, 44.0, text, axis, *parts, class_="chart", scale=True)

@@ -1,0 +1,187 @@
+"""The spans of a pipeline as a picture and a table, zoomed to a range; and one span."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from markupsafe import Markup
+
+from spanwise.orchestrator.calendar import Calendar
+from spanwise.orchestrator.errors import UsageError
+from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.store import Address
+from spanwise.scheduler.client import PipelineRecord
+from spanwise.scheduler.inspect.span_history import MOST_JUDGED, SpanEntry, SpanHistory, SpanStatus, ingesting_channels
+from spanwise.scheduler.web.pages import make_url, style_of
+from spanwise.scheduler.web.pictures.spans import MOST_CELLS, SpanCell, draw_spans
+from spanwise.scheduler.web.site import WebSite
+
+PER_TABLE = 60
+"""How many spans the table below the picture lists, the newest of the range."""
+
+_KEEP_S = 600.0  # a picture of very many spans, while nothing has changed
+
+MOST = 100_000
+"""Spans in one picture; more are zoomed to the newest."""
+
+ZOOMS: Mapping[Calendar, Sequence[tuple[str, int]]] = {
+    Calendar.HOUR: (("a week", 168), ("30 days", 720), ("a year", 8784)),
+    Calendar.DAY: (("30 days", 30), ("a year", 366), ("3 years", 1098)),
+    Calendar.WEEK: (("a year", 53), ("5 years", 265)),
+    Calendar.MONTH: (("a year", 12), ("10 years", 120)),
+    Calendar.QUARTER: (("5 years", 20), ("20 years", 80)),
+    Calendar.NUMBER: (("100", 100), ("1,000", 1000)),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanRow:
+    """One span of the table."""
+
+    span: int
+    label: str
+    status: str
+    entry: SpanEntry | None
+    run: int | None  #: the last of it
+    in_window: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpansView:
+    """The spans of a range."""
+
+    address: Address
+    channels: Sequence[str]  #: the nodes that ingest
+    calendar: Calendar
+    picture: Markup
+    first: str  #: label of the first span shown
+    last: str
+    extent: tuple[str, str]  #: of all spans
+    shown: int
+    counts: Mapping[str, int]  #: by status
+    in_window: int
+    rows: Sequence[SpanRow]
+    zooms: Sequence[tuple[str, str]]  #: what it is called, and its address
+
+
+def read_spans(site: WebSite, pipeline: str, *, node: str | None, first: str, last: str) -> SpansView | None:
+    """The spans between two labels, all without them; None when no recent run has ingested any.
+
+    Raises:
+        UsageError: a label is not a span, or the range is empty.
+    """
+    channels = read_channels(site, pipeline)
+    chosen = next((address for address in channels if node in (None, "", address.node)), None)
+    if chosen is None:
+        return None
+    calendar = channels[chosen]
+    history = find_history(site, pipeline, chosen)
+    extent = history.extent
+    if extent is None:
+        return None
+    begin = calendar.parse(first) if first else extent[0]
+    end = calendar.parse(last) if last else extent[1]
+    if begin > end:
+        raise UsageError(f"{calendar.label(begin)} is after {calendar.label(end)}, so there is no span between them.")
+    begin = max(begin, end - MOST + 1)
+    shown = (pipeline, chosen, history.version, begin, end)
+    if end - begin < MOST_JUDGED:  # verdicts of people may have changed
+        statuses = history.statuses(site.store, begin, end)
+        picture = _draw(pipeline, chosen, calendar, history, statuses)
+    else:
+        read = partial(history.statuses, site.store, begin, end)
+        statuses = site.memo.get(("statuses", *shown), read, for_s=_KEEP_S)
+        draw = partial(_draw, pipeline, chosen, calendar, history, statuses)
+        picture = site.memo.get(("spans", *shown), draw, for_s=_KEEP_S)
+    newest = list(statuses)[-PER_TABLE:][::-1]
+    zooms = [
+        (
+            name,
+            make_url(
+                "p", pipeline, "spans", node=node, first=calendar.label(end - count + 1), last=calendar.label(end)
+            ),
+        )
+        for name, count in ZOOMS[calendar]
+        if end - count + 1 > extent[0]
+    ]
+    return SpansView(
+        address=chosen,
+        channels=[address.node for address in channels],
+        calendar=calendar,
+        picture=picture,
+        first=calendar.label(begin),
+        last=calendar.label(end),
+        extent=(calendar.label(extent[0]), calendar.label(extent[1])),
+        shown=len(statuses),
+        counts=dict(Counter(status.value for status in statuses.values())),
+        in_window=sum(begin <= span <= end for span in history.window),
+        rows=[_row(history, calendar, span, statuses[span]) for span in newest],
+        zooms=[*zooms, ("all", make_url("p", pipeline, "spans", node=node))],
+    )
+
+
+def read_channels(site: WebSite, pipeline: str) -> dict[Address, Calendar]:
+    """The channels on which recent runs ingested."""
+    newest = next(iter(site.store.runs(pipeline)), None)
+    key = ("channels", pipeline, None if newest is None else (newest.number, newest.state))
+    return site.memo.get(key, lambda: ingesting_channels(site.store, pipeline), for_s=30.0)
+
+
+def find_history(site: WebSite, pipeline: str, address: Address) -> SpanHistory:
+    """What the site knows of the spans of a channel, brought up to date."""
+    kept: PipelineRecord = site.client.pipeline(pipeline)
+    history = kept.histories.setdefault(address, SpanHistory(address))
+    history.refresh(site.store)
+    return history
+
+
+def _draw(
+    pipeline: str,
+    address: Address,
+    calendar: Calendar,
+    history: SpanHistory,
+    statuses: Mapping[int, SpanStatus],
+) -> Markup:
+    cells = {
+        span: SpanCell(
+            style_of(status.value),
+            span in history.window,
+            _describe(history, calendar, span, status) if len(statuses) <= MOST_CELLS else "",
+        )
+        for span, status in statuses.items()
+    }
+    title = f"{len(cells):,} spans of {address.node}; the table below lists the newest, and the links above zoom"
+    return draw_spans(
+        calendar,
+        cells,
+        lambda span: make_url("p", pipeline, "spans", calendar.label(span), node=address.node),
+        title=title,
+    )
+
+
+def _describe(history: SpanHistory, calendar: Calendar, span: int, status: SpanStatus) -> str:
+    entry = history.entries.get(span)
+    version = f", version {entry.version}" if entry is not None and entry.version is not None else ""
+    rows = f", {entry.rows:,} rows" if entry is not None and entry.rows is not None else ""
+    window = ", in the window" if span in history.window else ""
+    return f"{calendar.label(span)}: {status.value}{version}{rows}{window}"
+
+
+def _row(history: SpanHistory, calendar: Calendar, span: int, status: SpanStatus) -> SpanRow:
+    run = history.runs.get(span)
+    return SpanRow(
+        span=span,
+        label=calendar.label(span),
+        status=status.value,
+        entry=history.entries.get(span),
+        run=None if run is None else run.number,
+        in_window=span in history.window,
+    )
+
+
+def runs_of_span(site: WebSite, pipeline: str, label: str) -> list[Run]:
+    """The recent runs that were asked for a span."""
+    return [record.run for record in site.client.pipeline(pipeline).runs(span=label, limit=20)]

@@ -1,0 +1,1 @@
+"""Views: one function for each page, from a request to what its template shows."""

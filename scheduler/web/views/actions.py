@@ -1,0 +1,79 @@
+"""Actions: a form that says what will be done, the job that does it, and what was asked for so far."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from spanwise.orchestrator.errors import NotRecorded, SpanwiseError, UsageError
+from spanwise.scheduler.client.commands import run_text
+from spanwise.scheduler.web.actions.catalog import ACTIONS, Action
+from spanwise.scheduler.web.actions.jobs import list_requests, read_job, start_job
+from spanwise.scheduler.web.pages import Page, make_url
+from spanwise.scheduler.web.site import Ask, WebSite
+
+_LISTED = 100
+_PLAN_S = 120.0
+
+
+@dataclass(frozen=True)
+class Redirected(Exception):
+    """The answer is another page."""
+
+    where: str
+
+
+def _find(name: str) -> Action:
+    if name not in ACTIONS:
+        raise NotRecorded(f"There is no action {name!r}; the actions are: {', '.join(ACTIONS)}.")
+    return ACTIONS[name]
+
+
+def show_action(site: WebSite, ask: Ask) -> Page:
+    """The form of an action; a POST plans it or starts it.
+
+    Raises:
+        Redirected: it was started.
+        UsageError: the reader may only look.
+    """
+    action = _find(ask.path["action"])
+    values = {f.name: (ask.form or ask.query).get(f.name, "") for f in action.fields}
+    plan, trouble = "", ""
+    if ask.form:
+        if not ask.may_act or ask.visit is None:
+            raise UsageError("You may look, not act: the token of an operator is needed.")
+        try:
+            words = action.words(values)
+            if action.plan is None or ask.form.get("step") == "start":
+                number = start_job(site, words, ask.visit.person)
+                raise Redirected(make_url("jobs", number))
+            plan = run_text(site.client.session, action.plan(values), limit_s=_PLAN_S)
+        except SpanwiseError as error:
+            trouble = str(error)
+    try:
+        command = shlex.join(["spanwise", *action.words(values)])
+    except (SpanwiseError, KeyError):
+        command = ""
+    facts = {
+        "action": action,
+        "values": values,
+        "plan": plan,
+        "trouble": trouble,
+        "command": command,
+        "may_act": ask.may_act,
+    }
+    return Page("action.html", action.title, facts, status=400 if trouble else 200)
+
+
+def show_job(site: WebSite, ask: Ask) -> Page:
+    """What a command prints, live."""
+    text = ask.path["number"]
+    job = read_job(site, int(text) if text.isdecimal() and len(text) < 10 else 0)  # noqa: PLR2004
+    return Page("job.html", job.request.line, {"job": job}, tab="activity")
+
+
+def show_activity(site: WebSite, _ask: Ask) -> Page:
+    """What was asked for on the page, newest first."""
+    requests = list_requests(site.store, _LISTED)
+    jobs = [read_job(site, asked.number) for asked in requests]
+    return Page("activity.html", "Activity", {"jobs": jobs, "actions": ACTIONS.values()}, tab="activity")

@@ -1,0 +1,149 @@
+"""The web page in a real browser: it looks right everywhere, says nothing to the console, and does what it shows."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+PAGES = {
+    "overview": "/",
+    "runs": "/p/flights/runs",
+    "spans": "/p/flights/spans",
+    "span": "/p/flights/spans/2013-01-11",
+    "run": "/runs/flights/12",
+    "failed run": "/runs/flights/4",
+    "models": "/p/flights/models",
+    "schedule": "/p/flights/schedule?from=2026-03-01&to=2026-03-15&duration=2h",
+    "artifact": "/a/{newest}",
+    "action": "/do/backfill?file=flights.py&first=2013-01-02",
+    "activity": "/activity",
+    "search": "/search?q=flights",
+    "error": "/runs/flights/999",
+}
+EVERYWHERE = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark"), (1920, "light"), (1920, "dark")]
+LOOKS = EVERYWHERE if os.environ.get("SPANWISE_TEST_UI_EVERYWHERE") else [(1280, "light"), (390, "dark")]
+
+
+def address(server, path):
+    import spanwise
+
+    with spanwise.connect(server.folder / ".spanwise") as client:
+        return server.url + path.format(newest=client.artifacts("flights", kind="Examples", limit=1)[0].id)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_has_no_complaints_fits_and_is_accessible(server, tab, name):
+    """At each width, light and dark: nothing in the console, nothing wider than the window, no serious finding of axe."""
+    axe_of = pytest.importorskip("axe_playwright_python.sync_playwright")
+    for width, scheme in LOOKS:
+        page = tab(address(server, PAGES[name]), scheme=scheme, width=width)
+        page.wait_for_load_state("load")
+        page.wait_for_timeout(150)
+        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        found = (
+            axe_of.Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa"], "iframes": False}).response["violations"]
+        )
+        serious = [
+            (v["id"], [n["html"][:160] for n in v["nodes"][:3]])
+            for v in found
+            if v["impact"] in ("serious", "critical")
+        ]
+        allowed = ("404",) if name == "error" else ("Blocked script execution",) if name == "artifact" else ()
+
+        assert [c for c in page.complaints if not any(a in c for a in allowed)] == []
+        assert wide <= 0
+        assert serious == []
+
+
+def test_the_keyboard_reaches_everything(server, tab):
+    """The first key skips to the content, the key / goes to the search, and a cell of a span is a link."""
+    page = tab(server.url + "/p/flights/spans")
+    page.keyboard.press("Tab")
+    skip = page.evaluate("document.activeElement.textContent")
+    page.keyboard.press("Enter")
+    page.keyboard.press("/")
+    page.keyboard.type("2013-01-05")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/search*")
+
+    assert skip == "Skip to content"
+    assert "2013-01-05 of flights" in page.inner_text("main")
+
+
+def test_a_range_of_spans_is_chosen_by_dragging(server, tab):
+    """And leads to the plan of a backfill, with both ends filled in."""
+    page = tab(server.url + "/p/flights/spans")
+    first = page.locator("rect[data-span]").nth(2).bounding_box()
+    last = page.locator("rect[data-span]").nth(6).bounding_box()
+    page.mouse.move(first["x"] + 4, first["y"] + 4)
+    page.mouse.down()
+    page.mouse.move(last["x"] + 4, last["y"] + 4, steps=4)
+    page.mouse.up()
+
+    assert page.input_value("[name=first]") == "2013-01-03"
+    assert page.input_value("[name=last]") == "2013-01-07"
+    assert page.url.endswith("/spans")
+
+
+def test_a_run_is_watched_from_start_to_end_and_keeps_what_was_opened(server, tab):
+    """The page of pipelines shows it by itself; what the reader has opened on the page of the run stays open."""
+    overview = tab(server.url + "/")
+    command = [sys.executable, "-P", "-m", "spanwise", "run", "flow.py", "--param", "sleep_s=4", "--no-cache"]
+    running = subprocess.Popen(command, cwd=server.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    overview.wait_for_selector("#row-flow", timeout=20_000)
+    page = tab(server.url + "/runs/flow/1")
+    page.wait_for_selector("#node-First .state.complete", timeout=20_000)
+    page.click("#more-First summary")
+    page.fill("#q", "half typed")
+    page.wait_for_selector("#node-Second .state.running", timeout=20_000)
+    page.wait_for_selector("#node-Third .state.complete", timeout=30_000)
+    page.wait_for_selector(".lead .state.complete", timeout=10_000)
+    running.wait()
+
+    assert page.evaluate("document.getElementById('more-First').open")
+    assert page.input_value("#q") == "half typed"
+    assert page.evaluate("document.activeElement.id") == "q"
+    assert page.complaints == overview.complaints == []
+
+
+def test_an_action_is_clicked_through_and_its_job_outlives_the_server(server, tab):
+    """The form, the command, the job; the page says when the server is gone, and comes back by itself."""
+    page = tab(server.url + "/do/run?file=flow.py")
+    assert "spanwise run -- flow.py" in page.inner_text("main")
+    page.click("button.primary")
+    page.wait_for_url("**/jobs/*")
+    server.stop()
+    page.wait_for_selector("#offline:not([hidden])", timeout=15_000)
+    server.start()
+    page.wait_for_selector("#offline[hidden]", state="attached", timeout=30_000)
+    page.wait_for_selector(".lead .state.complete", timeout=40_000)
+
+    assert "exit code 0" in page.inner_text("main")
+    assert re.search(r"asked for by \S+@\S+", page.inner_text("main"))
+
+
+def test_a_report_made_by_users_has_no_rights(server, tab):
+    """Its script does not run, and its frame is not of this site."""
+    page = tab(address(server, PAGES["artifact"]))
+    frame = page.locator("iframe").first
+    frame.scroll_into_view_if_needed()
+    page.wait_for_timeout(500)
+    inside = page.frames[1]
+
+    assert inside.evaluate("document.querySelector('h1').textContent") == "report"
+    assert "a dialog" not in page.complaints
+    assert frame.get_attribute("sandbox") == ""
+
+
+def test_the_first_page_is_there_soon_and_assets_are_small(server, tab):
+    """300 KiB in all."""
+    page = tab(server.url + "/")
+    sizes = page.evaluate("performance.getEntriesByType('resource').map(r => [r.name, r.decodedBodySize])")
+    began = time.monotonic()
+    page.goto(server.url + "/")
+
+    assert sum(size for _, size in sizes) < 300 * 1024
+    assert time.monotonic() - began < 10

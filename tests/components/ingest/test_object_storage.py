@@ -1,0 +1,130 @@
+"""ExampleGen on a bucket: spans and versions by URL, each object copied once, in the revision that was listed."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import pytest
+
+from spanwise import ExampleGen, Pipeline
+from spanwise.components.ingest.source_files import copy_objects
+from spanwise.orchestrator.errors import Conflict, ParameterError
+from spanwise.orchestrator.run import State
+from spanwise.orchestrator.storage import list_objects, machine_copies, open_bucket, parse_url
+from spanwise.orchestrator.testing import Trial
+from tests.contract.object_storage import serve
+
+
+@pytest.fixture(scope="module")
+def home():
+    with serve("moto") as home:
+        yield home
+
+
+class BucketLake:
+    """Writes spans below a folder of a bucket."""
+
+    def __init__(self, url):
+        self.url = url
+        self.bucket = open_bucket(parse_url(url).home)
+
+    def arrive(self, day, version, text):
+        url = f"{self.url}/{day}/v{version}/trips.csv"
+        self.bucket.write(parse_url(url).key, text.encode())
+        return url
+
+
+@pytest.fixture
+def lake(home, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    machine_copies.cache_clear()
+    yield BucketLake(f"{home}/{uuid.uuid4().hex}")
+    machine_copies.cache_clear()
+
+
+@pytest.fixture
+def pipeline(lake):
+    def make(**arguments):
+        return Pipeline(
+            "trips", [ExampleGen(pattern=f"{lake.url}/{{YYYY}}-{{MM}}-{{DD}}/v{{VERSION}}/*.csv", **arguments)]
+        )
+
+    return make
+
+
+@pytest.fixture
+def trial(tmp_path):
+    return Trial(tmp_path / "root")
+
+
+def test_a_run_ingests_the_newest_version_of_its_span(lake, pipeline, trial):
+    """As from a folder; the same content written again is served from the cache, another is not."""
+    lake.arrive("2013-01-01", 1, "x\n1\n")
+    lake.arrive("2013-01-02", 1, "x\n1\n")
+    lake.arrive("2013-01-02", 2, "x\n2\n3\n")
+
+    first = trial.run(pipeline(), span="2013-01-02")
+    lake.arrive("2013-01-02", 2, "x\n2\n3\n")
+    again = trial.run(pipeline(), span="2013-01-02")
+    lake.arrive("2013-01-02", 2, "x\n2\n4\n")
+    other = trial.run(pipeline(), span="2013-01-02")
+
+    examples = first.artifact("ExampleGen", "examples")
+    facts = examples.properties
+    assert (facts["span"], facts["version"], sum(facts["rows"].values())) == (15707, 2, 2)
+    assert again["ExampleGen"].state is State.CACHED
+    assert other["ExampleGen"].state is State.COMPLETE
+
+
+def test_a_span_that_is_missing_is_named_with_those_there_are(lake, pipeline, trial):
+    """The message of a folder."""
+    lake.arrive("2013-01-01", 1, "x\n1\n")
+
+    ran = trial.run(pipeline(), span="2013-01-05")
+
+    assert "no file of span 2013-01-05 matches" in ran["ExampleGen"].error
+    assert "Available spans: 2013-01-01" in ran["ExampleGen"].error
+
+
+def test_messages_and_rejects_name_the_object(lake, pipeline, trial):
+    """Not its copy on this machine."""
+    url = lake.arrive("2013-01-01", 1, "x,y\n1,2\n3\n")
+
+    stopped = trial.run(pipeline(), span="2013-01-01")
+    kept = trial.run(pipeline(bad_rows="keep"), span="2013-01-01")
+
+    assert url in stopped["ExampleGen"].error
+    assert "cache" not in stopped["ExampleGen"].error
+    rejects = kept.artifact("ExampleGen", "rejects").path / "rejects.jsonl"
+    assert [json.loads(line)["file"] for line in rejects.read_text().splitlines()] == [url]
+
+
+def test_an_object_that_is_replaced_before_it_is_read_stops_the_ingest(lake):
+    """The fingerprint is of another revision."""
+    url = lake.arrive("2013-01-01", 1, "x\n1\n")
+    listed = list_objects(f"{lake.url}/*/*/*")[url]
+    lake.arrive("2013-01-01", 1, "x\n22\n")
+
+    with pytest.raises(Conflict):
+        copy_objects({"input": [url]}, {url: (listed.etag, listed.size_bytes, listed.modified_ns)})
+
+
+def test_the_mark_of_a_span_changes_with_its_objects(lake, pipeline):
+    """So that watch sees a rewritten file; `available` lists the spans."""
+    lake.arrive("2013-01-01", 1, "x\n1\n")
+    (node,) = pipeline()
+    before = node.mark(15706)
+
+    lake.arrive("2013-01-01", 1, "x\n2\n")
+
+    assert node.mark(15706) != before
+    assert node.available() == {15706: 1}
+
+
+def test_a_cluster_cannot_read_the_copies(lake):
+    """It is refused when the pipeline is built."""
+    with pytest.raises(
+        ParameterError, match="are copied to this machine, where the workers of beam_runner='FlinkRunner'"
+    ):
+        ExampleGen(pattern=f"{lake.url}/{{SPAN}}/*.csv", beam_runner="FlinkRunner")

@@ -1,0 +1,93 @@
+"""Definitions: what analyzers learn and functions compute is what NumPy and scikit-learn compute."""
+
+from collections import Counter
+
+import numpy as np
+import polars as pl
+import pytest
+from sklearn.preprocessing import KBinsDiscretizer, MinMaxScaler, StandardScaler
+
+from spanwise.components.transform.preprocessing import (
+    bucketize,
+    count,
+    maximum,
+    mean,
+    minimum,
+    quantile,
+    scale_to_0_1,
+    scale_to_z_score,
+    standard_deviation,
+    total,
+    vocabulary,
+)
+from tests.components.transform.test_graph import learned
+
+X = np.random.default_rng(11).normal(5, 3, 1000)
+WORDS = np.random.default_rng(12).choice(["b", "a", "é", "Z", "ab"], 1000)
+
+
+def preprocess(columns):
+    x = columns["x"]
+    return {
+        "z": scale_to_z_score(x),
+        "unit": scale_to_0_1(x),
+        "bucket": bucketize(x, 7),
+        "word": vocabulary(columns["word"]),
+        "count": count(x),
+        "total": total(x),
+        "mean": mean(x),
+        "std": standard_deviation(x),
+        "least": minimum(x),
+        "most": maximum(x),
+        "third": quantile(x, 0.3),
+    }
+
+
+@pytest.fixture(scope="module")
+def found():
+    rows = pl.DataFrame({"x": X, "word": WORDS})
+    return learned(preprocess, rows).apply(rows)
+
+
+def test_single_values_are_numpys(found):
+    """Count, sum, mean, deviation of the population, extrema, and the quantile by the inverted distribution."""
+    expected = {
+        "count": X.size,
+        "total": X.sum(),
+        "mean": X.mean(),
+        "std": X.std(),
+        "least": X.min(),
+        "most": X.max(),
+        "third": np.quantile(X, 0.3, method="inverted_cdf"),
+    }
+
+    assert {name: found[name][0] for name in expected} == pytest.approx(expected, rel=1e-13)
+
+
+def test_scaling_is_scikit_learns(found):
+    """StandardScaler and MinMaxScaler."""
+    column = X[:, None]
+
+    np.testing.assert_allclose(found["z"], StandardScaler().fit_transform(column)[:, 0], rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(found["unit"], MinMaxScaler().fit_transform(column)[:, 0], rtol=1e-11, atol=1e-13)
+
+
+def test_buckets_are_those_of_quantiles_but_for_values_on_a_boundary(found):
+    """scikit-learn's bins contain their lower edge, ours their upper one, as the page says."""
+    bins = KBinsDiscretizer(7, encode="ordinal", strategy="quantile", quantile_method="inverted_cdf")
+    theirs = bins.fit_transform(X[:, None])[:, 0]
+    edges = bins.bin_edges_[0][1:-1]
+
+    ours = found["bucket"].to_numpy()
+
+    on_an_edge = np.isin(X, edges)
+    assert (ours[~on_an_edge] == theirs[~on_an_edge]).all()
+    assert (ours[on_an_edge] == theirs[on_an_edge] - 1).all()
+
+
+def test_terms_are_numbered_by_count_then_by_their_bytes(found):
+    """The most frequent is 0."""
+    times = Counter(WORDS.tolist())
+    order = sorted(times, key=lambda word: (-times[word], word.encode()))
+
+    assert found["word"].to_list() == [order.index(word) for word in WORDS.tolist()]

@@ -1,0 +1,61 @@
+"""Object storage for tests: moto's server in a thread, and real servers where the environment names one.
+
+`tests/contract/buckets.sh` starts the real ones and sets SPANWISE_TEST_S3 and SPANWISE_TEST_AZ to
+JSON: the settings of the environment, and under `home` the URL of an empty bucket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spanwise.orchestrator.storage import forget_buckets
+
+SERVERS = {
+    name: json.loads(os.environ[f"SPANWISE_TEST_{name.upper()}"])
+    for name in ("s3", "az")
+    if os.environ.get(f"SPANWISE_TEST_{name.upper()}")
+}
+
+
+@contextlib.contextmanager
+def serve(kind: str) -> Iterator[str]:
+    """Yields the URL of a bucket that this process and its children can reach."""
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
+        settings = dict(SERVERS[kind]) if kind in SERVERS else stack.enter_context(_moto())
+        home = settings.pop("home")
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        patch.delenv("AWS_PROFILE", raising=False)
+        forget_buckets()
+        yield home
+        forget_buckets()
+
+
+@contextlib.contextmanager
+def _moto() -> Iterator[dict[str, Any]]:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    bucket = f"lake-{port}"  # moto knows the buckets of servers that have ended
+    request = urllib.request.Request(f"http://{host}:{port}/{bucket}", method="PUT")
+    request.add_header("Authorization", "AWS4-HMAC-SHA256 Credential=test/20130101/us-east-1/s3/aws4_request")
+    urllib.request.urlopen(request).close()
+    try:
+        yield {
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+            "home": f"s3://{bucket}",
+        }
+    finally:
+        server.stop()

@@ -1,0 +1,195 @@
+"""What holds for every bucket: objects are whole or absent, and a writer can insist on what it replaces."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+
+import pytest
+
+from spanwise.orchestrator.errors import Conflict, ParameterError, StorageError
+from spanwise.orchestrator.storage import LocalCopies, list_objects, open_bucket, parse_url
+from tests.contract.object_storage import SERVERS, serve
+
+
+@pytest.fixture(scope="module", params=["moto", *SERVERS])
+def home(request):
+    with serve(request.param) as home:
+        yield parse_url(home)
+
+
+@pytest.fixture
+def folder(home):
+    """A folder of its own for each test."""
+    return home / uuid.uuid4().hex
+
+
+@pytest.fixture
+def bucket(home):
+    return open_bucket(home)
+
+
+@pytest.mark.parametrize(
+    "name", ["a b.csv", "100%.csv", "%41.csv", "ü#&+.csv", "[x].csv", "~t", "v=1,2", "'quoted'", "日本.csv"]
+)
+def test_a_key_is_the_text_that_was_written(bucket, folder, name):
+    """Listed and read under the same name, whatever is in it."""
+    key = (folder / name).key
+
+    etag = bucket.write(key, b"one")
+
+    assert [info.key for info in bucket.list(folder.key)] == [key]
+    assert bucket.read(key) == (b"one", etag)
+
+
+def test_what_is_not_there_is_none(bucket, folder):
+    """Neither its bytes nor its facts; and deleting it is no error."""
+    key = (folder / "gone").key
+
+    bucket.delete([key])
+
+    assert bucket.read(key) is None
+    assert bucket.head(key) is None
+    assert list(bucket.list(folder.key)) == []
+
+
+def test_an_object_is_created_once(bucket, folder):
+    """Of several that create it at once, one wins; the others are told."""
+    key = (folder / "claim").key
+    won = []
+
+    def create(number):
+        try:
+            bucket.write(key, str(number).encode(), replacing="")
+        except Conflict:
+            return
+        won.append(str(number).encode())
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(won) == 1
+    assert bucket.read(key)[0] == won[0]
+
+
+def test_an_object_is_replaced_only_as_the_writer_knows_it(bucket, folder):
+    """With the etag that was read, once; whoever comes second is told."""
+    key = (folder / "pointer").key
+    first = bucket.write(key, b"1", replacing="")
+
+    second = bucket.write(key, b"2", replacing=first)
+
+    with pytest.raises(Conflict, match="written by somebody else"):
+        bucket.write(key, b"3", replacing=first)
+    assert bucket.read(key) == (b"2", second)
+
+
+def test_a_file_arrives_as_it_was(bucket, folder, tmp_path):
+    """Also in several parts, and only in the revision that is asked for."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(bytes(range(256)) * 80_000)  # 20 MB: three parts
+    key = (folder / "large").key
+    bucket.upload(source, key)
+    info = bucket.head(key)
+
+    bucket.download(key, target, etag=info.etag)
+
+    assert target.read_bytes() == source.read_bytes()
+    assert info.size_bytes == source.stat().st_size
+    bucket.write(key, b"other")
+    with pytest.raises(Conflict):
+        bucket.download(key, tmp_path / "again", etag=info.etag)
+
+
+def test_a_listing_finds_what_glob_would(bucket, folder):
+    """`*` stays in a folder, `**` goes below, and names with a dot in front are left out."""
+    for name in ("d1/v1/a.csv", "d1/v2/a.csv", "d1/v2/.part", "d2/v1/a.csv", "d2/v1/deep/b.csv", "other/v1/a.csv"):
+        bucket.write((folder / name).key, b"x")
+
+    def found(pattern):
+        return sorted(url.removeprefix(f"{folder}/") for url in list_objects(f"{folder}/{pattern}"))
+
+    assert found("d*/v*/*.csv") == ["d1/v1/a.csv", "d1/v2/a.csv", "d2/v1/a.csv"]
+    assert found("d1/v2/*") == ["d1/v2/a.csv"]
+    assert found("d[2]/**/*.csv") == ["d2/v1/a.csv", "d2/v1/deep/b.csv"]
+    assert found("d1/v1/a.csv") == ["d1/v1/a.csv"]
+    assert found("d?/none") == []
+
+
+def test_a_copy_is_made_once_and_is_compared(bucket, folder, tmp_path):
+    """A second process finds it; one whose bytes have changed on the disk is made again."""
+    url = folder / "a.csv"
+    bucket.write(url.key, b"x\n1\n")
+    info = bucket.head(url.key)
+    path = LocalCopies(tmp_path).get(url, info)
+    bucket.delete([url.key])
+
+    assert LocalCopies(tmp_path).get(url, info).read_bytes() == b"x\n1\n"
+
+    path.write_bytes(b"x\n2\n")
+    bucket.write(url.key, b"x\n1\n")
+    assert LocalCopies(tmp_path).get(url, bucket.head(url.key)).read_bytes() == b"x\n1\n"
+
+
+def test_a_replaced_object_is_not_copied(bucket, folder, tmp_path):
+    """What was listed is another revision."""
+    url = folder / "a.csv"
+    bucket.write(url.key, b"one")
+    info = bucket.head(url.key)
+    bucket.write(url.key, b"two")
+
+    with pytest.raises(Conflict):
+        LocalCopies(tmp_path).get(url, info)
+
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_copies_beyond_the_limit_are_removed(bucket, folder, tmp_path):
+    """The least recently used first, once no process uses any."""
+    for number in range(4):
+        bucket.write((folder / f"{number}.csv").key, bytes(1000))
+    infos = sorted(bucket.list(folder.key), key=lambda info: info.key)
+    urls = {parse_url(f"{folder.home}/{info.key}"): info for info in infos}
+    copies = LocalCopies(tmp_path)
+    paths = [copies.get(url, info) for url, info in urls.items()]
+    for age, path in enumerate(paths):
+        os.utime(path.parent, (1e9 + age, 1e9 + age))
+    os.utime(paths[0].parent)
+
+    assert LocalCopies(tmp_path, most_bytes=3500).evict() == 2080, "of those that nobody has used for a day"
+    copies.close()
+    assert LocalCopies(tmp_path, most_bytes=1500).evict() == 1040
+
+    assert [path.exists() for path in paths] == [True, False, False, False]
+
+
+def test_copies_in_use_stay(bucket, folder, tmp_path):
+    """Whatever the limit, as long as a process may read them."""
+    bucket.write((folder / "a.csv").key, bytes(1000))
+    copies = LocalCopies(tmp_path)
+    path = copies.get(folder / "a.csv", bucket.head((folder / "a.csv").key))
+
+    assert LocalCopies(tmp_path, most_bytes=1).evict() == 0
+
+    assert path.exists()
+    copies.close()
+    assert LocalCopies(tmp_path, most_bytes=1).evict() == 1040
+
+
+def test_a_bucket_that_does_not_exist_is_named(home, bucket):
+    """With what to do."""
+    other = parse_url(f"{home.scheme}://no-such-bucket-{uuid.uuid4().hex[:8]}")
+
+    with pytest.raises(StorageError, match="there is no such bucket"):
+        list(open_bucket(other).list(""))
+
+
+@pytest.mark.parametrize("text", ["s3://", "s3:///x", "ftp://host/x", "data/x"])
+def test_a_url_names_a_bucket(text):
+    """And one of the known schemes."""
+    with pytest.raises(ParameterError, match=r"s3://bucket/…, gs://bucket/…, az://bucket/…"):
+        parse_url(text)

@@ -1,0 +1,104 @@
+"""The store's contract: questions about many records at once answer like the questions about one."""
+
+from dataclasses import replace
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spanwise.orchestrator.run import Run, State
+from spanwise.orchestrator.store import Address
+from tests.contract.records import EXAMPLES, begin, examples, model, publish, publish_one, told
+
+
+def test_the_latest_runs_of_every_pipeline_are_its_newest_first(store):
+    """A pipeline with fewer runs gives them all; what is read later is there later."""
+    for _ in range(9):
+        store.begin_run(Run(pipeline="flights"))
+    store.begin_run(Run(pipeline="taxi"))
+    before = store.latest_runs(3)
+    store.begin_run(Run(pipeline="flights"))
+
+    assert {name: [run.number for run in runs] for name, runs in before.items()} == {"flights": [9, 8, 7], "taxi": [1]}
+    assert [run.number for run in store.latest_runs(1)["flights"]] == [10]
+    assert store.latest_runs(3)["flights"] == list(store.runs("flights"))[:3]
+
+
+def test_an_empty_store_has_no_latest_runs(store):
+    """Nothing has run here yet, which is no error."""
+    assert store.latest_runs(3) == {}
+
+
+def test_the_executions_of_several_runs_are_found_with_every_attempt(store):
+    """They come without inputs and outputs, in the order in which they began; other runs are left out."""
+    first, second, other = (store.begin_run(Run(pipeline="flights", nodes=("ExampleGen", "Trainer"))) for _ in range(3))
+    publish(store, EXAMPLES, examples(1), run=first.number)
+    begun = begin(store, "Trainer", run=first.number)
+    store.publish(replace(begun, state=State.FAILED))
+    begin(store, "Trainer", run=first.number, attempt=2)
+    begin(store, "ExampleGen", run=second.number)
+    begin(store, "ExampleGen", run=other.number)
+
+    found = store.executions_of([second, first])
+
+    assert [e.name for e in found] == [
+        "flights/1/ExampleGen/1",
+        "flights/1/Trainer/1",
+        "flights/1/Trainer/2",
+        "flights/2/ExampleGen/1",
+    ]
+    assert [told(e) for e in found] == [
+        told(replace(e, inputs={}, outputs={})) for run in (first, second) for e in store.executions(run)
+    ]
+    assert store.executions_of([]) == []
+
+
+def test_a_run_that_names_no_nodes_has_no_executions_to_find(store):
+    """The names of nodes are what executions are found by."""
+    assert store.executions_of([store.begin_run(Run(pipeline="flights"))]) == []
+
+
+def test_spans_of_a_range_come_with_all_their_publications(store):
+    """In order, from the first to the last of the range, each with its versions, oldest first."""
+    for span, version in ((9, 1), (10, 1), (11, 1), (10, 2), (300, 1), (-4, 1)):
+        publish_one(store, EXAMPLES, examples(span, version))
+
+    found = dict(store.of_spans(EXAMPLES, 9, 11))
+
+    assert {span: [a.properties["version"] for a in row] for span, row in found.items()} == {
+        9: [1],
+        10: [1, 2],
+        11: [1],
+    }
+    assert list(dict(store.of_spans(EXAMPLES, -100, 1000))) == [-4, 9, 10, 11, 300]
+    assert dict(store.of_spans(EXAMPLES, 12, 299)) == {}
+    assert dict(store.of_spans(Address("flights", "Nothing", "examples"), 0, 9)) == {}
+
+
+@settings(
+    max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], derandomize=True
+)
+@given(
+    spans=st.sets(st.integers(-1200, 1200) | st.integers(10**17, 10**17 + 50), max_size=12),
+    ends=st.lists(st.integers(-1300, 10**18 - 1), min_size=2, max_size=2),
+)
+def test_a_range_of_spans_holds_what_asking_for_each_finds(store, spans, ends):
+    """Whatever the signs and lengths of the numbers."""
+    address = Address("flights", f"Node{abs(hash((frozenset(spans), *ends)))}", "examples")
+    for span in sorted(spans, key=hash):
+        publish_one(store, address, examples(span))
+    first, last = sorted(ends)
+
+    found = dict(store.of_spans(address, first, last))
+
+    assert list(found) == sorted(s for s in store.spans(address) if first <= s <= last)
+    assert {s: [told(a) for a in row] for s, row in found.items()} == {
+        s: [told(a) for a in store.of_span(address, s)] for s in found
+    }
+
+
+def test_artifacts_without_a_span_are_no_spans(store):
+    """Models are published without one."""
+    models = Address("flights", "Trainer", "model")
+    publish_one(store, models, model())
+
+    assert dict(store.of_spans(models, 0, 9)) == {}

@@ -1,0 +1,254 @@
+"""One change at a time, in many kinds of function, closure, object and argument: each gives another fingerprint."""
+
+import re
+import sys
+import types
+
+import pytest
+
+from spanwise.orchestrator.errors import Unfingerprintable
+from spanwise.orchestrator.fingerprint import of_function
+
+HEAD = """
+import collections, collections.abc, contextlib, dataclasses, datetime as dt, decimal, enum, fractions, functools, itertools
+import math, operator, pathlib, re, string, types, typing, zoneinfo
+import numpy as np, pyarrow as pa, pyarrow.compute as pc, polars as pl, pandas as pd
+from spanwise.pipelines import input as inputs
+"""
+
+#: what `g` does or holds; N is 1 before the change and 2 after it
+CODE = {
+    "a constant": "def g(x): return x * N",
+    "a constant in a tuple": "def g(x): return (x, (N, 5))",
+    "a constant in a set": "def g(x): return x in {N, 5}",
+    "an operator": "def g(x): return x [+, -][N] 2",
+    "an inner function": "def g(x):\n    def inner(y): return y * N\n    return inner(x)",
+    "a lambda": "g = lambda x: x * N",
+    "a comprehension": "def g(x): return [y * N for y in x]",
+    "a generator": "def g(x): yield x * N",
+    "an async function": "async def g(x): return x * N",
+    "a text in an f-string": "def g(x): return f'{x}N'",
+    "a format": "def g(x): return f'{x:>N}'",
+    "a branch": "def g(x):\n    if x > N: return 1\n    return 0",
+    "a match": "def g(x):\n    match x:\n        case N: return 1\n    return 0",
+    "an except": "def g(x):\n    try: return x.y\n    except [KeyError, ValueError][N]: return 1",
+    "an annotation of a dataclass": "@dataclasses.dataclass\nclass D:\n    a: [int, float][N]\ndef g(x): return D(x)",
+    "a default": "def g(x, y=N): return x * y",
+    "a keyword default": "def g(x, *, y=N): return x * y",
+    "a callee": "def inner(x): return x + N\ndef g(x): return inner(x)",
+    "a callee's callee": "def one(x): return x + N\ndef two(x): return one(x)\ndef g(x): return two(x)",
+    "a closure": "def make(n):\n    def f(x): return x * n\n    return f\ng = make(N)",
+    "a closure's function": "def make(h):\n    def f(x): return h(x)\n    return f\ng = make(lambda x: x * N)",
+    "a decorator": "def by(n):\n    def wrap(f):\n        @functools.wraps(f)\n        def h(x): return f(x) * n\n        return h\n    return wrap\n@by(N)\ndef g(x): return x",
+    "a class attribute": "class A:\n    n = N\ndef g(x): return A.n",
+    "a method": "class A:\n    def m(self, x): return x * N\ndef g(x): return A().m(x)",
+    "a static method": "class A:\n    @staticmethod\n    def m(x): return x * N\ndef g(x): return A.m(x)",
+    "a class method": "class A:\n    @classmethod\n    def m(cls, x): return x * N\ndef g(x): return A.m(x)",
+    "a property": "class A:\n    @property\n    def p(self): return N\ndef g(x): return A().p",
+    "a cached property": "class A:\n    @functools.cached_property\n    def p(self): return N\ndef g(x): return A().p",
+    "a base class": "class B:\n    n = N\nclass A(B): pass\ndef g(x): return A()",
+    "a metaclass": "class M(type):\n    def __len__(cls): return N\nclass A(metaclass=M): pass\ndef g(x): return len(A)",
+    "a descriptor": "class D:\n    def __get__(self, o, t): return N\nclass A:\n    d = D()\ndef g(x): return A().d",
+    "a class with slots": "class A:\n    __slots__ = ('n',)\n    def __init__(self): self.n = N\na = A()\ndef g(x): return a.n",
+    "a partial method": "class A:\n    def m(self, n): return n\n    p = functools.partialmethod(m, N)\ndef g(x): return A().p()",
+    "a cached function": "@functools.lru_cache\ndef c(x): return x * N\ndef g(x): return c(x)",
+    "a registered function": "@functools.singledispatch\ndef c(x): return x\n@c.register\ndef _(x: int): return x * N\ndef g(x): return c(x)",
+    "a context manager": "@contextlib.contextmanager\ndef c(): yield N\ndef g(x):\n    with c() as n: return n",
+    "a library's function": "def g(x): return [math.sin, math.cos][N](x)",
+    "a builtin": "g = [len, sum][N]",
+    "a ufunc of NumPy's": "U = [np.add, np.subtract][N]\ndef g(x): return U(x, 1)",
+    "a ufunc of a function": "U = np.frompyfunc(lambda x: x * N, 1, 1)\ndef g(x): return U(x)",
+    "a vectorized function": "U = np.vectorize(lambda x: x * N)\ndef g(x): return U(x)",
+    "a function in a Polars expression": "E = pl.col('x').map_elements(lambda x: str(x) * N, return_dtype=pl.String)\ndef g(x): return E",
+    "what that function returns": "E = pl.col('x').map_elements(str, return_dtype=[pl.String, pl.Binary][N])\ndef g(x): return E",
+    "a function of batches in a Polars query": "Q = pl.LazyFrame({'a': [1]}).map_batches(lambda d: d * N)\ndef g(x): return Q",
+}
+
+#: what `g` uses as a global
+VALUES = {
+    "an integer": "N",
+    "a float": "N / 3",
+    "a type of number": "[1, 1.0][N]",
+    "a truth value": "[1, True][N]",
+    "a zero's sign": "[0.0, -0.0][N]",
+    "a complex number": "complex(0, N)",
+    "a text": "'aN'",
+    "bytes": "b'aN'",
+    "bytes or text": "['a', b'a'][N]",
+    "a byte array": "bytearray([N])",
+    "None": "[None, 0][N]",
+    "a list": "[0, [N]]",
+    "a tuple or a list": "[(1,), [1]][N]",
+    "a set": "{N, 7}",
+    "a frozen set": "frozenset({N, 7})",
+    "a dict": "{'a': {'b': N}}",
+    "a dict's key": "{N: 1}",
+    "an ordered dict": "collections.OrderedDict([(1, 1), (2, 2)][::[1, -1][N]])",
+    "a default dict": "collections.defaultdict(lambda: N)",
+    "a deque": "collections.deque([N])",
+    "a deque's length": "collections.deque([], N)",
+    "a counter": "collections.Counter('a' * N)",
+    "a chain of dicts": "collections.ChainMap({'a': N})",
+    "a read-only dict": "types.MappingProxyType({'a': N})",
+    "a simple namespace": "types.SimpleNamespace(a=N)",
+    "a named tuple": "collections.namedtuple('P', 'a')(N)",
+    "a range": "range(N)",
+    "a slice": "slice(N)",
+    "a decimal": "decimal.Decimal(N)",
+    "a fraction": "fractions.Fraction(1, N + 1)",
+    "a date": "dt.date(2024, 1, N)",
+    "a time zone": "dt.datetime(2024, 1, 1, tzinfo=zoneinfo.ZoneInfo(['UTC', 'Europe/Berlin'][N]))",
+    "an offset": "dt.timezone(dt.timedelta(hours=N))",
+    "a duration": "dt.timedelta(N)",
+    "a path": "pathlib.Path('N')",
+    "a regular expression": "re.compile('aN')",
+    "its flags": "re.compile('a', [0, re.I][N])",
+    "a template": "string.Template('$aN')",
+    "a partial": "functools.partial(max, N)",
+    "a partial's keyword": "functools.partial(int, base=N + 2)",
+    "an item getter": "operator.itemgetter(N)",
+    "a method caller": "operator.methodcaller('rjust', N)",
+    "an enum": "enum.Enum('E', {'A': N}).A",
+    "a flag": "enum.Flag('F', {'A': N}).A",
+    "a dataclass": "dataclasses.make_dataclass('D', ['a'])(N)",
+    "an exception": "ValueError(N)",
+    "a type": "[int, float][N]",
+    "a generic": "[list[int], list[str]][N]",
+    "a cycle": "itertools.cycle([N])",
+    "an array": "np.array([N])",
+    "an array's dtype": "np.array([1], ['i4', 'i8'][N])",
+    "an array's shape": "np.zeros([(2, 3), (3, 2)][N])",
+    "an array's order": "np.array([[1, 2], [3, 4]])[[0, 1][::[1, -1][N]]]",
+    "a structured array": "np.array([(1, N)], 'i4,i4')",
+    "a mask": "np.ma.MaskedArray([1, 2], [[True, False], [False, True]][N])",
+    "an array of objects": "np.array([{'a': N}], object)",
+    "a scalar": "np.float32(N)",
+    "a dtype": "np.dtype(['f4', 'f8'][N])",
+    "a moment of NumPy's": "np.datetime64(N, 's')",
+    "its unit": "np.datetime64(1, ['s', 'm'][N])",
+    "a generator's seed": "np.random.default_rng(N)",
+    "a polynomial": "np.polynomial.Polynomial([N])",
+    "a column": "pa.array([1, N])",
+    "a missing value": "pa.array([1, [None, 0][N]])",
+    "a chunked column": "pa.chunked_array([[1], [N]])",
+    "a table": "pa.table({'a': [N]})",
+    "a table's metadata": "pa.table({'a': [1]}).replace_schema_metadata({'a': 'N'})",
+    "an Arrow scalar": "pa.scalar(N)",
+    "its type": "pa.scalar(1, [pa.int8(), pa.int16()][N])",
+    "an Arrow type": "[pa.int8(), pa.int16()][N]",
+    "a schema": "pa.schema([('aN', pa.int8())])",
+    "whether a column may be missing": "pa.schema([pa.field('a', pa.int8(), nullable=[True, False][N])])",
+    "an expression": "pc.field('a') > N",
+    "the type of a number in it": "pc.field('a') / [2, 2.0][N] > 1",
+    "a value deep in its list": "pc.field('a').isin([*range(50), N + 100, *range(200, 250)])",
+    "its column": "pc.field('aN') > 1",
+    "its options": "pc.round(pc.field('a'), ndigits=N)",
+    "options of Arrow's": "pc.CastOptions(pa.int8(), allow_int_overflow=[True, False][N])",
+    "a Polars expression": "pl.col('a') + N",
+    "a Polars type": "[pl.Int8, pl.Int16][N]",
+    "a Polars frame": "pl.DataFrame({'a': [N]})",
+    "a Polars series": "pl.Series('a', [N])",
+    "a Polars query": "pl.LazyFrame({'a': [1]}).filter(pl.col('a') > N)",
+    "a pandas frame": "pd.DataFrame({'a': [N]})",
+    "a pandas index": "pd.Series([1], index=[N])",
+    "a dataset": "inputs.range(N)",
+    "a dataset's function": "inputs.range(3).map(lambda x: x * N)",
+    "a dataset's condition": "inputs.from_arrow(pa.table({'a': [1]})).filter(pc.field('a') > N)",
+}
+
+#: how the function that is fingerprinted comes to `g`
+WAYS = {
+    "its own name": "from helper import g\ndef f(x): return g(x)",
+    "its module": "import helper\ndef f(x): return helper.g(x)",
+    "an import in the body": "def f(x):\n    import helper\n    return helper.g(x)",
+    "an import of a name in the body": "def f(x):\n    from helper import g\n    return g(x)",
+    "a closure": "import helper\ndef make(h):\n    def f(x): return h(x)\n    return f\nf = make(helper.g)",
+    "a default": "import helper\ndef f(x, h=helper.g): return h(x)",
+    "a keyword default": "import helper\ndef f(x, *, h=helper.g): return h(x)",
+    "a partial": "import functools, helper\nf = functools.partial(helper.g, 1)",
+    "a partial's argument": "import functools, helper\ndef call(h, x): return h(x)\nf = functools.partial(call, helper.g)",
+    "a list": "import helper\nH = [helper.g]\ndef f(x): return H[0](x)",
+    "a dict": "import helper\nH = {'g': helper.g}\ndef f(x): return H['g'](x)",
+    "an object": "import helper\nclass C:\n    def __init__(self, h): self.h = h\n    def __call__(self, x): return self.h(x)\nf = C(helper.g)",
+    "a bound method": "import helper\nclass C:\n    def __init__(self, h): self.h = h\n    def m(self, x): return self.h(x)\nf = C(helper.g).m",
+    "a class attribute": "import helper\nclass C:\n    h = staticmethod(helper.g)\ndef f(x): return C.h(x)",
+    "a decorator": "import functools, helper\n@functools.wraps(helper.g)\ndef f(x): return helper.g(x)",
+    "a cache": "import functools, helper\nf = functools.lru_cache(helper.g)",
+    "a dispatch": "import functools, helper\nf = functools.singledispatch(lambda x: x)\nf.register(int, helper.g)",
+    "a ufunc": "import numpy as np, helper\nU = np.frompyfunc(helper.g, 1, 1)\ndef f(x): return U(x)",
+    "a vectorized function": "import numpy as np, helper\nV = np.vectorize(helper.g)\ndef f(x): return V(x)",
+    "a Polars expression": "import polars as pl, helper\nE = pl.col('x').map_elements(helper.g, return_dtype=pl.Int64)\ndef f(x): return E",
+    "a lambda in a list": "import helper\nH = [lambda x: helper.g(x)]\ndef f(x): return H[0](x)",
+    "a comprehension": "import helper\ndef f(x): return [helper.g(y) for y in x]",
+    "a class body": "import helper\nclass C:\n    v = [helper.g]\ndef f(x): return C",
+    "a dataset": "import helper\nfrom spanwise.pipelines import input as inputs\nD = inputs.range(3).map(helper.g)\ndef f(x): return D",
+}
+
+
+def changed(text: str, number: int) -> str:
+    """The text with one number or the other for N; `[a, b][N]` is one of two things."""
+    text = text.replace("[+, -][N]", "+-"[number - 1]).replace("[N]", f"[{number - 1}]")
+    return re.sub("N(?![a-z])", str(number), text)
+
+
+@pytest.fixture
+def fingerprint(tmp_path, monkeypatch):
+    """The fingerprint of a project whose helper has this text; None if it is refused."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def load(name: str, source: str) -> types.ModuleType:
+        module = types.ModuleType(name)
+        module.__file__ = str(tmp_path / f"{name}.py")
+        (tmp_path / f"{name}.py").write_text(source)
+        monkeypatch.setitem(sys.modules, name, module)
+        exec(compile(source, module.__file__, "exec", dont_inherit=True), vars(module))
+        return module
+
+    def fingerprint(helper: str, project: str) -> str | None:
+        load("helper", HEAD + helper)
+        try:
+            return of_function(load("project", project).f)
+        except Unfingerprintable:
+            return None
+
+    return fingerprint
+
+
+GENERATED = {
+    **{f"{what}": (code, WAYS["its own name"]) for what, code in CODE.items()},
+    **{
+        f"{what} as a global": (f"C = {value}\ndef g(x): return C", WAYS["its module"])
+        for what, value in VALUES.items()
+    },
+    **{
+        f"{what} in a closure": (
+            f"def make(c):\n    def g(x): return c\n    return g\ng = make({value})",
+            WAYS["its own name"],
+        )
+        for what, value in VALUES.items()
+    },
+    **{f"{what} as a default": (f"def g(x, c={value}): return c", WAYS["a list"]) for what, value in VALUES.items()},
+    **{
+        f"{what}, by {way}": (CODE[what], project)
+        for way, project in WAYS.items()
+        for what in ("a constant", "a callee", "a closure")
+    },
+}
+
+
+@pytest.mark.filterwarnings("ignore::polars.exceptions.PolarsInefficientMapWarning")
+def test_each_change_gives_another_fingerprint_or_is_refused(fingerprint):
+    """Nothing that can change a result is passed over: code, values, and the ways to come to them."""
+    missed, unstable, refused = [], [], []
+    for what, (helper, project) in GENERATED.items():
+        one, other, again = (fingerprint(changed(helper, number), project) for number in (1, 2, 1))
+        if one is None:
+            refused.append(what)
+        elif one == other:
+            missed.append(what)
+        elif one != again:
+            unstable.append(what)
+
+    assert (missed, unstable) == ([], [])
+    assert len(GENERATED) >= 300
+    assert {what.partition(" as ")[0].partition(" in a closure")[0] for what in refused} == {"options of Arrow's"}

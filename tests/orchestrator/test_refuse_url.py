@@ -1,0 +1,65 @@
+"""Local paths: a URL is refused wherever only a path of this machine works."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spanwise import ExampleGen, Importer, Model, Pusher
+from spanwise.components.command import Command
+from spanwise.orchestrator.artifact import Report
+from spanwise.orchestrator.errors import ParameterError
+from spanwise.orchestrator.storage.url import refuse_url
+from spanwise.scheduler.main import main
+
+
+@pytest.mark.parametrize("place", ["data", "/data/x", "C:/x", "a:b/c", "data/s3:/x", "./gs://", "", "~/models"])
+def test_paths_are_let_through(place):
+    """A colon alone makes no URL, nor does a letter before it."""
+    refuse_url("root", place)
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/x", "gs://b", "https://host/x", "S3://B/x", Path("s3://bucket/x")])
+def test_urls_are_refused(place):
+    """Also as a Path, which leaves one slash of two."""
+    with pytest.raises(ParameterError, match=r"^root is '.*', a URL, but only paths of this machine work here\."):
+        refuse_url("root", place)
+
+
+def test_a_file_url_is_refused_with_its_path():
+    """What to give instead can be said."""
+    with pytest.raises(ParameterError, match=r"Give /data/models\.$"):
+        refuse_url("Pusher.destination", "file:///data/models")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Importer(uri="s3://models/one", kind=Model),
+        lambda: Command(shell="cp x {report}/n", reads=["s3://b/x"], outputs={"report": Report}),
+    ],
+    ids=["Importer", "Command"],
+)
+def test_a_component_refuses_a_url_when_it_is_made(make):
+    """Not when it runs, in a folder called `s3:`."""
+    with pytest.raises(ParameterError, match="a URL, but only paths of this machine work here"):
+        make()
+
+
+@pytest.mark.parametrize("home", ["https://host", "hdfs://lake", "S3://lake"])
+def test_an_input_or_a_destination_is_here_or_in_object_storage(home):
+    """Any other URL is refused, with those that work."""
+    with pytest.raises(ParameterError, match=r"Give a path, or a URL of object storage: s3://…, gs://…, az://…\.$"):
+        ExampleGen(pattern=f"{home}/{{SPAN}}/*.csv")
+    with pytest.raises(ParameterError, match=r"Give a path, or a URL of object storage: s3://…, gs://…, az://…\.$"):
+        Pusher(model=Importer(uri="x", kind=Model)["artifact"], destination=f"{home}/models")
+
+
+def test_a_root_that_is_a_url_is_refused(tmp_path, monkeypatch, capsys):
+    """By the command line, and no folder is made."""
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["runs", "--root", "s3://bucket/root"]) == 2
+    assert "root is 's3:/bucket/root', a URL" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

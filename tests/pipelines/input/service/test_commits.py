@@ -1,0 +1,259 @@
+"""What a lease promises: an element counts when the consumer commits what it has made of it."""
+
+import itertools
+import random
+import time
+
+import numpy as np
+import pytest
+
+from spanwise.orchestrator.errors import FunctionFailed, ServiceError, StateMismatch
+from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.commits import PassCommits
+from spanwise.pipelines.input.service.client.feed import WorkerFeed
+from spanwise.pipelines.input.service.client.lease_reader import LeaseReader
+from spanwise.pipelines.input.service.wire.connection import Disconnected
+from tests.pipelines.input.service.servers import Service, eventually
+
+COUNT = 120
+
+
+@pytest.fixture(scope="module")
+def service():
+    with Service(2) as running:
+        yield running
+
+
+def squares(service, mode, **arguments):
+    return inputs.range(COUNT).map(lambda n: n * n).distribute(service.target, mode, **arguments)
+
+
+SQUARES = [n * n for n in range(COUNT)]
+BEHIND = {  # ops that hold elements which they have not yielded yet, and how often the squares come
+    "nothing": (lambda ds: ds, 1),
+    "shuffle": (lambda ds: ds.shuffle(30, seed=1), 1),
+    "shuffle all": (lambda ds: ds.shuffle(seed=1), 1),
+    "batch": (lambda ds: ds.batch(7), 1),
+    "prefetch": (lambda ds: ds.map(lambda n: n, num_parallel=3).prefetch(20), 1),
+    "rounds": (lambda ds: ds.repeat(2).shuffle(180, seed=2).batch(11), 2),
+    "two": (lambda ds: inputs.zip(ds, ds.repeat()).map(lambda one, _: one).shuffle(20, seed=3), 1),
+    "behind another": (lambda ds: ds.concatenate(ds).batch(50), 2),
+}
+
+
+def flat(elements):
+    return [int(n) for element in elements for n in np.ravel(element)]
+
+
+@pytest.mark.parametrize(
+    ("behind", "mode"), [*((each, "exactly_once") for each in BEHIND), ("shuffle", "at_least_once")]
+)
+def test_what_a_checkpoint_has_and_what_a_restored_pass_yields_are_the_dataset(service, behind, mode):
+    """However often the consumer dies behind a checkpoint, and whether it has come to commit it or not."""
+    extend, times = BEHIND[behind]
+    dataset = extend(squares(service, mode))
+    dice = random.Random(f"{behind} {mode}")
+    learned, state, lives = [], None, []
+    for _ in range(3):
+        life = dataset.iterator(epoch=0)
+        lives.append(life)  # it is not closed: who is killed leaves no job
+        if state is not None:
+            life.restore(state)
+        learned += flat(itertools.islice(life, dice.randrange(1, COUNT * times // 50 + 2)))
+        state = life.state()
+        if dice.random() < 0.5:
+            life.commit()
+        list(itertools.islice(life, dice.randrange(3)))  # and nothing is learned from them
+    last = dataset.iterator(epoch=0).restore(state)
+    learned += flat(last)
+    for life in [last, *lives]:
+        life.close()
+
+    assert sorted(learned) == sorted(SQUARES * times)
+
+
+def test_a_pass_that_is_restored_yields_the_same_rest(service):
+    """In the same order, through every op."""
+    dataset = squares(service, "exactly_once").shuffle(40, seed=5).batch(9)
+    first = dataset.iterator()
+    [next(first) for _ in range(5)]
+    state = first.state()
+    rest = flat(first)
+
+    assert flat(dataset.iterator().restore(state)) == rest
+
+
+def test_a_shared_job_gives_a_killed_consumers_uncommitted_elements_to_others(service):
+    """What it has committed is not given again, and all the rest is."""
+    dataset = squares(service, "exactly_once", job_name="shared")
+    killed = dataset.shuffle(30, seed=1).iterator(epoch=0)
+    kept = [next(killed) for _ in range(45)]
+    killed.commit(killed.state())
+    [next(killed) for _ in range(20)]
+    release(killed)
+
+    rest = list(dataset.iterator(epoch=0))
+
+    assert set(SQUARES) <= {*kept, *rest}
+    assert len(rest) <= COUNT - 30, "the first window was committed"
+    assert len(set(rest)) == len(rest)
+
+
+def release(iterator):
+    """Lets the dispatcher lose a consumer, as after `client_timeout_s`."""
+    (stream,) = iterator._commits._streams.values()
+    reader: LeaseReader = stream._reader
+    reader._closed.set()
+    super(LeaseReader, reader).close()
+    from spanwise.pipelines.input.service.wire.requests import LeaveJob
+
+    reader._dispatcher.ask(LeaveJob(client=reader._client))
+
+
+def test_a_state_whose_elements_went_to_others_is_refused(service):
+    """To go on from it would learn from them twice."""
+    dataset = squares(service, "exactly_once", job_name="given")
+    lost = dataset.iterator(epoch=0)
+    lost.state()
+    [next(lost) for _ in range(20)]
+    state = lost.state()
+    release(lost)
+    assert len(list(dataset.iterator(epoch=0))) == COUNT
+
+    with pytest.raises(ServiceError, match="given to another consumer"):
+        next(dataset.iterator().restore(state))
+
+
+def test_a_state_of_another_dataset_is_refused(service):
+    """The function has changed."""
+    one, other = (inputs.range(50).map(f).distribute(service.target, "exactly_once") for f in (abs, float))
+    with one.iterator() as elements:
+        next(elements)
+        state = elements.state()
+        with pytest.raises(StateMismatch):
+            next(other.iterator().restore(state))
+
+
+def test_a_pass_without_states_commits_what_was_asked_beyond(service):
+    """What the consumer has used; not what an op still holds, and nothing of what it did not come to."""
+    dataset = squares(service, "exactly_once", job_name="plain")
+    with dataset.batch(10).take(5).iterator(epoch=0) as few:
+        first = flat(few)
+    rest = list(dataset.iterator(epoch=0))
+
+    assert sorted(first + rest) == sorted(SQUARES)
+
+
+def test_a_consumer_that_has_committed_all_waits_for_those_that_have_not(service):
+    """They may die, and then their elements are its own; two that wait at the end do not wait for each other."""
+    dataset = squares(service, "exactly_once", job_name="waits")
+    other = dataset.iterator(epoch=0)
+    mine = [next(other)]
+    import threading
+
+    found = []
+    reading = threading.Thread(target=lambda: found.extend(dataset.iterator(epoch=0)))
+    reading.start()
+    eventually(lambda: len(found) > 30)
+    time.sleep(0.1)
+    assert reading.is_alive()
+    release(other)
+    reading.join(60)
+
+    assert sorted(found) == sorted(SQUARES)
+    assert mine[0] in found
+    both = [dataset.shuffle(seed=1).iterator(epoch=1) for _ in range(2)]
+    results: list[list[int]] = [[], []]
+    threads = [threading.Thread(target=lambda at=at: results[at].extend(both[at])) for at in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(results[0] + results[1]) == sorted(SQUARES)
+
+
+def test_unordered_maps_are_ordered_under_leases(service):
+    """A worker that takes over skips what was sent: that must be the same elements."""
+    dataset = (
+        inputs.range(COUNT)
+        .map(lambda n: time.sleep(random.random() / 500) or n, num_parallel=4, deterministic=False)
+        .options(deterministic=False)
+        .distribute(service.target, "exactly_once")
+    )
+    assert list(dataset) == list(range(COUNT))
+
+
+class Ended:
+    """A stream that a thread has brought to its end since the state was taken."""
+
+    is_over = False
+
+    def __init__(self):
+        self.committed = []
+
+    def describe(self):
+        return {}
+
+    def commit(self, state, *, wait):
+        self.committed.append(state)
+
+    def keep_state(self):
+        pass
+
+
+def test_what_has_ended_since_a_state_was_taken_is_not_committed_with_it():
+    """The state describes it, so a restored pass reads it again; a state that does not has used it."""
+    commits, stream = PassCommits(), Ended()
+    commits.register(commits.name("0"), stream)
+    described = commits.describe({})
+    stream.is_over = True
+    commits.commit({}, described)
+    before = list(stream.committed)
+    commits.commit({}, commits.describe({}))
+
+    assert (before, stream.committed) == ([], [None])
+
+
+def test_an_element_that_kills_workers_is_an_error_after_a_few_of_them(service, monkeypatch):
+    """With its place in the dataset and the last word of a worker; all before it is yielded, and nothing hangs."""
+    fetch, fetched = WorkerFeed.fetch, []
+
+    def die(self, ticket, timeout_s):
+        if ticket.split == 9:
+            fetched.append(ticket)
+            raise Disconnected("Socket closed")
+        return fetch(self, ticket, timeout_s)
+
+    monkeypatch.setattr(WorkerFeed, "fetch", die)
+    found = []
+    with inputs.range(1000).distribute(service.target, "exactly_once").iterator() as elements:
+        with pytest.raises(ServiceError, match=r"3 workers.*split 9: elements 36 to 39 of Range.*Socket closed"):
+            found += elements
+        with pytest.raises(ServiceError):
+            next(elements)
+
+    assert found == list(range(36))
+    assert len(fetched) == 3
+
+
+def test_an_error_of_a_function_names_its_place_in_the_dataset(service):
+    """Not only in the split, which nobody has chosen."""
+    dataset = inputs.range(1000).map(lambda n: 1 // (n - 42)).distribute(service.target, "exactly_once")
+    with pytest.raises(FunctionFailed, match=r"element 2.*split 10: elements 40 to 43 of Range"):
+        list(dataset)
+
+
+@pytest.mark.parametrize("behind", ["nothing", "shuffle", "batch"])
+def test_a_pass_that_was_committed_to_its_end_has_nothing_left(service, behind):
+    """Although the dispatcher has forgotten its job: a process may die between its last checkpoint and its end."""
+    dataset = BEHIND[behind][0](squares(service, "exactly_once"))
+    iterator = dataset.iterator()
+    iterator.state()
+    assert len(flat(iterator)) == COUNT
+    state = iterator.state()
+    iterator.commit()
+    iterator.close()
+    mine = {stream["job"] for stream in state["commits"].values()}
+    eventually(lambda: not mine & {job["name"] for job in service.dispatcher.status()["jobs"]})
+
+    assert flat(dataset.iterator().restore(state)) == []

@@ -1,0 +1,233 @@
+"""An archive keeps the files of artifacts: a root can be lost, and two hosts can share one history."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import uuid
+from pathlib import Path
+
+import pytest
+
+from spanwise import (
+    Artifact,
+    Component,
+    ExampleGen,
+    Examples,
+    Input,
+    Model,
+    Output,
+    Pipeline,
+    RollingWindow,
+)
+from spanwise.orchestrator.errors import StorageError
+from spanwise.orchestrator.integrity import find_damage
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.run import State
+from spanwise.orchestrator.signature import Outputs
+from spanwise.orchestrator.storage import BucketArchive, StorageBucket, open_bucket, parse_url
+from spanwise.orchestrator.storage.helper import HelpedBucket
+from spanwise.orchestrator.testing import Lake, Trial
+from spanwise.scheduler.client import connect
+from spanwise.scheduler.main import main
+from tests.contract.object_storage import serve
+
+
+class Count(Component):
+    """Counts the rows of a window; leaves an empty folder and a link, which belong to an artifact too."""
+
+    def run(self, examples: Input[list[Examples]], model: Output[Model], shards: Outputs[Artifact]) -> None:
+        import pyarrow.parquet as pq
+
+        rows = sum(pq.read_metadata(file).num_rows for e in examples for file in e.path.rglob("*.parquet"))
+        (model.path / "rows").write_text(str(rows))
+        (model.path / "empty").mkdir()
+        (model.path / "latest").symlink_to("rows")
+        model.spans = [e.span for e in examples]
+        for number in range(2):
+            (shards.new().path / "shard").write_text(str(number))
+
+
+def counted(lake):
+    ingest = ExampleGen(pattern=lake.pattern)
+    recent = RollingWindow(ingest["examples"], size=2, missing=1)
+    return Pipeline("rows", [ingest, recent, Count(examples=recent["examples"])])
+
+
+@pytest.fixture(scope="module")
+def home():
+    with serve("moto") as home:
+        yield home
+
+
+@pytest.fixture
+def place(home):
+    return parse_url(f"{home}/{uuid.uuid4().hex}")
+
+
+class Host:
+    """A machine with a root of its own, on metadata and an archive that it shares."""
+
+    def __init__(self, tmp_path, name, place):
+        self.root = tmp_path / name
+        self.archive = BucketArchive(self.root, place)
+        self.store = open_store(str(tmp_path / "metadata.db"), root=self.root, archive=self.archive)
+        self.trial = Trial(self.root, self.store)
+
+
+@pytest.fixture
+def host(tmp_path, place):
+    with contextlib.ExitStack() as stack:
+
+        def make(name):
+            made = Host(tmp_path, name, place)
+            stack.callback(made.store.close)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def lake(tmp_path):
+    lake = Lake(tmp_path / "lake")
+    for span in (1, 2, 3):
+        lake.arrive(span=span, rows=[{"x": number} for number in range(10 * span)])
+    return lake
+
+
+PIPELINE = """
+from spanwise import ExampleGen, Pipeline
+
+
+def rows() -> Pipeline:
+    return Pipeline("rows", [ExampleGen(pattern={pattern!r})])
+"""
+
+
+def rows_of(ran):
+    return (ran.artifact("Count", "model").path / "rows").read_text()
+
+
+def test_a_second_host_reads_the_window_of_the_first(host, lake):
+    """Its root is empty; what it needs is fetched, what it has no use for is not."""
+    first, second = host("first"), host("second")
+    for span in (1, 2):
+        first.trial.run(counted(lake), span=span)
+
+    ran = second.trial.run(counted(lake), span=3)
+
+    assert rows_of(ran) == "50"
+    assert len(list((second.root / "rows" / "ExampleGen" / "examples").iterdir())) == 2, "of spans 2 and 3"
+
+
+def test_a_root_that_is_lost_costs_nothing(host, lake):
+    """Cached results are still found, without a copy; an artifact comes back when its path is asked for, all of it."""
+    one = host("first")
+    before = one.trial.run(counted(lake), span=1)
+    digest = before.artifact("Count", "model").content
+    shutil.rmtree(one.root / "rows")
+
+    again = one.trial.run(counted(lake), span=1)
+
+    assert again.states["ExampleGen"] is State.CACHED
+    assert again["Count"].state is State.CACHED
+    model = again.artifact("Count", "model")
+    assert not Path(model.uri).exists()
+    assert sorted(p.name for p in model.path.iterdir()) == ["empty", "latest", "rows"]
+    assert (model.path / "latest").readlink() == Path("rows")
+    assert find_damage(model) is None
+    assert model.content == digest
+    assert [(a.path / "shard").read_text() for a in again.artifacts("Count", "shards")] == ["0", "1"]
+
+
+def test_a_damaged_copy_is_fetched_again(host, lake):
+    """A rotten byte on this disk, before anything is learned from it."""
+    one = host("first")
+    first = one.trial.run(counted(lake), span=1)
+    (file,) = first.artifact("ExampleGen", "examples").path.glob("Split-train/*.parquet")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:50] + bytes([whole[50] ^ 1]) + whole[51:])
+
+    ran = one.trial.run(counted(lake), span=2)
+
+    assert ran["Count"].state is State.COMPLETE
+    assert file.read_bytes() == whole
+
+
+def test_an_archive_that_is_damaged_is_named(host, lake, place):
+    """What it has is not what was published."""
+    one = host("first")
+    first = one.trial.run(counted(lake), span=1)
+    shutil.rmtree(one.root / "rows")
+    folder = Path(first.artifact("ExampleGen", "examples").uri).relative_to(one.root).as_posix()
+    bucket = open_bucket(place.home)
+    for info in list(bucket.list((place / folder).key)):
+        bucket.write(info.key, b"rotten")
+
+    ran = one.trial.run(counted(lake), span=2)
+
+    assert ran["Count"].state is State.FAILED
+    assert "does not have the content that was published" in ran["Count"].error
+
+
+@pytest.mark.parametrize("name", ["upload", "write"])
+def test_a_node_whose_files_cannot_be_kept_fails(host, lake, place, monkeypatch, name):
+    """Nothing is published; the next run does the work again."""
+    one = host("first")
+
+    def refuse(self, *_arguments, **_options):
+        raise StorageError(f"{self.home}: access was denied. Check the credentials in the environment.")
+
+    with monkeypatch.context() as patch:
+        for bucket in (StorageBucket, HelpedBucket):  # a node asks a helper if this process has used storage
+            patch.setattr(bucket, name, refuse)
+        failed = one.trial.run(counted(lake), span=1)
+    ran = one.trial.run(counted(lake), span=1)
+
+    assert failed["ExampleGen"].state is State.FAILED
+    assert "access was denied" in failed["ExampleGen"].error
+    assert ran["ExampleGen"].state is State.COMPLETE
+    assert find_damage(ran.artifact("ExampleGen", "examples")) is None
+
+
+def test_the_archive_says_what_it_has(host, lake, place):
+    """Also what an upload that died has left, without a manifest."""
+    one = host("first")
+    ran = one.trial.run(counted(lake), span=1)
+    open_bucket(place.home).write((place / "rows/Count/model/99/rows").key, b"half")
+
+    found = set(one.archive.places("rows"))
+
+    published = {a.uri for key in ("model", "shards") for a in ran.artifacts("Count", key)}
+    assert found == published | {ran.artifact("ExampleGen", "examples").uri, str(one.root / "rows/Count/model/99")}
+    one.archive.remove(str(one.root / "rows/Count/model/99"))
+    assert str(one.root / "rows/Count/model/99") not in one.archive.places("rows")
+
+
+def test_the_command_line_keeps_and_collects_in_the_archive(tmp_path, lake, place, monkeypatch, capsys):
+    """`archive` in spanwise.toml: another root shows what the first has made, and gc deletes from the archive."""
+    (tmp_path / "rows.py").write_text(PIPELINE.format(pattern=lake.pattern))
+    (tmp_path / "spanwise.toml").write_text(f'metadata = "{tmp_path}/runs.db"\narchive = "{place}"\n')
+    monkeypatch.chdir(tmp_path)
+    for span in ("1", "2", "3"):
+        assert main(["run", "rows.py", "--span", span, "--root", "one"]) == 0
+    shutil.rmtree("one/rows/ExampleGen")
+
+    assert (connect(root="two").artifact("rows/ExampleGen/examples/2/1").path / "Split-train").is_dir()
+    assert main(["gc", "rows", "--root", "one", "--keep-younger", "0s", "--keep-last", "1"]) == 0
+
+    left = set(BucketArchive(tmp_path / "one", place).places("rows"))
+    assert len(left) == 1, "the newest span"
+    capsys.readouterr()
+    assert main(["run", "rows.py", "--span", "3", "--root", "two"]) == 0
+    assert "reused" in capsys.readouterr().out
+
+
+def test_an_archive_is_object_storage(tmp_path, monkeypatch, capsys):
+    """A folder is refused: that is what a root is for."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPANWISE_ARCHIVE", "/mnt/archive")
+
+    assert main(["runs"]) == 2
+
+    assert "archive: '/mnt/archive' is no URL of object storage" in capsys.readouterr().err

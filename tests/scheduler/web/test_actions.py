@@ -1,0 +1,121 @@
+"""Actions: each is the command that a person would type, recorded with who asked, in a process that outlives the page."""
+
+import re
+import time
+from dataclasses import replace
+
+import pytest
+
+from spanwise.scheduler.web.access import WebRole, make_policy
+from spanwise.scheduler.web.actions import jobs
+from spanwise.scheduler.web.actions.catalog import ACTIONS
+from tests.scheduler.cli.test_judge import PIPELINE, arrive
+from tests.scheduler.client.conftest import FIRST
+from tests.scheduler.client.test_client import a_week
+from tests.scheduler.web.conftest import ask
+
+FILLED = {
+    "file": "f.py", "run": "flights/3", "model": "m/1", "because": "why; not", "pipeline": "flights", "span": "7",
+    "artifact": "a/1", "first": "1", "last": "3",
+}  # fmt: skip
+
+
+def send(browser, path, **form):
+    """Fills in the form of a page and sends it."""
+    token = re.search(r'name="form_token" value="(\w+)"', browser.get(path).text)[1]
+    return browser.post(path, data={"form_token": token, **form})
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_an_action_is_a_command_that_can_be_typed(name, monkeypatch):
+    """Each word of it is one that the command line takes; what data holds is never an option."""
+    from typer.main import get_command
+
+    from spanwise.scheduler.cli import app
+
+    program = get_command(app)
+    words = ACTIONS[name].words({**FILLED, "file": "--root=/", "run": "--all"} if name != "backfill" else FILLED)
+    command = program
+    while hasattr(command, "commands"):
+        command = command.commands[words[0]]
+        words = words[1:]
+    context = command.make_context(name, list(words))
+
+    assert context.params.get("root") is None
+    if "because" in {f.name for f in ACTIONS[name].fields if f.required}:
+        assert "why; not" in (context.params.get("because"), context.params.get("why"))
+
+
+def test_a_form_names_what_it_will_do_and_the_command(past, page):
+    """Before anything is started; what is missing is asked for."""
+    a_week(past)
+    found = page("/do/refuse?file=flights.py&span=2013-01-02&because=wrong")
+
+    assert "No window reads it from now on" in found.text
+    assert "spanwise refuse --span=2013-01-02 --because=wrong -- flights.py" in found.text
+    assert page("/do/launch").status_code == 404
+
+
+def test_a_viewer_may_look_and_not_act(past, site):
+    """The form says so, and sending it all the same is refused."""
+    a_week(past)
+    viewing = replace(site, policy=make_policy("127.0.0.1", tokens={}, role=WebRole.VIEWER))
+    with ask(viewing) as browser:
+        shown = browser.get("/do/stop?run=flights/5")
+        visit = jobs.list_requests(site.store, 5)
+        token = browser.get("/").cookies
+        assert "You may look, not act" in shown.text
+        assert 'name="form_token"' not in shown.text
+        assert visit == []
+        assert token is not None
+        assert browser.post("/do/stop", data={"run": "flights/5"}).status_code == 403
+
+
+def test_what_is_asked_for_is_recorded_and_done_in_a_process_of_its_own(folder, site, spanwise):
+    """Accepting a refused span, by a form; a plan is shown first, and a second click starts it. The loser is refused."""
+    (folder / "days.py").write_text(PIPELINE)
+    arrive(1, rows=10)
+    arrive(2, rows=2)
+    spanwise("run", "days.py", "--span", "1")
+    spanwise("run", "days.py", "--span", "2")
+    with ask(site) as browser:
+        refused = browser.get("/p/days/spans")
+        accepted = send(browser, "/do/accept", file="days.py", span="2", because="a holiday <b>")
+        job = browser.get(accepted.headers["location"])
+        planned = send(browser, "/do/backfill", file="days.py", first="1", last="2", step="plan")
+        wrong = send(browser, "/do/backfill", file="days.py", first="1..", step="plan")
+        asked = jobs.list_requests(site.store, 5)
+
+        assert 'class="cell refused' in refused.text
+        assert accepted.status_code == 303
+        assert "complete" in job.text
+        assert "a holiday &lt;b&gt;" in browser.get("/p/days/spans/2").text
+        assert 'class="cell refused' not in browser.get("/p/days/spans").text
+        assert [a.line for a in asked] == ["spanwise accept --span=2 '--because=a holiday <b>' -- days.py"]
+        assert "@" in asked[0].who
+        assert "Start this backfill" in planned.text
+        assert "1 to 2" in planned.text or "2 spans" in planned.text
+        assert wrong.status_code == 400
+        assert "range" in wrong.text
+        assert browser.get("/activity").text.count("days.py") == 1
+        assert "@" in site.client.artifact("days/ExampleGen/examples/2/1").verdicts()[-1].by
+
+
+def test_a_job_that_finds_the_pipeline_held_says_so(past, site, monkeypatch):
+    """Its exit code is that of the command, whoever reads it, and a job on another machine says that."""
+    monkeypatch.setattr(jobs, "WAIT_S", 0.0)
+    past.begin(FIRST)
+    number = jobs.record_request(site.store, ["run", "--", "flights.py"], "ann")
+    elsewhere = jobs.read_job(site, number)
+    folder = jobs.job_folder(site.root, number)
+    folder.mkdir(parents=True)
+    (folder / "output").write_text("run 3 of 'flights' is still going")
+    running = jobs.read_job(site, number)
+    (folder / "exit").write_text("3\n")
+    with ask(site) as browser:
+        found = browser.get(f"/jobs/{number}").text
+
+    assert (elsewhere.state, running.state) == ("unknown", "running")
+    assert "another run holds the pipeline" in found
+    assert "is still going" in found
+    assert time.monotonic() > 0

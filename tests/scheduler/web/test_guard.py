@@ -1,0 +1,111 @@
+"""The guard: who may call the server by which name, from where, with what token."""
+
+import pytest
+
+from spanwise.orchestrator.errors import UsageError
+from spanwise.scheduler.web.access import Visit, WebRole, make_policy
+from tests.scheduler.web.conftest import ask
+
+
+def test_an_address_that_others_reach_needs_a_token(folder):
+    """It refuses to start, and says how; a token that can be guessed is refused as well."""
+    for host in ("0.0.0.0", "::", "10.0.0.7", "models.example.com"):
+        with pytest.raises(UsageError, match="SPANWISE_UI_TOKEN"):
+            make_policy(host, tokens={})
+    for host in ("127.0.0.1", "127.0.0.9", "::1", "localhost"):
+        assert make_policy(host, tokens={}).tokens == {}
+    with pytest.raises(UsageError, match="at least 16"):
+        make_policy("0.0.0.0", tokens={WebRole.OPERATOR: "hunter2"})
+    with pytest.raises(UsageError, match="are the same"):
+        make_policy("0.0.0.0", tokens=dict.fromkeys(WebRole, "the-same-for-both"))
+
+
+@pytest.mark.parametrize("host", ["evil.example.com", "evil.example.com:8080", "127.0.0.1.evil.com", "", "[::2]"])
+def test_a_name_that_is_not_ours_is_refused(site, host):
+    """So that a name that an attacker points at this machine reads nothing (DNS rebinding)."""
+    with ask(site) as browser:
+        assert browser.get("/", headers={"host": host}).status_code == 421
+        assert browser.get("/", headers={"host": "localhost:9"}).status_code == 200
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example.com", "null", "https://127.0.0.1", "http://127.0.0.1:9999"])
+def test_another_site_may_not_ask(site, origin):
+    """Neither read nor write."""
+    with ask(site) as browser:
+        assert browser.get("/", headers={"origin": origin}).status_code == 403
+        assert browser.post("/do/run", headers={"origin": origin}).status_code == 403
+        assert browser.get("/", headers={"origin": "http://127.0.0.1:8080"}).status_code == 200
+        cross = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
+        assert browser.get("/", headers=cross).status_code == 403
+        assert browser.get("/", headers={**cross, "sec-fetch-mode": "navigate"}).status_code == 200
+
+
+def test_a_change_needs_the_token_of_a_form_of_the_session(site):
+    """A form of another session, or none, is refused before a view sees it."""
+    with ask(site) as browser:
+        browser.get("/")
+        other = Visit.begin(WebRole.OPERATOR, "ann").form_token(site.policy.key)
+        for sent in ({}, {"form_token": ""}, {"form_token": other}):
+            refused = browser.post("/do/run", data=sent)
+            assert refused.status_code == 403
+            assert "Not sent from a page of this server" in refused.text
+        assert browser.request("PUT", "/").status_code == 405
+        assert browser.post("/", content=b"x" * 100_000).status_code == 403
+
+
+def test_pages_are_sent_with_headers_that_keep_scripts_out(site):
+    """No inline scripts, no frames, nothing kept by caches."""
+    with ask(site) as browser:
+        found = browser.get("/")
+        policy = found.headers["content-security-policy"]
+
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert found.headers["x-content-type-options"] == "nosniff"
+    assert found.headers["cache-control"] == "no-store"
+    assert "<script>" not in found.text
+    assert " style=" not in found.text
+    assert "onclick" not in found.text
+
+
+def test_a_token_opens_a_session_and_leaves_the_address(guarded):
+    """The cookie is not the token, scripts cannot read it, and without it nothing is shown."""
+    with ask(guarded, "http://models.example.com") as browser:
+        assert browser.get("/p/flights/runs").headers["location"] == "/login?next=%2Fp%2Fflights%2Fruns"
+        assert browser.get("/api/runs").status_code == browser.get("/live?page=/").status_code == 401
+        assert browser.get("/login").status_code == 200
+        assert browser.post("/login", data={"token": "a guess"}).status_code == 403
+        first = browser.get("/?token=a-viewer's-token&page=1")
+        cookie = first.headers["set-cookie"]
+        assert first.headers["location"] == "/?page=1"
+        assert "HttpOnly" in cookie
+        assert "SameSite=Lax" in cookie
+        assert "viewer's-token" not in cookie
+        assert "viewer" in browser.get("/").text
+        browser.cookies.clear()
+        assert browser.get("/", headers={"authorization": "Bearer an-operator's-token"}).status_code == 200
+        assert browser.get("/", headers={"cookie": cookie.replace(".", ".0", 1)}).status_code == 303
+        assert browser.get("/%2Fevil.example.com/?token=a-viewer's-token").headers["location"].startswith("/evil")
+
+
+def test_a_session_is_over_when_its_time_or_the_tokens_are(guarded):
+    """And cannot be made by who does not know the tokens."""
+    key = guarded.policy.key
+    visit = Visit.begin(WebRole.VIEWER, "ann")
+    other = make_policy("0.0.0.0", tokens={WebRole.OPERATOR: "quite-another-token"})
+
+    assert Visit.unseal(visit.seal(key), key) == visit
+    assert Visit.unseal(visit.seal(other.key), key) is None
+    assert Visit.unseal(Visit(role=WebRole.VIEWER, person="ann", word="w", until=1).seal(key), key) is None
+    assert Visit.unseal("nonsense", key) is None
+
+
+def test_behind_a_proxy_its_header_says_who_asks(folder, site):
+    """Without the header nobody is let in."""
+    policy = make_policy("0.0.0.0", tokens={}, trust_header="X-Forwarded-User", role=WebRole.VIEWER)
+    from dataclasses import replace
+
+    with ask(replace(site, policy=policy), "http://localhost") as browser:
+        assert browser.get("/").status_code == 401
+        assert "ann" in browser.get("/", headers={"x-forwarded-user": "ann"}).text

@@ -1,0 +1,244 @@
+"""Pages: each shows what the metadata knows, and a useful page for what it does not know."""
+
+import json
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spanwise.orchestrator import State
+from spanwise.scheduler.ledger.pauses import pause_schedule
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
+from spanwise.scheduler.schedule.span_rule import days_before
+from spanwise.scheduler.schedule.timetable import Timetable
+from spanwise.scheduler.web.views.runs import read_log
+from tests.scheduler.client.conftest import FIRST
+from tests.scheduler.client.test_client import a_week
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+def text_of(response):
+    """What a reader sees, tags left out."""
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", response.text))
+
+
+def test_a_root_where_nothing_ran_teaches_the_first_command(page):
+    """Instead of an empty table."""
+    found = page("/")
+
+    assert found.status_code == 200
+    assert "Nothing has run in" in text_of(found)
+    assert "spanwise run pipeline.py" in text_of(found)
+
+
+def test_the_overview_puts_first_what_needs_a_person(past, page):
+    """With the command that repairs it; what serves has its window and its metric."""
+    a_week(past)
+    past.store.begin_run(replace(past.run, pipeline="calm", number=0, state=State.COMPLETE))
+    found = page("/")
+
+    assert found.text.index('id="row-flights"') < found.text.index('id="row-calm"')
+    assert "run 5 was left open by a process that is gone" in text_of(found)
+    assert "spanwise stop flights/5" in text_of(found)
+    assert "2013-01-02 to 2013-01-03" in text_of(found)
+    assert "auc 0.71" in text_of(found)
+
+
+def test_the_grid_shows_nodes_by_run_and_stays_put_while_new_runs_come(past, page):
+    """An older page begins below a run, not after a number of runs; filters keep to their runs."""
+    a_week(past)
+    older = page("/p/flights/runs?before=3")
+    past.begin(FIRST + 9)
+
+    assert page("/p/flights/runs?before=3").text == older.text
+    assert 'id="run-3"' not in older.text
+    assert 'id="run-2"' in older.text
+    failed = page("/p/flights/runs?state=failed")
+    assert re.findall(r'id="run-(\d+)"', failed.text) == ["4"]
+    assert "no such day" in text_of(failed)
+    assert re.findall(r'id="run-(\d+)"', page("/p/flights/runs?text=SUCH+DAY").text) == ["4"]
+    assert re.findall(r'id="run-(\d+)"', page("/p/flights/runs?span=2013-01-0&trigger=manual&limit=2").text) == [
+        "5",
+        "4",
+    ]
+
+
+def test_a_run_shows_its_nodes_what_they_made_and_why(past, page):
+    """And what it read leads to the artifact."""
+    a_week(past)
+    found = page("/runs/flights/3")
+
+    assert [
+        name for name in ("ExampleGen", "Trainer", "Evaluator", "Pusher") if f'id="node-{name}"' not in found.text
+    ] == []
+    assert "auc 0.71" in text_of(found)
+    assert "flights/ExampleGen/examples/15707/1" in found.text
+    assert "no cached result matched" in text_of(found)
+    assert "What differs from run 2" in text_of(found)
+    assert page("/runs/flights/3/diff").status_code == page("/runs/flights/3/why/Trainer").status_code == 200
+
+
+def test_spans_are_drawn_with_their_state_and_listed(past, page):
+    """A span of its own page has its versions, its runs and the models that learned from it."""
+    a_week(past)
+    found = page("/p/flights/spans")
+    one = page("/p/flights/spans/2013-01-02")
+
+    assert re.findall(r'class="cell ([\w-]+)', found.text) == ["ingested"] * 3 + ["missing", "failed", "running"]
+    assert "2013-01-05: failed" in found.text
+    assert "flights/ExampleGen/examples/15707/1" in text_of(one)
+    assert "flights/Trainer/model/1" in text_of(one)
+    assert text_of(page("/p/flights/spans?first=2013-01-09&last=2013-01-01")).count("is after") == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("/p/flihgts/runs", 404, "Did you mean flights?"),
+        ("/runs/flights/99", 404, "its runs are 1 to"),
+        ("/runs/flights/x", 404, "not the number of a run"),
+        ("/runs/flights/3/log/Nobody", 404, "has no log"),
+        ("/runs/flights/3/why/Trainr", 404, "Did you mean Trainer?"),
+        ("/p/flights/spans?first=yesterday", 400, "is not a span"),
+        ("/p/flights/runs?before=abc&limit=-7", 200, "Runs"),
+        ("/nowhere", 404, "There is no page"),
+        ("/../../etc/passwd", 404, "There is no page"),
+    ],
+)
+def test_what_is_not_there_is_a_page_in_our_words(past, page, path, status, said):
+    """Never a stack trace."""
+    a_week(past)
+    found = page(path)
+
+    assert found.status_code == status
+    assert said in text_of(found).replace("&#39;", "'")
+
+
+def test_names_from_data_are_text_wherever_they_appear(past, page):
+    """Errors, causes, nodes and spans are written as they are, never as HTML."""
+    run = past.begin(FIRST, cause=HOSTILE)
+    past.do(HOSTILE.replace("/", ""), state=State.FAILED, parts={"x": "1"}, parameters={HOSTILE: HOSTILE})
+    past.ingest(FIRST)
+    past.store.update_run(
+        replace(run, state=State.FAILED, error=HOSTILE, nodes=(HOSTILE.replace("/", ""), "ExampleGen"))
+    )
+
+    for path in ("/", "/p/flights/runs", "/runs/flights/1", "/p/flights/spans", f"/p/flights/runs?text={HOSTILE}"):
+        found = page(path)
+        assert found.status_code == 200
+        assert "<script>alert" not in found.text
+    assert "&lt;script&gt;alert(1)" in page("/runs/flights/1").text
+
+
+def test_a_log_of_any_size_is_read_by_its_end(tmp_path):
+    """Two gigabytes of nothing cost nothing; what is searched is bounded too."""
+    file = tmp_path / "log"
+    with file.open("wb") as opened:
+        opened.truncate(2 << 30)
+        opened.seek(0, 2)
+        opened.write(b"\nthe last line \x1b[31mred\x1b[0m\n")
+
+    assert read_log(file).text.endswith("the last line red\n")
+    assert read_log(file).cut
+    assert read_log(file, "LAST").hits == 1
+    assert read_log(tmp_path / "none").gone
+
+
+def test_an_artifact_shows_its_rows_files_and_lineage(past, page):
+    """A table of five thousand columns shows the first fifty; a page of it is in a frame that has no rights."""
+    past.begin(FIRST)
+    examples = past.ingest(FIRST)
+    folder = examples.path / "Split-train"
+    folder.mkdir()
+    pq.write_table(pa.table({f"column_{n}": [n] for n in range(5000)}), folder / "a.parquet")
+    (examples.path / "report.html").write_text(f"<h1>made by users {HOSTILE}</h1>")
+    (examples.path / "notes.txt").write_text(HOSTILE)
+    model = past.train([examples])
+    found = page(f"/a/{examples.id}")
+    frame = re.search(r'<iframe sandbox src="([^"]+)"', found.text)[1]
+    inside = page(frame)
+
+    assert "column_49" in text_of(found)
+    assert "column_50 " not in text_of(found)
+    assert "4,950 more columns" in text_of(found)
+    assert f'href="/a/{model.id}"' in found.text
+    assert HOSTILE not in found.text
+    assert inside.status_code == 200
+    assert inside.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
+    assert page(frame[:-1] + "x").status_code == 403
+    assert page(frame.replace("/file/", "/file/1")).status_code == 403
+    assert page(f"/download/{examples.id}/notes.txt").headers["content-disposition"].startswith("attachment")
+    for name in ("../../metadata.db", "..%2f..%2fmetadata.db", "/etc/passwd", "Split-train", ""):
+        assert page(f"/download/{examples.id}/{name}").status_code == 404
+    (examples.path / "secret").symlink_to("/etc/passwd")
+    assert page(f"/download/{examples.id}/secret").status_code == 404
+
+
+def test_models_are_shown_with_metrics_beside_the_baseline(past, page):
+    """As a chart with the table below it; two can be compared."""
+    model = a_week(past)
+    found = page("/p/flights/models")
+
+    assert "auc" in text_of(found)
+    assert "0.71" in text_of(found)
+    assert "<b>serves</b>" in found.text
+    assert "2013-01-03: auc 0.71" in found.text
+    assert text_of(page(f"/p/flights/models?a={model.name}&b={model.name}")).count("learned from") == 1
+    assert "flights/Trainer/model/1" in text_of(page("/p/flights/tainted?span=2013-01-02"))
+    assert page("/p/flights/models?a=x&b=y").status_code == 404
+
+
+def test_a_schedule_shows_ticks_and_simulates(past, page):
+    """One that was never made says how; one that was paused says by whom."""
+    a_week(past)
+    assert "never scheduled" in text_of(page("/p/flights/schedule"))
+    table = Timetable("flights", cron="0 3 * * *", zone="America/New_York", span=days_before(1))
+    now = datetime.now(UTC)
+    put_schedule(past.store, ScheduleRecord(timetable=table, since=now, source="flights.py", calendar="day"))
+    pause_schedule(past.store, "flights", who="ann@host", why="new disks", now=now)
+    found = page("/p/flights/schedule?from=2026-03-01&to=2026-03-15&duration=2h")
+
+    assert "paused by ann@host: new disks" in text_of(found)
+    assert "America/New_York" in text_of(found)
+    assert "14 busy 8 % of the time" in re.sub(r" (&nbsp;|\s)+", " ", text_of(found))
+    assert "is not a time" in text_of(page("/p/flights/schedule?from=soon&to=later&duration=2h")).replace("&#39;", "'")
+
+
+@pytest.mark.parametrize(
+    ("typed", "href"),
+    [
+        ("light", "/p/flights/runs"),
+        ("flights/3", "/runs/flights/3"),
+        ("2013-01-02", "/p/flights/spans/2013-01-02?node=ExampleGen"),
+        ("flights/Trainer/model/1", "/a/"),
+        ("NO SUCH DAY", "/runs/flights/4"),
+    ],
+)
+def test_anything_typed_is_searched_for(past, page, typed, href):
+    """By name or by a word of an error."""
+    a_week(past)
+
+    assert f'href="{href}' in page(f"/search?q={typed}").text
+    assert "Nothing was found" in page(f"/search?q={typed}xyz").text
+
+
+def test_the_api_gives_the_documents_of_the_commands(past, page, spanwise):
+    """And describes itself; errors are documents too."""
+    a_week(past)
+    described = page("/api/openapi.json").json()
+
+    assert page("/api/pipelines/flights/runs?limit=3").json() == json.loads(
+        spanwise("runs", "--limit", "3", "--json")[1]
+    )
+    assert page("/api/runs/flights/3").json() == json.loads(spanwise("show", "flights/3", "--json")[1])
+    assert [s["state"] for s in page("/api/pipelines/flights/spans").json()][-2:] == ["failed", "running"]
+    assert page("/api/runs/flights/99").status_code == 404
+    assert page("/api/runs/flights/99").json()["kind"] == "NotRecorded"
+    assert page("/api/nothing").status_code == 404
+    for path in described["paths"]:
+        asked = path.format(pipeline="flights", number=3, id=1, span="2013-01-02")
+        assert page(asked).status_code == 200, asked
