@@ -130,8 +130,13 @@ def typed(commands, folder):
         name: value for name, value in os.environ.items() if not name.startswith(("SPANWISE_", "PYTEST_", "PYTHON"))
     }
     script = folder.parent / "script"
+    # A page's `date` leaves out fractions of a second, and a reader types slower than that.
     script.write_text(
-        "".join(f"{command}\n__code=$?; printf '{END}%d\\n' $__code; (exit $__code)\n" for command in commands)
+        "".join(
+            f"{'sleep 1; ' if '$(date ' in command else ''}{command}\n"
+            f"__code=$?; printf '{END}%d\\n' $__code; (exit $__code)\n"
+            for command in commands
+        )
     )
     told = subprocess.run(
         ["bash", str(script)], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
