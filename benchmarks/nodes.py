@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.chain import chain
 from benchmarks.figures import Figure, at_most, median_s, show
 from spanwise.orchestrator import Artifact, Execution, Pipeline, Run, State
-from spanwise.orchestrator.executor import Executor
+from spanwise.orchestrator.local_executor import LocalExecutor
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.runner import run
@@ -29,7 +29,7 @@ def measured() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         pipeline = chain(NODES)
-        with Executor(pipeline) as executor:
+        with LocalExecutor(pipeline) as executor:
             store = open_store(str(root / "metadata.db"))
             first = _per_node_ms(pipeline, executor, store, root)
             yield at_most("a node in a chain of 20", first, "ms", 30)
@@ -47,7 +47,7 @@ def measured() -> Iterator[Figure]:
         yield at_most(f"{nodes} nodes from the shell", _shell_s(nodes), "s", limit)
 
 
-def _per_node_ms(pipeline: Pipeline, executor: Executor, store: Store, root: Path) -> float:
+def _per_node_ms(pipeline: Pipeline, executor: LocalExecutor, store: Store, root: Path) -> float:
     def once() -> None:
         outcome = run(pipeline, executor=executor, store=store, root=root, request=RunRequest(cache=False))
         assert outcome.succeeded
@@ -55,7 +55,7 @@ def _per_node_ms(pipeline: Pipeline, executor: Executor, store: Store, root: Pat
     return median_s(once, times=7) / len(pipeline.order) * 1000
 
 
-def _cached_ms(pipeline: Pipeline, executor: Executor, store: Store, root: Path) -> float:
+def _cached_ms(pipeline: Pipeline, executor: LocalExecutor, store: Store, root: Path) -> float:
     return median_s(lambda: run(pipeline, executor=executor, store=store, root=root)) / len(pipeline.order) * 1000
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.lease import TTL_S, Clock
+from spanwise.orchestrator.local_executor import LocalExecutor
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.run_request import Event, RunOutcome, RunRequest
@@ -158,7 +158,7 @@ class Trial:
         if isinstance(span, str):
             span = _calendar_of(pipeline).parse(span)
         events: list[Event] = []
-        with Executor(pipeline) as executor:
+        with LocalExecutor(pipeline) as executor:
             outcome = run(
                 pipeline,
                 executor=executor,

@@ -23,7 +23,7 @@ from pathlib import Path
 from spanwise import Artifact, Calendar, Examples, SpanwiseError
 from spanwise.orchestrator import Trigger
 from spanwise.orchestrator.errors import ServiceError
-from spanwise.orchestrator.executor import Executor
+from spanwise.orchestrator.local_executor import LocalExecutor
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.run_request import RunOutcome, RunRequest
 from spanwise.orchestrator.runner import run
@@ -92,7 +92,7 @@ def mornings(folder: Path, days: int) -> Iterator[Morning]:
     os.chdir(folder)  # paths are part of the cache key: these are the ones of commands run in that folder
     root, source = Path(".spanwise").absolute(), str(Path("flights.py").absolute())
     pipeline = flights.flights("data", "serving", window=WINDOW)
-    with Executor(pipeline) as executor:
+    with LocalExecutor(pipeline) as executor:
         store = open_store(str(root / "metadata.db"), root=root)
         for number in range(days):
             start = time.perf_counter()

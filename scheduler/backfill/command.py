@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import SpanNotFound, SpanwiseError, UsageError
-from spanwise.orchestrator.executor import Executor
+from spanwise.orchestrator.local_executor import LocalExecutor
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import State, format_source
 from spanwise.orchestrator.store import Store
@@ -285,7 +285,7 @@ def execute(
     began = datetime.now(UTC)
     out = sys.stderr if json else sys.stdout
     try:
-        executor = Executor(loaded.pipeline)  # before the metadata is opened: the fork server starts here
+        executor = LocalExecutor(loaded.pipeline)  # before the metadata is opened: the fork server starts here
         with contextlib.closing(executor), root.open_for_writing(settings) as store:
             backfill = set_stage(store, backfill, BackfillStage.RUNNING)
             done = len(backfill_status(backfill, store).done)

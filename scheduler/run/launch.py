@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from spanwise.orchestrator.artifact import Artifact, Model
 from spanwise.orchestrator.errors import StoreError, UsageError
-from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.gate import printed_accept
+from spanwise.orchestrator.local_executor import LocalExecutor
 from spanwise.orchestrator.pipeline import Pipeline, Selection
 from spanwise.orchestrator.run import Execution, Run, State, Trigger
 from spanwise.orchestrator.run_request import RunOutcome, RunRequest
@@ -104,7 +104,7 @@ def run_loaded(
 ) -> RunOutcome:
     """Runs a loaded pipeline. `request` is called with the store, and is completed with the settings."""
     # Before the metadata is opened: the fork server imports what the nodes need in the meantime.
-    executor = Executor(loaded.pipeline)
+    executor = LocalExecutor(loaded.pipeline)
     try:
         with (
             root.open_for_writing(settings) as store,

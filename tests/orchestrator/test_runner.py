@@ -26,8 +26,8 @@ from spanwise.orchestrator import (
     node_server,
 )
 from spanwise.orchestrator.errors import StoreUnavailable
-from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.lease import Clock, acquire, current
+from spanwise.orchestrator.local_executor import LocalExecutor
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.runner import Controller, run
 from spanwise.orchestrator.stop_request import request_stop
@@ -167,7 +167,7 @@ def test_no_more_nodes_run_at_once_than_asked(trial, tmp_path):
         if len(running) == 2:
             (tmp_path / "go").touch()
 
-    with Executor(pipeline) as executor:
+    with LocalExecutor(pipeline) as executor:
         request = RunRequest(jobs=2)
         run(pipeline, executor=executor, store=trial.store, root=trial.root, request=request, observe=observe)
 
@@ -245,13 +245,13 @@ def test_retries_come_to_an_end(trial):
 @pytest.fixture
 def turns(monkeypatch):
     """How long each turn of the loop was ready to wait."""
-    timeouts, wait = [], Executor.wait
+    timeouts, wait = [], LocalExecutor.wait
 
     def counted(executor, timeout_s):
         timeouts.append(timeout_s)
         return wait(executor, timeout_s)
 
-    monkeypatch.setattr(Executor, "wait", counted)
+    monkeypatch.setattr(LocalExecutor, "wait", counted)
     return timeouts
 
 
@@ -327,7 +327,7 @@ def stop_when(what, node, number):
 def test_a_signal_cancels_the_run(trial, number):
     """What runs is stopped and recorded as canceled, what has not begun is not begun, and the lease is given back."""
     pipeline = Pipeline("p", [Say(name="Long", wait_s=60.0), Say(name="Never")])
-    with Executor(pipeline) as executor:
+    with LocalExecutor(pipeline) as executor:
         outcome = run(
             pipeline,
             executor=executor,
@@ -353,7 +353,7 @@ def test_a_run_is_stopped_through_the_store(trial):
             request_stop(trial.store, event.run, "`spanwise stop` of ann@host")
 
     pipeline = Pipeline("p", [Say(name="Long", wait_s=60.0)])
-    with Executor(pipeline) as executor:
+    with LocalExecutor(pipeline) as executor:
         outcome = run(pipeline, executor=executor, store=trial.store, root=trial.root, observe=observe)
 
     assert (outcome.run.state, outcome.run.error) == (State.CANCELED, "stopped by `spanwise stop` of ann@host")
@@ -368,7 +368,7 @@ def test_who_asked_is_told_and_not_by_which_signal(trial):
             os.kill(os.getpid(), signal.SIGTERM)
 
     pipeline = Pipeline("p", [Say(name="Long", wait_s=60.0)])
-    with Executor(pipeline) as executor:
+    with LocalExecutor(pipeline) as executor:
         outcome = run(pipeline, executor=executor, store=trial.store, root=trial.root, observe=observe)
 
     assert outcome.run.error == "stopped by `spanwise stop` of ann@host"
@@ -499,7 +499,7 @@ def test_an_observer_that_fails_ends_the_run_in_order(trial):
             raise BrokenPipeError("nobody reads")
 
     pipeline = Pipeline("p", [Say(name="First", wait_s=60.0), Say(name="Second")])
-    executor = Executor(pipeline)
+    executor = LocalExecutor(pipeline)
     with pytest.raises(BrokenPipeError):
         run(
             pipeline, executor=executor, store=trial.store, root=trial.root, request=RunRequest(jobs=2), observe=observe
@@ -514,7 +514,7 @@ def test_an_observer_that_fails_ends_the_run_in_order(trial):
 def test_a_server_that_was_killed_ends_the_run_in_order(trial):
     """Every node that ran has failed, and so has the run; nothing stays RUNNING."""
     pipeline = Pipeline("p", [Say(name="Long", wait_s=60.0)])
-    with Executor(pipeline) as executor:
+    with LocalExecutor(pipeline) as executor:
 
         def observe(event):
             if event.what == "node-started":
@@ -532,7 +532,7 @@ def test_a_lease_is_not_given_back_while_a_process_lives_that_cannot_be_killed(t
     """The run ends and says who is left; nobody else can begin."""
     monkeypatch.setattr(node_server, "REAP_S", 0.3)
     pipeline = Pipeline("p", [Leave(place=str(tmp_path))])
-    with Executor(pipeline) as executor:
+    with LocalExecutor(pipeline) as executor:
         stuck = threading.Thread(target=freeze_noted, args=[tmp_path])
         stuck.start()
         ran = run(pipeline, executor=executor, store=trial.store, root=trial.root)
@@ -567,7 +567,7 @@ def test_a_run_that_lost_its_lease_stops(trial):
             token = current(trial.store, "p").token
             trial.store.claim(Claim("lease", f"p#{token + 1}", trial.store.find_claim("lease", f"p#{token}").facts))
 
-    executor = Executor(pipeline)
+    executor = LocalExecutor(pipeline)
     with pytest.raises(Fenced, match="has lost its lease"):
         run(pipeline, executor=executor, store=trial.store, root=trial.root, observe=observe, clock=clock)
 
@@ -612,7 +612,7 @@ def _execution(run_):
 def test_an_executor_serves_one_run_after_the_other(trial):
     """A backfill of many spans forks one server."""
     pipeline = chain(cache=False)
-    with Executor(pipeline) as executor:
+    with LocalExecutor(pipeline) as executor:
         outcomes = [
             run(pipeline, executor=executor, store=trial.store, root=trial.root, request=RunRequest(span=span))
             for span in (1, 2)
@@ -634,7 +634,7 @@ def test_runs_side_by_side_share_a_lease_and_an_executor(trial, tmp_path):
                 (tmp_path / "go").touch()
 
     with (
-        Executor(pipeline) as executor,
+        LocalExecutor(pipeline) as executor,
         Controller(pipeline, executor=executor, store=trial.store, root=trial.root, observe=observe) as controller,
     ):
         outcomes = list(controller.run_all([RunRequest(cause=c, jobs=2) for c in "abc"], parallel=2))
@@ -658,7 +658,7 @@ def test_stopping_one_run_leaves_those_beside_it_alone(trial, tmp_path):
             (tmp_path / "go").touch()
 
     with (
-        Executor(pipeline) as executor,
+        LocalExecutor(pipeline) as executor,
         Controller(pipeline, executor=executor, store=trial.store, root=trial.root, observe=observe) as controller,
     ):
         outcomes = list(controller.run_all([RunRequest(cause=c, jobs=2) for c in "ab"], parallel=2))
@@ -670,7 +670,7 @@ def test_a_retry_that_is_due_does_not_spin_while_another_run_takes_the_place(tri
     """The places are shared by the runs that go side by side, and so is the waiting for one."""
     pipeline = Pipeline("p", [Say(name="Flaky", wait_s=0.6, fails=1, retry=Retry(times=1, backoff_s=0.1))])
     with (
-        Executor(pipeline) as executor,
+        LocalExecutor(pipeline) as executor,
         Controller(pipeline, executor=executor, store=trial.store, root=trial.root) as controller,
     ):
         outcomes = list(controller.run_all([RunRequest(jobs=1)] * 2, parallel=2))
@@ -683,7 +683,7 @@ def test_nobody_comes_between_the_runs_of_a_controller(trial):
     """The lease is held from before the first to after the last."""
     pipeline = chain()
     with (
-        Executor(pipeline) as executor,
+        LocalExecutor(pipeline) as executor,
         Controller(pipeline, executor=executor, store=trial.store, root=trial.root, purpose="a backfill") as controller,
     ):
         with pytest.raises(Held, match="a backfill"):
@@ -712,7 +712,7 @@ def test_a_controller_that_was_asked_to_stop_begins_no_further_run(trial):
     pipeline = Pipeline("p", [Say(wait_s=30, name="A")])
     observe = stop_when("node-started", "A", signal.SIGINT)
     with (
-        Executor(pipeline) as executor,
+        LocalExecutor(pipeline) as executor,
         Controller(pipeline, executor=executor, store=trial.store, root=trial.root, observe=observe) as controller,
     ):
         outcomes = list(controller.run_all([RunRequest(grace_s=0.1)] * 3))

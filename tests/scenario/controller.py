@@ -23,8 +23,8 @@ from spanwise.orchestrator import (
     SpanwiseError,
     process,
 )
-from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.lease import Clock
+from spanwise.orchestrator.local_executor import LocalExecutor
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.runner import run
@@ -112,7 +112,7 @@ def main(root: Path, work_s: float = 0.02, ttl_s: float = 15.0, act: bool = Fals
     if elsewhere:  # as seen from another machine, where processes cannot be looked up
         process.machine = lambda: "elsewhere/0/0"
     pipeline = acting(str(root)) if act else branching(work_s)
-    with Executor(pipeline) as executor:
+    with LocalExecutor(pipeline) as executor:
         store = open_store(str(root / "metadata.db"))
         try:
             outcome = run(

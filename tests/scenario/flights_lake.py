@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from spanwise.components.row_hash import buckets, hash_rows
 from spanwise.orchestrator import Artifact, Calendar, Examples, Pipeline, Trigger
-from spanwise.orchestrator.executor import Executor
+from spanwise.orchestrator.local_executor import LocalExecutor
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.run_request import Event, RunRequest
 from spanwise.orchestrator.runner import run
@@ -124,7 +124,7 @@ class Flights:
         self.root = folder / "root"
         self.store = open_store(str(folder / "metadata.db"))
         self.pipeline = flights.flights(str(self.lake.folder), str(self.serving), window=WINDOW)
-        self._executor = Executor(self.pipeline)
+        self._executor = LocalExecutor(self.pipeline)
 
     def run(
         self,
@@ -147,14 +147,18 @@ class Flights:
         )
         return self._ran(self.pipeline, self._executor, request, observe)
 
-    def run_other(self, pipeline: Pipeline, executor: Executor, of_day: int, trigger: Trigger) -> TrialRun:
+    def run_other(self, pipeline: Pipeline, executor: LocalExecutor, of_day: int, trigger: Trigger) -> TrialRun:
         """A run of another pipeline of the same name, with the same records."""
         scratch = trigger is Trigger.BACKFILL
         request = RunRequest(trigger=trigger, from_scratch=scratch, span=span(of_day), calendar="day")
         return self._ran(pipeline, executor, request)
 
     def _ran(
-        self, pipeline: Pipeline, executor: Executor, request: RunRequest, observe: Callable[[Event], None] = _ignore
+        self,
+        pipeline: Pipeline,
+        executor: LocalExecutor,
+        request: RunRequest,
+        observe: Callable[[Event], None] = _ignore,
     ) -> TrialRun:
         outcome = run(pipeline, executor=executor, store=self.store, root=self.root, request=request, observe=observe)
         return TrialRun(outcome=outcome, events=())

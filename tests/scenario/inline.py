@@ -83,7 +83,7 @@ def run_inline(monkeypatch: pytest.MonkeyPatch, store: Store | None = None) -> S
         yield store
 
     for module in ("run.launch", "backfill.command"):
-        monkeypatch.setattr(f"spanwise.scheduler.{module}.Executor", InlineExecutor)
+        monkeypatch.setattr(f"spanwise.scheduler.{module}.LocalExecutor", InlineExecutor)
     for name in ("open_for_writing", "open_for_reading", "open_to_record"):
         monkeypatch.setattr(f"spanwise.scheduler.project.root.{name}", opened)
     return store

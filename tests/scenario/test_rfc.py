@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spanwise.orchestrator import Examples, Held, Model, Pipeline, State, Trigger, past
-from spanwise.orchestrator.executor import Executor
+from spanwise.orchestrator.local_executor import LocalExecutor
 from spanwise.orchestrator.testing import TrialRun
 from tests.scenario.flights_lake import (
     WINDOW,
@@ -558,7 +558,7 @@ def warm(world, mornings, mended, outside):
     picked = Importer(uri=mornings[4].artifact("Trainer", "model").uri, name="Picked")
     recovered = Trainer(**features, base=picked["artifact"], run_fn=fit_on, warm_start="always", name="Recovered")
     pipeline = Pipeline("flights", [ingest, recent, transform, base, trainer, picked, recovered])
-    with Executor(pipeline) as executor:
+    with LocalExecutor(pipeline) as executor:
         return [world.run_other(pipeline, executor, 7, trigger) for trigger in (Trigger.SCHEDULE, Trigger.BACKFILL)]
 
 

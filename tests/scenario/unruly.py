@@ -16,7 +16,7 @@ from pathlib import Path
 
 from spanwise.components import Command
 from spanwise.orchestrator import Component, Output, Pipeline, Report, process
-from spanwise.orchestrator.executor import Executor
+from spanwise.orchestrator.local_executor import LocalExecutor
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.runner import run
@@ -145,7 +145,7 @@ def main(root: Path, ending: str, alone: str = "") -> None:
     limit_s = 1.0 if ending == "hang" else None
     kinds = [globals()[alone]] if alone else NODES
     pipeline = Pipeline("unruly", [kind(place=str(root), ending=ending, timeout_s=limit_s) for kind in kinds])
-    with Executor(pipeline) as executor:
+    with LocalExecutor(pipeline) as executor:
         store = open_store(str(root / "metadata.db"))
         outcome = run(
             pipeline,

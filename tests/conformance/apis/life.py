@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from spanwise.components import ExampleGen
 from spanwise.orchestrator import Attempt, Component, Held, Input, Model, Node, Output, Outputs, Pipeline, SpanwiseError
-from spanwise.orchestrator.executor import Executor
+from spanwise.orchestrator.local_executor import LocalExecutor
 from spanwise.orchestrator.run_request import Event, RunOutcome
 from spanwise.orchestrator.runner import run
 from spanwise.orchestrator.store import Address
@@ -176,7 +176,7 @@ def _concurrent(stage: Stage) -> dict[str, Any]:
                 second.append(False)
 
     pipeline = Pipeline("p", [load])
-    with Executor(pipeline) as executor:
+    with LocalExecutor(pipeline) as executor:
         first = run(pipeline, executor=executor, store=stage.bench.store, root=stage.bench.root, observe=start)
     return {"both_succeed": first.succeeded and all(second)}
 

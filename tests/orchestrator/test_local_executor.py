@@ -16,8 +16,8 @@ import pytest
 
 from spanwise.orchestrator import Artifact, Attempt, Component, Input, Output, Outputs, Pipeline, Report, Run
 from spanwise.orchestrator.errors import NodeFailed, RunError
-from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.job import FenceQuery, JobEnded, NodeJob
+from spanwise.orchestrator.local_executor import LocalExecutor
 
 
 class Tally(Artifact):
@@ -202,7 +202,7 @@ def until_ended(executor, within_s=120.0, lost=None):
 
 def done(bench, how, lost=None, **changes):
     """The end of one job that does `how`."""
-    with Executor(bench.pipeline) as executor:
+    with LocalExecutor(bench.pipeline) as executor:
         executor.start(bench.job(prepared={"how": how}, **changes))
         return until_ended(executor, lost=lost)
 
@@ -308,7 +308,7 @@ def test_the_fence_is_asked_of_the_controller(bench):
 
 def test_an_answer_to_a_job_that_has_ended_is_dropped(bench):
     """A node may be gone between its question and the answer."""
-    with Executor(bench.pipeline) as executor:
+    with LocalExecutor(bench.pipeline) as executor:
         executor.start(bench.job(prepared={"how": "asks"}))
         while not any(isinstance(event, FenceQuery) for event in executor.wait(1.0)):
             pass
@@ -322,7 +322,7 @@ def test_an_answer_to_a_job_that_has_ended_is_dropped(bench):
 
 def test_scratch_is_empty_for_each_attempt(bench):
     """What an attempt that was killed left in its scratch folder is not there for the next."""
-    with Executor(bench.pipeline) as executor:
+    with LocalExecutor(bench.pipeline) as executor:
         executor.start(bench.job(prepared={"how": "leaves_scratch"}))
         until_ended(executor)
         (bench.root / "scratch" / "more").touch()
@@ -336,7 +336,7 @@ def test_scratch_is_empty_for_each_attempt(bench):
 
 def test_a_stop_that_comes_at_once_is_heard(bench):
     """SIGTERM right after the fork is not lost: the job ends long before its grace is over."""
-    with Executor(bench.pipeline) as executor:
+    with LocalExecutor(bench.pipeline) as executor:
         for number in range(1, 11):
             executor.start(bench.job(prepared={"how": "hangs"}))
             executor.stop(number, "The run was stopped.", grace_s=1000.0)
@@ -347,7 +347,7 @@ def test_a_stop_that_comes_at_once_is_heard(bench):
 
 def test_a_server_that_dies_is_told(bench):
     """Without its server nothing can be started, and whoever waits is told so."""
-    with Executor(bench.pipeline) as executor:
+    with LocalExecutor(bench.pipeline) as executor:
         executor.start(bench.job(prepared={"how": "hangs"}))
         os.kill(server_of(executor), signal.SIGKILL)
 
@@ -375,7 +375,7 @@ def test_a_node_that_cannot_be_forked_fails_alone(bench, monkeypatch):
         return fork()
 
     monkeypatch.setattr(os, "fork", short)
-    with Executor(bench.pipeline) as executor:
+    with LocalExecutor(bench.pipeline) as executor:
         executor.start(bench.job())
         first = until_ended(executor)
         executor.start(bench.job())
@@ -387,7 +387,7 @@ def test_a_node_that_cannot_be_forked_fails_alone(bench, monkeypatch):
 
 def test_closing_ends_what_runs(bench):
     """Closing kills the jobs that run, and closing again does nothing."""
-    executor = Executor(bench.pipeline)
+    executor = LocalExecutor(bench.pipeline)
     executor.start(bench.job(prepared={"how": "hangs"}))
     executor.close()
     executor.close()
@@ -397,8 +397,8 @@ def test_closing_ends_what_runs(bench):
 
 def test_an_executor_closes_while_a_younger_one_lives(tmp_path):
     """The younger server holds a copy of the elder's line, and yet the elder's end is heard."""
-    elder = Executor(Bench(tmp_path).pipeline)
-    with Executor(Bench(tmp_path).pipeline):
+    elder = LocalExecutor(Bench(tmp_path).pipeline)
+    with LocalExecutor(Bench(tmp_path).pipeline):
         elder.close()
 
         assert not Path(f"/proc/{elder.session}").exists()
@@ -407,7 +407,7 @@ def test_an_executor_closes_while_a_younger_one_lives(tmp_path):
 def test_nothing_stays_open(bench):
     """Jobs that end, fail, and cannot be sent leave no descriptor behind."""
     before = len(list(Path("/proc/self/fd").iterdir()))
-    with Executor(bench.pipeline) as executor:
+    with LocalExecutor(bench.pipeline) as executor:
         for how in ("well", "raises", "killed"):
             executor.start(bench.job(prepared={"how": how}))
             until_ended(executor)
@@ -419,7 +419,7 @@ def test_nothing_stays_open(bench):
 
 def test_waking_a_closed_executor_does_nothing(bench):
     """A heartbeat may find its lease lost after the executor was closed; no other descriptor is written to."""
-    executor = Executor(bench.pipeline)
+    executor = LocalExecutor(bench.pipeline)
     executor.close()
     read, write = os.pipe()
     os.set_blocking(read, False)
@@ -450,7 +450,7 @@ def test_an_output_is_what_was_made_of_it(tmp_path, count, said):
     """As many drafts as the work asked for, and an optional output only where something was written."""
     bench = Bench(tmp_path, Many(count=count, said=said, name="Work"))
     places = {key: str(tmp_path / key) for key in ("one", "each", "maybe")}
-    with Executor(bench.pipeline) as executor:
+    with LocalExecutor(bench.pipeline) as executor:
         executor.start(bench.job(outputs=places))
         ended = until_ended(executor)
 
@@ -464,7 +464,7 @@ def test_the_place_of_an_output_that_was_not_made_is_removed(tmp_path):
     bench = Bench(tmp_path, Many(count=0, said=False, name="Work"))
     (tmp_path / "each" / "7").mkdir(parents=True)
     places = {key: str(tmp_path / key / "8") for key in ("one", "each", "maybe")}
-    with Executor(bench.pipeline) as executor:
+    with LocalExecutor(bench.pipeline) as executor:
         executor.start(bench.job(outputs=places))
         until_ended(executor)
 
@@ -484,7 +484,7 @@ def test_inputs_come_as_the_signature_says(tmp_path):
     bench = Bench(tmp_path)
     bench.pipeline = Pipeline("p", [make, node])
     given = Artifact("/nowhere", id=1, kind="Tally", properties={"rows": 5})
-    with Executor(bench.pipeline) as executor:
+    with LocalExecutor(bench.pipeline) as executor:
         executor.start(bench.job(inputs={"one": (given,), "many": (given, given), "none": ()}))
         ended = until_ended(executor)
 
@@ -498,7 +498,7 @@ def test_the_garbage_collector_of_a_node_does_not_walk_what_its_server_imported(
     bench = Bench(tmp_path)
     bench.pipeline = Pipeline("p", [Work(how="well", name="Work")], preload=["ballast"])
     imported = False
-    with Executor(bench.pipeline) as executor:
+    with LocalExecutor(bench.pipeline) as executor:
         while not imported:  # the first may be forked before
             executor.start(bench.job(prepared={"how": "counts_what_its_collector_walks"}))
             (tally,) = until_ended(executor).outputs["tally"]
@@ -515,9 +515,9 @@ def test_a_pipeline_whose_file_has_used_polars_is_warned_of(tmp_path):
     script.write_text(
         "import polars as pl\n"
         "from spanwise.orchestrator import Pipeline\n"
-        "from spanwise.orchestrator.executor import Executor\n"
+        "from spanwise.orchestrator.local_executor import LocalExecutor\n"
         "pl.DataFrame({'a': [2, 1]}).lazy().sort('a').collect()\n"
-        "Executor(Pipeline('p', [])).close()\n"
+        "LocalExecutor(Pipeline('p', [])).close()\n"
     )
 
     done = subprocess.run([sys.executable, script], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

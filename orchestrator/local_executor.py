@@ -1,0 +1,216 @@
+"""The local executor: the work of a node in a child process of its own, forked from a warm server (see node_server).
+
+The controller alone writes metadata; a child reports what it made over a socket of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection, reduction
+from multiprocessing.connection import Connection
+from typing import Self
+
+from spanwise.orchestrator import node_server, process
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.component import Component
+from spanwise.orchestrator.errors import NodeFailed
+from spanwise.orchestrator.job import GRACE_S, FenceQuery, JobEnded, JobFailure, NodeJob
+from spanwise.orchestrator.node_process import ASKING_TO_END
+from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.process import Survivor
+
+log = logging.getLogger("spanwise.executor")
+
+
+@dataclass
+class _RunningJob:
+    line: Connection
+    outputs: Mapping[str, tuple[Artifact, ...]] | None = None
+    failure: JobFailure | None = None
+    stopped: str = ""  #: why it was stopped
+    timed_out: bool = False
+
+
+class LocalExecutor:
+    """Runs jobs in child processes, for one run or several in turn. Close it on every way out: use `with`."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        """Forks the server: do this early, before threads and connections exist."""
+        preload = dict.fromkeys(
+            [*(m for n in pipeline if isinstance(n, Component) for m in n.preload), *pipeline.preload]
+        )
+        if any(re.fullmatch(r"polars-[0-9]+", name) for name in process.thread_names()):
+            reason = (
+                "Polars was used in this process, and its threads do not survive a fork: nodes that use it will hang. "
+                "Use it inside the functions that nodes call, not while the pipeline file is imported."
+            )
+            log.warning("polars-threads-found: %s", reason)  # seen also where no log is set up
+        mine, theirs = socket.socketpair()
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()  # or the child writes it a second time
+        controller = os.getpid()
+        self.mark = process.new_mark()
+        with process.block_signals(*ASKING_TO_END), warnings.catch_warnings():
+            # CPython warns of threads that might hold locks; ours hold none, and the server takes none of theirs.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.session = os.fork()
+            if not self.session:
+                mine.close()
+                node_server.keep_server(
+                    node_server.NodeServer(Connection(theirs.detach()), pipeline, preload), controller, self.mark
+                )
+        theirs.close()
+        self._control = Connection(mine.detach())
+        self._children: dict[int, _RunningJob] = {}
+        self._woken, self._wake = socket.socketpair()
+        self._wake.setblocking(False)
+        self._keeping = True
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self, job: NodeJob) -> None:
+        """Starts a job; `wait` returns its end."""
+        mine, theirs = socket.socketpair()
+        try:
+            self._control.send(("start", job))
+            reduction.send_handle(self._control, theirs.fileno(), self.session)
+        except BaseException as error:
+            mine.close()
+            if isinstance(error, OSError):
+                raise NodeFailed(_SERVER_DIED) from error
+            raise
+        finally:
+            theirs.close()
+        self._children[job.id] = _RunningJob(Connection(mine.detach()))
+
+    def stop(self, job: int, why: str, *, timed_out: bool = False, grace_s: float = GRACE_S) -> None:
+        """Ends a job: SIGTERM to all of its processes, and SIGKILL after the grace."""
+        child = self._children[job]
+        if not child.stopped:
+            child.stopped, child.timed_out = why, timed_out
+            with contextlib.suppress(OSError):  # `wait` notices a server that died
+                self._control.send(("stop", job, grace_s))
+
+    @property
+    def running(self) -> tuple[int, ...]:
+        """The jobs that have not ended."""
+        return tuple(self._children)
+
+    def answer(self, job: int, lost: str | None) -> None:
+        """Answers a child that asked about the fence: None when the lease holds, else why it does not."""
+        with contextlib.suppress(OSError, KeyError):  # it has ended meanwhile
+            self._children[job].line.send(lost)
+
+    def wait(self, timeout_s: float) -> list[JobEnded | FenceQuery]:
+        """Returns what happened; waits for at most `timeout_s`, until something happens or `wake` is called."""
+        lines = {child.line: job for job, child in self._children.items() if not child.line.closed}
+        ready = connection.wait([self._control, self._woken, *lines], timeout_s)
+        events: list[JobEnded | FenceQuery] = []
+        for source in ready:
+            if source is self._woken:
+                self._woken.recv(4096)
+            elif isinstance(source, Connection) and source in lines:
+                events += self._listen(lines[source])
+        if self._control in ready:
+            events.append(self._hear_server())
+        return events
+
+    def wake(self) -> None:
+        """Makes `wait` return; safe in signal handlers and other threads."""
+        with contextlib.suppress(OSError):
+            self._wake.send(b".")
+
+    def sweep(self) -> list[Survivor]:
+        """Kills what ended jobs have left behind, and returns what would not die; to be called when no job runs."""
+        waiting = [self.session, *process.children(self.session)] if self._keeping else []
+        return process.kill(self.mark, sparing=waiting, limit_s=node_server.REAP_S)
+
+    def close(self) -> None:
+        """Kills what still runs and ends the server."""
+        if self._closed:
+            return
+        self._closed = True
+        self._end_server()
+        self._control.close()
+        for child in self._children.values():
+            child.line.close()
+        self._woken.close()
+        self._wake.close()
+
+    def _end_server(self) -> None:
+        if not self._keeping:
+            return
+        self._keeping = False
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # somebody else has reaped it
+            os.kill(self.session, signal.SIGTERM)
+            _, status = os.waitpid(self.session, 0)
+            if status:  # it was killed before it could end its children
+                process.kill(self.mark, limit_s=node_server.REAP_S)
+
+    def _listen(self, job: int) -> Iterable[FenceQuery]:
+        child = self._children[job]
+        try:
+            what, value = child.line.recv()
+        except (EOFError, OSError):
+            child.line.close()  # it has ended; the server reports how
+            return
+        if what == "fence":
+            yield FenceQuery(job)
+        elif what == "done":
+            child.outputs = value
+        else:
+            child.failure = value
+
+    def _hear_server(self) -> JobEnded:
+        try:
+            _, job, status, survivors = self._control.recv()
+        except (EOFError, OSError):
+            self._end_server()  # its keeper ends what it has left before anybody is informed
+            raise NodeFailed(_SERVER_DIED) from None
+        child = self._children[job]
+        while not child.line.closed and child.line.poll():
+            tuple(self._listen(job))
+        child.line.close()
+        del self._children[job]
+        return _ended(job, child, status, survivors)
+
+
+_SERVER_DIED = "The process that starts the nodes died (out of memory?); every running node was ended with it."
+
+
+def _ended(job: int, child: _RunningJob, status: int, survivors: Sequence[int]) -> JobEnded:
+    left = f" These processes would not die: {', '.join(map(str, survivors))}." if survivors else ""
+    if child.stopped:
+        return JobEnded(id=job, failure=JobFailure(message=child.stopped + left, timed_out=child.timed_out))
+    if child.failure is not None:
+        return JobEnded(id=job, failure=child.failure)
+    if child.outputs is not None:
+        return JobEnded(id=job, outputs=child.outputs)
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        how = f"It ended with exit status {code} before its work was done."
+    else:
+        how = f"It was killed by {_signal_name(-code)}."
+        how += " The system may have been out of memory." if -code == signal.SIGKILL else ""
+    return JobEnded(id=job, failure=JobFailure(message=how + left))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have none
+        return f"signal {number}"

@@ -1,0 +1,204 @@
+"""Nodes for the contract of executors, which do what a job's `how` names, and jobs for them."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from spanwise.orchestrator import Artifact, Attempt, Component, Input, Output, Pipeline, Run
+from spanwise.orchestrator.errors import RunError
+from spanwise.orchestrator.job import JobEnded, NodeJob
+
+
+class Tally(Artifact):
+    rows: int
+    note: str | None
+
+
+class OddError(RunError):
+    """An error of the tree that takes two arguments, which unpickling would not give."""
+
+    def __init__(self, what, why):
+        super().__init__(f"{what}: {why}")
+
+
+class Unpicklable(Exception):
+    """Neither it nor what it holds goes through a pipe."""
+
+    def __init__(self):
+        super().__init__()
+        self.held = threading.Lock()
+
+    def __reduce__(self):
+        raise TypeError("cannot be pickled")
+
+
+class Work(Component):
+    """Does what a test asks for: `how` is the name of a function below."""
+
+    def run(self, tally: Output[Tally], how: str, attempt: Attempt) -> None:
+        tally.rows = 3
+        (tally.path / "rows").write_text("3")
+        globals()[how](tally, attempt)
+
+
+class Reads(Component):
+    def run(self, one: Input[Tally], many: Input[list[Tally]], none: Input[Tally | None], tally: Output[Tally]) -> None:
+        counts = [int((each.path / "rows").read_text()) for each in (one, *many)]
+        tally.rows = sum(counts) + (0 if none is None else 1000)
+
+
+def well(tally, attempt):
+    pass
+
+
+def exits(tally, attempt):
+    sys.exit(3)
+
+
+def exits_hard(tally, attempt):
+    os._exit(3)
+
+
+def killed(tally, attempt):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def segfaults(tally, attempt):
+    signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def raises(tally, attempt):
+    raise ValueError("too small")
+
+
+def raises_ours(tally, attempt):
+    raise OddError("span 3", "is empty")
+
+
+def raises_unpicklable(tally, attempt):
+    raise Unpicklable
+
+
+def runs_out_of_memory(tally, attempt):
+    raise MemoryError
+
+
+def sets_nothing(tally, attempt):
+    del tally.properties["rows"]
+
+
+def prints(tally, attempt):
+    for _ in range(40):
+        sys.stdout.write("x" * 50_000 + "\n")
+    os.write(1, b"\xff\xfe half \xc3\n")
+    sys.stderr.write("the last line\n")
+
+
+def asks(tally, attempt):
+    attempt.check_fence()
+
+
+def hangs(tally, attempt):
+    sys.stdout.write("hanging\n")
+    time.sleep(1000)
+
+
+def ends_in_its_grace(tally, attempt):
+    def end(*_):
+        os.write(1, b"asked to end\n")
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, end)
+    hangs(tally, attempt)
+
+
+def ignores_the_grace(tally, attempt):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    hangs(tally, attempt)
+
+
+def leaves_a_daemon(tally, attempt):
+    """Starts a process that detaches itself, as daemons do, and names it."""
+    script = "import os, time; os.fork() and os._exit(0); os.setsid(); print(os.getpid(), flush=True); time.sleep(1000)"
+    started = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    tally.note = started.stdout.readline().strip()
+
+
+def names_itself(tally, attempt):
+    tally.note = str(os.getpid())
+
+
+def names_itself_and_hangs(tally, attempt):
+    sys.stdout.write(f"pid {os.getpid()}\n")
+    time.sleep(1000)
+
+
+def goes_on_from_its_checkpoint(tally, attempt):
+    place = attempt.checkpoints / "step"
+    attempt.checkpoints.mkdir(parents=True, exist_ok=True)
+    tally.note = place.read_text() if place.exists() else "nothing"
+    place.write_text(f"attempt {attempt.number}")
+    if attempt.number == 1:
+        killed(tally, attempt)
+
+
+def leaves_scratch(tally, attempt):
+    tally.note = " ".join(sorted(p.name for p in attempt.scratch.iterdir()))
+    (attempt.scratch / "seen").touch()
+    if attempt.number == 1:
+        killed(tally, attempt)
+
+
+class Bench:
+    """Jobs of one pipeline, with their files below a root."""
+
+    def __init__(self, root: Path, *nodes: Component) -> None:
+        self.root = root
+        self.pipeline = Pipeline("p", nodes or [Work(how="well", name="Work")])
+        self.count = 0
+
+    def job(self, how="well", **changes) -> NodeJob:
+        self.count += 1
+        home = self.root / "p" / ".runs" / "1"
+        facts = {
+            "id": self.count,
+            "node": "Work",
+            "inputs": {},
+            "verify": (),
+            "prepared": {"how": how},
+            "outputs": {"tally": str(self.root / "p" / "Work" / "tally" / str(self.count))},
+            "run": Run(pipeline="p", number=1),
+            "attempt": 1,
+            "log": str(home / "logs" / f"Work.{self.count}.log"),
+            "scratch": str(home / "Work.scratch"),
+            "checkpoints": str(home / "Work.checkpoints"),
+            "snapshots": str(self.root / "snapshots"),
+        }
+        return NodeJob(**{**facts, **changes})
+
+
+def until_ended(executor, within_s=120.0, lost=None) -> JobEnded:
+    """Waits for a job's end, and answers whatever it asks with `lost`."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        for event in executor.wait(0.1):
+            if isinstance(event, JobEnded):
+                return event
+            executor.answer(event.id, lost)
+    raise AssertionError(f"nothing ended within {within_s} s")
+
+
+def until_logged(executor, job: NodeJob, text: str, within_s=120.0) -> str:
+    """Waits until the log of a running job contains a text."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        assert not any(isinstance(event, JobEnded) for event in executor.wait(0.05))
+        file = Path(job.log)
+        if file.exists() and text in (found := file.read_text(errors="replace")):
+            return found
+    raise AssertionError(f"{text!r} was not logged within {within_s} s")
