@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spanwise.components.ingest.readers.stored_types import obstacle, store, stored_type
-from spanwise.components.nested import inside_lists
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
+from spanwise.pipelines.input.readers.nested import inside_lists
+from spanwise.pipelines.input.readers.stored_types import obstacle, store, stored_type
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -22,7 +22,9 @@ import pyarrow as pa
 
 from spanwise.components.ingest.part import InputPart, Survey, map_parts, survey_part
 from spanwise.components.ingest.readers import reader_of
-from spanwise.components.ingest.readers.columns import (
+from spanwise.orchestrator.errors import ColumnsChanged, ParameterError, SpanwiseError, UnreadableInput
+from spanwise.pipelines.input.readers.column import Column, is_single, join_all
+from spanwise.pipelines.input.readers.columns import (
     fill_nulls,
     joined_type_error,
     lacking_fields,
@@ -33,9 +35,7 @@ from spanwise.components.ingest.readers.columns import (
     unify,
     wider,
 )
-from spanwise.components.ingest.readers.stored_types import obstacle, parse_type, stored_type
-from spanwise.orchestrator.errors import ColumnsChanged, ParameterError, SpanwiseError, UnreadableInput
-from spanwise.pipelines.input.readers.column import Column, is_single, join_all
+from spanwise.pipelines.input.readers.stored_types import obstacle, parse_type, stored_type
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -224,7 +224,7 @@ def _without_singles(plan: IngestPlan, types: Mapping[str, pa.DataType]) -> dict
     """The types without the survey's distinction of lists that have one value at most, which only TFRecord makes."""
     if not any(is_single(type_) for type_ in types.values()):
         return dict(types)
-    from spanwise.components.ingest.readers.tf_record import settle
+    from spanwise.pipelines.input.readers.tf_record import settle
 
     previous = dict(plan.previous or ())
     return {name: settle(type_, previous.get(name)) for name, type_ in types.items()}

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from spanwise.components.ingest.plan import PartFile
-from spanwise.components.ingest.readers.columns import rejection_error
 from spanwise.orchestrator.errors import UnreadableInput
+from spanwise.pipelines.input.readers.columns import rejection_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

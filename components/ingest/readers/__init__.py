@@ -41,11 +41,11 @@ __all__ = [
 _MODULES: dict[Format, str] = {
     "csv": "spanwise.pipelines.input.readers.delimited",
     "tsv": "spanwise.pipelines.input.readers.delimited",
-    "jsonl": "spanwise.components.ingest.readers.json_lines",
+    "jsonl": "spanwise.pipelines.input.readers.json_lines",
     "parquet": "spanwise.components.ingest.readers.parquet",
     "arrow": "spanwise.components.ingest.readers.arrow_ipc",
     "avro": "spanwise.components.ingest.readers.avro",
-    "tfrecord": "spanwise.components.ingest.readers.tf_record",
+    "tfrecord": "spanwise.pipelines.input.readers.tf_record",
 }
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.ipc
 
-from spanwise.components.ingest.readers.columns import fit, layout_of_schema
-from spanwise.components.ingest.readers.stored_types import stored_type
 from spanwise.orchestrator.errors import UnreadableInput
+from spanwise.pipelines.input.readers.columns import fit, layout_of_schema
 from spanwise.pipelines.input.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
+from spanwise.pipelines.input.readers.stored_types import stored_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -14,9 +14,9 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from spanwise.components.ingest.readers.avro_blocks import block_ends, read_block, read_header
-from spanwise.components.ingest.readers.columns import fit
 from spanwise.orchestrator.errors import UnreadableInput
 from spanwise.pipelines.input.readers.column import Misfit
+from spanwise.pipelines.input.readers.columns import fit
 from spanwise.pipelines.input.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
 
 if TYPE_CHECKING:

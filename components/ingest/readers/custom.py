@@ -35,7 +35,7 @@ class FunctionReader:
         Raises:
             UnreadableInput: the function fails, gives nothing, or gives something else than batches and tables.
         """
-        from spanwise.components.ingest.readers.stored_types import stored_type
+        from spanwise.pipelines.input.readers.stored_types import stored_type
 
         del dialect
         first = next(self._batches(path), None)
@@ -73,7 +73,7 @@ class FunctionReader:
             Misfit: a value does not fit a type that is the previous span's.
             UnreadableInput: the function fails, or gives a batch that is not like its first.
         """
-        from spanwise.components.ingest.readers.columns import fit
+        from spanwise.pipelines.input.readers.columns import fit
 
         del dialect
         row = descriptor.first_line

@@ -10,8 +10,8 @@ import pytest
 
 from spanwise.components.ingest.ingestion import ingest
 from spanwise.components.ingest.plan import IngestPlan
-from spanwise.components.ingest.readers.stored_types import parse_type
 from spanwise.orchestrator.errors import ColumnsChanged, UnreadableInput
+from spanwise.pipelines.input.readers.stored_types import parse_type
 
 INT = pa.int64()
 PAIRS = pa.list_(INT, 2)

@@ -27,9 +27,9 @@ from spanwise.components.ingest.ingestion import ingest
 from spanwise.components.ingest.plan import IngestPlan
 from spanwise.components.ingest.query import Query
 from spanwise.components.ingest.readers import Dialect
-from spanwise.components.ingest.readers.stored_types import parse_type
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import SpanwiseError, UnreadableInput
+from spanwise.pipelines.input.readers.stored_types import parse_type
 from tests.components.ingest.generated import canonical_value, draw_table, has_missing_fixed_list, raw_values
 from tests.components.ingest.generated_avro import draw_avro
 from tests.components.tf_example import framed, parsed_sequence, serialized, serialized_sequence

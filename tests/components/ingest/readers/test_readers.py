@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spanwise.components.ingest.readers import Dialect, format_of, reader_of
-from spanwise.components.ingest.readers.columns import pinned_types, reads_as, wider
-from spanwise.components.ingest.readers.stored_types import parse_type
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
 from spanwise.pipelines.input.readers import records
 from spanwise.pipelines.input.readers.column import Column, Misfit, join
+from spanwise.pipelines.input.readers.columns import pinned_types, reads_as, wider
+from spanwise.pipelines.input.readers.stored_types import parse_type
 
 # one folder serves all examples: each overwrites the file of the one before
 relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)

@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spanwise.components.ingest.readers.tf_example import Records, read_features
+from spanwise.pipelines.input.readers.tf_example import Records, read_features
 from tests.components.tf_example import Example, parsed, serialized, sets_aside
 
 NAMES = st.sampled_from(["", "a", "b", "longer_name", "longer_nome", "a name of more than sixteen bytes", "ü"])

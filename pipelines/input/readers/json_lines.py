@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -13,8 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from spanwise.components.ingest.readers.columns import reads_as
-from spanwise.components.ingest.readers.stored_types import stored_type
 from spanwise.orchestrator.errors import UnreadableInput
 from spanwise.pipelines.input.readers import text
 from spanwise.pipelines.input.readers.column import (
@@ -27,7 +24,9 @@ from spanwise.pipelines.input.readers.column import (
     join_all,
     refuse_long,
 )
+from spanwise.pipelines.input.readers.columns import reads_as
 from spanwise.pipelines.input.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
+from spanwise.pipelines.input.readers.stored_types import stored_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -69,7 +68,7 @@ def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
             f"{path}: one JSON array. Write one object a line instead, for example with: jq -c '.[]' {path}"
         )
     start = 3 if head.startswith(b"\xef\xbb\xbf") else 0
-    size = Path(path).stat().st_size
+    size = text.size_of(path)
     whole = Descriptor(path=path, format=fmt, start=start, stop=None, first_line=1, size_bytes=size)
     if not text.is_plain(path, dialect) or size <= dialect.part_bytes:
         return FileLayout(names=(), types=None, descriptors=(whole,))

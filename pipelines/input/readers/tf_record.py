@@ -19,12 +19,14 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from spanwise.components.ingest.readers.columns import fit, reads_as
-from spanwise.components.ingest.readers.stored_types import parse_type
-from spanwise.components.ingest.readers.tf_example import ExampleFeature, Records, read_features
 from spanwise.orchestrator.errors import UnreadableInput
+from spanwise.pipelines.input.files import locate
 from spanwise.pipelines.input.readers.column import Misfit, element_type, is_single, join, join_all, single
+from spanwise.pipelines.input.readers.columns import fit, reads_as
 from spanwise.pipelines.input.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
+from spanwise.pipelines.input.readers.stored_types import parse_type
+from spanwise.pipelines.input.readers.text import size_of
+from spanwise.pipelines.input.readers.tf_example import ExampleFeature, Records, read_features
 
 if TYPE_CHECKING:
     from spanwise.pipelines.input.readers.column import Column
@@ -419,23 +421,31 @@ class CompressedRecords:
 
 def _read_size(path: str) -> int:
     try:
-        return Path(path).stat().st_size
+        return size_of(path)
     except OSError as error:
-        raise UnreadableInput(f"{path}: could not be read ({error.strerror}).") from error
+        raise UnreadableInput(f"{path}: could not be read ({error.strerror or error}).") from error
+
+
+def _open_bytes(path: str) -> IO[bytes]:
+    """A file, or what is behind a URL."""
+    if "://" not in path:
+        return Path(path).open("rb")
+    filesystem, name = locate(path)
+    return cast("IO[bytes]", filesystem.open_input_file(name))
 
 
 @contextmanager
 def _open_file(path: str) -> Iterator[RecordSource]:
     """The records of a file. Its first bytes, not its name, say whether it is compressed."""
     try:
-        with Path(path).open("rb") as file:
+        with _open_bytes(path) as file:
             head = file.read(_HEAD.size)
             file.seek(0)
             plain = len(head) == _HEAD.size and _mask_checksum(head[:8]) == _HEAD.unpack(head)[1]
             zipped = head[:2] == b"\x1f\x8b" or (head[:1] == b"\x78" and int.from_bytes(head[:2], "big") % 31 == 0)
             yield CompressedRecords(file, path) if zipped and not plain else PlainRecords(file)
     except OSError as error:
-        raise UnreadableInput(f"{path}: could not be read ({error.strerror}).") from error
+        raise UnreadableInput(f"{path}: could not be read ({error.strerror or error}).") from error
     except zlib.error as error:
         raise UnreadableInput(
             f"{path}: the compression is damaged ({error}). Copy the file again, and check it at its origin."

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spanwise.components.nested import inside_lists, inside_structs, is_missing
+from spanwise.pipelines.input.readers.nested import inside_lists, inside_structs, is_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

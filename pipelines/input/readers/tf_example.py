@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import numpy as np
 import pyarrow as pa
 
-from spanwise.components.ingest.readers.tf_example_message import (
+from spanwise.pipelines.input.readers.tf_example_message import (
     BYTES,
     FLOATS,
     INTS,

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spanwise.components.ingest.readers.stored_types import find_missing_fixed_list, parse_type, store, stored_type
 from spanwise.orchestrator.errors import ColumnsChanged, ParameterError, UnreadableInput
 from spanwise.pipelines.input.readers.column import Column, Misfit, element_type
 from spanwise.pipelines.input.readers.descriptor import Rejected
+from spanwise.pipelines.input.readers.stored_types import find_missing_fixed_list, parse_type, store, stored_type
 from spanwise.pipelines.input.selection import take_rows
 
 if TYPE_CHECKING:
