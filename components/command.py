@@ -10,11 +10,12 @@ import re
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -234,14 +235,54 @@ def _run(self: Command, arguments: Mapping[str, object]) -> None:
         Path(places.properties[name]).write_text(text, encoding="utf-8")
     env = _environment(self.name, arguments, attempt.scratch)
     line = _command_line(arguments, places)
+    contents = cast("Mapping[str, str]", arguments["contents"])
+    before = _stamp(contents)
+    _refuse_others(self.name, contents)
     if arguments["image"] is None:
         _await(self.name, line, env)
     else:
         _await_container(self, line, env, places, attempt)
+    _refuse_changed(self.name, contents, before)
     for name, draft in drafts.items():
         if not any(draft.path.iterdir()):
             raise NodeFailed(f"{self.name} succeeded, but wrote nothing to {{{name}}}, {draft.uri}.")
         _describe(self.name, name, draft, Path(places.properties[name]))
+
+
+def _stamp(paths: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """What changes with each file below the paths, without reading it; but for bytecode, which Python writes itself."""
+    files = [file for path in paths for file in (Path(path), *Path(path).rglob("*"))]
+    found = {}
+    for file in files:
+        with suppress(OSError):  # a link to nothing, or gone meanwhile
+            seen = file.stat()
+            if not stat.S_ISDIR(seen.st_mode) and "__pycache__" not in file.parts:
+                found[str(file)] = (seen.st_size, seen.st_mtime_ns, seen.st_ino, seen.st_ctime_ns)
+    return found
+
+
+def _refuse_changed(node: str, contents: Mapping[str, str], before: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuses files that may not be those of the cache key: the outputs would be reused for files never read.
+
+    Their times count, as a file may have been another one for a while; a new permission alone is no change.
+    """
+    after = _stamp(contents)
+    for file in sorted({*before, *after}):
+        was, now = before.get(file), after.get(file)
+        if was == now:
+            continue
+        path = next(path for path in contents if Path(file).is_relative_to(path))
+        if was is None or now is None or was[:-1] != now[:-1] or of_tree(path).digest != contents[path]:
+            raise UnreadableInput(
+                f"{node}: {file} changed while the program ran, so what it wrote was not published. Run again when it "
+                "no longer changes; have the program write to its outputs, not to what it reads."
+            )
+
+
+def _refuse_others(node: str, contents: Mapping[str, str]) -> None:
+    for path, content in contents.items():
+        if of_tree(path).digest != content:
+            raise UnreadableInput(f"{node}: {path} changed while the node was started. Run again when it is idle.")
 
 
 def _several(value: object) -> list[Artifact]:

@@ -394,3 +394,34 @@ def test_a_container_runs(bench):
     node = Command(command=["sh", "-c", "echo 1 > {r}/n"], outputs={"r": Report}, image="busybox", engine="docker")
 
     assert text(ran(bench, node), "r") == "1\n"
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_file_that_changes_while_the_program_runs_fails_it(bench, tmp_path, back):
+    """Outputs made of another file are not published under the key of the first, even if that is back at the end."""
+    data = tmp_path / "rates.csv"
+    data.write_text("old")
+    change = f"echo -n new > {data}; cat {data} > {{report}}/n;" + (f" echo -n old > {data}" if back else "")
+    node = Command(shell=change, outputs={"report": Report}, reads=[str(data)])
+
+    execution = ran(bench, node)
+
+    assert not execution.outputs
+    assert f"{data} changed while the program ran" in execution.error
+
+
+def test_what_python_compiles_of_a_folder_is_no_change(bench, tmp_path):
+    """A program may be run from the folder that it reads."""
+    folder = tmp_path / "src"
+    folder.mkdir()
+    (folder / "rates.py").write_text("RATE = 7")
+    (folder / "main.py").write_text("import rates, sys, pathlib; pathlib.Path(sys.argv[1], 'n').write_text('7')")
+    node = Command(
+        command=[sys.executable, str(folder / "main.py"), "{report}"],
+        outputs={"report": Report},
+        env={"PYTHONDONTWRITEBYTECODE": ""},
+        reads=[str(folder)],
+    )
+
+    assert text(ran(bench, node)) == "7"
+    assert (folder / "__pycache__").is_dir()
