@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-service test test-fast test-lowest soak soak-service test-engines test-storage test-mlmd121 lint docs bench bench-input bench-service venv constraints clean
+.PHONY: help demo demo-service test test-fast test-lowest soak soak-service test-engines test-storage test-sql test-peers test-mlmd121 lint docs bench bench-input bench-service venv constraints clean
 
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -61,6 +61,13 @@ test-engines: $(BIN)/python  ## Run workers of the data service on small cluster
 
 test-storage: $(VENV)/.dev  ## Run the contract of object storage on servers of S3 and Azure; needs go and npm
 	tests/contract/buckets.sh $(VENV)/storage $(BIN)/python -m pytest -n 0 tests/contract/test_bucket.py tests/components/serving/test_bucket_push.py
+
+# Without it, PostgreSQL is tested only where it is installed already.
+test-sql: $(VENV)/.dev  ## Run the tests of queries on a PostgreSQL of their own; installs Debian's where it is missing
+	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v initdb >/dev/null || { \
+	    echo "Installing PostgreSQL"; apt-get install --yes --no-install-recommends postgresql >/dev/null; } || \
+	    { echo "There is no PostgreSQL, and apt-get could not install it: apt-get install postgresql" >&2; exit 1; }
+	SPANWISE_TEST_SQL=1 $(BIN)/python -m pytest -n 0 tests/components/ingest/test_query_example_gen.py
 
 test-mlmd121: $(VENV)/.dev  ## Run the store's contract on ml-metadata 1.21, in a Debian 13 if this system is older
 	tests/mlmd121/run $(BIN)/python

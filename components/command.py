@@ -252,7 +252,7 @@ def _run(self: Command, arguments: Mapping[str, object]) -> None:
 def _stamp(paths: Iterable[str]) -> dict[str, tuple[int, ...]]:
     """What changes with each file below the paths, without reading it; but for bytecode, which Python writes itself."""
     files = [file for path in paths for file in (Path(path), *Path(path).rglob("*"))]
-    found = {}
+    found: dict[str, tuple[int, ...]] = {}
     for file in files:
         with suppress(OSError):  # a link to nothing, or gone meanwhile
             seen = file.stat()

@@ -75,6 +75,28 @@ def rebatch(reader: Iterable[pa.RecordBatch], schema: pa.Schema, who: str) -> It
         yield _concat(waiting, schema)
 
 
+def drop_dimensions(reader: pa.RecordBatchReader, arrays: Sequence[str], who: str) -> pa.RecordBatchReader:
+    """The answer without its last columns, which say for each of `arrays` whether a value has several dimensions.
+
+    Raises:
+        UnreadableInput: while it is read, of such a value.
+    """
+    count = len(reader.schema) - len(arrays)
+    schema = pa.schema(list(reader.schema)[:count])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in reader:
+            for name, several in zip(arrays, batch.columns[count:], strict=True):
+                if pc.any(several).as_py():
+                    raise UnreadableInput(
+                        f"{who}: column '{name}' has an array of several dimensions, which the driver would flatten. "
+                        f'Convert it in the query: array_to_json("{name}")::text AS "{name}".'
+                    )
+            yield pa.RecordBatch.from_arrays(batch.columns[:count], schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
+
+
 def _check_times(array: pa.Array[Any], name: str, who: str) -> None:
     kind = array.type
     if pa.types.is_list(kind):

@@ -111,7 +111,9 @@ class Database:
                 for name, value in settings.items():
                     cursor.execute("SELECT set_config($1, $2, true)", (name, value))
                     cursor.fetchall()
-                cursor.execute(text)
+                with self._with_dimensions(cursor, text) as answer:
+                    yield answer
+                return
             else:
                 text, values = query.bind(span, calendar)
                 if self.scheme == "sqlite":
@@ -122,6 +124,23 @@ class Database:
                     return
                 cursor.execute(text, list(values) or None)
             yield cursor.fetch_record_batch()
+
+    @contextmanager
+    def _with_dimensions(self, cursor: Any, text: str) -> Iterator[pa.RecordBatchReader]:
+        """The answer of a PostgreSQL. Its driver flattens arrays of several dimensions, so they are asked for."""
+        from spanwise.components.ingest.answers import drop_dimensions
+
+        schema = cursor.adbc_execute_schema(text)
+        arrays = [place for place, field in enumerate(schema) if _is_postgresql_array(field)]
+        if not arrays:
+            cursor.execute(text)
+            yield cursor.fetch_record_batch()
+            return
+        named = [f'"{place}" AS "{name.replace(chr(34), chr(34) * 2)}"' for place, name in enumerate(schema.names)]
+        asked = [f'array_ndims("{place}") > 1' for place in arrays]
+        places = ", ".join(f'"{place}"' for place in range(len(schema)))
+        cursor.execute(f"SELECT {', '.join(named + asked)} FROM ({text}) AS answer ({places})")  # noqa: S608  ours
+        yield drop_dimensions(cursor.fetch_record_batch(), [schema.names[place] for place in arrays], self.who)
 
     def one(self, query: Query, span: int, calendar: Calendar, what: str) -> object:
         """The one value that a query gives; None when it gives null, or nothing.
@@ -188,6 +207,10 @@ def _driver(scheme: str, who: str) -> Any:
 
 def _is_postgresql(scheme: str) -> bool:
     return _DRIVERS.get(scheme) == "postgresql"
+
+
+def _is_postgresql_array(field: pa.Field[Any]) -> bool:
+    return (field.metadata or {}).get(b"POSTGRESQL:type", b"").startswith(b"_")
 
 
 def _path(url: str) -> str:

@@ -8,12 +8,14 @@ comes after the op, nor in which order the graph was built.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from spanwise.orchestrator import fingerprint
-from spanwise.orchestrator.errors import DatasetError, Unfingerprintable
+from spanwise.orchestrator.errors import DatasetError, Unfingerprintable, UnreadableInput
 from spanwise.pipelines.input.element import each_leaf
 from spanwise.pipelines.input.op import Op, Opening, Options, Stream, list_ops
 
@@ -31,6 +33,7 @@ _DERIVED: Final = {  # what follows from the files
     "Parquet": {"groups", "schema"},
     "ArrowFiles": {"schema", "rows"},
     "Csv": {"inferred"},
+    "Snapshot": {"stamps"},
 }
 
 
@@ -90,10 +93,63 @@ def of_steps(op: Op) -> list[tuple[str, str]]:
     return [(each.name, _of_step(each, [], "size", tolerant=True)[:16]) for each in list_ops(op)]
 
 
+def stamp_files(op: Op) -> tuple[tuple[str, str], ...]:
+    """What changes with each source file that a graph's fingerprint covers, without reading it: paths and texts.
+
+    It says more than a fingerprint: on a disk, a new owner, permission or link changes it as well.
+    """
+    return tuple((path, _stamp(path)) for path in _covered_files(op))
+
+
+def digest_files(op: Op) -> str:
+    """The digest of sizes and modification times of the source files that a graph's fingerprint covers.
+
+    Raises:
+        DatasetError: a source file is not there.
+    """
+    return fingerprint.digest(
+        "source files", *(str(part) for path in _covered_files(op) for part in _file(path, "mtime")[1:])
+    )
+
+
+def refuse_changed(op: Op, graph: str, stamps: Sequence[tuple[str, str]], *, files_by: FilesBy) -> None:
+    """Refuses files that are no longer those of the stamps, unless the fingerprint of the graph is still the same.
+
+    Raises:
+        UnreadableInput: names the first file that changed.
+    """
+    before, after = dict(stamps), dict(stamp_files(op))
+    changed = sorted(path for path, stamp in after.items() if before.get(path) != stamp)
+    if not changed:
+        return
+    with suppress(DatasetError):
+        if of_graph(op, files_by=files_by) == graph:
+            return
+    raise UnreadableInput(
+        f"{changed[0]} changed while the dataset was in use, so its snapshot was not kept: rows of two states of the "
+        "file may be in it. Create the dataset again when the file no longer changes; write files under another name "
+        "and rename them when they are complete."
+    )
+
+
 def of_files(op: Op) -> str:
     """The digest of the modification times of a graph's source files."""
     paths = [path for each in list_ops(op) for path in getattr(each, "paths", ())]
     return fingerprint.digest("times", *(str(part) for path in paths for part in _file(path, "mtime")[2:]))
+
+
+def _covered_files(op: Op) -> list[str]:
+    """The paths below an op, but those that a name replaces."""
+    found: dict[str, None] = {}
+    waiting, done = [op], set[int]()
+    while waiting:
+        each = waiting.pop()
+        if id(each) not in done:
+            done.add(id(each))
+            waiting += _below(each)
+            if not isinstance(each, WithFingerprint):
+                found |= dict.fromkeys(getattr(each, "paths", ()))
+    return sorted(found)
 
 
 def _below(op: Op) -> tuple[Op, ...]:
@@ -156,6 +212,19 @@ def _without_datasets(value: Any, files_by: FilesBy) -> Any:
 def _graph_or_leaf(leaf: Any, files_by: FilesBy) -> Any:
     op = getattr(leaf, "op", None)
     return ("dataset", of_graph(op, files_by=files_by)) if isinstance(op, Op) else leaf
+
+
+def _stamp(path: str) -> str:
+    if "://" not in path:
+        try:
+            found = Path(path).stat()
+        except OSError:
+            return "gone"
+        return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
+    try:
+        return " ".join(map(str, _file(path, "mtime")[1:]))
+    except DatasetError:
+        return "gone"
 
 
 def _file(path: str, files_by: FilesBy) -> tuple[str | int | None, ...]:

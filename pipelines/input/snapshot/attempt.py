@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -30,6 +30,7 @@ class WriteAttempt:
     use: SnapshotUse
     compression: str
     over: bool  #: whether it replaces an existing snapshot
+    check: Callable[[], None] = lambda: None  #: raises where the run must not become the snapshot
     replaces: str | None = None  #: the run whose attempt has expired, or whose writer has died
     abandoned: bool = False  #: whether it is the latter
     mark: ExitStack = field(default_factory=ExitStack, repr=False)  #: shows others that the writer is alive
@@ -62,7 +63,12 @@ class WriteAttempt:
             self.folder.end_beat(self.run.run_id)
 
     def commit(self, chunks: Sequence[ChunkRecord], splits: int = 1) -> None:
-        """Makes the run the snapshot, or removes it if another one was faster."""
+        """Makes the run the snapshot, or removes it if another one was faster.
+
+        Raises:
+            UnreadableInput: a source file has changed.
+        """
+        self.check()
         final = replace(self.run, complete=True, chunks=tuple(chunks), splits=splits)
         self.use.committed = self.folder.commit(final, over=self.over)
         self.mark.close()

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.flow import AnyFlow, extend
-from spanwise.pipelines.input.graph.fingerprint import FILES_BY, FilesBy, of_graph, with_options
+from spanwise.pipelines.input.graph.fingerprint import FILES_BY, FilesBy, of_graph, stamp_files, with_options
 from spanwise.pipelines.input.op import Op, Opening, Options, Stream, list_ops, rebuild
 from spanwise.pipelines.input.snapshot.settings import Compression, SnapshotSettings
 from spanwise.pipelines.input.snapshot.state import Mode
@@ -53,12 +53,15 @@ def add_snapshot(
     """
     if files_by not in FILES_BY:
         raise DatasetError(f"snapshot(files_by={files_by!r}): wants one of {', '.join(FILES_BY)}.")
+    stamps = () if mode == "passthrough" else stamp_files(dataset.op)  # before the fingerprint, which reads files
     graph = "" if mode == "passthrough" else of_graph(dataset.op, files_by=files_by)
     op = Snapshot(
         input=dataset.op,
         path=path,
         fingerprint=graph and with_options(graph, dataset.op, dataset.settings),
         graph=graph,
+        stamps=stamps,
+        files_by=files_by,
         compression=compression,
         mode=mode,
         expiry_s=expiry_s,

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import DatasetSpec, ElementSpec, Unknown
+from spanwise.pipelines.input.graph.fingerprint import FilesBy, refuse_changed
 from spanwise.pipelines.input.op import Op
 from spanwise.pipelines.input.snapshot.parts import SnapshotSplit, SplitDatasets
 from spanwise.pipelines.input.snapshot.splits import SplitFeed
@@ -27,6 +28,8 @@ class SnapshotSettings:
     path: str
     fingerprint: str  #: of what the graph before it gives, as the user wrote it; empty for `mode="passthrough"`
     graph: str = ""  #: its fingerprint without the options of the dataset
+    stamps: tuple[tuple[str, str], ...] = field(default=(), repr=False)  #: of its source files, when it was taken
+    files_by: FilesBy = "mtime"
     compression: Compression = "auto"
     mode: Mode = "auto"
     expiry_s: float = 86_400
@@ -45,6 +48,12 @@ class SnapshotSettings:
             raise DatasetError(
                 "snapshot: its input is infinite, so it would never be complete. Put repeat() behind snapshot()."
             )
+
+    def refuse_changed_files(self) -> None:
+        """Raises:
+        UnreadableInput: a source file is no longer that of the fingerprint.
+        """  # noqa: D205
+        refuse_changed(self.input, self.graph, self.stamps, files_by=self.files_by)
 
     def split(self, feed: SplitFeed, dataset: Callable[[Op], Any]) -> list[Op]:
         """The datasets that `writer_fn` returns for the input.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from spanwise.orchestrator.errors import DatasetError
+from spanwise.orchestrator.errors import DatasetError, UnreadableInput
 from spanwise.pipelines.input.element import Spec
 from spanwise.pipelines.input.op import Count, Op, Opening, State, Stream
 from spanwise.pipelines.input.snapshot.attempt import WriteAttempt
@@ -170,7 +170,7 @@ class SplitWriteStream(LookaheadStream):
                 self._check(sum(chunk.elements for chunk in chunks))
                 self._attempt.commit(chunks, splits=len(self._writers))
                 self._attempt = None
-            except (OSError, DatasetError) as error:
+            except (OSError, DatasetError, UnreadableInput) as error:
                 self._error = error
         if self._error is not None:
             self._stop_writing(self._error)

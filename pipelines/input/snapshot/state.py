@@ -49,6 +49,7 @@ class Metadata:
     versions: Mapping[str, str] = field(default_factory=dict)  #: of what wrote it
     origin: Mapping[str, Any] | None = None  #: what determines the order; None if it differs each time
     writer: str = ""  #: the process that writes it, by `owner.this_writer`; empty if unknown
+    files: str = ""  #: the digest of its source files, for those who write it together
     splits: int = 1
     chunks: tuple[ChunkRecord, ...] = ()  #: empty until it is complete
     format: int = FORMAT

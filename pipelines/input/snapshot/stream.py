@@ -177,6 +177,7 @@ class SnapshotStream(Stream):
             use=self.use,
             compression=op.compression,
             over=op.mode == "write",
+            check=op.refuse_changed_files,
             replaces=None if decision.replaces is None else decision.replaces.run_id,
             abandoned=abandoned,
         )
@@ -185,7 +186,12 @@ class SnapshotStream(Stream):
 
     def _origin(self) -> Origin:
         shape = digest("shape", *(type(op).__qualname__ for op in list_ops(self._op.input)))
-        return {"seed": mix_seed(self._opening.seed, 1), "epoch": list(self._opening.epoch), "shape": shape}
+        return {
+            "seed": mix_seed(self._opening.seed, 1),
+            "epoch": list(self._opening.epoch),
+            "shape": shape,
+            "files": digest("files", *(part for stamp in self._op.stamps for part in stamp)),
+        }
 
     def _is_repeatable(self) -> bool:
         """Whether a state of the input leads to the same elements in the same order."""
@@ -200,7 +206,9 @@ class SnapshotStream(Stream):
         folder, op = self._open_folder(), self._op
         if self._is_repeatable() and op.writer_fn is None and (op.mode != "write" or run_id is not None):
             kept = ReusableChunks(folder, run_id or folder.leftovers(), self._encoding.kind)
-            if kept.origin is not None and kept.origin["shape"] == self._origin()["shape"]:
+            # what was committed was compared with its files then; an attempt that was killed never was
+            parts = ("shape",) if run_id is not None else ("shape", "files")
+            if kept.origin is not None and all(kept.origin.get(part) == self._origin()[part] for part in parts):
                 return kept
         return ReusableChunks(folder, None, self._encoding.kind)
 

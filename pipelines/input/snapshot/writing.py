@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from spanwise.orchestrator.errors import DatasetError, StateMismatch
+from spanwise.orchestrator.errors import DatasetError, StateMismatch, UnreadableInput
 from spanwise.pipelines.input.op import Op, Opening, State, Stream, assign_seeds
 from spanwise.pipelines.input.snapshot.attempt import WriteAttempt
 from spanwise.pipelines.input.snapshot.encoding import Encoding, Piece
@@ -241,7 +241,7 @@ class WriteStream(LookaheadStream):
             yield
         except OSError as error:
             self._stop_writing(f"{type(error).__name__}: {error}", keep=False)
-        except DatasetError as error:
+        except (DatasetError, UnreadableInput) as error:
             self._stop_writing(str(error), keep=False)
             raise
 

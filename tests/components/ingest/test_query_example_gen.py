@@ -1,6 +1,6 @@
-"""QueryExampleGen: one span a run out of a database, SQLite always and PostgreSQL where there is one.
+"""QueryExampleGen: one span a run out of a database, SQLite always and PostgreSQL where it is installed.
 
-tests/contract/databases.sh python -m pytest tests/components/test_query_example_gen.py
+`make test-sql` installs PostgreSQL where it is missing; SPANWISE_TEST_POSTGRESQL names a server that is there already.
 """
 
 import contextlib
@@ -24,6 +24,7 @@ from spanwise.orchestrator import Calendar, Examples, ParameterError
 from spanwise.orchestrator.errors import UnreadableInput
 from tests.components.flow import Bench, only
 from tests.components.ingest.type_table import POSTGRESQL, REFUSED
+from tests.postgresql import NEEDED, find_programs, serve
 
 DAY = Calendar.DAY.parse("2013-01-05")
 ROWS = "SELECT * FROM rides WHERE at >= {SPAN_START} AND at < {SPAN_END} ORDER BY id"
@@ -59,14 +60,11 @@ class Sqlite:
 
 
 class PostgreSql(Sqlite):
-    """A database of its own on the server that the tests were given."""
+    """A database of its own on a server."""
 
-    def __init__(self, folder) -> None:
+    def __init__(self, server) -> None:
         from adbc_driver_postgresql import dbapi
 
-        server = os.environ.get("SPANWISE_TEST_POSTGRESQL")
-        if server is None:
-            pytest.skip("no PostgreSQL; see tests/contract/databases.sh")
         base, name = server.rsplit("/", 1)[0], f"rides_{uuid.uuid4().hex[:12]}"
         with dbapi.connect(f"{base}/postgres", autocommit=True) as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE {name}")
@@ -74,10 +72,24 @@ class PostgreSql(Sqlite):
         self.connection = dbapi.connect(self.url, autocommit=True)
 
 
-@pytest.fixture(params=[Sqlite, PostgreSql])
+@pytest.fixture(scope="session")
+def server():
+    """The URL of a PostgreSQL: one that was named, or one of its own where it is installed."""
+    pytest.importorskip("adbc_driver_postgresql")
+    given, programs = os.environ.get("SPANWISE_TEST_POSTGRESQL"), find_programs()
+    if given is not None:
+        yield given
+    elif programs is None:
+        (pytest.fail if os.environ.get(NEEDED) else pytest.skip)("no PostgreSQL; make test-sql installs one")
+    else:
+        with serve(programs) as url:
+            yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
 def database(request, tmp_path, monkeypatch):
     """Rides of three days, none on the sixth."""
-    made = request.param(tmp_path)
+    made = Sqlite(tmp_path) if request.param == "sqlite" else PostgreSql(request.getfixturevalue("server"))
     monkeypatch.setenv("RIDES_URL", made.url)
     made.do("CREATE TABLE rides (id bigint, at timestamp, fare double precision, who text)")
     made.do(
@@ -89,9 +101,9 @@ def database(request, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def postgresql(tmp_path, monkeypatch):
+def postgresql(server, monkeypatch):
     """An empty database of PostgreSQL."""
-    made = PostgreSql(tmp_path)
+    made = PostgreSql(server)
     monkeypatch.setenv("RIDES_URL", made.url)
     yield made
     made.close()
@@ -301,12 +313,14 @@ def test_a_long_answer_is_written_in_pieces(database, asks):
         ("ARRAY['12.34'::money]", '"v"::numeric[]'),
         ("4000000000::oid", '"v"::bigint'),
         ("int4range(1, 3)", "has no Arrow type"),
+        ("ARRAY[[1, 2], [3, 4]]", 'Convert it in the query: array_to_json("v")::text AS "v"'),
+        ("CASE k WHEN 1 THEN NULL ELSE ARRAY[[1], [3]] END", "column 'v' has an array of several dimensions"),
         ("ROW(1, 'a')", "the database refuses the query"),
     ],
 )
 def test_what_has_no_form_outside_postgresql_is_refused_by_name(postgresql, asks, expression, said):
     """Neither raw bytes nor cents nor the year 5,877,612 are ingested; the message says what to write in the query."""
-    failed = asks(None, f"SELECT 1 AS k, {expression} AS v")
+    failed = asks(None, f"SELECT k, {expression} AS v FROM generate_series(1, 2) AS k")
 
     assert said in failed.error
     assert "Traceback" not in failed.error
@@ -350,6 +364,9 @@ def test_what_postgresql_has_is_ingested_value_by_value(postgresql, asks):
         "'{\"a\": 1}'::jsonb": ("string", '{"a": 1}'),
         "'00000000-0000-0000-0000-000000000001'::uuid": ("fixed_size_binary[16]", bytes(15) + b"\1"),
         "ARRAY[1, NULL]": ("list<element: int32>", [1, None]),
+        "ARRAY[]::text[]": ("list<element: string>", []),
+        "'[0:1]={5,6}'::int[]": ("list<element: int32>", [5, 6]),
+        "array_to_json(ARRAY[[1, 2], [3, 4]])::text": ("string", "[[1,2],[3,4]]"),
         "'sad'::mood": ("string", "sad"),
         "'12.34'::money::numeric": ("string", "12.34"),
         "(interval '1 month 2 days')::text": ("string", "1 mon 2 days"),

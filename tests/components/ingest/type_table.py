@@ -173,6 +173,7 @@ POSTGRESQL = {
     "`json`, `jsonb`": ("'{}'::jsonb", "string"),
     "an enumeration": ("'sad'::mood", "string"),
     "an array": ("ARRAY[1]", "list<element: int32>"),
+    "an array of several dimensions": ("ARRAY[[1]]::int[] || ARRAY[[2]]", REFUSED),
     "`money`, `oid`": ("1::money", REFUSED),
     "`inet`, `cidr`, `macaddr`": ("'10.0.0.1'::inet", REFUSED),
     "`bit`, `varbit`": ("B'1'", REFUSED),

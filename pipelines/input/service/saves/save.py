@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from spanwise.orchestrator.errors import DatasetError, ServiceError
 from spanwise.orchestrator.fingerprint import versions
 from spanwise.pipelines.input.flow import Flow
-from spanwise.pipelines.input.graph.fingerprint import FilesBy
+from spanwise.pipelines.input.graph.fingerprint import FilesBy, digest_files
 from spanwise.pipelines.input.service.sharding.splits import count_shards, plan_graph
 from spanwise.pipelines.input.service.wire.connection import ServiceConnection, Unreachable, refusing_malformed
 from spanwise.pipelines.input.service.wire.requests import PollSave, StartSave
@@ -127,6 +127,7 @@ def _claim(op: Snapshot, folder: SnapshotFolder, *, exist_ok: bool) -> str | Non
             started=now,
             spec=str(op.input.spec),
             versions=versions(["spanwise", "pyarrow", "numpy"]),
+            files=digest_files(op.input),
         )
         if folder.claim(run, found):
             return run.run_id

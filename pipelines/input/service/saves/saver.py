@@ -10,7 +10,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
-from spanwise.orchestrator.errors import ServiceError, SpanwiseError
+from spanwise.orchestrator.errors import ServiceError, SpanwiseError, UnreadableInput
+from spanwise.pipelines.input.graph.fingerprint import digest_files
 from spanwise.pipelines.input.iterator import DatasetIterator
 from spanwise.pipelines.input.op import Op, mix_seed
 from spanwise.pipelines.input.rows import in_rows
@@ -153,6 +154,11 @@ class Saver:
     def _commit(self, chunks: tuple[ChunkRecord, ...]) -> None:
         """Makes what was written the snapshot. Committing it again changes nothing."""
         run = self._folder.look().pending
+        if run is not None and run.files != digest_files(self._graph(self._save.dataset).op):
+            raise UnreadableInput(
+                "a source file changed while it was read, so nothing was saved: rows of two states of it may be in it. "
+                "Create the dataset again and save it when its files no longer change."
+            )
         final = None if run is None else replace(run, complete=True, chunks=chunks, splits=self._save.shards)
         if final is None or final.run_id != self._save.save or not self._folder.commit(final, over=False):
             raise ServiceError("another run has taken its place.")

@@ -1,7 +1,11 @@
 """Facts about saves through the service: tests for cases of `tests/conformance/cases/data.json`, named by their ids."""
 
+import os
 import re
+import uuid
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from spanwise.orchestrator.errors import DatasetError, ServiceError, SnapshotNotFound
@@ -61,3 +65,21 @@ def test_DS_05_a_worker_that_fails_leaves_word_of_it(two, tmp_path):
         inputs.load(tmp_path)
     with pytest.raises(SnapshotNotFound, match=why):
         list(dataset.snapshot(tmp_path, mode="read"))
+
+
+def test_a_file_that_changes_while_workers_read_it_is_not_saved(two, tmp_path):
+    """Whichever worker commits compares the files with those of the dataset that was saved."""
+    path, lake = str(tmp_path / "lake.parquet"), tmp_path / "kept"
+    pq.write_table(pa.table({"x": [1] * 1000}), path, row_group_size=100)
+
+    def replace_file(row):
+        if row["x"] == 1:  # two workers may do so at once
+            draft = f"{path}.{uuid.uuid4().hex}"
+            pq.write_table(pa.table({"x": [2] * 1000}), draft, row_group_size=100)
+            os.replace(draft, path)  # noqa: PTH105
+        return row
+
+    with pytest.raises(ServiceError, match="a source file changed while it was read, so nothing was saved"):
+        inputs.save(inputs.from_parquet(path).map(replace_file), lake, two.target)
+
+    assert not list(lake.glob("*/metadata.final"))
