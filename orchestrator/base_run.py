@@ -10,6 +10,7 @@ from datetime import datetime
 
 from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.component import Channel, Resolver
+from spanwise.orchestrator.driver import format_choice, history_of
 from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.generation import LOOK_BACK, NewestOutputs, OutdatedNode, span_of
 from spanwise.orchestrator.pipeline import Pipeline, Selection, channels_of
@@ -104,6 +105,8 @@ class _Search:
         left_out, needed = _left_out(selection), self._needed(selection)
         if not left_out:
             return BaseRun()
+        if self._request.behind:
+            return self._find_behind(left_out)
         found, newest = self._first_current(selection)
         if found is not None:
             return _supply(found.run, found.executions, left_out)
@@ -116,6 +119,37 @@ class _Search:
                 f"{self._none()}"
             )
         return BaseRun()
+
+    def _find_behind(self, left_out: set[str]) -> BaseRun:
+        """The newest run that has itself completed the part before; its spans must not have been refused since."""
+        before = set(self._request.behind)
+        for candidate in self._candidates(before):
+            if before <= set(candidate.run.nodes):
+                self._refuse_withheld(candidate)
+                return _supply(candidate.run, candidate.executions, left_out)
+        nodes = ", ".join(self._request.behind)
+        raise UsageError(
+            f"This part of {self._pipeline.name!r} reads the newest run that has completed the part before it "
+            f"({nodes}), and none of its last {LOOK_BACK} runs has. Wait for that part, or run the whole pipeline "
+            f"once:  spanwise run {shlex.quote(self._file)}"
+        )
+
+    def _refuse_withheld(self, candidate: _Candidate) -> None:
+        """Refuses a run whose resolvers chose what was refused since: whatever it made must not go further."""
+        for name, execution in candidate.executions.items():
+            node = self._pipeline.nodes.get(name)
+            if not isinstance(node, Resolver):
+                continue
+            history = history_of(self._store, candidate.run, node.source, (), self._pipeline.scopes[name])
+            for artifact in itertools.chain(*execution.outputs.values()):
+                withheld = history.objection(artifact)
+                if withheld is not None:
+                    raise UsageError(
+                        f"This part of {self._pipeline.name!r} would read run {candidate.run.number}, in which {name} "
+                        f"chose {format_choice((artifact,), candidate.run)}, which does not count any more: "
+                        f"{withheld}.\n"
+                        f"Learn without it:  {self._command(self._pipeline.select(first=(name,)))}"
+                    )
 
     def _first_current(self, selection: Selection) -> tuple[_Candidate | None, _Candidate | None]:
         """The newest run that is up to date, and the newest that is not, of those that have all that a part reads."""

@@ -26,7 +26,7 @@ from spanwise.orchestrator.scope import Scope
 from spanwise.orchestrator.signature import read_signature
 from spanwise.orchestrator.span_resolver import SpanResolver
 from spanwise.orchestrator.store import Address, Store, is_marked
-from spanwise.orchestrator.verdict import Verdict, find_standing
+from spanwise.orchestrator.verdict import Verdict, find_standing, judges_of
 
 log = logging.getLogger("spanwise.driver")
 
@@ -281,7 +281,9 @@ def _refuse_gone(node: Component, run: Run, store: Store, inputs: Artifacts) -> 
     first = gone[0]
     what = first.name if len(gone) == 1 else f"{first.name} and {len(gone) - 1} more"
     why = "were garbage-collected." if is_marked(store, COLLECTED, first) else f"are missing or damaged: {first.uri}"
-    commands = list(dict.fromkeys(recreate_command(run, artifact) for artifact in gone))
+    commands = list(
+        dict.fromkeys(recreate_command(run, artifact, judges_of(store, "accepted", artifact)) for artifact in gone)
+    )
     more = [f"… and {len(commands) - _MOST_COMMANDS} more like these."] if len(commands) > _MOST_COMMANDS else []
     raise ResolutionError(
         f"{node.name} reads {what}, but the files {why}\n"

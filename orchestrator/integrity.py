@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -65,8 +65,12 @@ def find_damages(artifacts: Iterable[Artifact]) -> Iterator[Damage]:
         yield from (damage for damage in pool.map(find_damage, artifacts) if damage is not None)
 
 
-def verify_inputs(node: str, run: Run, inputs: Iterable[Artifact]) -> None:
+def verify_inputs(
+    node: str, run: Run, inputs: Iterable[Artifact], judges: Mapping[str, Sequence[str]] | None = None
+) -> None:
     """Refuses inputs whose files are not those that were published: the result would be wrong in silence.
+
+    `judges` are the gates that have judged each of them, by its name.
 
     Raises:
         DamagedArtifact: names the files, and the commands that create them again.
@@ -79,13 +83,15 @@ def verify_inputs(node: str, run: Run, inputs: Iterable[Artifact]) -> None:
     facts = {"artifacts": len(artifacts), "size_bytes": sum(a.size_bytes for a in artifacts)}
     log.info("inputs-verified", extra={**facts, "damaged": len(damages), "took_s": round(time.monotonic() - began, 3)})
     if damages:
-        raise DamagedArtifact(damage_message(node, run, damages))
+        raise DamagedArtifact(damage_message(node, run, damages, judges or {}))
 
 
-def damage_message(node: str, run: Run, damages: Iterable[Damage]) -> str:
+def damage_message(node: str, run: Run, damages: Iterable[Damage], judges: Mapping[str, Sequence[str]]) -> str:
     """Who reads what, what is there instead, and what to type next."""
     found = list(damages)
-    commands = dict.fromkeys(recreate_command(run, damage.artifact, anew=True) for damage in found)
+    commands = dict.fromkeys(
+        recreate_command(run, damage.artifact, judges.get(damage.artifact.name, ()), anew=True) for damage in found
+    )
     return (
         "\n".join(f"{node} reads {damage}." for damage in found)
         + "\nRestore these files from a backup, or create them again:\n"
@@ -99,9 +105,10 @@ def damage_message(node: str, run: Run, damages: Iterable[Damage]) -> str:
     )
 
 
-def recreate_command(run: Run, artifact: Artifact, *, anew: bool = False) -> str:
+def recreate_command(run: Run, artifact: Artifact, judges: Sequence[str] = (), *, anew: bool = False) -> str:
     """The command that publishes an artifact again: runs its node, and all before it, for its span.
 
+    `judges` are the gates that have judged it: they judge what is published anew, or no window would read it.
     `anew` also where a cached result looks whole, because its files have the right sizes.
     """
     span = artifact.properties.get("span", run.span)
@@ -109,7 +116,8 @@ def recreate_command(run: Run, artifact: Artifact, *, anew: bool = False) -> str
     named = f" --span {calendar.label(span)}" if isinstance(span, int) else ""
     node = artifact.name.split("/")[1]
     again = " --no-cache" if anew else ""
-    return f"spanwise run {quote_pipeline(run)}{named} --to {node}{again}"
+    last = " ".join(f"--to {name}" for name in judges or [node])
+    return f"spanwise run {quote_pipeline(run)}{named} {last}{again}"
 
 
 def _differences(artifact: Artifact, tree: fingerprint.Tree) -> list[str]:

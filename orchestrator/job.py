@@ -29,6 +29,7 @@ class NodeJob:
     scratch: str
     checkpoints: str
     snapshots: str
+    judges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: the gates that have judged what is verified
     archive: ArtifactArchive | None = None  #: where the files of outputs are kept besides
     origins: Mapping[str, str] = field(default_factory=dict)  #: the run that made each model that is read, by its name
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)  #: of people, on models that are read, by their names

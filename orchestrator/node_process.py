@@ -107,7 +107,7 @@ def _verify(node: Component, job: NodeJob) -> dict[str, str]:
     """
     optional = node.may_be_damaged()
     needed = {a.id for name, found in job.inputs.items() if name not in optional for a in found}
-    integrity.verify_inputs(node.name, job.run, [a for a in job.verify if a.id in needed])
+    integrity.verify_inputs(node.name, job.run, [a for a in job.verify if a.id in needed], job.judges)
     others = integrity.find_damages(a for a in job.verify if a.id not in needed)
     return {damage.artifact.name: damage.found for damage in others}
 

@@ -26,7 +26,7 @@ from spanwise.orchestrator.run import Execution, Run, State, quote_pipeline
 from spanwise.orchestrator.run_command import format_run_command
 from spanwise.orchestrator.run_dir import run_dir, set_aside
 from spanwise.orchestrator.store import Store
-from spanwise.orchestrator.verdict import Verdict, find_standing, verdict_of, verdicts_of
+from spanwise.orchestrator.verdict import Verdict, find_standing, judges_of, verdict_of, verdicts_of
 
 log = logging.getLogger("spanwise.run")
 
@@ -196,12 +196,14 @@ class NodeRunner:
         assert isinstance(node, Component)
         for left in publisher.folders(self.root, execution):
             set_aside(left)
+        unverified = self._unverified(inputs)
         self.executor.start(
             NodeJob(
                 id=execution.id,
                 node=node.name,
                 inputs=inputs,
-                verify=self._unverified(inputs),
+                verify=unverified,
+                judges={a.name: found for a in unverified if (found := self._judges(a))},
                 origins={m.name: self.store.producer(m).run_name for m in _models(inputs)},
                 verdicts=self._personal_verdicts(_models(inputs)),
                 prepared=plan.prepared,
@@ -226,6 +228,12 @@ class NodeRunner:
         """The inputs that no node of this run has verified yet."""
         read = itertools.chain(*inputs.values())
         return tuple({a.id: a for a in read if a.id not in self.verified}.values())
+
+    def _judges(self, artifact: Artifact) -> tuple[str, ...]:
+        """The gates that have judged an artifact and are still there."""
+        if "span" not in artifact.properties:
+            return ()
+        return tuple(name for name in judges_of(self.store, "accepted", artifact) if name in self.pipeline.nodes)
 
     @property
     def _folder(self) -> Path:

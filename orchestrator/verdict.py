@@ -101,6 +101,11 @@ def is_given(store: Store, mark: Mark, artifact: Artifact, *, as_of: datetime | 
     return find_standing(store, mark, artifact, as_of=as_of).holds()
 
 
+def judges_of(store: Store, mark: Mark, artifact: Artifact) -> tuple[str, ...]:
+    """The nodes that have ever decided about an artifact, in the order in which they first did."""
+    return tuple(dict.fromkeys(v.judge for v in read_verdicts(store, mark, artifact.name) if v.judge))
+
+
 def append(store: Store, verdicts: Sequence[Verdict]) -> None:
     """Records verdicts in one transaction, each at the next place of its log."""
     write_with(store, verdicts, lambda claims: store.claim(*claims))

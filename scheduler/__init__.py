@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spanwise.scheduler.client.client import Client, connect
+    from spanwise.scheduler.schedule.division import Part
     from spanwise.scheduler.schedule.schedule import Schedule
     from spanwise.scheduler.schedule.span_rule import (
         days_before,
@@ -23,6 +24,7 @@ __all__ = [
     "Catchup",
     "Client",
     "OverrunPolicy",
+    "Part",
     "Schedule",
     "Tick",
     "connect",
@@ -37,6 +39,7 @@ _MODULES = {
     "Catchup": "schedule.timetable",
     "Client": "client.client",
     "OverrunPolicy": "schedule.timetable",
+    "Part": "schedule.division",
     "Schedule": "schedule.schedule",
     "Tick": "schedule.ticks",
     "connect": "client.client",

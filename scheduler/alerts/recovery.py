@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,24 +14,31 @@ from spanwise.scheduler.ledger.missed import close_ticks, list_missed, recover_t
 from spanwise.scheduler.ledger.schedules import list_keys
 from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.schedule.outcome import TickClosure
-from spanwise.scheduler.schedule.schedule_key import PARTS, WHOLE, pipeline_of
+from spanwise.scheduler.schedule.schedule_key import pipeline_of
 
 MISSING_KINDS = ("failure", "overrun", "missed")
 """The alerts that say that a tick was lost: they end once no missed tick of the pipeline is left."""
 
 
 def record_recovery(
-    store: Store, run: Run, spans: Collection[int], home: Path, parts: Collection[str] = (WHOLE, *PARTS)
+    store: Store,
+    run: Run,
+    spans: Collection[int],
+    home: Path,
+    parts_of: Callable[[str], Collection[str]] | None = None,
 ) -> None:
     """Records the missed ticks of these spans as recovered, and announces it once none is left.
 
-    `parts` are those that the run has completed. It also recovers all ticks that were to run on the newest data,
-    whichever that was.
+    `parts_of` gives the parts that the run has completed, by schedule key; None: all. It also recovers all ticks that
+    were to run on the newest data, whichever that was.
 
     Only what was alerted is announced; the next scheduler, `schedule tick` or `schedule check` delivers it.
     """
     keys, now = list_keys(store, run.pipeline), datetime.now(UTC)
-    recovered = [recover_ticks(store, key, spans, run.number, now=now, parts=parts) for key in keys]
+    recovered = [
+        recover_ticks(store, key, spans, run.number, now=now, parts=None if parts_of is None else parts_of(key))
+        for key in keys
+    ]
     if any(recovered):
         _announce(store, run.pipeline, home, now, f"run {run.number} succeeded")
 

@@ -22,15 +22,17 @@ from typing import IO, TypeAlias
 from spanwise.orchestrator.artifact import PushedModel
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import LoadError, SpanwiseError
-from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.pipeline import Pipeline, Selection
 from spanwise.orchestrator.record import from_plain, to_plain
 from spanwise.scheduler.backfill.inventory import IngestNode
 from spanwise.scheduler.daemon import arrival
 from spanwise.scheduler.daemon.arrival import ReadyData
 from spanwise.scheduler.project import child_process, load, root, settings
 from spanwise.scheduler.project.settings import Settings
+from spanwise.scheduler.schedule.division import HALVES
+from spanwise.scheduler.schedule.part import select_part
 from spanwise.scheduler.schedule.schedule import Schedule, rule_of, timetables_of
-from spanwise.scheduler.schedule.schedule_key import DATA, INGEST, part_of, schedule_key
+from spanwise.scheduler.schedule.schedule_key import DATA, part_of, schedule_key
 from spanwise.scheduler.schedule.ticks import span_of, ticks
 from spanwise.scheduler.schedule.timetable import Timetable
 
@@ -221,19 +223,19 @@ def _describe_schedule(
         timetable=timetable,
         source=loaded.place,
         calendar=loaded.calendar.value,
-        pushes=() if part == INGEST else find_pushes(loaded.pipeline),
+        pushes=find_pushes(loaded.pipeline, select_part(loaded.pipeline, part, timetable.division or HALVES)),
         ingests=any(isinstance(node, IngestNode) for node in loaded.pipeline),
         spans=spans,
         trouble=trouble,
     )
 
 
-def find_pushes(pipeline: Pipeline) -> tuple[str, ...]:
-    """The outputs of a pipeline that are pushed models, `node/key`."""
+def find_pushes(pipeline: Pipeline, part: Selection | None = None) -> tuple[str, ...]:
+    """The outputs of a pipeline, or of a part of it, that are pushed models, `node/key`."""
     return tuple(
         f"{node.name}/{key}"
         for node in pipeline
-        if isinstance(node, Component)
+        if isinstance(node, Component) and (part is None or node.name in part.run)
         for key, channel in node.outputs.items()
         if issubclass(channel.kind, PushedModel)
     )

@@ -322,6 +322,7 @@ class PipelineScheduler:
             root=str(self._services.root),
             config=None if self._services.config is None else str(self._services.config),
             part=wanted.part,
+            division=tuple((each.name, each.at) for each in timetable.division),
             from_scratch=wanted.from_scratch,
             base=tick.base,
             end_others=tick.end_others,

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,8 +36,9 @@ from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.project.span_sources import list_span_sources
 from spanwise.scheduler.run import launch, resume, stop
 from spanwise.scheduler.schedule.cadence import find_zone
+from spanwise.scheduler.schedule.division import HALVES, PartStart
 from spanwise.scheduler.schedule.overrun import describe_overrun
-from spanwise.scheduler.schedule.part import select_part
+from spanwise.scheduler.schedule.part import nodes_behind, select_part
 from spanwise.scheduler.schedule.schedule_key import DATA, WHOLE, format_cause, parse_cause, part_of, pipeline_of
 from spanwise.scheduler.schedule.span_rule import apply_rule
 
@@ -68,6 +69,7 @@ class ScheduledJob:
     root: str
     wall: str = ""  #: the time that the tick names
     part: str = WHOLE  #: which nodes run
+    division: Sequence[tuple[str, Sequence[str]]] = ()  #: where the parts of its schedule begin, in order
     from_scratch: bool = False
     config: str | None = None
     base: int | None = None  #: the run to resume
@@ -172,10 +174,11 @@ def _spans_by_node(job: ScheduledJob, known: Settings) -> dict[str, int]:
     """The span of each node that ingests, where the schedule has a rule for each."""
     if part_of(job.pipeline) == DATA or job.span is None or not job.wall:
         return {}
-    from spanwise.scheduler.schedule.schedule import source_rules
+    from spanwise.scheduler.schedule.schedule import source_rules, timetable_of
 
     ((schedule, _),) = load.schedules(job.source, settings=known.params)
-    wall = datetime.fromisoformat(job.wall).astimezone(find_zone(schedule.zone))
+    zone = timetable_of(schedule, pipeline_of(job.pipeline), job.part).zone
+    wall = datetime.fromisoformat(job.wall).astimezone(find_zone(zone))
     rules = source_rules(schedule, job.part)
     return {node: apply_rule(rule, wall) for node, rule in rules.items() if rule is not None}
 
@@ -189,8 +192,10 @@ def _create_request(store: Store, job: ScheduledJob, loaded: Loaded, spans: Mapp
             find_base_run(store, pipeline, request.selection or pipeline.select(), request)
             return request
     calendars = {source.node: source.calendar for source in list_span_sources(pipeline)}
+    division = tuple(PartStart(name, tuple(at)) for name, at in job.division) or HALVES
     return RunRequest(
-        selection=select_part(pipeline, job.part),
+        selection=select_part(pipeline, job.part, division),
+        behind=nodes_behind(pipeline, job.part, division),
         span=job.span,
         calendar=loaded.calendar.value,
         spans={node: calendars[node].label(span) for node, span in spans.items()},

@@ -17,6 +17,7 @@ from spanwise.orchestrator.driver import is_on_disk
 from spanwise.orchestrator.integrity import Damage, find_damages, recreate_command
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import Store, is_marked
+from spanwise.orchestrator.verdict import judges_of
 
 
 @dataclass(kw_only=True)
@@ -61,7 +62,9 @@ def check_artifacts(
         there = [artifact for artifact in fresh if not is_marked(store, COLLECTED, artifact)]
         for damage in find_damages(there) if deep else _find_missing(there):
             if not is_marked(store, COLLECTED, damage.artifact):  # it may have been collected meanwhile
-                command = recreate_command(_of_project(run, copied), damage.artifact, anew=True)
+                command = recreate_command(
+                    _of_project(run, copied), damage.artifact, judges_of(store, "accepted", damage.artifact), anew=True
+                )
                 words = shlex.join(elsewhere)
                 again = f"{command} {words}" if words else command
                 yield DamageReport(artifact=damage.artifact, found=damage.found, recreate=again)

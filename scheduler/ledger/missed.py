@@ -16,7 +16,6 @@ from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
 from spanwise.scheduler.ledger.numbered import newest_number, read_claim, settle
 from spanwise.scheduler.ledger.ticks import TickRecord, read_tick
 from spanwise.scheduler.schedule.outcome import Closing, TickClosure
-from spanwise.scheduler.schedule.schedule_key import PARTS, WHOLE
 
 
 def list_missed(store: Store, key: str) -> list[TickRecord]:
@@ -60,13 +59,14 @@ def recover_ticks(
     run: int,
     *,
     now: datetime,
-    parts: Collection[str] = (WHOLE, *PARTS),
+    parts: Collection[str] | None = None,
 ) -> list[TickRecord]:
-    """Records that a run has recovered every missed tick of these parts with no other span; returns those.
+    """Records that a run has recovered every missed tick of these parts, or of all, with no other span; returns those.
 
     A tick without a span was to run on the newest data, whichever that was, so any run of its part recovers it.
     """
-    done = [r for r in list_missed(store, key) if r.tick.part in parts and all(span in spans for span in r.spans)]
+    missed = [r for r in list_missed(store, key) if parts is None or r.tick.part in parts]
+    done = [r for r in missed if all(span in spans for span in r.spans)]
     return close_ticks(store, done, TickClosure(how=Closing.RECOVERED, at=now, run=run))
 
 

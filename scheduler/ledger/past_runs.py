@@ -11,7 +11,7 @@ from spanwise.scheduler.formatting import elapsed_s
 from spanwise.scheduler.ledger.ticks import list_ticks
 from spanwise.scheduler.schedule.forecast import HISTORY, PastRun
 from spanwise.scheduler.schedule.outcome import TickOutcome
-from spanwise.scheduler.schedule.schedule_key import PARTS, parse_cause, part_of, pipeline_of
+from spanwise.scheduler.schedule.schedule_key import DATA, WHOLE, parse_cause, part_of, pipeline_of
 
 
 def list_past_runs(store: Store, key: str, limit: int = HISTORY, *, nodes: bool = True) -> list[PastRun]:
@@ -42,7 +42,7 @@ def _list_widest(runs: Sequence[Run]) -> list[Run]:
 
 
 def _counts(run: Run, key: str) -> bool:
-    whole = parse_cause(run.pipeline, run.cause)[0] == key if part_of(key) in PARTS else run.base is None
+    whole = parse_cause(run.pipeline, run.cause)[0] == key if part_of(key) not in (WHOLE, DATA) else run.base is None
     return run.state is State.COMPLETE and whole and elapsed_s(run) is not None
 
 

@@ -4,6 +4,7 @@
 |------------------|--------------------------------------------------------------------|
 | `schedule k`     | the timetable of a schedule key, and since when it counts          |
 | `scheduled #n`   | the n-th schedule key that was ever scheduled                      |
+| `parts p`        | the names of all parts by which a pipeline was ever scheduled      |
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from datetime import datetime
 from spanwise.orchestrator.claim_record import facts_of, record_of
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
 from spanwise.scheduler.ledger.numbered import newest_number, read_claim
-from spanwise.scheduler.schedule.schedule_key import DATA, PARTS, WHOLE, part_of, pipeline_of, schedule_key
+from spanwise.scheduler.schedule.schedule_key import DATA, HALF_NAMES, WHOLE, part_of, pipeline_of, schedule_key
 from spanwise.scheduler.schedule.timetable import Timetable
 
 
@@ -40,11 +41,12 @@ class ScheduleRecord:
 def put_schedule(store: Store, loaded: ScheduleRecord) -> ScheduleRecord:
     """Records a schedule as it was loaded; what is returned counts since it was first known."""
     while True:
+        _note_parts(store, loaded)
         known = read_schedule(store, loaded.key)
         if known is not None:
             current = loaded if known.replaced else replace(loaded, since=known.since)
             if current != known:
-                _replace_others(store, loaded.key)
+                _replace_others(store, loaded)
                 store.amend(_claim(current))
             return current
         number = newest_number(store, "scheduled", "") + 1
@@ -52,17 +54,38 @@ def put_schedule(store: Store, loaded: ScheduleRecord) -> ScheduleRecord:
             store.claim(_claim(loaded), Claim("scheduled", f"#{number}", {"key": loaded.key}))
         except AlreadyClaimed:
             continue
-        _replace_others(store, loaded.key)
+        _replace_others(store, loaded)
         return loaded
 
 
-def _replace_others(store: Store, key: str) -> None:
-    """A pipeline is scheduled as a whole or by parts: what it was before is over."""
-    pipeline, part = pipeline_of(key), part_of(key)
-    for other in () if part == DATA else PARTS if part == WHOLE else (WHOLE,):
+def _replace_others(store: Store, loaded: ScheduleRecord) -> None:
+    """A pipeline is scheduled as a whole or by certain parts: what it was before is over."""
+    pipeline, part = pipeline_of(loaded.key), part_of(loaded.key)
+    mine = {each.name for each in loaded.timetable.division} or {part}
+    for other in () if part == DATA else {WHOLE, *_parts(store, pipeline)} - mine:
         known = read_schedule(store, schedule_key(pipeline, other))
         if known is not None and not known.replaced:
             store.amend(_claim(replace(known, replaced=True)))
+
+
+def _note_parts(store: Store, loaded: ScheduleRecord) -> None:
+    """Records the names of parts, so that the keys of a pipeline can be listed without its file."""
+    pipeline, names = pipeline_of(loaded.key), [each.name for each in loaded.timetable.division]
+    known = _parts(store, pipeline)
+    if all(name in known for name in names):
+        return
+    claim = Claim("parts", pipeline, {"names": " ".join(dict.fromkeys([*known, *names]))})
+    try:
+        store.claim(claim)
+    except AlreadyClaimed:
+        store.amend(claim)
+
+
+def _parts(store: Store, pipeline: str) -> list[str]:
+    """The names of the parts by which a pipeline was ever scheduled, in the order in which they run."""
+    claim = store.find_claim("parts", pipeline)
+    noted = [] if claim is None else str(claim.facts["names"]).split()
+    return list(dict.fromkeys([*HALF_NAMES, *noted]))
 
 
 def read_schedule(store: Store, key: str) -> ScheduleRecord | None:
@@ -73,7 +96,7 @@ def read_schedule(store: Store, key: str) -> ScheduleRecord | None:
 
 def list_keys(store: Store, pipeline: str) -> list[str]:
     """The schedule keys of a pipeline: what of it is scheduled, and what runs because data has arrived."""
-    named = [schedule_key(pipeline, part) for part in (WHOLE, *PARTS, DATA)]
+    named = [schedule_key(pipeline, part) for part in (WHOLE, *_parts(store, pipeline), DATA)]
     return [key for key in named if _is_current(store, key)]
 
 

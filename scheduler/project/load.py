@@ -22,6 +22,7 @@ from spanwise.orchestrator.run import format_source
 from spanwise.orchestrator.signature import check_value, format_annotation, parse_value
 from spanwise.orchestrator.user_code import PACKAGE, our_module, user_frames
 from spanwise.scheduler.project.span_sources import CountedSource, leading_calendar, list_span_sources
+from spanwise.scheduler.schedule.division import division_of
 from spanwise.scheduler.schedule.part import check_parts
 from spanwise.scheduler.schedule.schedule_key import WHOLE
 from spanwise.scheduler.schedule.span_rule import SpanRule, check_rule
@@ -142,7 +143,7 @@ def schedules(
     ]
     for schedule, loaded in loaded_schedules:
         if schedule.parts is not None:
-            check_parts(loaded.pipeline)
+            check_parts(loaded.pipeline, division_of(schedule.parts))
         for part in schedule.parts or (WHOLE,):
             if rules := source_rules(schedule, part):
                 _check_source_rules(rules, loaded)

@@ -132,13 +132,20 @@ def _close_missed(store: Store, outcome: RunOutcome, loaded: Loaded, home: Path)
     try:
         if store.find_claim("scheduled", "#1") is not None:  # otherwise the ledger need not be imported
             from spanwise.scheduler.alerts.recovery import record_recovery
+            from spanwise.scheduler.ledger.schedules import read_schedule
             from spanwise.scheduler.run.superseded import close_superseded
+            from spanwise.scheduler.schedule.division import HALVES
             from spanwise.scheduler.schedule.part import completed_parts
+
+            def completed(key: str) -> frozenset[str]:
+                record = read_schedule(store, key)
+                division = HALVES if record is None else record.timetable.division or HALVES
+                return completed_parts(loaded.pipeline, run.nodes, division)
 
             run = outcome.run
             leads = not run.spans or run.calendar == loaded.calendar.value
             spans = [] if run.span is None or not leads else [run.span]
-            record_recovery(store, run, spans, home, completed_parts(loaded.pipeline, run.nodes))
+            record_recovery(store, run, spans, home, completed)
             close_superseded(store, loaded.pipeline, loaded.calendar, home, run=run)
     except StoreError as error:  # the run is complete anyway; `schedule missed` still lists the ticks
         log.warning("recovery-lost", extra={"run": outcome.run.name, "reason": str(error)})

@@ -1,36 +1,53 @@
-"""Parts: the two halves of a pipeline that may have a cron each. Pure.
+"""Parts: which nodes of a pipeline belong to each part of its schedule, and what a part reads of the one before. Pure.
 
-`ingest` is what runs for each span; `train` is what chooses among spans, and everything after it.
+`ingest` is what runs for each span; `train` is what chooses among spans, and everything after it, as far as no
+later part begins there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Collection, Sequence
 
 from spanwise.orchestrator.component import Resolver
 from spanwise.orchestrator.errors import ScheduleError, UsageError
-from spanwise.orchestrator.pipeline import Pipeline, Selection
+from spanwise.orchestrator.pipeline import Pipeline, Selection, channels_of
 from spanwise.orchestrator.span_resolver import SpanResolver
-from spanwise.scheduler.schedule.schedule_key import INGEST, TRAIN, WHOLE
+from spanwise.scheduler.schedule.division import HALVES, PartStart
+from spanwise.scheduler.schedule.schedule_key import WHOLE
 
 
-def select_part(pipeline: Pipeline, part: str) -> Selection | None:
+def select_part(pipeline: Pipeline, part: str, division: Sequence[PartStart] = HALVES) -> Selection | None:
     """The nodes of a part; None for all."""
     if part == WHOLE:
         return None
-    train = train_nodes(pipeline)
-    if part == TRAIN:
-        return pipeline.select(first=pipeline.first_of(train))
-    return pipeline.select(last=pipeline.last_of(set(pipeline.order) - set(train)))
+    nodes = _divide(pipeline, division)[part]
+    return pipeline.select(first=pipeline.first_of(nodes), last=pipeline.last_of(nodes))
 
 
-def completed_parts(pipeline: Pipeline, nodes: Collection[str]) -> frozenset[str]:
+def nodes_behind(pipeline: Pipeline, part: str, division: Sequence[PartStart] = HALVES) -> tuple[str, ...]:
+    """The nodes of the part before, where a part reads what that one has made of the spans that it chose.
+
+    Empty where a part begins at resolvers: these choose for themselves.
+    """
+    if part == WHOLE:
+        return ()
+    chosen = set(_span_resolvers(pipeline))
+    nodes = _divide(pipeline, division)
+    if not {n for n in _read_from_outside(pipeline, nodes[part]) if n in chosen or pipeline.ancestors(n) & chosen}:
+        return ()
+    names = list(nodes)
+    return tuple(n for n in pipeline.order if n in nodes[names[names.index(part) - 1]])
+
+
+def completed_parts(
+    pipeline: Pipeline, nodes: Collection[str], division: Sequence[PartStart] = HALVES
+) -> frozenset[str]:
     """The parts that a complete run of these nodes has completed; its base has done what came before."""
     parts = {WHOLE: set(pipeline.order)}
-    with contextlib.suppress(UsageError):  # it has no two parts
-        parts[TRAIN] = set(train_nodes(pipeline))
-        parts[INGEST] = parts[WHOLE] - parts[TRAIN]
+    with contextlib.suppress(UsageError):  # it has no such parts
+        parts |= _divide(pipeline, division)
     return frozenset(part for part, its in parts.items() if _last_nodes(pipeline, its) <= set(nodes))
 
 
@@ -38,20 +55,68 @@ def _last_nodes(pipeline: Pipeline, nodes: Collection[str]) -> set[str]:
     return {node for node in nodes if not set(pipeline.children(node)) & set(nodes)}
 
 
-def check_parts(pipeline: Pipeline) -> None:
-    """Refuses a pipeline that has no two parts.
+def check_parts(pipeline: Pipeline, division: Sequence[PartStart] = HALVES) -> None:
+    """Refuses a division in which a part would have no nodes, skip spans, or read what does not belong together.
 
     Raises:
-        ScheduleError: what is missing.
+        ScheduleError: what is wrong with it, or missing.
     """
     try:
-        train_nodes(pipeline)
+        nodes = _divide(pipeline, division)
     except UsageError as error:
+        if any(part.at for part in division):
+            raise ScheduleError(f"parts= cannot divide {pipeline.name!r}: {error}") from error
         raise ScheduleError(
             f"parts= needs a pipeline in two parts: nodes that ingest, and a node that chooses among their spans, such "
             f"as RollingWindow, with the nodes that learn from them after it. {pipeline.name!r} has no such parts: "
             f"{', '.join(pipeline.order)}. Write cron= for all of it."
         ) from error
+    names = list(nodes)
+    chosen = set(_span_resolvers(pipeline))
+    for before, part in itertools.pairwise(names):
+        for first in pipeline.first_of(nodes[part]):
+            if first not in chosen and not pipeline.ancestors(first) & chosen:
+                raise ScheduleError(
+                    f"The part {part!r} begins at {first}, which works on the span of its run: spans that {names[0]!r} "
+                    f"ingests between two of its ticks would be skipped. Begin it at, or after, a node that chooses "
+                    f"among spans: {', '.join(sorted(chosen)) or 'there is none'}."
+                )
+        astray = [n for n in _read_from_outside(pipeline, nodes[part]) if n not in nodes[before]]
+        if astray:
+            owner = next(name for name in names if astray[0] in nodes[name])
+            raise ScheduleError(
+                f"The part {part!r} reads {astray[0]} of {owner!r}, but the part before it is {before!r}: a part reads "
+                f"the newest run of the part before it, and what two parts made by clocks of their own need not belong "
+                f"together. Begin {part!r} or {before!r} at another node, so that {astray[0]} and its readers are in "
+                f"one part, or in neighbors."
+            )
+
+
+def _read_from_outside(pipeline: Pipeline, nodes: Collection[str]) -> list[str]:
+    """The nodes that these read from and that are not among them; a resolver reads what was published, not a run."""
+    readers = [pipeline.nodes[name] for name in nodes if not isinstance(pipeline.nodes[name], Resolver)]
+    read = {c.node for node in readers for c in channels_of(node) if c.producer is not None}
+    return [name for name in pipeline.order if name in read and name not in nodes]
+
+
+def _divide(pipeline: Pipeline, division: Sequence[PartStart]) -> dict[str, set[str]]:
+    """The nodes of each part: a node belongs to the last part of which it is, or follows, a first node.
+
+    Raises:
+        UsageError: a part begins nowhere, at an unknown node, before what ingests, or has no node left.
+    """
+    of = dict.fromkeys(pipeline.order, division[0].name)
+    for part in division[1:]:
+        of |= dict.fromkeys(train_nodes(pipeline, part.at), part.name)
+    nodes = {part.name: {node for node, name in of.items() if name == part.name} for part in division}
+    for name, its in nodes.items():
+        if not its:
+            raise UsageError(f"the part {name!r} has no node: a later part begins at or before its first one.")
+    return nodes
+
+
+def _span_resolvers(pipeline: Pipeline) -> list[str]:
+    return [n.name for n in pipeline if isinstance(n, Resolver) and isinstance(n, SpanResolver)]
 
 
 def train_nodes(pipeline: Pipeline, at: Sequence[str] = ()) -> tuple[str, ...]:
@@ -64,7 +129,7 @@ def train_nodes(pipeline: Pipeline, at: Sequence[str] = ()) -> tuple[str, ...]:
     Raises:
         UsageError: there is no such part, an unknown node, or a node that ingests lies behind the split.
     """
-    first = list(at) or [n.name for n in pipeline if isinstance(n, Resolver) and isinstance(n, SpanResolver)]
+    first = list(at) or _span_resolvers(pipeline)
     if not first:
         raise UsageError(
             f"Pipeline {pipeline.name!r} has no node that chooses by span, such as RollingWindow, so it has no second "

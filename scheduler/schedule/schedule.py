@@ -11,7 +11,8 @@ from spanwise.orchestrator.errors import ScheduleError
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.scheduler.schedule.cadence import find_zone, first_moment
 from spanwise.scheduler.schedule.cron import CRON_EXAMPLE
-from spanwise.scheduler.schedule.schedule_key import INGEST, PARTS, TRAIN, WHOLE, schedule_key
+from spanwise.scheduler.schedule.division import Part, check_division, division_of
+from spanwise.scheduler.schedule.schedule_key import HALF_NAMES, WHOLE, schedule_key
 from spanwise.scheduler.schedule.span_rule import CustomSpanRule, PeriodsBefore, SpanRule, rule_name
 from spanwise.scheduler.schedule.timetable import ScheduleTerms, Timetable
 
@@ -29,13 +30,15 @@ class Schedule(ScheduleTerms):
 
         Schedule(flights, parts={"ingest": "0 * * * *", "train": "0 3 * * *"}, span=hours_before(1))
 
+    Further parts say at which node they begin: `"push": Part("0 9 * * 1", at="Evaluator")`.
+
     Raises:
         ScheduleError: a field cannot mean anything, or two contradict each other; found when it is made.
     """
 
     pipeline: Callable[..., Pipeline] | Pipeline | None = None  #: None: the only one in its file
     _: KW_ONLY
-    parts: Mapping[str, str] | None = None  #: a cron for "ingest", a cron for "train"
+    parts: Mapping[str, str | Part] | None = None  #: the parts in order, each with a cron: "ingest", "train", …
     span: SpanRule | Mapping[str, SpanRule | None] | None = None
     """Which span a tick means; None: the newest there is, which may be an old one. With parts, it is that of what is
     ingested, and what trains learns from the newest; a mapping says it for each. A mapping by nodes gives each node
@@ -61,13 +64,17 @@ def rule_of(schedule: Schedule, part: str) -> SpanRule | None:
         return next(iter(rules.values()))
     if isinstance(schedule.span, Mapping):
         return schedule.span.get(part)
-    return None if part == TRAIN else schedule.span
+    return schedule.span if _is_first(schedule, part) else None
+
+
+def _is_first(schedule: Schedule, part: str) -> bool:
+    return schedule.parts is None or part == next(iter(schedule.parts))
 
 
 def source_rules(schedule: Schedule, part: str) -> Mapping[str, SpanRule | None]:
     """The span rule of each node that ingests in a part; empty where they have none of their own."""
-    by_node = isinstance(schedule.span, Mapping) and not set(schedule.span) & set(PARTS)
-    return schedule.span if by_node and part != TRAIN else {}  # type: ignore[return-value]
+    by_node = isinstance(schedule.span, Mapping) and not set(schedule.span) & set(schedule.parts or HALF_NAMES)
+    return schedule.span if by_node and _is_first(schedule, part) else {}  # type: ignore[return-value]
 
 
 def timetable_of(schedule: Schedule, pipeline: str, part: str = WHOLE) -> Timetable:
@@ -80,14 +87,19 @@ def timetable_of(schedule: Schedule, pipeline: str, part: str = WHOLE) -> Timeta
         )
     terms = {f.name: getattr(schedule, f.name) for f in fields(ScheduleTerms)}
     if schedule.parts is not None:
-        terms["cron"] = schedule.parts[part]
-        if part == INGEST:
+        own = schedule.parts[part]
+        terms["cron"] = own.cron if isinstance(own, Part) else own
+        if _is_first(schedule, part):
             terms["freshness"] = None  # it pushes no model
+        if isinstance(own, Part):
+            terms |= own.terms
+            zone = find_zone(str(terms["zone"]))
     return Timetable(
         schedule_key(pipeline, part),
         span=span if span is None or isinstance(span, PeriodsBefore) else CustomSpanRule(rule_name(span)),
         start=_bound("start", schedule.start, zone),
         end=_bound("end", schedule.end, zone),
+        division=() if schedule.parts is None else division_of(schedule.parts),
         **terms,
     )
 
@@ -114,7 +126,7 @@ def _check_parts(schedule: Schedule) -> None:
     parts, span = schedule.parts, schedule.span
     example = 'parts={"ingest": "0 * * * *", "train": "0 3 * * *"}'
     if parts is None:
-        if isinstance(span, Mapping) and (not span or set(span) & set(PARTS)):
+        if isinstance(span, Mapping) and (not span or set(span) & set(HALF_NAMES)):
             raise ScheduleError(
                 f"span={span!r} is for a schedule with parts=. Write one rule, one by node, or {example}."
             )
@@ -123,11 +135,8 @@ def _check_parts(schedule: Schedule) -> None:
         return
     if schedule.cron:
         raise ScheduleError(f"cron={schedule.cron!r} and parts= exclude each other: parts= gives each part a cron.")
-    mixed = span if isinstance(span, Mapping) and (not span or set(span) & set(PARTS)) else {}  # else rules by node
-    for name, given in (("parts", parts), ("span", mixed)):
-        unknown = [part for part in given if part not in PARTS] if isinstance(given, Mapping) else [given]
-        if unknown:
-            raise ScheduleError(f"{name}= takes {' and '.join(PARTS)}, not {unknown[0]!r}. For example: {example}.")
-    if not all(part in parts for part in PARTS):
-        lacking = next(part for part in PARTS if part not in parts)
-        raise ScheduleError(f"parts={dict(parts)!r} has no cron for {lacking!r}. For example: {example}.")
+    check_division(parts, [f.name for f in fields(ScheduleTerms) if f.name != "cron"])
+    by_part = isinstance(span, Mapping) and (not span or set(span) & set(parts))  # else rules by node
+    unknown = [part for part in span if part not in parts] if isinstance(span, Mapping) and by_part else []
+    if unknown or (by_part and not span):
+        raise ScheduleError(f"span= takes {' and '.join(parts)}, not {unknown[0] if unknown else span!r}.")

@@ -1,12 +1,13 @@
 """Schedule keys: the names under which the ledger keeps the ticks of a pipeline, or of a part of it.
 
-`ingest` is what runs for each span; `train` is what chooses among spans, and everything after it. Where each has a
-cron of its own, their schedule keys are `flights:ingest` and `flights:train`; a pipeline that is scheduled as a whole
-has the key `flights`, and what runs because data has arrived `flights:data`.
+`ingest` is what runs for each span; `train` is what chooses among spans, and everything after it; further parts have
+the names that their schedule gives them. Where each has a cron of its own, their schedule keys are `flights:ingest`
+and `flights:train`; a pipeline that is scheduled as a whole has the key `flights`, and what runs because data has
+arrived `flights:data`.
 """
 
 WHOLE, INGEST, TRAIN = "", "ingest", "train"
-PARTS = (INGEST, TRAIN)
+HALF_NAMES = (INGEST, TRAIN)
 
 DATA = "data"
 """Not a part: the ticks of runs that start because data has arrived."""

@@ -13,7 +13,8 @@ from spanwise.orchestrator.component import Retry
 from spanwise.orchestrator.errors import ScheduleError
 from spanwise.scheduler.schedule.cadence import find_zone, moments_after
 from spanwise.scheduler.schedule.cron import CRON_EXAMPLE, LONG_AGO, CronExpression, parse_cron
-from spanwise.scheduler.schedule.schedule_key import DATA, TRAIN, part_of
+from spanwise.scheduler.schedule.division import PartStart
+from spanwise.scheduler.schedule.schedule_key import DATA, part_of
 from spanwise.scheduler.schedule.span_rule import CustomSpanRule, PeriodsBefore
 
 _SECOND = timedelta(seconds=1)
@@ -65,6 +66,7 @@ class Timetable(ScheduleTerms):
     span: PeriodsBefore | CustomSpanRule | None = None
     start: datetime | None = None  #: UTC; no tick before
     end: datetime | None = None  #: UTC; no tick after
+    division: tuple[PartStart, ...] = ()  #: all parts of its schedule, in order; none where it is of all of it
 
     def __post_init__(self) -> None:
         _check_terms(self)
@@ -90,7 +92,7 @@ class Timetable(ScheduleTerms):
         if not self.cron:
             return ()
         found = []
-        if self.span is None and part_of(self.pipeline) != TRAIN:
+        if self.span is None and not (self.division and part_of(self.pipeline) != self.division[0].name):
             found.append(
                 "It has no span=, so a run takes the newest span there is: when data is late, that is silently an old "
                 "one. Say which span a tick means, for example span=days_before(1)."

@@ -87,6 +87,20 @@ def test_the_error_names_artifact_and_file_and_how_to_recreate_them(tmp_path, ch
     )
 
 
+def test_what_a_gate_has_judged_is_judged_again_by_the_printed_command(tmp_path):
+    """What is published anew counts only once its gate has accepted it, so the command ends there."""
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "weights.bin").write_bytes(b"\1")
+    artifact = publish(model)
+    flip(model / "weights.bin", 3)
+
+    with pytest.raises(DamagedArtifact, match=r"spanwise run taxi.py --span 5 --to Check --to Drift --no-cache"):
+        verify_inputs(
+            "Trainer", Run(pipeline="taxi", span=5, source="taxi.py"), [artifact], {artifact.name: ("Check", "Drift")}
+        )
+
+
 def test_a_folder_that_is_gone_is_damage(tmp_path):
     """A missing folder is reported, not raised as an error of the reader."""
     model = tmp_path / "model"

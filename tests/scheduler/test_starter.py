@@ -16,7 +16,8 @@ def test_the_starter_is_a_pipeline_with_data_settings_and_a_test(folder: Path) -
     read = settings.read(folder=folder / "rides")
     loaded = load.load(str(folder / "rides" / "rides.py"), settings=read.params)
 
-    assert loaded.pipeline.order == ("ExampleGen", "RollingWindow", "Trainer", "Champion", "Evaluator", "Pusher")
+    order = ("ExampleGen", "RowCount", "RollingWindow", "Trainer", "Champion", "Evaluator", "Pusher")
+    assert loaded.pipeline.order == order
     assert loaded.parameters["window"] == 3
     assert len(list((folder / "rides" / "data").glob("*/v1/rides.csv"))) == starter.DAYS
 

@@ -255,8 +255,8 @@ def test_a_span_rule_is_that_of_what_is_ingested() -> None:
 @pytest.mark.parametrize(
     ("terms", "said"),
     [
-        ({"parts": {"ingest": "@hourly", "trian": "@daily"}}, "parts= takes ingest and train, not 'trian'"),
-        ({"parts": {"ingest": "@hourly"}}, "no cron for 'train'"),
+        ({"parts": {"ingest": "@hourly", "trian": "@daily"}}, "parts= does not say at which node 'trian' begins"),
+        ({"parts": {"ingest": "@hourly"}}, "needs two parts or more"),
         ({"parts": BOTH, "cron": "@daily"}, "and parts= exclude each other"),
         (
             {"parts": BOTH, "span": {"ingest": days_before(1), "whole": days_before(1)}},
