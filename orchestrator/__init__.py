@@ -51,6 +51,7 @@ from spanwise.orchestrator.errors import (
 from spanwise.orchestrator.gate import Gate
 from spanwise.orchestrator.history import History, Withheld, version_key
 from spanwise.orchestrator.pipeline import Pipeline, Selection
+from spanwise.orchestrator.resources import Resources
 from spanwise.orchestrator.run import Execution, Run, State, Trigger
 from spanwise.orchestrator.signature import Attempt, Input, Output, Outputs
 
@@ -93,6 +94,7 @@ __all__ = [
     "Report",
     "ResolutionError",
     "Resolver",
+    "Resources",
     "Retry",
     "Run",
     "RunError",

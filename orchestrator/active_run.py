@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from spanwise.orchestrator.component import Component, Resolver
 from spanwise.orchestrator.errors import Fenced, StoreError
-from spanwise.orchestrator.job import FenceQuery, JobEnded
+from spanwise.orchestrator.job import FenceQuery, JobEnded, JobFailure
 from spanwise.orchestrator.node_runner import ActiveJob, NodeResult, NodeRunner
+from spanwise.orchestrator.pool import POLL_S, Slot
 from spanwise.orchestrator.run import BaseRun, Execution, Run, State
 from spanwise.orchestrator.run_dir import remove_working_files
 from spanwise.orchestrator.run_request import Event, EventName, Observer, RunOutcome, RunRequest
@@ -39,6 +40,7 @@ class ActiveRun:
         self._jobs: dict[int, ActiveJob] = {}  # by execution
         self._stop_command = ""
         self._stopping = ""  # by what, once jobs are being stopped
+        self._full: set[str] = set()  # nodes that wait for a slot of their pool
 
     def begin(self, supplied: BaseRun, abandoned: Iterable[Run]) -> None:
         """Announces the run and carries over what the base run supplies."""
@@ -58,12 +60,17 @@ class ActiveRun:
 
     def start_ready(self) -> None:
         """Starts every node that waits for nothing, and skips those that cannot run any more."""
-        while self._has_room() and (step := self._worklist.next_step(time.monotonic())) is not None:
+        waited, self._full = self._full, set()
+        while self._has_room() and (step := self._worklist.next_step(time.monotonic(), self._fits)) is not None:
             if isinstance(step, SkipNode):
                 self._worklist.skip(step.node)
                 self._announce("node-skipped", step.node)
+            elif self._pool_of(step.node) and (slot := self._take_slot(step.node)) is None:
+                self._full.add(step.node)
+                if step.node not in waited:
+                    self._announce("node-waiting", step.node, message=self._describe_pool(step.node))
             else:
-                self._start(step.node)
+                self._start(step.node, slot if self._pool_of(step.node) else None)
 
     def handle(self, event: JobEnded | FenceQuery) -> None:
         """Handles an event of the executor, if it is about a job of this run."""
@@ -72,11 +79,18 @@ class ActiveRun:
         if isinstance(event, FenceQuery):
             self._nodes.executor.answer(event.id, self._reason_to_hold_back())
         else:
-            self._settle(self._nodes.finish(self._jobs.pop(event.id), event, stopping=bool(self._stopping)))
+            job = self._jobs.pop(event.id)
+            if job.slot is not None and event.outputs is not None and self._nodes.pools.is_lost(job.slot):
+                event = JobEnded(id=event.id, failure=JobFailure(message=_SLOT_LOST.format(slot=job.slot.place)))
+            self._settle(self._nodes.finish(job, event, stopping=bool(self._stopping)))
+            self._release(job.slot)
 
     def enforce_limits(self) -> None:
         """Stops jobs of this run whose time is up, and all of them once somebody has asked to stop it."""
         self._stop_overdue()
+        for id_, active in self._jobs.items():
+            if active.slot is not None and self._nodes.pools.is_lost(active.slot):
+                self._stop(id_, _SLOT_LOST.format(slot=active.slot.place))
         if not self._stopping:
             self._stop_command = find_stop(self._nodes.store, self.run)  # named even where its signal came before
             if self._stop_asked():
@@ -92,7 +106,8 @@ class ActiveRun:
         retry = self._worklist.next_retry()
         if retry is not None and self._has_room():
             moments.append(retry)
-        return max(0.0, min([_LONGEST_WAIT_S, *(moment - time.monotonic() for moment in moments)]))
+        longest_s = POLL_S if self._full else _LONGEST_WAIT_S
+        return max(0.0, min([longest_s, *(moment - time.monotonic() for moment in moments)]))
 
     def conclude(self) -> RunOutcome:
         """Records how the run ended."""
@@ -123,7 +138,27 @@ class ActiveRun:
     def _stop_asked(self) -> str:
         return self._stop_command or self._stop_signal()
 
-    def _start(self, name: str) -> None:
+    def _fits(self, node: str) -> bool:
+        return node not in self._full and self._nodes.executor.has_room(node)
+
+    def _pool_of(self, name: str) -> str:
+        node = self._nodes.pipeline.nodes[name]
+        return node.resources.pool if isinstance(node, Component) else ""
+
+    def _take_slot(self, name: str) -> Slot | None:
+        pool = self._pool_of(name)
+        return self._nodes.pools.take(pool, self._request.pools[pool], f"{self.run.name}/{name}")
+
+    def _release(self, slot: Slot | None) -> None:
+        if slot is not None:
+            self._nodes.pools.release(slot)
+
+    def _describe_pool(self, name: str) -> str:
+        pool = self._pool_of(name)
+        holders = self._nodes.pools.holders(pool, self._request.pools[pool])
+        return f"the pool {pool!r} is full: {', '.join(slot.work for slot in holders)}"
+
+    def _start(self, name: str, slot: Slot | None) -> None:
         work, node = self._worklist, self._nodes.pipeline.nodes[name]
         execution = self._nodes.begin(name, work.next_attempt(name))
         work.start(execution)
@@ -134,9 +169,11 @@ class ActiveRun:
             inputs = {**inputs, **dict.fromkeys(node.unread(self.run), ())}
         started = self._nodes.start(execution, inputs, mine, cache=self._request.cache)
         if isinstance(started, ActiveJob):
+            started.slot = slot
             self._jobs[execution.id] = started
         else:
             self._settle(started)
+            self._release(slot)
 
     def _settle(self, result: NodeResult) -> None:
         """Notes and announces how an execution ended, and lets a node that may be retried wait for its turn."""
@@ -196,6 +233,8 @@ class ActiveRun:
         log.info(what, extra={"run": self.run.name, "node": node, "reason": message})
         self._observe(Event(what=what, run=self.run, node=node, execution=execution, message=message))
 
+
+_SLOT_LOST = "Another run has taken over its slot {slot} of the pool, since this one was out of reach for too long."
 
 _EVENT_OF: dict[State, EventName] = {
     State.CACHED: "node-reused",

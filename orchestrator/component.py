@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.errors import PipelineError
+from spanwise.orchestrator.resources import NOTHING_ASKED, Resources
 from spanwise.orchestrator.signature import (
     InputSpec,
     ParameterSpec,
@@ -98,9 +99,10 @@ class Node:
 class Component(Node):
     """A node that works, in a process of its own. Subclasses define `run`; an instance is a node of a pipeline.
 
-    The arguments are the inputs (channels) and parameters of `run`, by name, and five that every component takes:
+    The arguments are the inputs (channels) and parameters of `run`, by name, and six that every component takes:
     `name` (default: the class name), `retry` (a Retry, or how often), `timeout_s`, `cache=False` to execute even
-    when nothing has changed, and `after`, nodes to wait for without reading from them, such as a check that must pass.
+    when nothing has changed, `after`, nodes to wait for without reading from them, such as a check that must pass, and
+    `resources`, what it needs while it runs.
     """
 
     preload: ClassVar[tuple[str, ...]] = ()
@@ -126,9 +128,13 @@ class Component(Node):
         timeout_s: float | None = None,
         cache: bool = True,
         after: Sequence[Node] = (),
+        resources: Resources = NOTHING_ASKED,
         **arguments: object,
     ) -> None:
         self._place(name, after)
+        if not isinstance(resources, Resources):
+            raise PipelineError(f"{self.name} takes Resources(…) as 'resources', not {resources!r}.")
+        self.resources = resources
         self.retry = retry if isinstance(retry, Retry) else Retry(times=retry)
         self.timeout_s = timeout_s
         self.cache = cache and self.cacheable

@@ -31,6 +31,9 @@ class Executor(Protocol):
     def running(self) -> tuple[int, ...]:
         """The jobs that have not ended."""
 
+    def has_room(self, node: str) -> bool:
+        """Whether a job of this node can start now, beside those that run."""
+
     def start(self, job: NodeJob) -> None:
         """Starts a job; `wait` returns its end, also where it cannot be started.
 

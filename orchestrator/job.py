@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from spanwise.orchestrator.artifact import Artifact, ArtifactArchive
 from spanwise.orchestrator.run import Run
@@ -11,6 +12,19 @@ from spanwise.orchestrator.verdict import Verdict
 
 GRACE_S = 10.0
 """Between asking a node to end and killing it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a job may use of the machine on which it runs."""
+
+    threads: int | None = None  #: of each library; None: as many as it likes
+    memory_bytes: int | None = None  #: of all its processes together
+    gpus: tuple[str, ...] | None = None  #: those it sees; None: all
+
+
+FailureCause: TypeAlias = Literal["", "memory"]
+"""What a job failed from, where a program should know."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +44,7 @@ class NodeJob:
     checkpoints: str
     snapshots: str
     judges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: the gates that have judged what is verified
+    limits: Limits = field(default_factory=Limits)
     archive: ArtifactArchive | None = None  #: where the files of outputs are kept besides
     origins: Mapping[str, str] = field(default_factory=dict)  #: the run that made each model that is read, by its name
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)  #: of people, on models that are read, by their names
@@ -43,6 +58,7 @@ class JobFailure:
     trace: str = ""  #: the user's lines
     timed_out: bool = False
     refused: bool = False  #: a gate refused what it was given
+    cause: FailureCause = ""
 
 
 @dataclass(frozen=True, kw_only=True)

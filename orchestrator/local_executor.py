@@ -14,7 +14,7 @@ import socket
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import connection, reduction
 from multiprocessing.connection import Connection
 from typing import Self
@@ -23,10 +23,12 @@ from spanwise.orchestrator import node_server, process
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import NodeFailed
-from spanwise.orchestrator.job import GRACE_S, FenceQuery, JobEnded, JobFailure, NodeJob
+from spanwise.orchestrator.job import GRACE_S, FenceQuery, JobEnded, JobFailure, Limits, NodeJob
+from spanwise.orchestrator.memory_watch import MemoryEnd
 from spanwise.orchestrator.node_process import ASKING_TO_END
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.process import Survivor
+from spanwise.orchestrator.resources import NOTHING_ASKED, Machine, Resources, format_memory
 
 log = logging.getLogger("spanwise.executor")
 
@@ -34,6 +36,8 @@ log = logging.getLogger("spanwise.executor")
 @dataclass
 class _RunningJob:
     line: Connection
+    node: str
+    limits: Limits
     outputs: Mapping[str, tuple[Artifact, ...]] | None = None
     failure: JobFailure | None = None
     stopped: str = ""  #: why it was stopped
@@ -43,8 +47,17 @@ class _RunningJob:
 class LocalExecutor:
     """Runs jobs in child processes, for one run or several in turn. Close it on every way out: use `with`."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        """Forks the server: do this early, before threads and connections exist."""
+    def __init__(self, pipeline: Pipeline, machine: Machine | None = None) -> None:
+        """Forks the server: do this early, before threads and connections exist.
+
+        Raises:
+            PipelineError: a node asks for what this machine, or `machine`, does not have.
+        """
+        asked = {node.name: node.resources for node in pipeline if isinstance(node, Component)}
+        self._asked = {name: resources for name, resources in asked.items() if resources != NOTHING_ASKED}
+        self._machine = machine
+        for name, resources in self._asked.items():
+            self._capacity.refuse(name, resources)
         preload = dict.fromkeys(
             [*(m for n in pipeline if isinstance(n, Component) for m in n.preload), *pipeline.preload]
         )
@@ -82,8 +95,17 @@ class LocalExecutor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def has_room(self, node: str) -> bool:
+        """Whether a job of this node can start now, beside those that run."""
+        if not self._asked:
+            return True
+        return self._capacity.has_room(
+            self._resources(node), [self._resources(c.node) for c in self._children.values()]
+        )
+
     def start(self, job: NodeJob) -> None:
         """Starts a job; `wait` returns its end."""
+        job = replace(job, limits=self._limits(job.node))
         mine, theirs = socket.socketpair()
         try:
             self._control.send(("start", job))
@@ -95,7 +117,7 @@ class LocalExecutor:
             raise
         finally:
             theirs.close()
-        self._children[job.id] = _RunningJob(Connection(mine.detach()))
+        self._children[job.id] = _RunningJob(Connection(mine.detach()), job.node, job.limits)
 
     def stop(self, job: int, why: str, *, timed_out: bool = False, grace_s: float = GRACE_S) -> None:
         """Ends a job: SIGTERM to all of its processes, and SIGKILL after the grace."""
@@ -151,6 +173,21 @@ class LocalExecutor:
         self._woken.close()
         self._wake.close()
 
+    @property
+    def _capacity(self) -> Machine:
+        return self._machine or Machine.here()
+
+    def _resources(self, node: str) -> Resources:
+        return self._asked.get(node, NOTHING_ASKED)
+
+    def _limits(self, node: str) -> Limits:
+        asked = self._resources(node)
+        if asked is NOTHING_ASKED:
+            return Limits()
+        taken = [gpu for child in self._children.values() for gpu in child.limits.gpus or ()]
+        gpus = self._capacity.choose_gpus(asked.gpus, taken) if asked.gpus else None
+        return Limits(threads=asked.threads, memory_bytes=asked.memory_bytes, gpus=gpus)
+
     def _end_server(self) -> None:
         if not self._keeping:
             return
@@ -177,7 +214,7 @@ class LocalExecutor:
 
     def _hear_server(self) -> JobEnded:
         try:
-            _, job, status, survivors = self._control.recv()
+            _, job, status, survivors, memory = self._control.recv()
         except (EOFError, OSError):
             self._end_server()  # its keeper ends what it has left before anybody is informed
             raise NodeFailed(_SERVER_DIED) from None
@@ -186,16 +223,21 @@ class LocalExecutor:
             tuple(self._listen(job))
         child.line.close()
         del self._children[job]
-        return _ended(job, child, status, survivors)
+        return _ended(job, child, status, survivors, memory)
 
 
 _SERVER_DIED = "The process that starts the nodes died (out of memory?); every running node was ended with it."
 
 
-def _ended(job: int, child: _RunningJob, status: int, survivors: Sequence[int]) -> JobEnded:
+def _ended(job: int, child: _RunningJob, status: int, survivors: Sequence[int], memory: MemoryEnd | None) -> JobEnded:
     left = f" These processes would not die: {', '.join(map(str, survivors))}." if survivors else ""
     if child.stopped:
         return JobEnded(id=job, failure=JobFailure(message=child.stopped + left, timed_out=child.timed_out))
+    if memory is not None and memory.used_bytes and child.outputs is None:
+        allowed = format_memory(child.limits.memory_bytes or 0)
+        message = f"{child.node} used more than its {allowed} of memory ({format_memory(memory.used_bytes)})"
+        how = f"{message}, so it was killed. Ask for more: resources=Resources(memory=…)"
+        return JobEnded(id=job, failure=JobFailure(message=how + left, cause="memory"))
     if child.failure is not None:
         return JobEnded(id=job, failure=child.failure)
     if child.outputs is not None:
@@ -203,6 +245,9 @@ def _ended(job: int, child: _RunningJob, status: int, survivors: Sequence[int]) 
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         how = f"It ended with exit status {code} before its work was done."
+    elif -code == signal.SIGKILL and memory is not None:
+        how = "It was killed by SIGKILL, since this machine, or the container, ran out of memory."
+        return JobEnded(id=job, failure=JobFailure(message=how + left, cause="memory"))
     else:
         how = f"It was killed by {_signal_name(-code)}."
         how += " The system may have been out of memory." if -code == signal.SIGKILL else ""

@@ -20,9 +20,10 @@ from spanwise.orchestrator.artifact import Artifact, Examples, Model, missing_pr
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.driver import Artifacts
 from spanwise.orchestrator.errors import Fenced, MissingProperty, NodeFailed, Refused, RunError, SpanwiseError
-from spanwise.orchestrator.job import JobFailure, NodeJob
+from spanwise.orchestrator.job import JobFailure, Limits, NodeJob
 from spanwise.orchestrator.logs import log_to_stderr
 from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.resources import limit_threads
 from spanwise.orchestrator.signature import Attempt, Outputs, Signature, read_signature
 from spanwise.orchestrator.user_code import without_our_frames
 
@@ -41,6 +42,7 @@ def run_job(pipeline: Pipeline, job: NodeJob, line: Connection, parent: int) -> 
         process.adopt_orphans()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING_TO_END)
         _redirect_output(job.log)
+        _apply(job.limits)
         made = _work(pipeline, job, line)
         if os.getpid() == me:  # the work may have forked, and this be the copy
             line.send(("done", made))
@@ -69,6 +71,13 @@ def _redirect_output(log: str) -> None:
     sys.stderr = open(2, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)  # noqa: SIM115
     log_to_stderr()
     logging.captureWarnings(capture=True)
+
+
+def _apply(limits: Limits) -> None:
+    if limits.threads is not None:
+        limit_threads(limits.threads)
+    if limits.gpus is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(limits.gpus)
 
 
 def _work(pipeline: Pipeline, job: NodeJob, line: Connection) -> dict[str, tuple[Artifact, ...]]:
@@ -201,6 +210,9 @@ def _failure(error: BaseException) -> JobFailure:
         text = str(error)
     except Exception:  # noqa: BLE001  an exception of the user's may do anything
         text = ""
+    if isinstance(error, MemoryError):
+        message = f"It ran out of memory (MemoryError{': ' if text else ''}{text})."
+        return JobFailure(message=message, trace=_user_lines(error), cause="memory")
     name = "" if isinstance(error, SpanwiseError) else f"{type(error).__name__}: "
     trace = "" if isinstance(error, RunError) else _user_lines(error)
     message = f"{name}{text}" if text else type(error).__name__

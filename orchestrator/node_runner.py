@@ -22,6 +22,7 @@ from spanwise.orchestrator.history import span_of
 from spanwise.orchestrator.job import JobEnded, NodeJob
 from spanwise.orchestrator.lease import Lease
 from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.pool import Pools, Slot
 from spanwise.orchestrator.run import Execution, Run, State, quote_pipeline
 from spanwise.orchestrator.run_command import format_run_command
 from spanwise.orchestrator.run_dir import run_dir, set_aside
@@ -39,6 +40,7 @@ class ActiveJob:
     inputs: Artifacts
     plan: Execute
     deadline: float | None  #: monotonic; None when the node has no time limit, or was stopped at it
+    slot: Slot | None = None  #: of the node's pool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,7 @@ class NodeRunner:
     store: Store
     lease: Lease
     root: Path
+    pools: Pools
     verified: set[int] = field(default_factory=set)  #: artifacts that this run has written or read whole
 
     def begin(self, node: str, attempt: int) -> Execution:

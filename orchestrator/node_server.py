@@ -26,6 +26,7 @@ from typing import NoReturn
 
 from spanwise.orchestrator import process
 from spanwise.orchestrator.job import JobFailure, NodeJob
+from spanwise.orchestrator.memory_watch import INTERVAL_S, MemoryEnd, count_oom_kills, exceeds
 from spanwise.orchestrator.node_process import ASKING_TO_END, run_job
 from spanwise.orchestrator.pipeline import Pipeline
 
@@ -72,6 +73,9 @@ def _has_ended(pid: int) -> bool:
 @dataclass
 class NodeProcess:
     job: int
+    limit_bytes: int | None = None
+    oom_kills: int = 0  #: of the system when it started
+    memory: MemoryEnd | None = None  #: why it was killed
     kill_at: float | None = None  #: monotonic; when its grace is over
     killed_at: float | None = None
     status: int | None = None
@@ -138,6 +142,8 @@ class NodeServer:
         deadlines = [w.kill_at for w in self._workers.values() if w.kill_at is not None]
         soon = any(w.killed_at is not None or w.status is not None for w in self._workers.values())
         timeout = 0.02 if soon else max(0.02, min(deadlines) - now) if deadlines else None
+        if any(w.limit_bytes for w in self._workers.values()):
+            timeout = min(INTERVAL_S, INTERVAL_S if timeout is None else timeout)
         ready = self._selector.select(0.0 if self._preload else timeout)
         if any(key.fd in self._ends for key, _ in ready):
             raise EOFError
@@ -149,6 +155,7 @@ class NodeServer:
         while self._control.poll():
             self._execute_command()
         self._kill_overdue()
+        self._kill_oversized()
 
     def _execute_command(self) -> None:
         what, *rest = self._control.recv()
@@ -171,14 +178,14 @@ class NodeServer:
             except OSError as error:  # no memory, too many processes: fails one node, not all
                 with Connection(line) as reply:
                     reply.send(("failed", JobFailure(message=f"It could not be started: {error.strerror}.")))
-                self._control.send(("ended", job.id, 1, []))
+                self._control.send(("ended", job.id, 1, [], None))
                 return
             if not pid:
                 self._control.close()
                 self._selector.close()
                 run_job(self._pipeline, job, Connection(line), parent)
         os.close(line)
-        self._workers[pid] = NodeProcess(job.id)
+        self._workers[pid] = NodeProcess(job.id, job.limits.memory_bytes, count_oom_kills())
 
     def _reap(self) -> None:
         """Reaps the dead; what an ended child left running is killed before its end is reported."""
@@ -198,10 +205,24 @@ class NodeServer:
             worker.killed_at = worker.killed_at or now
             if not orphans or now > worker.killed_at + REAP_S:
                 del self._workers[pid]
-                self._control.send(("ended", worker.job, worker.status, orphans))
+                self._control.send(("ended", worker.job, worker.status, orphans, _memory_end(worker)))
+
+    def _kill_oversized(self) -> None:
+        for pid, worker in self._workers.items():
+            if worker.limit_bytes is None or worker.status is not None or worker.memory is not None:
+                continue
+            if used := exceeds(worker.limit_bytes, [pid, *process.descendants(pid)]):
+                worker.memory = MemoryEnd(used)
+                process.send([*process.descendants(pid), pid], signal.SIGKILL)
 
     def _kill_overdue(self) -> None:
         now = time.monotonic()
         for pid, worker in self._workers.items():
             if worker.status is None and worker.kill_at is not None and now >= worker.kill_at:
                 process.send([*process.descendants(pid), pid], signal.SIGKILL)
+
+
+def _memory_end(worker: NodeProcess) -> MemoryEnd | None:
+    if worker.memory is None and os.WIFSIGNALED(worker.status or 0) and count_oom_kills() > worker.oom_kills:
+        return MemoryEnd()
+    return worker.memory

@@ -14,8 +14,8 @@ from spanwise.orchestrator.run import BaseRun, Execution, Run, State, Trigger
 from spanwise.orchestrator.store import Claim
 
 EventName: TypeAlias = Literal[
-    "run-started", "base-run-chosen", "abandoned-run-closed", "node-started", "node-reused", "node-completed",
-    "node-failed", "retry-scheduled", "node-canceled", "node-skipped", "stop-requested", "run-ended",
+    "run-started", "base-run-chosen", "abandoned-run-closed", "node-waiting", "node-started", "node-reused",
+    "node-completed", "node-failed", "retry-scheduled", "node-canceled", "node-skipped", "stop-requested", "run-ended",
 ]  # fmt: skip
 
 
@@ -44,6 +44,7 @@ class RunRequest:
     source: str = ""
     cache: bool = True
     jobs: int = field(default_factory=lambda: max(2, os.cpu_count() or 2))  #: the most nodes that run at once
+    pools: Mapping[str, int] = field(default_factory=dict)  #: how many nodes of each pool may run at once
     grace_s: float = GRACE_S
 
 

@@ -13,12 +13,15 @@ from typing import Self
 from spanwise.orchestrator import process, publisher
 from spanwise.orchestrator.active_run import ActiveRun
 from spanwise.orchestrator.base_run import find_base_run
+from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import Fenced, NodeFailed, SpanwiseError, StoreError, UsageError
 from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.job import FenceQuery, JobEnded
 from spanwise.orchestrator.lease import Clock, acquire
 from spanwise.orchestrator.node_runner import NodeRunner
 from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.pool import Pools
+from spanwise.orchestrator.resources import refuse_unknown_pools
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.run_dir import remove_working_files, run_dir, set_aside
 from spanwise.orchestrator.run_request import Observer, RunOutcome, RunRequest
@@ -46,6 +49,7 @@ def run(
     Raises:
         Held: another run holds the pipeline; nothing was recorded.
         AlreadyClaimed: one of the request's claims exists; nothing was recorded.
+        PipelineError: a node takes a slot of a pool that the request gives no size; nothing was recorded.
         UsageError: the request allows no job at all, or no earlier run can supply the outputs of a node left out;
             nothing was recorded.
         Fenced: the lease was lost on the way; what was published before stays, nothing was published after.
@@ -91,6 +95,7 @@ class Controller:
 
     def __enter__(self) -> Self:
         self.lease = acquire(self.store, self.pipeline.name, self._purpose, clock=self._clock)
+        self._pools = Pools(self.store, self.lease)
         self._unclosed = 1  # what an earlier holder left
         try:
             self.lease.start_heartbeat(self.executor.mark, self.executor.wake)
@@ -141,6 +146,8 @@ class Controller:
     def _begin(self, request: RunRequest, active: list[ActiveRun]) -> None:
         """Records a run and adds it to the active ones; nothing is recorded when no base run supplies what it needs."""
         selection = request.selection or self.pipeline.select()
+        wanted = ((name, self.pipeline.nodes[name]) for name in selection.run)
+        refuse_unknown_pools({n: node.resources for n, node in wanted if isinstance(node, Component)}, request.pools)
         supplied = request.supplied or find_base_run(self.store, self.pipeline, selection, request)
         self._unclosed += 1
         nodes = NodeRunner(
@@ -150,6 +157,7 @@ class Controller:
             store=self.store,
             lease=self.lease,
             root=self.root,
+            pools=self._pools,
         )
         active.append(ActiveRun(nodes, request, self.observe, lambda: self.stop_signal))
         abandoned, self._abandoned = self._abandoned, []

@@ -175,7 +175,7 @@ def _spec(where: str, argument: inspect.Parameter, hint: object) -> _Spec:
         return OutputSpec(kind, many=True)
     role = next((m for m in getattr(hint, "__metadata__", ()) if isinstance(m, _Role)), None)
     if role is None:
-        if argument.name in ("name", "retry", "timeout_s", "cache", "after"):
+        if argument.name in ("name", "retry", "timeout_s", "cache", "after", "resources"):
             raise PipelineError(f"{where}: every node already takes {argument.name!r}; rename the parameter.")
         return ParameterSpec(hint, argument.default)
     kind, many, optional = _kind(where, get_args(hint)[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -46,14 +46,14 @@ class Worklist:
     def __post_init__(self) -> None:
         self.waiting = list(self.nodes)
 
-    def next_step(self, now: float) -> NextStep | None:
-        """What may happen next, or None while all that waits has to wait."""
+    def next_step(self, now: float, fits: Callable[[str], bool] = lambda _node: True) -> NextStep | None:
+        """What may happen next, or None while all that waits has to wait; a node that does not fit now is passed by."""
         for node in self.waiting:
             parents = self.pipeline.parents(node)
             if any(p in self.failed or p in self.skipped for p in parents):
                 return SkipNode(node)
             ready = all(p in self.outputs or p not in self.nodes for p in parents)
-            if ready and now >= self.retry_at.get(node, 0.0):
+            if ready and now >= self.retry_at.get(node, 0.0) and fits(node):
                 return StartNode(node)
         return None
 

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import SpanNotFound, SpanwiseError, UsageError
-from spanwise.orchestrator.local_executor import LocalExecutor
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import State, format_source
 from spanwise.orchestrator.store import Store
@@ -42,6 +41,7 @@ from spanwise.scheduler.project import root
 from spanwise.scheduler.project.load import Loaded, load, load_again
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.project.span_sources import CountedSource, list_span_sources
+from spanwise.scheduler.run.executors import open_executor
 from spanwise.scheduler.run.launch import ExecutionOptions
 from spanwise.scheduler.run.openlineage import emitting
 from spanwise.scheduler.run.span_options import parse_span
@@ -285,7 +285,9 @@ def execute(
     began = datetime.now(UTC)
     out = sys.stderr if json else sys.stdout
     try:
-        executor = LocalExecutor(loaded.pipeline)  # before the metadata is opened: the fork server starts here
+        executor = open_executor(
+            loaded.pipeline, settings
+        )  # before the metadata is opened: the fork server starts here
         with contextlib.closing(executor), root.open_for_writing(settings) as store:
             backfill = set_stage(store, backfill, BackfillStage.RUNNING)
             done = len(backfill_status(backfill, store).done)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
 
 from spanwise.orchestrator.collection import Retention
 from spanwise.orchestrator.errors import ParameterError, SettingsError, UsageError
+from spanwise.orchestrator.resources import Machine, parse_memory
 from spanwise.orchestrator.storage.url import parse_url, refuse_url
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ ALERT_KINDS: tuple[AlertKind, ...] = tuple(kind for kind in get_args(AlertKind) 
 
 FILE = "spanwise.toml"
 PREFIX = "SPANWISE_"
-NAMES = ("root", "metadata", "archive", "jobs", "grace_s", "params", "alerts", "openlineage", "gc")
+NAMES = ("root", "metadata", "archive", "jobs", "grace_s", "params", "alerts", "openlineage", "gc", "executor")
 GRACE_S = 10.0
 GROUP_S = 3600.0
 FORECAST_LOAD = 0.8
@@ -42,6 +43,7 @@ _JSON = {  # examples of variables with JSON
     "alerts": '{"urls": ["slack://…"]}',
     "openlineage": '{"transport": {"type": "http", "url": "http://localhost:5000"}}',
     "gc": '{"keep_last": 20}',
+    "executor": '{"pools": {"gpu": 1}}',
 }
 
 
@@ -62,6 +64,26 @@ class AlertSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExecutorSettings:
+    """Where nodes are executed, and what they may use together."""
+
+    cpus: float | None = None  #: of this machine, for nodes that say how many they need; None: as many as it has
+    memory: str | None = None  #: the same of memory, such as "32GiB"
+    gpus: tuple[str, ...] | None = None  #: the same of GPUs, as CUDA_VISIBLE_DEVICES names them
+    pools: Mapping[str, int] = field(default_factory=dict)  #: how many nodes of each pool may run at once
+
+    @property
+    def machine(self) -> Machine:
+        """What nodes may use of this machine."""
+        here = Machine.here()
+        return Machine(
+            cpus=here.cpus if self.cpus is None else self.cpus,
+            memory_bytes=here.memory_bytes if self.memory is None else parse_memory(self.memory),
+            gpus=here.gpus if self.gpus is None else self.gpus,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """The settings of a project."""
 
@@ -76,6 +98,7 @@ class Settings:
         default_factory=dict, repr=False
     )  #: the destination of events; may contain keys
     gc: Retention = field(default_factory=Retention)  #: what garbage collection keeps
+    executor: ExecutorSettings = field(default_factory=ExecutorSettings)
     file: Path | None = None  #: the file these were read from
 
     @property
@@ -113,6 +136,7 @@ def read(*, config: Path | None = None, root: Path | None = None, folder: Path |
         alerts=_alerts(values.get("alerts", {})),  # type: ignore[arg-type]
         openlineage=values.get("openlineage", {}),  # type: ignore[arg-type]
         gc=_retention(values.get("gc", {})),  # type: ignore[arg-type]
+        executor=_executor(values.get("executor", {})),  # type: ignore[arg-type]
         file=file,
     )
 
@@ -193,6 +217,14 @@ def _validate(written: Mapping[str, object], file: Path | None) -> dict[str, obj
         keep_marked: list[str] | None = None
         keep_logs: Annotated[timedelta, BeforeValidator(_length)] | None = None
 
+    class WrittenExecutor(BaseModel):
+        model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+        cpus: float | None = Field(default=None, gt=0)
+        memory: Annotated[str, AfterValidator(_memory)] | None = None
+        gpus: list[str] | None = None
+        pools: dict[str, Annotated[int, Field(ge=1)]] | None = None
+
     class Written(BaseSettings):
         model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, hide_input_in_errors=True)
 
@@ -205,6 +237,7 @@ def _validate(written: Mapping[str, object], file: Path | None) -> dict[str, obj
         alerts: WrittenRoutes = WrittenRoutes()
         openlineage: WrittenEvents | None = None
         gc: WrittenRetention = WrittenRetention()
+        executor: WrittenExecutor = WrittenExecutor()
 
         @classmethod
         def settings_customise_sources(
@@ -248,6 +281,19 @@ def _length(text: object) -> timedelta:
         return parse_length(str(text))
     except UsageError as error:
         raise ValueError("expected a length of time, such as 12h or 30d") from error
+
+
+def _memory(text: str) -> str:
+    try:
+        parse_memory(text)
+    except ParameterError as error:
+        raise ValueError(str(error)) from error
+    return text
+
+
+def _executor(written: Mapping[str, object]) -> ExecutorSettings:
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in written.items()}
+    return ExecutorSettings(**given)  # type: ignore[arg-type]  # checked by pydantic
 
 
 def _retention(written: Mapping[str, object]) -> Retention:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from spanwise.orchestrator.artifact import Artifact, Model
 from spanwise.orchestrator.errors import StoreError, UsageError
 from spanwise.orchestrator.gate import printed_accept
-from spanwise.orchestrator.local_executor import LocalExecutor
 from spanwise.orchestrator.pipeline import Pipeline, Selection
 from spanwise.orchestrator.run import Execution, Run, State, Trigger
 from spanwise.orchestrator.run_request import RunOutcome, RunRequest
@@ -26,6 +25,7 @@ from spanwise.scheduler.inspect import artifact_summary, find, records
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.load import Loaded, load
 from spanwise.scheduler.project.settings import Settings
+from spanwise.scheduler.run.executors import open_executor
 from spanwise.scheduler.run.openlineage import emitting
 from spanwise.scheduler.run.progress import Display, Lines, Live, show_progress
 from spanwise.scheduler.run.span_options import parse_exclusions, parse_spans
@@ -104,7 +104,7 @@ def run_loaded(
 ) -> RunOutcome:
     """Runs a loaded pipeline. `request` is called with the store, and is completed with the settings."""
     # Before the metadata is opened: the fork server imports what the nodes need in the meantime.
-    executor = LocalExecutor(loaded.pipeline)
+    executor = open_executor(loaded.pipeline, settings)
     try:
         with (
             root.open_for_writing(settings) as store,
@@ -163,6 +163,7 @@ def complete_request(
         source=loaded.place,
         cache=execution.cache,
         grace_s=settings.grace_s,
+        pools=settings.executor.pools,
     )
 
 

@@ -180,6 +180,7 @@ def format_event(event: Event) -> str:
         "run-started": f"Run {event.run.name} started: {', '.join(event.run.nodes)}",
         "base-run-chosen": _format_base_run(event.base) if event.base is not None else "",
         "abandoned-run-closed": f"Run {event.message} was abandoned and is now closed",
+        "node-waiting": f"{node} waits: {reason}",
         "node-started": f"{node} started{_attempt(execution)}",
         "node-reused": f"{node} {'reused: ' * (not _chosen(execution))}{_reason(execution)}",
         "node-completed": f"{node} complete in {duration}",

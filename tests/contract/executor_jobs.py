@@ -154,6 +154,23 @@ def leaves_scratch(tally, attempt):
         killed(tally, attempt)
 
 
+def counts_its_threads(tally, attempt):
+    import pyarrow as pa
+
+    tally.note = f"{os.environ['OMP_NUM_THREADS']} {os.environ['POLARS_MAX_THREADS']} {pa.cpu_count()}"
+
+
+def uses_too_much(tally, attempt):
+    held = [bytes(10_000_000) + b"x" for _ in range(20)]
+    time.sleep(1000)
+    tally.note = str(len(held))
+
+
+def lets_another_use_too_much(tally, attempt):
+    script = "held = b'x' * 200_000_000; import time; time.sleep(1000)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 class Bench:
     """Jobs of one pipeline, with their files below a root."""
 
@@ -202,3 +219,11 @@ def until_logged(executor, job: NodeJob, text: str, within_s=120.0) -> str:
         if file.exists() and text in (found := file.read_text(errors="replace")):
             return found
     raise AssertionError(f"{text!r} was not logged within {within_s} s")
+
+
+def is_gone(pid):
+    """Whether no process has this id any more; a zombie has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True

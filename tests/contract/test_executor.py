@@ -1,6 +1,7 @@
 """Executors: what becomes of the work of a node, wherever it is done. One suite for every implementation of the port."""
 
 import os
+import re
 import threading
 import time
 from contextlib import contextmanager
@@ -8,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from spanwise.orchestrator import Resources
 from spanwise.orchestrator.job import FenceQuery
 from spanwise.orchestrator.local_executor import LocalExecutor
-from tests.contract.executor_jobs import Bench, Reads, Work, until_ended, until_logged
+from tests.contract.executor_jobs import Bench, Reads, Work, is_gone, until_ended, until_logged
 
 
 @contextmanager
@@ -40,14 +42,6 @@ def run(executor, job, lost=None):
     """The end of one job."""
     executor.start(job)
     return until_ended(executor, lost=lost)
-
-
-def is_gone(pid):
-    """Whether no process has this id any more; a zombie has ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
 
 
 def test_outputs_come_back_with_their_content(executor, bench):
@@ -262,6 +256,38 @@ def test_inputs_come_as_the_signature_says(opened, tmp_path):
         ended = run(executor, job)
 
     assert ended.outputs["tally"][0].rows == 9
+
+
+def test_a_node_of_two_cpus_uses_two_threads(opened, tmp_path):
+    """Libraries that count processors are told how many are theirs, also those that were imported before."""
+    bench = Bench(tmp_path, Work(how="well", name="Work", resources=Resources(cpus=2)))
+    with opened(bench) as executor:
+        (tally,) = run(executor, bench.job("counts_its_threads")).outputs["tally"]
+
+    assert tally.note == "2 2 2"
+
+
+@pytest.mark.parametrize("how", ["uses_too_much", "lets_another_use_too_much"])
+def test_a_node_that_uses_more_than_its_memory_is_ended_and_named(opened, tmp_path, how):
+    """Alone or by programs that it starts: the message says who, how much, and what to type."""
+    bench = Bench(tmp_path, Work(how="well", name="Work", resources=Resources(memory="100MiB")))
+    with opened(bench) as executor:
+        ended = run(executor, bench.job(how))
+        after = run(executor, bench.job())
+
+    assert ended.failure.cause == "memory"
+    assert re.match(
+        r"Work used more than its 100 MiB of memory \([0-9.]+ MiB\), so it was killed\. Ask for more: resources=Resour",
+        ended.failure.message,
+    )
+    assert after.failure is None
+
+
+def test_out_of_memory_is_called_so(executor, bench):
+    """A MemoryError is told apart from other errors."""
+    ended = run(executor, bench.job("runs_out_of_memory"))
+
+    assert (ended.failure.message, ended.failure.cause) == ("It ran out of memory (MemoryError).", "memory")
 
 
 def test_waiting_ends_when_somebody_wakes(executor):

@@ -37,6 +37,9 @@ class InlineExecutor:
     def running(self) -> tuple[int, ...]:
         return tuple(each.id for each in self._ended)
 
+    def has_room(self, node: str) -> bool:
+        return True
+
     def start(self, job: NodeJob) -> None:
         log = Path(job.log)
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +86,9 @@ def run_inline(monkeypatch: pytest.MonkeyPatch, store: Store | None = None) -> S
         yield store
 
     for module in ("run.launch", "backfill.command"):
-        monkeypatch.setattr(f"spanwise.scheduler.{module}.LocalExecutor", InlineExecutor)
+        monkeypatch.setattr(
+            f"spanwise.scheduler.{module}.open_executor", lambda pipeline, _settings: InlineExecutor(pipeline)
+        )
     for name in ("open_for_writing", "open_for_reading", "open_to_record"):
         monkeypatch.setattr(f"spanwise.scheduler.project.root.{name}", opened)
     return store
