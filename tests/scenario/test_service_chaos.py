@@ -163,13 +163,8 @@ def has_begun(path, training):
     return path.exists() or training.exitcode is not None
 
 
-UNSTEADY = "a restored training is sometimes refused, loudly: a split counts as committed before its checkpoint"
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "mode", [pytest.param(mode, marks=pytest.mark.xfail(strict=False, reason=UNSTEADY)) for mode in LEASES]
-)
+@pytest.mark.parametrize("mode", LEASES)
 def test_what_was_committed_with_a_checkpoint_is_every_element_once(tmp_path, mode):
     """Whoever is killed: what the last checkpoint of a training has learned is the dataset, through a shuffle and batches."""
     dice = random.Random(f"{os.environ.get('SPANWISE_TEST_SEED', 'spanwise')} committed {mode}")

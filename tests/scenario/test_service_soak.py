@@ -1,5 +1,6 @@
 """A soak: consumers come and go, a worker is restarted now and then; nobody is lost, and no memory or journal grows."""
 
+import itertools
 import os
 import random
 import signal
@@ -123,8 +124,10 @@ def lease(target, over):
     eventually(lambda: reached(connection, dataset), SOON_S)
     client = connection.ask(JoinJob(dataset="counted", mode="at_least_once", name="", epoch="0"))[0].client
     done = ()
-    while not over.is_set():
-        held = connection.ask(ExchangeSplits(client=client, done=done, want=1))[0].held
+    for number in itertools.count():
+        if over.is_set():
+            break
+        held = connection.ask(ExchangeSplits(client=client, number=number, done=done, want=1))[0].held
         done = tuple(split for split, _ in held)
     connection.ask(LeaveJob(client=client))
 

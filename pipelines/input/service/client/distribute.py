@@ -162,8 +162,6 @@ class LeasedStream(Stream):
             raise StopIteration
         if self._reader is None:
             self._begin()
-            if self._was_read_to_its_end(self._commits.stored(self._name)):
-                raise StopIteration
             self._reader = LeaseReader(self._op, self._epoch, self._commits.stored(self._name), self._place)
             self._commits.register(self._name, self)
         try:
@@ -176,13 +174,6 @@ class LeasedStream(Stream):
         self._begin()
         place = self._place or BEGINNING if self._reader is None else self._reader.place
         return {KEY: self._name, **place._asdict()}
-
-    def _was_read_to_its_end(self, stored: State | None) -> bool:
-        """Whether nothing is left to read from the place where it continues; its job may be over by now."""
-        if stored is None or not stored["over"]:
-            return False
-        at = stored["base"] if self._place is None else self._place.at
-        return at >= int(stored["base"]) + len(stored["order"])
 
     def _begin(self) -> None:
         self._name = self._name or self._commits.name(self._epoch)

@@ -13,16 +13,18 @@ from spanwise.orchestrator.errors import ServiceError, SpanwiseError, StateMisma
 from spanwise.pipelines.input.op import Element, Op, State
 from spanwise.pipelines.input.service.client.feed import WorkerFeed
 from spanwise.pipelines.input.service.client.job import JobSettings
-from spanwise.pipelines.input.service.client.leases import LeaseCourse, LeasedSplit, Place
+from spanwise.pipelines.input.service.client.lease_session import LeaseSession
+from spanwise.pipelines.input.service.client.leases import LeasedSplit, Place
 from spanwise.pipelines.input.service.client.reader import BUFFER_BYTES, REPLY_BYTES, RETRY_S, Item, JobReader
 from spanwise.pipelines.input.service.sharding.splits import describe_split, plan_graph
 from spanwise.pipelines.input.service.wire.connection import (
     Disconnected,
+    JobGone,
     UnknownTask,
     Unreachable,
     refusing_malformed,
 )
-from spanwise.pipelines.input.service.wire.requests import ExchangeSplits, Fetch, ResumedLeases
+from spanwise.pipelines.input.service.wire.requests import Fetch
 from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph
 from spanwise.pipelines.input.snapshot.source import with_sources
 
@@ -35,6 +37,9 @@ ATTEMPTS: Final = 3
 _COMMIT_S: Final = 60.0
 """How long a commit waits for a dispatcher that is being restarted."""
 
+_LEAVE_S: Final = 5.0
+"""How long a pass that was restored at its end waits to say so."""
+
 _log = logging.getLogger("spanwise.service.consumer")
 
 
@@ -43,25 +48,15 @@ class LeaseReader(JobReader):
 
     def __init__(self, job: JobSettings, epoch: str, restored: State | None = None, place: Place | None = None) -> None:
         self._restored = restored
-        name = job.job_name or job.private_name
-        course = LeaseCourse[Item]()
-        self._before: ResumedLeases | None = None
-        if restored is not None:
-            name, order = restored["job"], [(split, count) for split, count in restored["order"]]
-            place = place or Place(restored["base"], order[0][1] if order else 0)
-            done, held = order[: place.at - restored["base"]], order[place.at - restored["base"] :]
-            if held:
-                held[0] = (held[0][0], place.given)
-            with refusing_malformed("state"):
-                self._before = ResumedLeases(
-                    client=restored["client"], done=tuple(split for split, _ in done), held=tuple(held)
-                )
-            course = LeaseCourse[Item](place, held)
-        self._course = course
-        self._keeps = False
+        name = job.job_name or job.private_name if restored is None else restored["job"]
+        with refusing_malformed("state"):
+            self._session = LeaseSession[Item](restored, place)
+        self._course = self._session.course
         self._waits = False  # whether the consumer waits for an element
         self._exchanging = threading.Lock()
         self._poison: SpanwiseError | None = None  # for an element that no worker could produce
+        self._holder, self._resumes = self._session.holder, restored is not None
+        self._is_spent = self._session.is_spent
         super().__init__(job, epoch, name)
 
     # The consumer.
@@ -96,39 +91,34 @@ class LeaseReader(JobReader):
     def describe(self) -> State:
         """What a restored pass needs to read the same elements in the same order."""
         with self._changed:
-            return {
-                "job": self._name,
-                "dataset": self._dataset,
-                "client": self._client,
-                "base": self._course.base,
-                "order": [list(each) for each in self._course.order()],
-            }
+            return {"job": self._name, "dataset": self._dataset, **self._session.describe()}
 
     def keep_state(self) -> None:
         """The consumer stores its state, and may come back to the job."""
-        self._keeps = True
+        self._session.keeps = True
 
     def commit(self, place: Place | None, *, wait: bool) -> None:
         """All before a place was used; with `wait`, the dispatcher knows when this returns."""
         with self._changed:
             self._course.commit(place or self._course.place)
         if wait:
-            self._await_commit()
+            self._await_commit(_COMMIT_S)
 
-    def _await_commit(self) -> None:
-        deadline = time.monotonic() + _COMMIT_S
+    def _await_commit(self, patience_s: float) -> None:
+        deadline = time.monotonic() + patience_s
         while not self._closed.is_set():
             with self._changed:
                 if self._error is not None:
                     raise self._error
             try:
-                if self._joined:
-                    return self._exchange()
-            except Unreachable:
-                if time.monotonic() > deadline:
-                    raise
+                if self._joined and self._exchange():
+                    return
+                error = Unreachable(f"{self._dispatcher.address} did not answer within {patience_s:g} s.")
+            except Unreachable as unreachable:
+                error = unreachable
+            if time.monotonic() > deadline:
+                raise error
             self._closed.wait(RETRY_S)
-        return None
 
     def end_reading(self) -> None:
         """Nothing more is yielded; what it has yielded is still to be committed."""
@@ -138,9 +128,9 @@ class LeaseReader(JobReader):
 
     def close(self) -> None:
         """Commits what is used, and leaves the job; the rest goes to others."""
-        if self._joined and not self._closed.is_set() and self._error is None:
+        if (self._joined or self._is_spent) and not self._closed.is_set() and self._error is None:
             try:
-                self._exchange(want=0)
+                self._await_commit(_LEAVE_S)
             except ServiceError as error:
                 _log.info("commit-failed", extra={"job": self._name, "reason": str(error)})
         super().close()
@@ -154,8 +144,13 @@ class LeaseReader(JobReader):
                 f"{self._dataset}: ops, options or functions have changed. Start the pass again, without the state."
             )
 
-    def _resumed(self) -> ResumedLeases | None:
-        return self._before
+    def _join(self) -> None:
+        try:
+            super()._join()
+        except JobGone:
+            if not self._is_spent:
+                raise
+            self._closed.set()  # its last commit was recorded, or nobody is left to whom it matters
 
     def _is_done(self) -> bool:
         return False  # what it has yielded is not committed yet
@@ -165,21 +160,16 @@ class LeaseReader(JobReader):
         self._exchange(want=0 if self._finished else _LEASES * len(workers))
         self._follow({} if self._finished else {address: address for address in workers})
 
-    def _exchange(self, want: int = 0) -> None:
-        """Reports what is committed, and learns what it holds."""
+    def _exchange(self, want: int = 0) -> bool:
+        """Reports what is committed, and learns what it holds; False if it has reported what it was restored with."""
         with self._exchanging:
             with self._changed:
-                want += self._course.uncommitted if want else 0
-                done, progress = self._course.committed()
-                at_end = self._waits and self._course.is_spent
-            request = ExchangeSplits(
-                client=self._client, done=done, progress=progress, want=want, at_end=at_end, keeps=self._keeps
-            )
+                request = self._session.request(self._client, want, waits=self._waits)
             answer, _ = self._dispatcher.ask(request)
             with self._changed:
-                self._course.update(answer.held, done)
-                self._finished = self._finished or (at_end and answer.finished and self._course.is_spent)
+                self._finished = self._session.receive(request, answer) or self._finished
                 self._changed.notify_all()
+        return request.resumed is None
 
     # Workers.
 

@@ -47,7 +47,7 @@ class LeaseCourse(Generic[_Item]):
         self._base = start.at  # how many splits are committed
         self._at = start.at  # and yielded
         self._splits: deque[LeasedSplit[_Item]] = deque(LeasedSplit(n, count, count, count) for n, count in held)
-        self._done: set[int] = set()  # committed, and not acknowledged by the dispatcher yet
+        self._done: dict[int, int] = {}  # committed, and not acknowledged yet; each with what was committed before
 
     @property
     def current(self) -> LeasedSplit[_Item] | None:
@@ -74,8 +74,9 @@ class LeaseCourse(Generic[_Item]):
 
     def update(self, held: Sequence[tuple[int, int]], acknowledged: Iterable[int]) -> None:
         """Applies the dispatcher's answer: the splits it holds, and those that it has committed."""
-        self._done -= set(acknowledged)
-        known = {split.number for split in self._splits} | self._done
+        for number in acknowledged:
+            self._done.pop(number, None)
+        known = {split.number for split in self._splits} | self._done.keys()
         self._splits.extend(LeasedSplit(n, count, count, count) for n, count in held if n not in known)
 
     def begin_read(self) -> LeasedSplit[_Item] | None:
@@ -117,6 +118,10 @@ class LeaseCourse(Generic[_Item]):
         begun = [split for at, split in enumerate(self._splits) if at < here or (at == here and split.given)]
         return [(split.number, split.committed) for split in begun]
 
+    def unacknowledged(self) -> list[tuple[int, int]]:
+        """The splits before the committed place of which the dispatcher may not know that they are."""
+        return sorted(self._done.items())
+
     @property
     def base(self) -> int:
         """The number of the first split in `order`."""
@@ -125,7 +130,8 @@ class LeaseCourse(Generic[_Item]):
     def commit(self, place: Place) -> None:
         """All before a place was used."""
         while self._base < place.at and self._splits:
-            self._done.add(self._splits.popleft().number)
+            split = self._splits.popleft()
+            self._done[split.number] = split.committed
             self._base += 1
         if self._base == place.at and self._splits:
             self._splits[0].committed = max(self._splits[0].committed, place.given)

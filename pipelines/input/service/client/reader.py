@@ -31,7 +31,6 @@ from spanwise.pipelines.input.service.wire.requests import (
     JoinJob,
     LeaveJob,
     PollJob,
-    ResumedLeases,
     RoundReport,
 )
 from spanwise.pipelines.input.service.wire.security import Security
@@ -56,6 +55,15 @@ _log = logging.getLogger("spanwise.service.consumer")
 class JobReader(ABC):
     """One consumer of one job: a thread that polls the dispatcher, and one for each worker that it reads from."""
 
+    _holder = ""
+    """The same for a consumer and those that are restored from its states."""
+
+    _resumes = False
+    """Whether it was restored."""
+
+    _is_spent = False
+    """Whether it was restored, and nothing is left to yield."""
+
     def __init__(self, job: JobSettings, epoch: str, name: str = "") -> None:
         self._job = job
         self._name = job.job_name or name
@@ -65,7 +73,7 @@ class JobReader(ABC):
         self._dispatcher = ServiceConnection(job.service, self._security)
         self._changed = threading.Condition()
         self._error: SpanwiseError | None = None  # that ends the pass
-        self._finished = False
+        self._finished = self._is_spent
         self._closed = threading.Event()
         self._requests = threading.Semaphore(job.max_outstanding_requests or 1_024)
         self._dataset = ""
@@ -167,7 +175,8 @@ class JobReader(ABC):
                 key=self._key,
                 cached=job.cross_trainer_cache is not None,
                 private=bool(self._name) and not job.job_name,
-                resumed=self._resumed(),
+                holder=self._holder,
+                resumes=self._resumes,
                 index=job.consumer_index,
                 consumers=job.num_consumers or 0,
             )
@@ -179,10 +188,6 @@ class JobReader(ABC):
 
     def _check_dataset(self) -> None:  # noqa: B027  most readers are not restored
         """Refuses a dataset that a restored consumer did not read before."""
-
-    def _resumed(self) -> ResumedLeases | None:
-        """What it held before it was restored."""
-        return None
 
     def _ask(self, wait_s: float, rounds: RoundReport | None = None) -> JobView:
         """What the dispatcher says there is to read."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from spanwise.pipelines.input.service.dispatcher.decisions import collect, is_finished
+from spanwise.pipelines.input.service.dispatcher.leasing import Exchanges
 from spanwise.pipelines.input.service.dispatcher.load import RecentLoad
 from spanwise.pipelines.input.service.dispatcher.records import Record, ReleaseClient, RemoveWorker
 from spanwise.pipelines.input.service.dispatcher.state import ServiceState
@@ -46,7 +47,7 @@ class Activity:
     idle_since: dict[int, float] = field(default_factory=dict)  #: jobs without clients
     rates: dict[int, ConsumerRate] = field(default_factory=dict)  #: of clients
     loads: dict[str, RecentLoad] = field(default_factory=dict)  #: of workers
-    at_end: dict[int, bool] = field(default_factory=dict)  #: clients that wait at the end; whether each keeps its state
+    exchanges: Exchanges = field(default_factory=Exchanges)  #: of clients that lease splits
     rounds: dict[int, RoundReport] = field(default_factory=dict)  #: of clients that read in coordination
 
     def note_load(self, worker: str, load: WorkerLoad, now: float) -> None:
@@ -64,7 +65,7 @@ class Activity:
         self.clients_seen = _only(self.clients_seen, state.clients, now)
         self.idle_since = _only(self.idle_since, idle, now)
         self.rates = {client: rate for client, rate in self.rates.items() if client in state.clients}
-        self.at_end = {client: keeps for client, keeps in self.at_end.items() if client in state.clients}
+        self.exchanges.forget_gone(state)
         self.loads = {worker: load for worker, load in self.loads.items() if worker in state.workers}
         self.rounds = {client: report for client, report in self.rounds.items() if client in seated}
 

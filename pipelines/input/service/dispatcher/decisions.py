@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
 
 from spanwise.orchestrator.errors import ServiceError
+from spanwise.pipelines.input.service.dispatcher.leasing import MAX_SPLITS
 from spanwise.pipelines.input.service.dispatcher.records import (
     AcquireClient,
     CollectJob,
     CreateJob,
     CreateTask,
     FinishedJob,
-    KeepJob,
-    LeaseSplits,
     PlanRounds,
     ProduceSplits,
     Record,
     RegisterWorker,
-    ReleaseClient,
     RemoveWorker,
 )
 from spanwise.pipelines.input.service.dispatcher.state import JobState, ServiceState
 from spanwise.pipelines.input.service.policy import ShardingPolicy
-from spanwise.pipelines.input.service.wire.requests import RegisterDataset, ResumedLeases, RoundPlan
-
-MAX_SPLITS: Final = 64
-"""How many splits a worker or consumer gets at once, at most."""
+from spanwise.pipelines.input.service.wire.connection import JobGone
+from spanwise.pipelines.input.service.wire.requests import RegisterDataset, RoundPlan
 
 
 def register(state: ServiceState, wanted: RegisterDataset) -> list[Record]:
@@ -66,16 +60,20 @@ def join(  # noqa: C901  a case per kind of consumer
     index: int | None = None,
     client_key: str = "",
     reached: int = 0,
-    resumed: ResumedLeases | None = None,
+    holder: str = "",
+    *,
+    resumes: bool = False,
 ) -> list[Record]:
     """Adds a client to a job, which is created if there is none. The number in `wanted` is ignored.
 
     `index` is the client's place in a coordinated read, which has come to the round `reached`. A request with the key
-    of a client is answered with that client.
+    of a client is answered with that client. One that was restored, which `resumes` says, joins the job of its state,
+    and gets what its `holder` has leased by its first exchange.
 
     Raises:
         ServiceError: there is no such dataset; it cannot be read in this mode; the job has other parameters; or a
             coordinated read has started and cannot admit a new consumer; the job was read to its end.
+        JobGone: there is no such job to resume.
     """
     dataset = state.datasets.get(wanted.dataset)
     if dataset is None:
@@ -85,9 +83,15 @@ def join(  # noqa: C901  a case per kind of consumer
     if number is not None and index is None and client_key:
         known = next((each for each in state.jobs[number].clients if state.keys[each] == client_key), None)
         if known is not None:  # the answer was lost
-            return [AcquireClient(client=known, job=number, key=client_key)]
-    if resumed is not None:
-        return _resume(state, number, wanted, resumed, client_key)
+            return [AcquireClient(client=known, job=number, key=client_key, holder=state.holders[known])]
+    if resumes:
+        if number is None:
+            raise JobGone(
+                f"the dispatcher no longer has job {wanted.name!r} (pass {wanted.epoch}) that the state belongs to: it "
+                f"was read to its end, or forgotten, or the dispatcher was restarted without fault_tolerant_mode. "
+                f"Start the pass again, without the state."
+            )
+        return [AcquireClient(client=state.next_id, job=number, key=client_key, holder=holder)]
     if key in state.finished or (number is not None and is_finished(state, number)):
         raise ServiceError(
             f"job {wanted.name!r} was read to its end (pass {wanted.epoch}), so there is nothing left in it to read. "
@@ -102,7 +106,8 @@ def join(  # noqa: C901  a case per kind of consumer
         number = state.next_id
         create = replace(wanted, job=number)
         tasks = _tasks([JobState(create)], state.workers.values(), number + 2)
-        return [*collected, create, AcquireClient(client=number + 1, job=number, index=index, key=client_key), *tasks]
+        client = AcquireClient(client=number + 1, job=number, index=index, key=client_key, holder=holder)
+        return [*collected, create, client, *tasks]
     job = state.jobs[number]
     if _describe_mode(job.create) != _describe_mode(wanted):
         raise ServiceError(
@@ -118,44 +123,7 @@ def join(  # noqa: C901  a case per kind of consumer
             f"reached {reached}: a coordinated read continues only with the consumers that it started with. Stop them "
             f"all and start again, or use another job_name."
         )
-    return [AcquireClient(client=state.next_id, job=number, index=index, key=client_key)]
-
-
-def _resume(
-    state: ServiceState, number: int | None, wanted: CreateJob, resumed: ResumedLeases, key: str
-) -> list[Record]:
-    """Lets a consumer that was restored continue in its job, with the splits that it held.
-
-    Raises:
-        ServiceError: the job is gone, or its elements were committed or given to another consumer since.
-    """
-    if number is None:
-        raise ServiceError(
-            f"the dispatcher no longer has job {wanted.name!r} (pass {wanted.epoch}) that the state belongs to: it was "
-            f"restarted without fault_tolerant_mode, or the job was forgotten. Start the pass again, without the state."
-        )
-    job = state.jobs[number]
-    before = resumed.client if state.clients.get(resumed.client) == number else None
-    free = {*job.returned, *(split for split, holder in job.leased.items() if holder == before)}
-    ended = [split for split in resumed.done if split < job.cursor and split not in free and split not in job.leased]
-    lost = [split for split in resumed.done if split not in free and split not in ended]
-    lost += [split for split, count in resumed.held if split not in free or job.progress.get(split, 0) > count]
-    if lost:
-        raise ServiceError(
-            f"job {wanted.name!r} (pass {wanted.epoch}) cannot continue from this state: splits {lost[:5]} were "
-            f"committed since, or given to another consumer after client_timeout_s. Restore the newest state, or start "
-            f"the pass again."
-        )
-    client = state.next_id
-    done = tuple(split for split in resumed.done if split in free)
-    held = tuple(split for split, _ in resumed.held)
-    return [
-        *([] if before is None else [ReleaseClient(client=before)]),
-        AcquireClient(client=client, job=number, key=key),
-        LeaseSplits(client=client, taken=(*done, *held)),
-        LeaseSplits(client=client, done=done, progress=tuple((split, count) for split, count in resumed.held if count)),
-        KeepJob(job=number),
-    ]
+    return [AcquireClient(client=state.next_id, job=number, index=index, key=client_key, holder=holder)]
 
 
 def _describe_mode(create: CreateJob) -> str:
@@ -221,41 +189,6 @@ def next_splits(state: ServiceState, task: int, number: int, source: int, repeti
     )
 
 
-def lease(
-    state: ServiceState, client: int, done: Sequence[int], want: int, progress: Sequence[tuple[int, int]] = ()
-) -> LeaseSplits:
-    """Takes committed splits from a client and leases it more, until it holds `want` splits."""
-    job = state.jobs[state.clients[client]]
-    acknowledged = tuple(split for split in done if job.leased.get(split) == client)
-    held = sum(holder == client for holder in job.leased.values()) - len(acknowledged)
-    count = sum(state.datasets[job.create.dataset].splits)
-    missing = max(0, min(want - held, MAX_SPLITS))
-    again = heapq.nsmallest(missing, job.returned)
-    fresh = range(job.cursor, min(count, job.cursor + missing - len(again)))
-    further = tuple(
-        (split, count)
-        for split, count in progress
-        if job.leased.get(split) == client and split not in acknowledged and count > job.progress.get(split, 0)
-    )
-    return LeaseSplits(client=client, done=acknowledged, progress=further, taken=(*again, *fresh))
-
-
-def has_ended(state: ServiceState, client: int, at_end: Mapping[int, bool]) -> bool:
-    """Whether a client that has yielded all it holds gets nothing more from a leased job.
-
-    `at_end` has the clients that wait at the end, and whether each commits by itself. A client that has nothing left to
-    commit waits for those that have, since they may die; two that have do not wait for each other.
-    """
-    job = state.jobs[state.clients[client]]
-    if job.returned or job.cursor < sum(state.datasets[job.create.dataset].splits):
-        return False
-    holders = set(job.leased.values())
-    others = holders - {client}
-    if client in holders:
-        return others <= at_end.keys()
-    return all(at_end.get(other, False) for other in others)
-
-
 def plan_rounds(state: ServiceState, number: int, agreed: int | None) -> list[Record]:
     """If the tasks of a coordinated read have changed, lets the new ones serve in turn from the agreed round on.
 
@@ -267,13 +200,6 @@ def plan_rounds(state: ServiceState, number: int, agreed: int | None) -> list[Re
     if job.plans and job.tasks == set(job.plans[-1].tasks):
         return []
     return [PlanRounds(job=number, plan=RoundPlan(first=agreed, tasks=tuple(sorted(job.tasks))))]
-
-
-def held_by(state: ServiceState, client: int) -> tuple[tuple[int, int], ...]:
-    """The splits that a client holds, and how many elements of each are committed."""
-    job = state.jobs[state.clients[client]]
-    splits = sorted(split for split, holder in job.leased.items() if holder == client)
-    return tuple((split, job.progress.get(split, 0)) for split in splits)
 
 
 def is_finished(state: ServiceState, number: int, workers: Iterable[str] | None = None) -> bool:

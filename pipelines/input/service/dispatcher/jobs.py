@@ -8,13 +8,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from spanwise.orchestrator.errors import ServiceError
-from spanwise.pipelines.input.service.dispatcher import decisions, rounds
+from spanwise.pipelines.input.service.dispatcher import decisions, leasing, rounds
 from spanwise.pipelines.input.service.dispatcher.activity import Activity
 from spanwise.pipelines.input.service.dispatcher.keeper import StateKeeper
 from spanwise.pipelines.input.service.dispatcher.records import (
     AcquireClient,
     CreateJob,
-    KeepJob,
     Record,
     RegisterWorker,
     ReleaseClient,
@@ -24,7 +23,6 @@ from spanwise.pipelines.input.service.wire.config import DispatcherConfig
 from spanwise.pipelines.input.service.wire.requests import (
     Done,
     ExchangeSplits,
-    HeldSplits,
     JobView,
     JoinJob,
     LeaveJob,
@@ -74,7 +72,9 @@ class JobHandler:
             nonlocal client
             number = state.names.get((request.name, request.dataset, request.epoch))
             reached = 0 if number is None else self._agreed(state.jobs[number]) or 0
-            records = decisions.join(state, wanted, request.index, request.key, reached, request.resumed)
+            records = decisions.join(
+                state, wanted, request.index, request.key, reached, request.holder, resumes=request.resumes
+            )
             client = next(each.client for each in records if isinstance(each, AcquireClient))
             self._activity.clients_seen[client] = time.monotonic()
             return records
@@ -90,26 +90,17 @@ class JobHandler:
         return Done(), b""
 
     def _exchange(self, request: ExchangeSplits, _: bytes) -> Answer:
+        exchanges = self._activity.exchanges
+
         def decide(state: ServiceState) -> list[Record]:
-            if not self._job_of(request.client).create.mode.is_leased:
-                raise ServiceError(f"client {request.client} reads a job without leases.")
+            self._job_of(request.client)
             self._activity.clients_seen[request.client] = time.monotonic()
-            change = decisions.lease(state, request.client, request.done, request.want, request.progress)
-            if request.at_end and not change.taken:
-                self._activity.at_end[request.client] = request.keeps
-            else:  # with what it is given now it is no longer at the end: should it die, others get that
-                self._activity.at_end.pop(request.client, None)
-            job = self._job_of(request.client)
-            keep: list[Record] = [KeepJob(job=job.create.job)] if request.keeps and not job.kept else []
-            return [*keep, change] if change.done or change.taken or change.progress else keep
+            return leasing.exchange(state, exchanges, request)
 
         self._keeper.change(decide, news=False)
-        state = self._keeper.state
         with self._keeper.changed:
             self._job_of(request.client)
-            held = decisions.held_by(state, request.client)
-            finished = decisions.has_ended(state, request.client, self._activity.at_end)
-        return HeldSplits(held=held, finished=finished), b""
+            return leasing.answer(self._keeper.state, exchanges, request), b""
 
     # Polling.
 
@@ -166,7 +157,8 @@ class JobHandler:
         if client not in state.clients:
             raise ServiceError(
                 f"the dispatcher does not know client {client} and its job: it was silent for more than "
-                f"{self._config.client_timeout_s:g} s, or the dispatcher was restarted without fault_tolerant_mode. "
+                f"{self._config.client_timeout_s:g} s, a consumer that was restored from its state has taken over, or "
+                f"the dispatcher was restarted without fault_tolerant_mode. "
                 f"Start the pass again."
             )
         return state.jobs[state.clients[client]]

@@ -57,6 +57,7 @@ class AcquireClient:
     job: int
     index: int | None = None  #: in a coordinated read
     key: str = ""  #: of who joined, so that a lost answer can be repeated
+    holder: str = ""  #: the same for a consumer and those that are restored from its states
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +122,7 @@ class JobProgress:
     returned: tuple[int, ...]
     leased: tuple[tuple[int, int], ...]
     progress: tuple[tuple[int, int], ...] = ()
+    forfeited: tuple[tuple[int, tuple[str, ...]], ...] = ()
     kept: bool = False
     ever_finished: bool
     shards_done: tuple[int, ...]

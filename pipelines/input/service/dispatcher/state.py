@@ -64,6 +64,7 @@ class JobState:
     returned: list[int] = field(default_factory=list)  #: splits to lease again; a heap
     leased: dict[int, int] = field(default_factory=dict)  #: split, and the client that holds it
     progress: dict[int, int] = field(default_factory=dict)  #: committed elements of splits that are not done
+    forfeited: dict[int, set[str]] = field(default_factory=dict)  #: holders that have lost a split without a commit
     kept: bool = False  #: whether a consumer stores its state
     seats: dict[int, AcquireClient] = field(default_factory=dict)  #: of consumers of a coordinated read, by index
     plans: list[RoundPlan] = field(default_factory=list)  #: of a coordinated read's rounds
@@ -84,6 +85,7 @@ class ServiceState:
         self.names: dict[tuple[str, str, str], int] = {}  #: jobs by name, dataset and epoch
         self.finished: dict[tuple[str, str, str], None] = {}  #: jobs that were read to their end
         self.keys: dict[int, str] = {}  #: of clients: by which they are recognised when they join again
+        self.holders: dict[int, str] = {}  #: of clients: who has leased their splits
         self.clients: dict[int, int] = {}  #: and the job of each
         self.tasks: dict[int, TaskState] = {}
         self.saves = RunningSaves()
@@ -121,7 +123,7 @@ class ServiceState:
             case AcquireClient(client=client, job=number):
                 self._count(client)
                 self.clients[client] = number
-                self.keys[client] = record.key
+                self.keys[client], self.holders[client] = record.key, record.holder
                 self.jobs[number].clients.add(client)
                 if record.index is not None:
                     self.jobs[number].seats[record.index] = record
@@ -175,14 +177,18 @@ class ServiceState:
                 job.returned.remove(split)
                 heapq.heapify(job.returned)
             job.leased[split] = record.client
+            job.forfeited.get(split, set()).discard(self.holders[record.client])
 
     def _release(self, client: int) -> None:
         job = self.jobs[self.clients.pop(client)]
+        holder = self.holders.pop(client)
         del self.keys[client]
         job.clients.discard(client)
         for split in [split for split, holder in job.leased.items() if holder == client]:
             del job.leased[split]
             heapq.heappush(job.returned, split)
+            if holder:
+                job.forfeited.setdefault(split, set()).add(holder)
 
     def _finish(self, number: int) -> None:
         task = self.tasks[number]
@@ -200,13 +206,14 @@ class ServiceState:
         for task in job.tasks:
             del self.tasks[task]
         for client in job.clients:
-            del self.clients[client], self.keys[client]
+            del self.clients[client], self.keys[client], self.holders[client]
 
     def _progress(self, record: JobProgress) -> None:
         job = self.jobs[record.job]
         job.sources = [SourceProgress(below, dict(taken)) for below, taken in record.sources]
         job.cursor, job.returned, job.leased = record.cursor, list(record.returned), dict(record.leased)
         job.progress, job.kept = dict(record.progress), record.kept
+        job.forfeited = {split: set(holders) for split, holders in record.forfeited}
         job.ever_finished, job.shards_done = record.ever_finished, set(record.shards_done)
 
 
@@ -217,7 +224,7 @@ def records_of(state: ServiceState) -> Iterator[Record]:
     for number, job in state.jobs.items():
         yield job.create
         for client in sorted(job.clients - {seat.client for seat in job.seats.values()}):
-            yield AcquireClient(client=client, job=number, key=state.keys[client])
+            yield AcquireClient(client=client, job=number, key=state.keys[client], holder=state.holders[client])
         for seat in job.seats.values():
             yield seat
             if seat.client not in job.clients:
@@ -238,6 +245,7 @@ def records_of(state: ServiceState) -> Iterator[Record]:
             returned=tuple(job.returned),
             leased=tuple(job.leased.items()),
             progress=tuple(job.progress.items()),
+            forfeited=tuple((split, tuple(sorted(each))) for split, each in job.forfeited.items() if each),
             kept=job.kept,
             ever_finished=job.ever_finished,
             shards_done=tuple(job.shards_done),

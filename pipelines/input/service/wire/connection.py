@@ -44,6 +44,10 @@ class UnknownTask(ServiceError):
     """A worker does not know the task: the worker was restarted, or the task has ended."""
 
 
+class JobGone(ServiceError):
+    """The dispatcher does not have the job that a restored consumer was reading."""
+
+
 class CallCanceled(Exception):
     """The caller was stopped before there was an answer."""
 
@@ -51,6 +55,7 @@ class CallCanceled(Exception):
 _KINDS: Final[Mapping[str, type[SpanwiseError]]] = {
     **{name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, SpanwiseError)},
     "UnknownTask": UnknownTask,
+    "JobGone": JobGone,
     "Unreachable": Unreachable,
 }
 

@@ -167,11 +167,10 @@ SplitPlaces: TypeAlias = Annotated[tuple[tuple[Number, Number], ...], Field(max_
 
 
 class ResumedLeases(ServiceMessage):
-    """What a consumer held that stored its state: its checkpoint has the elements before these places."""
+    """What a consumer held that stored its state, with how many elements of each split lie before that state."""
 
-    client: Number  #: that it was
-    done: Annotated[tuple[Number, ...], Field(max_length=100_000)] = ()  #: splits whose elements are all committed
-    held: SplitPlaces = ()  #: splits that it goes on with, and how many elements of each are committed
+    done: SplitPlaces = ()  #: splits that lie before it as a whole; and how many were committed when it was taken
+    held: SplitPlaces = ()  #: splits that it goes on with
 
 
 class JoinJob(Request[Membership]):
@@ -184,7 +183,8 @@ class JoinJob(Request[Membership]):
     key: OptionalName = ""  #: a consumer that joins a coordinated read again with the same key is the same consumer
     cached: bool = False  #: whether trainers share a window
     private: bool = False  #: whether nobody else joins the job, except the same consumer with its state
-    resumed: ResumedLeases | None = None  #: of a consumer that was restored
+    holder: OptionalName = ""  #: the same for a consumer and those that are restored from its states
+    resumes: bool = False  #: whether it was restored, and so wants no other job
     index: Number | None = None  #: of the consumer, in a coordinated read
     consumers: Number = 0  #: how many there are
 
@@ -255,10 +255,12 @@ class ExchangeSplits(Request[HeldSplits]):
     kind: ClassVar = "lease"
 
     client: Number
+    number: Number  #: of the message: one that arrives behind a later one of its client changes nothing
+    resumed: ResumedLeases | None = None  #: by a consumer that was restored, until it is answered; alone
     done: Annotated[tuple[Number, ...], Field(max_length=100_000)] = ()  #: splits whose elements are all committed
     progress: SplitPlaces = ()  #: others, and how many elements of each are committed
     want: Number
-    at_end: bool = False  #: whether it has yielded all it holds, and waits
+    at_end: bool = False  #: whether it has yielded all it holds, by the answer to its last message, and waits
     keeps: bool = False  #: whether it stores its state: it commits by itself, and may come back
 
 

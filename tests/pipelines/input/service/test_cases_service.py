@@ -551,14 +551,14 @@ def test_JR_01_what_was_answered_is_in_the_journal(tmp_path):
         connection = ServiceConnection(service.target, Security())
         inputs.register_dataset(service.target, inputs.range(10), dataset_id="d")
         joined, _ = connection.ask(JoinJob(dataset="d", mode="exactly_once", name="j", epoch="0"))
-        leased, _ = connection.ask(ExchangeSplits(client=joined.client, want=4))
+        leased, _ = connection.ask(ExchangeSplits(client=joined.client, number=1, want=4))
         copy = tmp_path / "b"
         copy.mkdir()
         (copy / "journal").write_bytes((tmp_path / "a" / "journal").read_bytes())
 
     with DispatchServer(DispatcherConfig(fault_tolerant_mode=True, work_dir=str(copy))) as again:
         connection = ServiceConnection(again.target, Security())
-        after, _ = connection.ask(ExchangeSplits(client=joined.client, want=4))
+        after, _ = connection.ask(ExchangeSplits(client=joined.client, number=1, want=4))
 
     assert leased.held == after.held == ((0, 0), (1, 0), (2, 0), (3, 0))
 

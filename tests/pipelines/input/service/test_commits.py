@@ -257,3 +257,22 @@ def test_a_pass_that_was_committed_to_its_end_has_nothing_left(service, behind):
     eventually(lambda: not mine & {job["name"] for job in service.dispatcher.status()["jobs"]})
 
     assert flat(dataset.iterator().restore(state)) == []
+
+
+@pytest.mark.parametrize("job_name", [None, "restored twice"])
+def test_a_state_continues_however_often_it_was_restored_in_vain(service, job_name):
+    """A training that dies again before it stores anything new leaves the leases to the next that is restored."""
+    dataset = squares(service, "exactly_once", job_name=job_name).shuffle(40, seed=5)
+    first = dataset.iterator(epoch=0)
+    learned = [next(first) for _ in range(10)]
+    state = first.state()
+    lives = [first]
+    for _ in range(3):
+        lives.append(dataset.iterator(epoch=0).restore(state))
+        [next(lives[-1]) for _ in range(5)]
+    last = dataset.iterator(epoch=0).restore(state)
+    learned += last
+    for each in [last, *lives]:
+        each.close()
+
+    assert sorted(learned) == SQUARES

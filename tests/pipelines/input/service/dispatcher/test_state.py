@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spanwise.orchestrator.errors import DatasetError, ServiceError
-from spanwise.pipelines.input.service.dispatcher import decisions, records
+from spanwise.pipelines.input.service.dispatcher import decisions, leasing, records
 from spanwise.pipelines.input.service.dispatcher.records import CreateJob, RegisterWorker
 from spanwise.pipelines.input.service.dispatcher.state import ServiceState, records_of
 from spanwise.pipelines.input.service.policy import ShardingPolicy, policy_of
+from spanwise.pipelines.input.service.wire.connection import JobGone
 from spanwise.pipelines.input.service.wire.requests import RegisterDataset, ResumedLeases
 
 
@@ -89,12 +90,12 @@ def test_leases_of_a_client_that_is_gone_are_given_to_another():
     state = started(mode=ShardingPolicy.EXACTLY_ONCE)
     do(state, decisions.join(state, job(ShardingPolicy.EXACTLY_ONCE)))
     one, two = sorted(state.clients)
-    state.apply(decisions.lease(state, one, [], 4))
-    state.apply(decisions.lease(state, one, [1], 3))
+    state.apply(leasing.lease(state, one, [], 4))
+    state.apply(leasing.lease(state, one, [1], 3))
     state.apply(records.ReleaseClient(client=one))
-    state.apply(decisions.lease(state, two, [], 5))
+    state.apply(leasing.lease(state, two, [], 5))
 
-    assert decisions.held_by(state, two) == ((0, 0), (2, 0), (3, 0), (4, 0), (5, 0))
+    assert leasing.held_by(state, two) == ((0, 0), (2, 0), (3, 0), (4, 0), (5, 0))
 
 
 def test_a_leased_job_ends_when_every_split_is_done():
@@ -102,9 +103,9 @@ def test_a_leased_job_ends_when_every_split_is_done():
     state = started(mode=ShardingPolicy.AT_LEAST_ONCE, splits=(3,))
     (client,) = state.clients
     (number,) = state.jobs
-    state.apply(decisions.lease(state, client, [], 3))
+    state.apply(leasing.lease(state, client, [], 3))
     leased = decisions.is_finished(state, number)
-    state.apply(decisions.lease(state, client, [0, 1, 2], 3))
+    state.apply(leasing.lease(state, client, [0, 1, 2], 3))
 
     assert not leased
     assert decisions.is_finished(state, number)
@@ -154,8 +155,8 @@ def test_the_shortest_journal_leads_to_the_same_state(steps, mode):
             do(state, [dealt] if dealt else [])
         elif step == "lease" and clients and mode.is_leased:
             client = clients[choice % len(clients)]
-            held = [split for split, _ in decisions.held_by(state, client)]
-            state.apply(decisions.lease(state, client, held[:choice], choice, [(split, number) for split in held]))
+            held = [split for split, _ in leasing.held_by(state, client)]
+            state.apply(leasing.lease(state, client, held[:choice], choice, [(split, number) for split in held]))
         elif step == "finish" and tasks:
             state.apply(records.FinishTask(task=tasks[choice % len(tasks)]))
 
@@ -166,20 +167,28 @@ def test_the_shortest_journal_leads_to_the_same_state(steps, mode):
 
 
 def test_a_consumer_whose_answer_was_lost_joins_as_the_same_client():
-    """Also one that was restored, whose leases would otherwise be another client's."""
+    """Also one that was restored, whose state says what it goes on with."""
     state = started(mode=ShardingPolicy.EXACTLY_ONCE)
     wanted = job(ShardingPolicy.EXACTLY_ONCE, name="k")
-    do(state, decisions.join(state, wanted, client_key="a"))
-    do(state, decisions.join(state, wanted, client_key="a"))
+    do(state, decisions.join(state, wanted, client_key="a", holder="h"))
+    do(state, decisions.join(state, wanted, client_key="a", holder="h"))
     (number,) = [each for each, found in state.jobs.items() if found.create.name == "k"]
     (client,) = state.jobs[number].clients
-    state.apply(decisions.lease(state, client, [0], 3))
-    resumed = ResumedLeases(client=client, done=(0,), held=((1, 5), (2, 0)))
+    state.apply(leasing.lease(state, client, [0], 3))
+    resumed = ResumedLeases(done=((0, 0),), held=((1, 5), (2, 0)))
     for _ in range(2):
-        do(state, decisions.join(state, wanted, client_key="b", resumed=resumed))
-    (again,) = state.jobs[number].clients
+        do(state, decisions.join(state, wanted, client_key="b", holder="h", resumes=True))
+    (again,) = state.jobs[number].clients - {client}
+    for _ in range(2):
+        do(state, leasing.resume(state, again, resumed))
 
-    assert again != client
-    assert decisions.held_by(state, again) == ((1, 5), (2, 0))
+    assert leasing.held_by(state, again) == ((1, 5), (2, 0))
+    assert state.jobs[number].clients == {again}
     with pytest.raises(ServiceError, match="cannot continue from this state"):
-        decisions.join(state, wanted, client_key="c", resumed=ResumedLeases(client=client, held=((1, 4),)))
+        leasing.resume(state, again, ResumedLeases(held=((1, 4),)))
+
+
+def test_a_state_whose_job_is_gone_is_refused():
+    """Another job would begin with elements that its model has learned."""
+    with pytest.raises(JobGone, match="no longer has job 'k'"):
+        decisions.join(started(), job(name="k"), holder="h", resumes=True)
