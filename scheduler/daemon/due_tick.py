@@ -9,12 +9,14 @@ from typing import TypeAlias
 from spanwise.orchestrator.component import Retry
 from spanwise.orchestrator.run import Run, State
 from spanwise.scheduler.daemon.open_tick import RunningWork
+from spanwise.scheduler.formatting import format_count
+from spanwise.scheduler.ledger.pauses import PAUSED
 from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.schedule.due import DueTicks, must_wait
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.overrun import KillThenStart, SkipTick, decide_overrun
 from spanwise.scheduler.schedule.retry import decide_retry
-from spanwise.scheduler.schedule.ticks import Tick
+from spanwise.scheduler.schedule.ticks import Tick, latest, ticks
 from spanwise.scheduler.schedule.timetable import Timetable
 
 
@@ -131,3 +133,19 @@ def _decide_end(earlier: EndedAttempt, retry: Retry) -> TickEnd:
         return verdict
     why = f"{(run and run.error) or 'it failed'}; not retried, since the next tick has come"
     return TickEnd(outcome=TickOutcome.FAILED, why=why, run=None if run is None else run.number)
+
+
+def end_missed(due: DueTicks, timetable: Timetable) -> list[tuple[Tick, TickEnd]]:
+    """The ticks that are recorded as missed, oldest first, each with its end; the first stands for all older ones."""
+    ends = []
+    if due.older is not None:
+        tick = latest(timetable, due.older.last)
+        assert tick is not None, "it came"
+        count = format_count(due.older.about, "tick")
+        why = f"about {count} from {due.older.first:%Y-%m-%d %H:%M}Z up to this one passed without a run"
+        first = next(ticks(timetable, due.older.first - timedelta(seconds=1)), tick)
+        ends.append((tick, TickEnd(outcome=TickOutcome.MISSED, why=why, first_span=first.span)))
+    for missed in due.missed:
+        quiet = missed.why.startswith(PAUSED)
+        ends.append((missed.tick, TickEnd(outcome=TickOutcome.MISSED, why=missed.why, quiet=quiet)))
+    return ends

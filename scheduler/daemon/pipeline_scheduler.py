@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -45,30 +45,31 @@ from spanwise.scheduler.daemon.open_tick import (
     WaitForPipeline,
     WatchProgress,
 )
-from spanwise.scheduler.daemon.schedule_observer import PAUSED, NewestTick, ScheduleObserver, format_pause
+from spanwise.scheduler.daemon.schedule_observer import NewestTick, ScheduleObserver
 from spanwise.scheduler.daemon.scheduled_run import ScheduledJob
 from spanwise.scheduler.daemon.services import SchedulerServices
 from spanwise.scheduler.daemon.tick_alerts import alerts_of, collect_facts
-from spanwise.scheduler.formatting import format_count
 from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch, read_scheduler
 from spanwise.scheduler.ledger.holder import find_holder, newest_run
-from spanwise.scheduler.ledger.pauses import current_pause
+from spanwise.scheduler.ledger.pauses import current_pause, format_pause
 from spanwise.scheduler.ledger.schedules import ScheduleRecord
 from spanwise.scheduler.ledger.ticks import (
     TickRecord,
     adopt_tick,
+    claim_ended_ticks,
     claim_tick,
     end_tick,
     list_open,
     list_unsettled,
     mark_alerted,
     read_tick,
+    settle_ticks,
 )
 from spanwise.scheduler.schedule.due import DueTicks
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.overrun import describe_overrun
 from spanwise.scheduler.schedule.schedule_key import DATA, part_of, pipeline_of
-from spanwise.scheduler.schedule.ticks import Tick, latest, starts, ticks
+from spanwise.scheduler.schedule.ticks import Tick, starts
 
 log = logging.getLogger("spanwise.scheduler")
 
@@ -110,6 +111,7 @@ class PipelineScheduler:
         self.arrivals = ArrivalQueue(description.ready)
         self._services = services
         self._observer = ScheduleObserver(description, record, services, watch)
+        self._unsettled = False  # ticks have ended since the last look up to where all have
         self._waiting = False  # ticks have come, and something has to end before they run
         self._freshness_s = 0.0  # monotonic: not before
         self._conditions = ConditionAlerts(description.pipeline, services)
@@ -133,6 +135,11 @@ class PipelineScheduler:
     def key(self) -> str:
         """The schedule key."""
         return self.description.pipeline
+
+    @property
+    def _seen(self) -> int:
+        """The number of a tick that is known to exist."""
+        return 0 if self._observer.newest is None else self._observer.newest.number
 
     @property
     def busy(self) -> bool:
@@ -211,6 +218,9 @@ class PipelineScheduler:
         if monotonic >= self._freshness_s and self.description.timetable.freshness is not None:
             self._freshness_s = monotonic + FRESHNESS_S
             self._conditions.check_freshness(store, self._observer.record, now)
+        if self._unsettled:
+            settle_ticks(store, self.key)
+            self._unsettled = False
         self.look_s = self._next_look(monotonic)
         self.looked_at = True
 
@@ -399,49 +409,43 @@ class PipelineScheduler:
 
     def _claim(self, tick: Tick, store: Store, me: int, now: datetime, end: TickEnd | None = None) -> TickRecord | None:
         """Takes a tick; None when another scheduler has it."""
-        newest = self._observer.newest
-        seen = 0 if newest is None else newest.number
-        record = claim_tick(store, self.key, tick, holder=me, now=now, end=end, seen=seen)
-        if record is None:
-            self._observer.read_newest(store)
-            self.adopting = True  # it may be ours: taken by a write whose answer was lost
-            log.info("tick-lost", extra=self._facts(tick))
-            return None
-        self._observer.newest = NewestTick(tick.at, record.number)
+        record = claim_tick(store, self.key, tick, holder=me, now=now, end=end, seen=self._seen)
+        self._note_claimed([tick], [] if record is None else [record], store)
         return record
 
+    def _note_claimed(self, wanted: Sequence[Tick], records: Sequence[TickRecord], store: Store) -> None:
+        """Remembers the newest tick; those that are not ours may be: taken by a write whose answer was lost."""
+        if records:
+            self._observer.newest = NewestTick(records[-1].tick.at, records[-1].number)
+        ours = {record.tick.name for record in records}
+        lost = [tick for tick in wanted if tick.name not in ours]
+        if lost:
+            self._observer.read_newest(store)
+            self.adopting = True
+            for tick in lost:
+                log.info("tick-lost", extra=self._facts(tick))
+
     def _record_missed(self, due: DueTicks, store: Store, me: int, now: datetime) -> None:
-        recorded: list[TickRecord] = []
-        why, more = "", 0
-        if due.older is not None:
-            tick = latest(self.description.timetable, due.older.last)
-            assert tick is not None, "it came"
-            count = format_count(due.older.about, "tick")
-            why = f"about {count} from {due.older.first:%Y-%m-%d %H:%M}Z up to this one passed without a run"
-            first = next(ticks(self.description.timetable, due.older.first - timedelta(seconds=1)), tick)
-            end = TickEnd(outcome=TickOutcome.MISSED, why=why, first_span=first.span)
-            record = self._claim(tick, store, me, now, end)
-            if record is not None:
-                self._services.on_ended(record)
-                recorded.append(record)
-                more = due.older.about - 1
-        for missed in due.missed:
-            end = TickEnd(outcome=TickOutcome.MISSED, why=missed.why, quiet=missed.why.startswith(PAUSED))
-            record = self._claim(missed.tick, store, me, now, end)
-            if record is not None:
-                log.info("tick-missed", extra=self._facts(missed.tick, reason=missed.why))
-                self._services.on_ended(record)
-                if not end.quiet:
-                    recorded.append(record)
-                    why = why or missed.why
-        if recorded:
-            names = [record.tick.name for record in recorded]
-            message = alert.missed_alert(self.key, at=now, site=self._services.site, ticks=names, why=why, more=more)
-            if self._services.send(message):
-                for record in recorded:
-                    mark_alerted(store, record)
-            else:
-                self.adopting = True
+        ends = due_tick.end_missed(due, self.description.timetable)
+        records = claim_ended_ticks(store, self.key, ends, holder=me, now=now, seen=self._seen)
+        self._note_claimed([tick for tick, _ in ends], records, store)
+        self._unsettled = True
+        reasons = {tick.name: end.why for tick, end in ends}
+        for record in records:
+            log.info("tick-missed", extra=self._facts(record.tick, reason=reasons[record.tick.name]))
+            self._services.on_ended(record)
+        loud = [record for record in records if not record.alerted]
+        if not loud:
+            return
+        names = [record.tick.name for record in loud]
+        older = due.older if loud[0].tick == ends[0][0] else None
+        more = older.about - 1 if older is not None else 0  # the first tick stands for them
+        why, site = reasons[names[0]], self._services.site
+        if self._services.send(alert.missed_alert(self.key, at=now, site=site, ticks=names, why=why, more=more)):
+            for record in loud:
+                mark_alerted(store, record)
+        else:
+            self.adopting = True
 
     # --- data that has arrived
 
@@ -485,6 +489,7 @@ class PipelineScheduler:
             self.adopting = True  # the outbox could not store it: look for it again, as if another had left it
         elif end.outcome.abnormal:
             mark_alerted(store, record)
+        self._unsettled = True
 
     def _facts(self, tick: Tick, **facts: object) -> Mapping[str, object]:
         return {"pipeline": self.key, "tick": tick.name, "span": tick.span, **facts}

@@ -31,7 +31,7 @@ from spanwise.scheduler.daemon.services import SchedulerServices
 from spanwise.scheduler.daemon.span_lookup import SpanLookup
 from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch
 from spanwise.scheduler.ledger.holder import find_holder, find_run, is_ending, is_of_another_key, newest_run
-from spanwise.scheduler.ledger.pauses import SchedulePause, current_pause, list_pauses
+from spanwise.scheduler.ledger.pauses import current_pause, format_pause, list_pauses
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys
 from spanwise.scheduler.ledger.ticks import TickRecord, list_open, newest_tick, read_overrun, read_tick
 from spanwise.scheduler.schedule.due import DueTicks, MissedTick, find_due
@@ -40,8 +40,6 @@ from spanwise.scheduler.schedule.ticks import starts
 
 RECORD_S = 10.0
 """Between two looks whether the run of a child has ended that has not: it may be slow to exit."""
-
-PAUSED = "paused by "
 
 
 @dataclass(frozen=True)
@@ -259,8 +257,3 @@ class ScheduleObserver:
         return scheduled_run.log_path(
             self._services.root, self.key, record.tick.name, number or max(1, record.attempts)
         )
-
-
-def format_pause(pause: SchedulePause) -> str:
-    """Why a tick was missed that fell into a pause."""
-    return f"{PAUSED}{pause.who}: {pause.why}"

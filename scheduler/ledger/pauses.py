@@ -10,6 +10,9 @@ from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
 from spanwise.scheduler.ledger.numbered import newest_number, read_claim
 from spanwise.scheduler.schedule.schedule_key import pipeline_of
 
+PAUSED = "paused by "
+"""How the reason begins why a tick was missed that fell into a pause."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulePause:
@@ -86,3 +89,8 @@ def _read_pause(store: Store, key: str, number: int) -> SchedulePause:
 
 def _claim(key: str, pause: SchedulePause) -> Claim:
     return Claim("pause", f"{pipeline_of(key)}#{pause.number}", facts_of(pause))
+
+
+def format_pause(pause: SchedulePause) -> str:
+    """Why a tick was missed that fell into a pause."""
+    return f"{PAUSED}{pause.who}: {pause.why}"

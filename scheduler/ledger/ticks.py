@@ -20,7 +20,7 @@ k is a schedule key: `flights`, or `flights:ingest` where the parts of a pipelin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -31,6 +31,9 @@ from spanwise.scheduler.ledger.numbered import settle as settle_number
 from spanwise.scheduler.schedule.outcome import TickClosure, TickEnd
 from spanwise.scheduler.schedule.schedule_key import pipeline_of
 from spanwise.scheduler.schedule.ticks import Tick
+
+_MOST_ENDED = 100
+"""Ticks that one transaction takes and ends: 500 names, which SQLite writes in a fraction of a second."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,34 +120,63 @@ def claim_tick(
 
     None when another has taken it, or one after it. `seen` is a number known to exist, for speed.
     """
-    number = newest_number(store, "ticknumber", key, seen)
+    return next(iter(_claim_ticks(store, key, [(tick, end)], holder, now, seen)), None)
+
+
+def claim_ended_ticks(
+    store: Store, key: str, ends: Sequence[tuple[Tick, TickEnd]], *, holder: int, now: datetime, seen: int = 0
+) -> list[TickRecord]:
+    """Takes ticks, oldest first, and ends them at once: many in one transaction, so a thousand cost seconds.
+
+    Leaves out those that another has taken, or one after them. `seen` is a number known to exist, for speed.
+    """
+    records: list[TickRecord] = []
+    for first in range(0, len(ends), _MOST_ENDED):
+        if records:
+            seen = records[-1].number
+        records += _claim_ticks(store, key, ends[first : first + _MOST_ENDED], holder, now, seen)
+    return records
+
+
+def _claim_ticks(
+    store: Store, key: str, ends: Sequence[tuple[Tick, TickEnd | None]], holder: int, now: datetime, seen: int
+) -> list[TickRecord]:
+    number = seen
+    by_name = {tick.name: (tick, end) for tick, end in reversed(ends)}  # in autumn, 01:30 comes twice: the first stays
+    ends = sorted(by_name.values(), key=lambda pair: pair[0].at)
     while True:
-        if not _comes_after(store, key, tick, number):
-            return None
+        number = newest_number(store, "ticknumber", key, number)
+        ends = [(tick, end) for tick, end in ends if _comes_after(store, key, tick, number)]
+        if not ends:
+            return []
         after_run = next((run.number for run in store.runs(pipeline_of(key))), 0)
-        taken = TakenTick(tick=tick, number=number + 1, taken=now, after_run=after_run, holder=holder)
-        record = TickRecord(
-            key=key,
-            tick=tick,
-            number=taken.number,
-            taken=now,
-            after_run=after_run,
-            holder=holder,
-            attempts=0,
-            end=end,
-            ended=None if end is None else now,
-            alerted=end is not None and not _needs_alert(end),
-        )
-        ends = [] if end is None else _end_claims(store, record, end, now)
-        number_claim = Claim("ticknumber", f"{key}#{taken.number}", {"tick": tick.name, "settled": False})
+        abnormal = newest_number(store, "abnormal", key) if any(end for _, end in ends) else 0
+        records, claims = [], []
+        for place, (tick, end) in enumerate(ends, start=number + 1):
+            record = TickRecord(
+                key=key,
+                tick=tick,
+                number=place,
+                taken=now,
+                after_run=after_run,
+                holder=holder,
+                attempts=0,
+                end=end,
+                ended=None if end is None else now,
+                alerted=end is not None and not _needs_alert(end),
+            )
+            taken = TakenTick(tick=tick, number=place, taken=now, after_run=after_run, holder=holder)
+            claims.append(Claim("ticknumber", f"{key}#{place}", {"tick": tick.name, "settled": False}))
+            claims.append(Claim("tick", record.name, facts_of(taken)))
+            if end is not None:
+                claims += _end_claims(record, end, now, abnormal + 1)
+                abnormal += end.outcome.abnormal
+            records.append(record)
         try:
-            store.claim(number_claim, Claim("tick", record.name, facts_of(taken)), *ends)
+            store.claim(*claims)
         except AlreadyClaimed:
-            number = newest_number(store, "ticknumber", key, number)
             continue
-        if end is not None:
-            settle_ticks(store, key)
-        return record
+        return records
 
 
 def _comes_after(store: Store, key: str, tick: Tick, number: int) -> bool:
@@ -162,23 +194,22 @@ def end_tick(store: Store, record: TickRecord, end: TickEnd, *, now: datetime) -
     """
     while True:
         try:
-            store.claim(*_end_claims(store, record, end, now))
+            store.claim(*_end_claims(record, end, now, newest_number(store, "abnormal", record.key) + 1))
         except AlreadyClaimed:
             next_attempt = attempt_claim(record.key, record.tick.name, record.attempts + 1)
             if store.find_claim("outcome", record.name) or store.find_claim(next_attempt.kind, next_attempt.name):
                 return False
             continue  # it was the number among the abnormal ones
-        settle_ticks(store, record.key)
         return True
 
 
-def _end_claims(store: Store, record: TickRecord, end: TickEnd, now: datetime) -> list[Claim]:
+def _end_claims(record: TickRecord, end: TickEnd, now: datetime, abnormal: int) -> list[Claim]:
+    """What ends a tick; `abnormal` is the next number among those that did not succeed."""
     sealed = replace(attempt_claim(record.key, record.tick.name, record.attempts + 1), facts={"sealed": True})
     ended = EndedTick(end=end, at=now, alerted=not _needs_alert(end))
     claims = [Claim("outcome", record.name, facts_of(ended)), sealed]
     if end.outcome.abnormal:
-        number = newest_number(store, "abnormal", record.key) + 1
-        claims.append(Claim("abnormal", f"{record.key}#{number}", {"tick": record.tick.name, "settled": False}))
+        claims.append(Claim("abnormal", f"{record.key}#{abnormal}", {"tick": record.tick.name, "settled": False}))
     return claims
 
 
@@ -191,7 +222,6 @@ def mark_alerted(store: Store, record: TickRecord) -> None:
     claim = store.find_claim("outcome", record.name)
     if claim is not None:
         store.amend(replace(claim, facts={**claim.facts, "alerted": True}))
-        settle_ticks(store, record.key)
 
 
 def adopt_tick(store: Store, record: TickRecord, *, holder: int) -> TickRecord | None:
@@ -302,7 +332,11 @@ def list_open(store: Store, key: str) -> list[TickRecord]:
 
 
 def settle_ticks(store: Store, key: str) -> None:
-    """Records up to where every tick is settled, so that nobody looks there again."""
+    """Records up to where every tick is settled, so that nobody looks there again.
+
+    Whoever has ended ticks or sent their alerts calls it once, after all of them: it reads every tick that is not yet
+    known to be settled.
+    """
     top = newest_number(store, "ticknumber", key)
     number = top
     while number and not is_settled(store, "ticknumber", key, number):

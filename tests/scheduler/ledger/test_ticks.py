@@ -17,6 +17,7 @@ from spanwise.scheduler.ledger.ticks import (
     TickRecord,
     adopt_tick,
     attempt_claim,
+    claim_ended_ticks,
     claim_tick,
     end_tick,
     list_open,
@@ -27,6 +28,7 @@ from spanwise.scheduler.ledger.ticks import (
     newest_tick,
     read_overrun,
     read_tick,
+    settle_ticks,
 )
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.ticks import Tick
@@ -161,6 +163,7 @@ def test_what_is_over_is_not_looked_at_again(store: Store) -> None:
     """However long the history, the open ones are found in a few questions."""
     for day in range(1, 30):
         take(store, day, end=RAN)
+    settle_ticks(store, "p")
     open_ones = [take(store, 30), take(store, 31, end=RAN), take(store, 32)]
     asked = counting(store)
 
@@ -180,6 +183,41 @@ def counting(store: Store) -> list[str]:
 
     store.find_claim = counted
     return asked
+
+
+def test_many_missed_ticks_are_recorded_at_once(store: Store) -> None:
+    """A scheduler that comes back after months asks a few questions for each tick that it missed, however many."""
+    take(store, 1)
+    asked = counting(store)
+
+    def record_missed(first: int, last: int) -> int:
+        before = len(asked)
+        ends = [(tick(day), MISSED) for day in range(first, last)]
+        records = claim_ended_ticks(store, "p", ends, holder=1, now=THREE + last * DAY, seen=first - 1)
+        assert [record.number for record in records] == list(range(first, last))
+        for record in records:
+            mark_alerted(store, record)
+        settle_ticks(store, "p")
+        return len(asked) - before
+
+    few, many = record_missed(2, 32), record_missed(32, 152)
+
+    assert many < 5 * few
+    assert len(list_missed(store, "p")) == 150
+    assert [record.name for record in list_unsettled(store, "p")] == [f"p@{tick(1).name}"]
+
+
+def test_missed_ticks_that_another_has_taken_are_left_out(store: Store) -> None:
+    """Two schedulers that come back at once record each tick once, and one of a name."""
+    take(store, 1)
+    take(store, 2, holder=2, end=MISSED)
+    twice = replace(tick(4), at=tick(4).at + timedelta(hours=1))
+    ends = [(tick(2), MISSED), (tick(3), MISSED), (tick(4), MISSED), (twice, MISSED)]
+
+    records = claim_ended_ticks(store, "p", ends, holder=1, now=THREE)
+
+    assert [record.tick for record in records] == [tick(3), tick(4)]
+    assert [record.holder for record in list_ticks(store, "p")] == [1, 1, 2, 1]
 
 
 def test_an_end_without_an_alert_is_found(store: Store) -> None:
