@@ -63,33 +63,33 @@ def map_in_order(
 
 def merge_in_order(
     parts: Sequence[Element],
-    work: Callable[[Element], Iterable[tuple[Key, Result]]],
+    work: Callable[[Element], Iterable[tuple[Key, Mapping[Place, Result]]]],
     merge: Callable[[Result, Result], Result],
     *,
     runner: str | None,
     options: BeamOptions,
     scratch: Path,
 ) -> dict[Key, Result]:
-    """Does the work on every part and merges the results of each key, always in the same order.
+    """Does the work on every part and merges the results of each key, each of which has a place, in one order.
 
     A runner combines in whatever order results arrive. So that sums and sketches are the same to the byte wherever a
-    graph runs, only neighbours in a fixed binary tree over the numbers of the parts are ever merged; the rest waits.
-    What a part gives for a key is pickled on its way: keep it small. Otherwise as `map_in_order`.
+    graph runs, only neighbours in a fixed binary tree over the places are merged; the rest waits. Nor does it matter
+    which part gives which places. What a part gives for a key is pickled on its way: keep it small. Otherwise as
+    `map_in_order`.
 
     Raises:
         ParameterError: Beam has no such runner here.
     """
     if _stays_here(parts, runner, options):
         merged: dict[Key, dict[Place, Result]] = {}
-        for number, part in enumerate(parts):
-            for key, result in work(part):
-                merged[key] = fold((merged.get(key, {}), {(0, number): result}), merge)
-        return {key: _merge_rest(places, merge) for key, places in merged.items()}
+        for part in parts:
+            for key, places in work(part):
+                merged[key] = fold((merged.get(key, {}), places), merge)
+        return {key: merge_rest(places, merge) for key, places in merged.items()}
 
     def on_part(pair):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 -- as above
-        number, part = pair
-        for key, result in work(part):
-            yield key, {(0, number): result}
+        _, part = pair
+        yield from work(part)
 
     def combine(results):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 -- as above
         return fold(results, merge)
@@ -101,7 +101,7 @@ def merge_in_order(
         options,
         scratch,
     )
-    return {key: _merge_rest(places, merge) for key, places in results}
+    return {key: merge_rest(places, merge) for key, places in results}
 
 
 def _stays_here(parts: Sequence[object], runner: str | None, options: BeamOptions) -> bool:
@@ -165,7 +165,7 @@ def fold(results: Iterable[Mapping[Place, Result]], merge: Callable[[Result, Res
     return places
 
 
-def _merge_rest(places: Mapping[Place, Result], merge: Callable[[Result, Result], Result]) -> Result:
+def merge_rest(places: Mapping[Place, Result], merge: Callable[[Result, Result], Result]) -> Result:
     """Merges what has no neighbour, in the order of the parts."""
     ordered: list[Any] = [places[place] for place in sorted(places, key=lambda place: place[1] << place[0])]
     result: Result = ordered[0]

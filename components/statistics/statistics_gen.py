@@ -1,17 +1,18 @@
 """StatisticsGen: counts one span, split by split and feature by feature, in a form that merges with other spans'.
 
-No row is an element of a Beam collection: the elements are row groups (a file and a number), they are read in batches
-of bounded size, and only accumulators of a few kilobytes are combined. The same input gives the same bytes, on any
-runner and with any number of workers.
+No row is an element of a Beam collection: the elements are runs of blocks (files, row groups and the rows of them), and
+only accumulators of a few kilobytes are combined. The same rows give the same bytes, on any runner, with any number of
+workers, and whatever files and row groups they lie in.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from spanwise.orchestrator.artifact import Examples, Statistics
 from spanwise.orchestrator.calendar import Calendar
@@ -20,16 +21,17 @@ from spanwise.orchestrator.errors import ParameterError, UnreadableInput
 from spanwise.orchestrator.signature import Attempt, Input, Output
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
+    from spanwise.components.beam import Place
+    from spanwise.components.row_blocks import BlockRun
     from spanwise.components.statistics.span_statistics import FeatureStatistics, SpanStatistics, SplitCounts
 
 log = logging.getLogger("spanwise.statistics")
 
 PAGE = "statistics.html"
-
-BATCH_ROWS = 1 << 16
-"""So many rows are in memory at once. A constant: the order in which batches are merged is part of the result."""
 
 BATCH_COLUMNS = 128
 """So many columns are in memory at once; they are independent of each other."""
@@ -86,12 +88,12 @@ class StatisticsGen(Component):
 
 
 @dataclass(frozen=True)
-class RowGroup:
+class SplitRun:
     """A piece of a split that one worker counts."""
 
     split: str
-    path: str
-    number: int
+    run: BlockRun
+    columns: tuple[str, ...]
     weight: str | None = None  #: the column of the rows' weights
 
 
@@ -110,48 +112,71 @@ def count(
         ParameterError: there is no such column of weights, or it has others than finite numbers that are not negative.
     """
     from spanwise.components.beam import merge_in_order
+    from spanwise.components.row_blocks import list_runs
     from spanwise.components.statistics.span_statistics import SpanStatistics, merge_column
 
     schemas: dict[str, pa.Schema] = {}
-    parts: list[RowGroup] = []
+    parts: list[SplitRun] = []
     for name, folder in splits.items():
-        schemas[name], groups = _read_footers(folder)
-        parts += [RowGroup(name, path, number, weight) for path, number in groups]
-        if weight is not None and groups and weight not in schemas[name].names:
+        schemas[name], files = _read_footers(folder)
+        columns = tuple(schemas[name].names)
+        parts += [SplitRun(name, run, columns, weight) for run in list_runs(files)]
+        if weight is not None and files and weight not in schemas[name].names:
             listed = ", ".join(schemas[name].names)
             raise ParameterError(f"weight: the examples have no column {weight!r}; they have: {listed}.")
-    found = merge_in_order(
-        parts, count_row_group, merge_column, runner=runner, options=runner_options or {}, scratch=scratch
-    )
+    found = merge_in_order(parts, count_run, merge_column, runner=runner, options=runner_options or {}, scratch=scratch)
     made = SpanStatistics(splits={name: _split(name, schema, found) for name, schema in schemas.items()})
-    log.info("span-counted", extra={"rows": {s.name: s.rows for s in made.splits.values()}, "row_groups": len(parts)})
+    log.info(
+        "span-counted",
+        extra={
+            "rows": {s.name: s.rows for s in made.splits.values()},
+            "blocks": sum(len(part.run.blocks) for part in parts),
+        },
+    )
     return made
 
 
-def count_row_group(part: RowGroup) -> Iterator[tuple[tuple[str, str], tuple[FeatureStatistics, ...]]]:
-    """Counts one row group: for each column its features, under (split, column)."""
+def count_run(part: SplitRun) -> Iterator[tuple[tuple[str, str], dict[Place, tuple[FeatureStatistics, ...]]]]:
+    """Counts the blocks of a run: the features of each column, under (split, column), in their places."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
+    from spanwise.components.beam import fold
+    from spanwise.components.row_blocks import read_blocks
+    from spanwise.components.statistics.span_statistics import merge_column
+
+    for start in range(0, len(part.columns), BATCH_COLUMNS):
+        wanted = part.columns[start : start + BATCH_COLUMNS]
+        found: dict[str, dict[Place, tuple[FeatureStatistics, ...]]] = {name: {} for name in wanted}
+        read = wanted if part.weight is None or part.weight in wanted else (*wanted, part.weight)
+        for number, tables in enumerate(read_blocks(part.run, read), part.run.first):
+            # what is in one piece already is not copied; more text than an array holds stays in several
+            block = pa.concat_tables(tables).combine_chunks()
+            weights = None if part.weight is None else _weights(part.weight, block)
+            for name in wanted:
+                found[name] = fold((found[name], {(0, number): _count_block(name, block[name], weights)}), merge_column)
+        for name, places in found.items():
+            yield (part.split, name), places
+
+
+def _count_block(
+    name: str, column: pa.ChunkedArray[Any], weights: NDArray[np.float64] | None
+) -> tuple[FeatureStatistics, ...]:
     from spanwise.components.statistics.span_statistics import count_column, merge_column
+
+    parts, start = [], 0
+    for chunk in column.chunks:
+        some = None if weights is None else weights[start : start + len(chunk)]
+        parts.append(count_column(name, chunk, some))
+        start += len(chunk)
+    return functools.reduce(merge_column, parts)
+
+
+def _weights(name: str, block: pa.Table) -> NDArray[np.float64]:
+    import numpy as np
+
     from spanwise.components.statistics.weighted import read_weights
 
-    try:
-        with pq.ParquetFile(part.path, page_checksum_verification=True) as file:
-            names = file.schema_arrow.names
-            for start in range(0, len(names), BATCH_COLUMNS):
-                wanted = names[start : start + BATCH_COLUMNS]
-                found: dict[str, tuple[FeatureStatistics, ...]] = {}
-                read = wanted if part.weight is None or part.weight in wanted else [*wanted, part.weight]
-                for batch in file.iter_batches(BATCH_ROWS, row_groups=[part.number], columns=read):
-                    weights = None if part.weight is None else read_weights(part.weight, batch.column(part.weight))
-                    for name in wanted:
-                        features = count_column(name, batch.column(name), weights)
-                        found[name] = merge_column(found[name], features) if name in found else features
-                for name, features in found.items():
-                    yield (part.split, name), features
-    except (OSError, pa.ArrowException) as error:
-        raise UnreadableInput(f"{part.path}: row group {part.number} cannot be read ({error}).") from error
+    return np.concatenate([read_weights(name, chunk) for chunk in block[name].chunks])
 
 
 def _split(name: str, schema: pa.Schema, found: Mapping[tuple[str, str], Sequence[FeatureStatistics]]) -> SplitCounts:
@@ -174,18 +199,16 @@ def _split(name: str, schema: pa.Schema, found: Mapping[tuple[str, str], Sequenc
     return SplitCounts(name=name, rows=rows, features=features)
 
 
-def _read_footers(folder: Path) -> tuple[pa.Schema, list[tuple[str, int]]]:
-    """The columns of a split and its row groups, in order. A split without files has neither."""
+def _read_footers(folder: Path) -> tuple[pa.Schema, list[Path]]:
+    """The columns of a split and its files, in order. A split without files has neither."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     schema: pa.Schema | None = None
-    groups: list[tuple[str, int]] = []
-    for path in sorted(folder.glob("*.parquet")):
+    files = sorted(folder.glob("*.parquet"))
+    for path in files:
         try:
-            with pq.ParquetFile(path) as file:
-                found = file.schema_arrow
-                groups += [(str(path), number) for number in range(file.num_row_groups)]
+            found = pq.read_schema(path)
         except (OSError, pa.ArrowException) as error:
             raise UnreadableInput(f"{path}: this Parquet file cannot be read ({error}).") from error
         if schema is not None and not found.equals(schema):
@@ -194,4 +217,4 @@ def _read_footers(folder: Path) -> tuple[pa.Schema, list[tuple[str, int]]]:
                 "Ingest the span again."
             )
         schema = found
-    return schema if schema is not None else pa.schema([]), groups
+    return schema if schema is not None else pa.schema([]), files

@@ -2,8 +2,8 @@
 
 A state is stored under what it depends on (the span's content, the analyzer, the expressions it analyzed with all that
 was resolved in them), so that a window of which one span is new reads one span. The order of all merging is that of
-files and spans, never that of workers, and a stored state is the bytes that a new one would be: so the result is the
-same on any runner, and with or without what earlier runs stored.
+rows and spans, never that of workers, files or row groups, and a stored state is the bytes that a new one would be: so
+the result is the same on any runner, and with or without what earlier runs stored.
 """
 
 from __future__ import annotations
@@ -21,21 +21,19 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spanwise.components.row_blocks import BLOCK_ROWS, list_runs
 from spanwise.components.transform import worker
 from spanwise.components.transform.analyzers import Analyzer, Plain
 from spanwise.components.transform.preprocessing import AnalyzerCall
 from spanwise.components.transform.standalone import extract_source
-from spanwise.components.transform.window_plan import TransformWindow, count_row_groups
-from spanwise.components.transform.worker import AnalysisTask, FilePiece, PieceAnalyzer, PieceStates, Place
+from spanwise.components.transform.window_plan import TransformWindow
+from spanwise.components.transform.worker import AnalysisTask, PieceAnalyzer, Place, RunStates
 from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.user_code import Owner, owner_of
 
 log = logging.getLogger("spanwise.transform")
 
-GROUPS = 16
-"""Row groups of one file that one worker analyzes. A constant: the order of merging is part of the result."""
-
-STORAGE_VERSION = "1"
+STORAGE_VERSION = "2"
 """Of the stored states; a change makes later runs ignore all states stored before."""
 
 
@@ -73,22 +71,22 @@ class AnalyzerStates:
     ) -> None:
         window = self._window
         tasks = [
-            AnalysisTask(piece, numbers, window.is_newest(place))
+            AnalysisTask(place, run, numbers, window.is_newest(place))
             for place, numbers in lacking.items()
-            for piece in _list_pieces(window, place)
+            for run in list_runs(window.files(place))
         ]
         work = PieceAnalyzer.of(window.plan.source, calls, window.types)
-        results: dict[Place, list[PieceStates]] = {place: [] for place in lacking}
+        results: dict[Place, list[RunStates]] = {place: [] for place in lacking}
         for task, result in zip(tasks, window.map(work, tasks), strict=True):
-            results[task.piece.place].append(result)
+            results[task.place].append(result)
         for place, numbers in lacking.items():
             reads = window.reads[place[0]]
-            reads.analyzed_files += len({a.piece.path for a in tasks if a.piece.place == place})
+            reads.analyzed_files += len({path for task in tasks if task.place == place for path in task.run.paths})
             reads.analyzed_rows += sum(result.rows for result in results[place])
             for number in numbers:
                 call = calls[number]
                 parts = [result.states[number] for result in results[place]]
-                merged = worker.merge(call, parts) if parts else worker.pack_empty(call, window.types)
+                merged = worker.merge_runs(call, parts) if parts else worker.pack_empty(call, window.types)
                 self._stored[place][keys[number]] = merged
 
     def save(self) -> None:
@@ -111,15 +109,6 @@ class AnalyzerStates:
             pq.write_table(pa.table(columns), path, compression="zstd", write_page_checksum=True)
 
 
-def _list_pieces(window: TransformWindow, place: Place) -> list[FilePiece]:
-    pieces = []
-    for path in window.files(place):
-        groups = range(count_row_groups(path))
-        cuts = [groups[first : first + GROUPS] for first in range(0, len(groups), GROUPS)]
-        pieces += [FilePiece(place, str(path), tuple(cut)) for cut in cuts]
-    return pieces
-
-
 def _state_key(call: AnalyzerCall, types: Mapping[str, pl.DataType]) -> str:
     """What a state depends on, besides the rows. The values of nested analyzers are literals in the expressions."""
     roots = [part for root in call.roots for part in (root, str(types[root]))]
@@ -127,7 +116,7 @@ def _state_key(call: AnalyzerCall, types: Mapping[str, pl.DataType]) -> str:
     return fingerprint.digest(
         "analyzer state",
         STORAGE_VERSION,
-        GROUPS,
+        BLOCK_ROWS,
         code_versions(),
         _analyzer_code(type(call.analyzer)),
         call.analyzer.state_label,
@@ -146,7 +135,7 @@ def code_versions() -> str:
     return f"{ours}, polars {importlib.metadata.version('polars')}"
 
 
-_MODULES = ("transform/preprocessing.py", "row_hash.py", "transform/graph.py", "transform/worker.py")
+_MODULES = ("row_blocks.py", "transform/preprocessing.py", "row_hash.py", "transform/graph.py", "transform/worker.py")
 _FOLDERS = ("statistics/accumulators", "transform/analyzers")
 
 

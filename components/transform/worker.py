@@ -1,4 +1,4 @@
-"""Transform workers: what a worker does with a few row groups of one file. It analyzes them, or writes their features.
+"""Transform workers: what a worker does with some rows. It analyzes blocks of them, or writes the features of a file.
 
 Failures are values, so that the first one in the order of files is reported, whichever worker is the fastest.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spanwise.components.beam import Place as TreePlace
+from spanwise.components.beam import fold, merge_rest
+from spanwise.components.row_blocks import BlockRun, read_blocks
 from spanwise.components.transform import standalone
 from spanwise.components.transform.analyzers import PreprocessingError
 from spanwise.components.transform.graph import Preprocessor, evaluate, to_arrow
@@ -54,11 +56,11 @@ class PieceFailure:
 
 
 @dataclass(frozen=True)
-class PieceStates:
-    """What the analyzers accumulated over one piece."""
+class RunStates:
+    """What the analyzers accumulated over one run of blocks."""
 
     rows: int
-    states: Mapping[int, bytes]  #: packed, by the number of the call
+    states: Mapping[int, Mapping[TreePlace, bytes]]  #: packed, by the number of the call and their place
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,10 @@ class WrittenFeatures:
 
 @dataclass(frozen=True)
 class AnalysisTask:
-    """A piece and the calls whose states it lacks, by their numbers."""
+    """Blocks of a split and the calls whose states it lacks, by their numbers."""
 
-    piece: FilePiece
+    place: Place
+    run: BlockRun
     calls: tuple[int, ...]
     probed: bool  #: whether to look for expressions that are not row-wise
 
@@ -99,28 +102,33 @@ class PieceAnalyzer:
         wanted = {root: types[root] for call in calls for root in call.roots}
         return cls(source, pickle.dumps(tuple(calls)), wanted)
 
-    def __call__(self, task: AnalysisTask) -> PieceStates | PieceFailure:
+    def __call__(self, task: AnalysisTask) -> RunStates | PieceFailure:
         calls = _load_calls(self.source, self.payload)
         numbered = [(number, calls[number]) for number in task.calls]
         inputs = CallInputs(numbered)
         roots = sorted({root for _, call in numbered for root in call.roots})
-        states: dict[int, list[object]] = defaultdict(list)
+        states: dict[int, dict[TreePlace, object]] = {number: {} for number, _ in numbered}
         rows = 0
         try:
-            for place, group in enumerate(task.piece.groups):
-                frame = read_group(task.piece.path, group, roots, self.types)
+            for block, tables in enumerate(read_blocks(task.run, roots), task.run.first):
+                parts = [_to_frame(table, roots, self.types) for table in tables]
+                frame = pl.concat(parts, rechunk=True) if len(parts) > 1 else parts[0]
                 rows += len(frame)
-                if task.probed and not place:
+                if task.probed and block == task.run.first:
                     probe(inputs.named, frame.head(PROBED), inputs.label)
                 values = evaluate(inputs.named, frame, inputs.label)
                 for number, call in numbered:
-                    states[number].append(_accumulate(call, inputs.of(number, values)))
-            packed = {number: pack(calls[number], parts) for number, parts in states.items()}
+                    state = _accumulate(call, inputs.of(number, values))
+                    states[number] = fold((states[number], {(0, block): state}), functools.partial(_merge_two, call))
+            packed = {
+                number: {place: pack(calls[number], [state]) for place, state in places.items()}
+                for number, places in states.items()
+            }
         except PreprocessingError as error:
             return PieceFailure(str(error))
         except UnreadableInput as error:
             return PieceFailure(str(error), damaged=True)
-        return PieceStates(rows, packed)
+        return RunStates(rows, packed)
 
 
 class CallInputs:
@@ -145,18 +153,24 @@ def _accumulate(call: AnalyzerCall, values: Sequence[pl.Series]) -> object:
         return call.analyzer.accumulate(*values)
 
 
+def _merge_two(call: AnalyzerCall, one: object, other: object) -> object:
+    with _named_failure(call):
+        return call.analyzer.merge([one, other])
+
+
+def merge_runs(call: AnalyzerCall, runs: Sequence[Mapping[TreePlace, bytes]]) -> bytes:
+    """The packed states of all runs of a split as one."""
+    with _named_failure(call):
+        unpack = call.analyzer.unpack
+        opened = [{place: unpack(state) for place, state in places.items()} for places in runs]
+    two = functools.partial(_merge_two, call)
+    return pack(call, [merge_rest(fold(opened, two), two)])
+
+
 def pack(call: AnalyzerCall, states: Sequence[object]) -> bytes:
     """All states of a call, in their order, merged and packed."""
     with _named_failure(call):
         return call.analyzer.pack(call.analyzer.merge(states))
-
-
-def merge(call: AnalyzerCall, packed: Sequence[bytes]) -> bytes:
-    """Packed states, in their order, as one."""
-    if len(packed) == 1:
-        return packed[0]
-    with _named_failure(call):
-        return call.analyzer.pack(call.analyzer.merge([call.analyzer.unpack(each) for each in packed]))
 
 
 def pack_empty(call: AnalyzerCall, types: Types) -> bytes:
@@ -235,6 +249,25 @@ def _graph(source: str, function: str, payload: bytes) -> Preprocessor:
     return Preprocessor.of(source, function, inputs, values, unreadable)
 
 
+def _to_frame(table: pa.Table, columns: Sequence[str], types: Types) -> pl.DataFrame:
+    """Some columns of a table, in the types of the window; what it lacks is null."""
+    known = table.num_columns > 0
+    frame = (
+        cast("pl.DataFrame", pl.from_arrow(table)) if known else pl.select(pl.repeat(0, table.num_rows).alias("\x1a"))
+    )
+    schema = frame.schema
+    return (
+        frame.select(
+            (pl.col(name) if name in schema else pl.repeat(None, pl.len())).cast(types[name]).alias(name)
+            if schema.get(name) != types[name]
+            else pl.col(name)
+            for name in columns
+        )
+        if columns
+        else frame
+    )
+
+
 def read_group(path: str, group: int, columns: Sequence[str], types: Types) -> pl.DataFrame:
     """Some columns of one row group, in the types of the window; what the file lacks is null.
 
@@ -249,12 +282,4 @@ def read_group(path: str, group: int, columns: Sequence[str], types: Types) -> p
             table = file.read_row_group(group, columns=present, use_threads=threads)
     except (pa.ArrowException, OSError) as error:
         raise UnreadableInput(f"{path}: row group {group} is unreadable ({error}). Ingest its span again.") from error
-    frame = (
-        cast("pl.DataFrame", pl.from_arrow(table)) if present else pl.select(pl.repeat(0, table.num_rows).alias("\x1a"))
-    )
-    schema = frame.schema
-    return frame.with_columns(
-        (pl.col(name) if name in schema else pl.lit(None)).cast(types[name]).alias(name)
-        for name in columns
-        if schema.get(name) != types[name]
-    )
+    return _to_frame(table, columns, types)

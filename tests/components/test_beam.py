@@ -14,8 +14,9 @@ from spanwise.components.beam import MOST_PARTS_HERE, map_in_order, merge_in_ord
 PARTS = [random.Random(seed).uniform(-1e9, 1e9) for seed in range(21)]  # their sum depends on the order
 
 
-def by_parity(part):
-    return [("sum", part), ("even" if int(part) % 2 == 0 else "odd", part / 3)]
+def by_parity(numbered):
+    number, part = numbered
+    return [("sum", {(0, number): part}), ("even" if int(part) % 2 == 0 else "odd", {(0, number): part / 3})]
 
 
 def add(one, other):
@@ -29,8 +30,9 @@ def double(part):
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 16, 21])
 def test_sums_are_the_same_to_the_bit_here_and_on_a_runner(tmp_path, count):
     """Neighbours merge in the same tree, so that adding floats gives the same bits with and without Beam."""
-    here = merge_in_order(PARTS[:count], by_parity, add, runner=None, options={}, scratch=tmp_path)
-    there = merge_in_order(PARTS[:count], by_parity, add, runner="FnApiRunner", options={}, scratch=tmp_path)
+    parts = list(enumerate(PARTS[:count]))
+    here = merge_in_order(parts, by_parity, add, runner=None, options={}, scratch=tmp_path)
+    there = merge_in_order(parts, by_parity, add, runner="FnApiRunner", options={}, scratch=tmp_path)
 
     assert here == there
 

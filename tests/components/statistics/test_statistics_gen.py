@@ -10,9 +10,10 @@ import pytest
 
 from spanwise.components import StatisticsGen
 from spanwise.components.beam import fold, merge_in_order
+from spanwise.components.row_blocks import BLOCK_ROWS
 from spanwise.components.statistics import statistics_gen
 from spanwise.components.statistics.span_statistics import SpanStatistics, merge
-from spanwise.components.statistics.statistics_gen import BATCH_ROWS, count
+from spanwise.components.statistics.statistics_gen import count
 from spanwise.orchestrator import ParameterError, UnreadableInput
 from tests.components.day import Day
 from tests.components.flow import Bench, only
@@ -140,7 +141,12 @@ def test_results_are_merged_with_their_neighbours_only():
 def test_results_are_merged_in_the_order_of_the_parts(tmp_path):
     """What the graph gives back for a key is everything, in order."""
     found = merge_in_order(
-        "abcdefg", lambda part: [("all", part)], lambda a, b: a + b, runner=None, options={}, scratch=tmp_path
+        list(enumerate("abcdefg")),
+        lambda part: [("all", {(0, part[0]): part[1]})],
+        lambda a, b: a + b,
+        runner=None,
+        options={},
+        scratch=tmp_path,
     )
 
     assert found == {"all": "abcdefg"}
@@ -178,9 +184,9 @@ def test_a_split_without_files_has_nothing(split, tmp_path):
 
 def test_large_row_groups_are_read_in_batches(split, tmp_path):
     """A row group of more rows than a batch is counted whole."""
-    split({"x": np.arange(BATCH_ROWS + 10)})
+    split({"x": np.arange(BLOCK_ROWS + 10)})
 
-    assert counted(tmp_path).splits["train"].features["x"].count == BATCH_ROWS + 10
+    assert counted(tmp_path).splits["train"].features["x"].count == BLOCK_ROWS + 10
 
 
 def test_many_columns_are_read_a_part_at_a_time(split, tmp_path):
