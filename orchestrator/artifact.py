@@ -42,20 +42,29 @@ class Judgement:
 class ArtifactArchive(Protocol):
     """Keeps the files of artifacts elsewhere; what is below the root are then copies."""
 
-    def keep(self, folder: Path) -> None:
+    def keep(self, folder: Path, content: str = "") -> None:
         """Writes the files of a new artifact there, before it is published."""
 
     def has(self, uri: str) -> bool:
         """Whether all files of an artifact are there."""
 
     def fetch(self, uri: str, content: str) -> None:
-        """Copies an artifact to its place below the root; nothing happens where the archive does not have it."""
+        """Copies an artifact to its place below the root, unless it is there or the archive does not have it."""
 
     def remove(self, uri: str) -> None:
         """Deletes the files of an artifact."""
 
     def places(self, pipeline: str) -> Iterator[str]:
         """The places below the root of all artifacts that are there."""
+
+    def keep_log(self, log: Path, sent: int) -> int:
+        """Writes what a log below the root has beyond its first `sent` bytes; returns how many are there now."""
+
+    def read_log(self, log: str, start: int = 0) -> bytes:
+        """The bytes of a log from one on, as far as they are there."""
+
+    def log_folders(self, pipeline: str) -> list[str]:
+        """The folders below the root of runs with logs."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +132,9 @@ class Artifact:
             DamagedArtifact: the archive does not have what was published.
             StorageError: the archive cannot be reached.
         """
-        path = Path(self.uri)
-        if self.archive is not None and self.id and not path.exists():
+        if self.archive is not None and self.id:
             self.archive.fetch(self.uri, self.content)
-        return path
+        return Path(self.uri)
 
     def as_kind(self, kind: type[A]) -> A:
         """Returns the same artifact as `kind`, the class in an executor's signature."""

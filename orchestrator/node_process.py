@@ -104,7 +104,7 @@ def _work(pipeline: Pipeline, job: NodeJob, line: Connection) -> dict[str, tuple
     sealed = {name: tuple(_seal(node.name, name, draft) for draft in drafts) for name, drafts in made.items()}
     if job.archive is not None:
         for draft in itertools.chain(*sealed.values()):
-            job.archive.keep(draft.path)
+            job.archive.keep(draft.path, draft.content)
     return sealed
 
 

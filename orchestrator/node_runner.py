@@ -21,6 +21,7 @@ from spanwise.orchestrator.gate import Gate, describe_accept, describe_fixes
 from spanwise.orchestrator.history import span_of
 from spanwise.orchestrator.job import JobEnded, NodeJob
 from spanwise.orchestrator.lease import Lease
+from spanwise.orchestrator.log_uploads import LogUploads
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.pool import Pools, Slot
 from spanwise.orchestrator.run import Execution, Run, State, quote_pipeline
@@ -63,6 +64,7 @@ class NodeRunner:
     lease: Lease
     root: Path
     pools: Pools
+    logs: LogUploads | None = None  #: where the root is in object storage
     verified: set[int] = field(default_factory=set)  #: artifacts that this run has written or read whole
 
     def begin(self, node: str, attempt: int) -> Execution:
@@ -113,6 +115,8 @@ class NodeRunner:
 
     def finish(self, job: ActiveJob, ended: JobEnded, *, stopping: bool) -> NodeResult:
         """Publishes what a job made, or how it failed; while the run is stopping, it was canceled."""
+        if self.logs is not None:
+            self.logs.end(Path(job.execution.log))
         execution = replace(publisher.with_plan(job.execution, job.plan), inputs=job.inputs)
         node = self.pipeline.nodes[execution.node]
         if ended.outputs is not None:
@@ -224,6 +228,8 @@ class NodeRunner:
                 snapshots=str(self.root / "snapshots"),
             )
         )
+        if self.logs is not None:
+            self.logs.begin(Path(execution.log))
         deadline = None if node.timeout_s is None else time.monotonic() + node.timeout_s
         return ActiveJob(execution, inputs, plan, deadline)
 

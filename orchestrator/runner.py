@@ -18,6 +18,7 @@ from spanwise.orchestrator.errors import Fenced, NodeFailed, SpanwiseError, Stor
 from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.job import FenceQuery, JobEnded
 from spanwise.orchestrator.lease import Clock, acquire
+from spanwise.orchestrator.log_uploads import LogUploads, uploading
 from spanwise.orchestrator.node_runner import NodeRunner
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.pool import Pools
@@ -92,6 +93,7 @@ class Controller:
         self._abandoned: list[Run] = []
         self._unclosed = 0  # runs whose records may be open
         self._signals = contextlib.ExitStack()
+        self._logs: LogUploads | None = None
 
     def __enter__(self) -> Self:
         self.lease = acquire(self.store, self.pipeline.name, self._purpose, clock=self._clock)
@@ -103,6 +105,7 @@ class Controller:
             for run in self._abandoned:
                 remove_working_files(self.root, run)
             self._signals.enter_context(self._catch_signals())
+            self._logs = self._signals.enter_context(uploading(self.store.archive))
         except BaseException:
             self._release(failed=True)
             raise
@@ -158,6 +161,7 @@ class Controller:
             lease=self.lease,
             root=self.root,
             pools=self._pools,
+            logs=self._logs,
         )
         active.append(ActiveRun(nodes, request, self.observe, lambda: self.stop_signal))
         abandoned, self._abandoned = self._abandoned, []

@@ -101,6 +101,9 @@ class Store(Protocol):
     def find_claim(self, kind: str, name: str) -> Claim | None:
         """Returns the claim of that name, with its latest facts, including `created` (ISO 8601, UTC)."""
 
+    def find_claims(self, kind: str, names: Sequence[str]) -> dict[str, Claim]:
+        """The claims that exist among many names, by name; a few queries for the marks of thousands of artifacts."""
+
     def amend(self, claim: Claim) -> None:
         """Replaces the facts of a claim that the caller holds.
 
@@ -269,6 +272,9 @@ class MemoryStore:
 
     def find_claim(self, kind: str, name: str) -> Claim | None:
         return self._claims.get((kind, name))
+
+    def find_claims(self, kind: str, names: Sequence[str]) -> dict[str, Claim]:
+        return {name: claim for name in names if (claim := self.find_claim(kind, name)) is not None}
 
     def amend(self, claim: Claim) -> None:
         with self._lock:

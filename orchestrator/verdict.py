@@ -106,6 +106,11 @@ def judges_of(store: Store, mark: Mark, artifact: Artifact) -> tuple[str, ...]:
     return tuple(dict.fromkeys(v.judge for v in read_verdicts(store, mark, artifact.name) if v.judge))
 
 
+def first_verdict(artifact: str) -> str:
+    """The name of the claim that exists where an artifact of this name was ever judged."""
+    return f"{artifact}#1"
+
+
 def append(store: Store, verdicts: Sequence[Verdict]) -> None:
     """Records verdicts in one transaction, each at the next place of its log."""
     write_with(store, verdicts, lambda claims: store.claim(*claims))

@@ -32,6 +32,11 @@ class ContextStore:
             )
         return context
 
+    def claims_are_indexed(self) -> bool:
+        """Whether all claims that are looked up many at once have external ids: not where an older spanwise began."""
+        claims = [known for known in self._connection.find("get_context_types") if known.name == layout.CLAIM]
+        return all(declarations.INDEXED_CLAIMS in known.properties for known in claims)
+
     def put(self, contexts: Sequence[Proto]) -> list[int]:
         """Writes them in one transaction; returns their ids.
 
@@ -129,5 +134,7 @@ class ContextStore:
         if known is None:
             # Two processes could register one name at the same moment, under two ids; external ids are unique.
             declared.external_id = layout.name_of(f"spanwise:{of}:{name}")
+            if (of, name) == ("context", layout.CLAIM):
+                declared.properties[declarations.INDEXED_CLAIMS] = metadata_store_pb2.INT
         # Another program may have a type of that name; it keeps its properties and gets ours.
         self._connection.write(f"put_{of}_type", declared, can_add_fields=True, can_omit_fields=True)

@@ -41,6 +41,9 @@ CONTEXT_PROPERTIES: Mapping[str, Mapping[str, int]] = {
 }
 """The typed properties of the context types that TFX has too."""
 
+INDEXED_CLAIMS = "by_external_id"
+"""The property of the type of claims where those in `layout.INDEXED` have external ids, from the first one on."""
+
 _KINDS, _COMPONENTS = metadata_store_pb2.ArtifactType, metadata_store_pb2.ExecutionType
 
 _BASES: Mapping[tuple[Of, str], int] = {

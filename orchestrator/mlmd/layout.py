@@ -27,6 +27,9 @@ CACHE = "execution_cache"
 CLAIM = "spanwise.claim"
 SPAN_INDEX = "spanwise.span"
 
+INDEXED = frozenset({"accepted", "blessed", "collected", "pinned", "pushed"})
+"""The kinds of claims that are looked up for many artifacts at once, and so have an external id: their name."""
+
 WRITE = "spanwise.write"
 """The property that identifies a write, whatever its content: a random word."""
 
@@ -70,7 +73,10 @@ def claim_name(kind: str, name: str) -> str:
 
 def claim_context(claim: Claim, *, type_id: int, created: str, write: str) -> Proto:
     """`created` replaces a fact of that name."""
-    context = metadata_store_pb2.Context(type_id=type_id, name=name_of(claim_name(claim.kind, claim.name)))
+    name = name_of(claim_name(claim.kind, claim.name))
+    context = metadata_store_pb2.Context(
+        type_id=type_id, name=name, external_id=name if claim.kind in INDEXED else None
+    )
     _fill(context.custom_properties, {**claim.facts, "created": created, WRITE: write})
     return context
 

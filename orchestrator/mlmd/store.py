@@ -75,6 +75,13 @@ class MlmdStore:
         context = self._contexts.find(layout.CLAIM, layout.claim_name(kind, name))
         return context and layout.claim_of(context, kind, name)
 
+    def find_claims(self, kind: str, names: Sequence[str]) -> dict[str, Claim]:
+        if kind not in layout.INDEXED or not self._contexts.claims_are_indexed():
+            return {name: claim for name in names if (claim := self.find_claim(kind, name)) is not None}
+        wanted = {layout.claim_name(kind, name): name for name in names}
+        found = self._by_external_id("get_contexts_by_external_ids", list(wanted))
+        return {wanted[full]: layout.claim_of(context, kind, wanted[full]) for full, context in found.items()}
+
     def amend(self, claim: Claim) -> None:
         context = self._contexts.find(layout.CLAIM, layout.claim_name(claim.kind, claim.name))
         if context is None:

@@ -1,30 +1,37 @@
-"""The archive: the files of artifacts in object storage. The root then holds copies of them.
+"""The archive: the artifacts of a root in object storage. Its folder on this machine holds copies of them.
 
 An artifact at `root/flights/Trainer/model/17` has its files below `home/flights/Trainer/model/17/`. The manifest
 `home/flights/Trainer/model/17.json` is written last and names them, and the empty folders and links beside them: what
 has no manifest is not complete. Both are written before the metadata say that there is such an artifact, and no place
-is ever written by two executions, so nothing is ever replaced.
+is ever written by two executions, so nothing is ever replaced. Only logs grow, in pieces.
 """
 
 from __future__ import annotations
 
-import json
+import functools
 import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.errors import Conflict, DamagedArtifact, StorageError
+from spanwise.orchestrator.storage import log_pieces
 from spanwise.orchestrator.storage.bucket import StorageBucket, open_bucket
+from spanwise.orchestrator.storage.copies import MOST_BYTES
+from spanwise.orchestrator.storage.eviction import ASIDE, evict_sometimes
+from spanwise.orchestrator.storage.manifest import Manifest, Part
 from spanwise.orchestrator.storage.url import ObjectUrl
+from spanwise.orchestrator.storage.use_lock import UseLock
 
-_FETCHING = ".fetching"
 _SIDE_BY_SIDE = 8  # requests at a time: they wait for the network, not for a processor
 _MANIFEST = ".json"
+_NOTE = ".spanwise-store"
+_RUNS = ".runs"
 
 
 @dataclass(frozen=True)
@@ -33,17 +40,22 @@ class BucketArchive:
 
     root: Path  #: absolute
     home: ObjectUrl
+    most_bytes: int = MOST_BYTES  #: copies below the root beyond this are removed
 
-    def keep(self, folder: Path) -> None:
-        """Writes the files of a new artifact, and its manifest last.
+    def keep(self, folder: Path, content: str = "") -> None:
+        """Writes the files of a new artifact, and its manifest last. `content` is its digest.
 
         Raises:
             StorageError: the storage cannot be reached, or refuses.
         """
-        home, manifest = self._home(str(folder)), _Manifest.of(folder)
-        paths = [folder / name for name in manifest.files]
-        _side_by_side(self._bucket.upload, paths, [(home / name).key for name in manifest.files])
+        home, manifest = self._home(str(folder)), Manifest.of(folder, content)
+
+        def upload(part: Part) -> None:
+            self._bucket.upload_part(folder / part.file, (home / part.key).key, part.start, part.size_bytes)
+
+        _side_by_side(upload, list(manifest.parts()))
         self._bucket.write(f"{home.key}{_MANIFEST}", manifest.to_json())
+        self._evict()
 
     def has(self, uri: str) -> bool:
         """Whether the files of an artifact are there, all of them."""
@@ -52,37 +64,32 @@ class BucketArchive:
     def fetch(self, uri: str, content: str) -> None:
         """Copies an artifact to its place below the root, unless it is there; whoever sees it sees all of it.
 
-        `content` is the digest that it was published with. Nothing happens where the archive does not have it.
+        The copy exists as long as this process lives. `content` is the digest that it was published with. Nothing
+        happens where the archive does not have it.
 
         Raises:
             DamagedArtifact: its objects are not what was published.
             StorageError: the storage cannot be reached, or the disk is full.
         """
-        place = Path(uri)
-        found = self._bucket.read(f"{self._home(uri).key}{_MANIFEST}") if self._is_below(uri) else None
-        if found is None or place.exists():
+        if not self._is_below(uri):
             return
-        draft = self.root / _FETCHING / f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        place = Path(uri)
         try:
-            draft.mkdir(parents=True)
-            self._download(_Manifest.from_json(found[0]), self._home(uri), draft)
-            digest = fingerprint.of_tree(draft, sync=True).digest
-            if content and digest != content:
-                raise DamagedArtifact(
-                    f"{self._home(uri)} does not have the content that was published (digest {digest}, not {content})."
-                )
-            place.parent.mkdir(parents=True, exist_ok=True)
-            draft.rename(place)
-        except Conflict as error:
-            raise DamagedArtifact(f"{self._home(uri)}: an object that its manifest names is gone.") from error
+            _lock(self.root).share()
+            with suppress(FileNotFoundError):
+                os.utime(place)  # the order in which copies are removed
+            if place.exists():
+                return
+            found = self._bucket.read(f"{self._home(uri).key}{_MANIFEST}")
+            if found is not None:
+                self._evict()
+                self._fetch(place, found[0], content)
         except OSError as error:
             if not place.exists():  # else another process was faster
                 raise StorageError(f"{self._home(uri)} could not be copied to {place}: {error.strerror}.") from error
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
 
     def remove(self, uri: str) -> None:
-        """Deletes the files of an artifact, the manifest first: what is deleted in part is not found.
+        """Deletes the files of an artifact, or what else lies there: the manifest first, as a part is not found.
 
         Raises:
             StorageError: the storage cannot be reached, or refuses.
@@ -93,16 +100,83 @@ class BucketArchive:
 
     def places(self, pipeline: str) -> Iterator[str]:
         """The places below the root of all artifacts that are there, and of what an upload that died has left."""
-        top = len(self.home.key) + 1 if self.home.key else 0
         complete, begun = [], set()
-        for info in self._bucket.list((self.home / pipeline).key):
-            place = info.key[top:]
+        for place in self._list(pipeline):
             if place.endswith(_MANIFEST) and _is_place(place.removesuffix(_MANIFEST)):
                 complete.append(place.removesuffix(_MANIFEST))
             elif _is_place(output := "/".join(place.split("/")[:4])):
                 begun.add(output)
         begun -= {"/".join(place.split("/")[:4]) for place in complete}
         yield from (str(self.root / place) for place in (*complete, *sorted(begun)))
+
+    def keep_log(self, log: Path, sent: int) -> int:
+        """Writes what a log below the root has beyond its first `sent` bytes; returns how many are there now."""
+        return log_pieces.upload_log(self._bucket, self._home(str(log)).key, log, sent)
+
+    def read_log(self, log: str, start: int = 0) -> bytes:
+        """The bytes of a log from one on, as far as they are there."""
+        return log_pieces.read_log(self._bucket, self._home(log).key, start) if self._is_below(log) else b""
+
+    def log_folders(self, pipeline: str) -> list[str]:
+        """The folders below the root of runs with logs: PIPELINE/.runs/NUMBER/logs."""
+        found = {"/".join(place.split("/")[:4]) for place in self._list(f"{pipeline}/{_RUNS}")}
+        return [str(self.root / place) for place in sorted(found)]
+
+    def claim(self, identity: str) -> str:
+        """Records which store the artifacts belong to, unless that is recorded; returns what is."""
+        key = (self.home / _NOTE).key
+        with suppress(Conflict):  # somebody was faster
+            if self._bucket.read(key) is None:
+                self._bucket.write(key, identity.encode(), replacing="")
+        found = self._bucket.read(key)
+        if found is None:
+            raise StorageError(f"{self.home / _NOTE} vanished while it was read. Nobody may delete it.")
+        return found[0].decode(errors="replace").strip()
+
+    def claimed_by(self) -> str | None:
+        """The store that the artifacts belong to; None before the first run."""
+        found = self._bucket.read((self.home / _NOTE).key)
+        return None if found is None else found[0].decode(errors="replace").strip()
+
+    def _fetch(self, place: Path, manifest: bytes, content: str) -> None:
+        home = self._home(str(place))
+        draft = self.root / ASIDE / f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        try:
+            draft.mkdir(parents=True)
+            self._download(Manifest.from_json(manifest, f"{home}{_MANIFEST}"), home, draft)
+            digest = fingerprint.of_tree(draft, sync=True).digest
+            if content and digest != content:
+                raise DamagedArtifact(
+                    f"{home} does not have the content that was published (digest {digest}, not {content})."
+                )
+            place.parent.mkdir(parents=True, exist_ok=True)
+            draft.rename(place)
+        except Conflict as error:
+            raise DamagedArtifact(f"{home}: an object that its manifest names is gone.") from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def _download(self, manifest: Manifest, home: ObjectUrl, draft: Path) -> None:
+        for folder in (*manifest.folders, *(os.path.dirname(name) for name in manifest.files)):  # noqa: PTH120
+            (draft / folder).mkdir(parents=True, exist_ok=True)
+        for name in manifest.files:
+            (draft / name).touch()
+
+        def download(part: Part) -> None:
+            self._bucket.download_part((home / part.key).key, draft / part.file, part.start)
+
+        _side_by_side(download, list(manifest.parts()))
+        for name, target in manifest.links.items():
+            (draft / name).parent.mkdir(parents=True, exist_ok=True)
+            (draft / name).symlink_to(target)
+
+    def _evict(self) -> None:
+        evict_sometimes(self.root, self.most_bytes, _lock(self.root), self.has)
+
+    def _list(self, folder: str) -> Iterator[str]:
+        """What lies below a folder, by names below the root."""
+        top = len(self.home.key) + 1 if self.home.key else 0
+        return (info.key[top:] for info in self._bucket.list((self.home / folder).key))
 
     @property
     def _bucket(self) -> StorageBucket:
@@ -114,56 +188,18 @@ class BucketArchive:
     def _home(self, uri: str) -> ObjectUrl:
         return self.home / Path(uri).relative_to(self.root).as_posix()
 
-    def _download(self, manifest: _Manifest, home: ObjectUrl, draft: Path) -> None:
-        for folder in (*manifest.folders, *(os.path.dirname(name) for name in manifest.files)):  # noqa: PTH120
-            (draft / folder).mkdir(parents=True, exist_ok=True)
-        keys = [(home / name).key for name in manifest.files]
-        _side_by_side(self._bucket.download, keys, [draft / name for name in manifest.files])
-        for name, target in manifest.links.items():
-            (draft / name).parent.mkdir(parents=True, exist_ok=True)
-            (draft / name).symlink_to(target)
+
+@functools.cache
+def _lock(root: Path) -> UseLock:
+    return UseLock(root)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Manifest:
-    """What an artifact consists of, by names below its folder."""
-
-    files: Sequence[str]
-    folders: Sequence[str]  #: all of them, since empty ones count
-    links: dict[str, str]  #: with what they point to
-
-    @classmethod
-    def of(cls, folder: Path) -> _Manifest:
-        found = sorted(folder.rglob("*"))
-        names = {path: path.relative_to(folder).as_posix() for path in found}
-        links = {names[path]: str(path.readlink()) for path in found if path.is_symlink()}
-        return cls(
-            files=[names[path] for path in found if path.is_file() and names[path] not in links],
-            folders=[names[path] for path in found if path.is_dir() and names[path] not in links],
-            links=links,
-        )
-
-    def to_json(self) -> bytes:
-        return json.dumps({"files": self.files, "folders": self.folders, "links": self.links}, indent=1).encode()
-
-    @classmethod
-    def from_json(cls, text: bytes) -> _Manifest:
-        """Reads it; raises DamagedArtifact where it is damaged, or names what lies outside of the artifact."""
-        try:
-            document = json.loads(text)
-            found = cls(**document)
-            names = (*found.files, *found.folders, *found.links)
-            outside = [name for name in names if name.startswith("/") or ".." in Path(name).parts]
-        except (ValueError, TypeError) as error:
-            raise DamagedArtifact(f"a manifest of the archive is damaged: {error}.") from error
-        if outside:
-            raise DamagedArtifact(f"a manifest of the archive names {outside[0]!r}, outside of its artifact.")
-        return found
-
-
-def _side_by_side(call: Callable[..., None], *arguments: Sequence[object]) -> None:
-    with ThreadPoolExecutor(_SIDE_BY_SIDE, "archive") as pool:
-        list(pool.map(call, *arguments))
+def _side_by_side(call: Callable[[Part], None], parts: Sequence[Part]) -> None:
+    if len(parts) < 2:  # noqa: PLR2004  no threads for one
+        list(map(call, parts))
+        return
+    with ThreadPoolExecutor(min(len(parts), _SIDE_BY_SIDE), "archive") as pool:
+        list(pool.map(call, parts))
 
 
 def _is_place(place: str) -> bool:

@@ -94,6 +94,32 @@ class StorageBucket:
         with self._translated(key):
             obstore.put(self._objects, key, path, chunk_size=_CHUNK_BYTES)
 
+    def upload_part(self, path: Path, key: str, start: int, size_bytes: int) -> None:
+        """Writes some bytes of a local file as an object, by one request."""
+        import obstore
+
+        with path.open("rb") as file:
+            file.seek(start)
+            content = file.read(size_bytes)
+        with self._translated(key):
+            obstore.put(self._objects, key, content, use_multipart=False)
+
+    def download_part(self, key: str, path: Path, start: int) -> None:
+        """Writes an object into a local file, from a byte on; not yet through to the disk.
+
+        Raises:
+            Conflict: there is no such object.
+        """
+        import obstore
+
+        with self._translated(key), path.open("r+b") as file:
+            file.seek(start)
+            try:
+                for chunk in obstore.get(self._objects, key).stream(min_chunk_size=_CHUNK_BYTES):
+                    file.write(chunk)
+            except FileNotFoundError:
+                raise Conflict(f"{self.home / key} is gone.") from None
+
     def write(self, key: str, content: bytes, *, replacing: str | None = None) -> str:
         """Writes a small object, and returns its etag.
 

@@ -9,7 +9,6 @@ or takes only what nobody has used for a day.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import logging
@@ -25,6 +24,7 @@ from spanwise.orchestrator import durable
 from spanwise.orchestrator.errors import Conflict, StorageError
 from spanwise.orchestrator.storage.bucket import open_bucket
 from spanwise.orchestrator.storage.url import ObjectInfo, ObjectUrl
+from spanwise.orchestrator.storage.use_lock import UseLock
 
 log = logging.getLogger("spanwise.storage")
 
@@ -34,6 +34,13 @@ MOST_BYTES = 20 << 30
 _SAFE_AGE_S = 86_400.0  # no process reads one copy for longer without having asked for it again
 _SPARE = 0.8  # removing stops at this share of the limit
 _DIGEST = "digest"
+_ENDPOINTS = (
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AZURITE_BLOB_STORAGE_URL",
+    "AZURE_STORAGE_ENDPOINT",
+    "AZURE_STORAGE_ACCOUNT_NAME",
+)  # buckets of one name behind others are others
 
 
 class LocalCopies:
@@ -43,7 +50,7 @@ class LocalCopies:
         self.folder = folder
         self._most_bytes = most_bytes
         self._verified: set[Path] = set()
-        self._handles: dict[int, int] = {}  # by process: a lock is shared with forks as long as they have its handle
+        self._lock = UseLock(folder)
 
     def get(self, url: ObjectUrl, info: ObjectInfo) -> Path:
         """The path of a copy of this revision of an object; it exists as long as this process lives.
@@ -52,7 +59,8 @@ class LocalCopies:
             Conflict: the object is gone, or has been replaced since it was listed.
             StorageError: it cannot be read, or the disk is full.
         """
-        self._use()
+        if self._lock.share():
+            self._verified.clear()
         home = self.folder / _name(url, info)
         path = home / url.name
         if path in self._verified and path.exists():
@@ -77,7 +85,7 @@ class LocalCopies:
         total, removed = sum(size for _, size, _ in entries), 0
         if total <= self._most_bytes:
             return 0
-        with self._alone() as alone:
+        with self._lock.alone() as alone:
             for used_s, size, home in entries:
                 if total - removed <= self._most_bytes * _SPARE:
                     break
@@ -89,9 +97,7 @@ class LocalCopies:
 
     def close(self) -> None:
         """Ends the use of copies: from now on they may be removed."""
-        handle = self._handles.pop(os.getpid(), None)
-        if handle is not None:
-            os.close(handle)
+        self._lock.release()
         self._verified.clear()
 
     def _whole(self, home: Path, path: Path) -> bool:
@@ -141,37 +147,23 @@ class LocalCopies:
             with contextlib.suppress(OSError):  # removed meanwhile
                 yield home.stat().st_mtime, sum(file.stat().st_size for file in home.iterdir()), home
 
-    def _use(self) -> None:
-        """Shares the lock as long as this process lives; a fork takes one of its own."""
-        if os.getpid() not in self._handles:
-            handle = self._open_lock()
-            fcntl.flock(handle, fcntl.LOCK_SH)
-            self._handles[os.getpid()] = handle
-            self._verified.clear()
-
-    def _open_lock(self) -> int:
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[bool]:
-        """Whether no process uses copies; if so, none begins to meanwhile."""
-        handle = self._open_lock()
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-        finally:
-            os.close(handle)
-
 
 @functools.cache
 def machine_copies() -> LocalCopies:
-    """The copies of this machine's user: below `$XDG_CACHE_HOME` or `~/.cache`."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return LocalCopies(Path(cache, "spanwise", "objects"))
+    """The copies of this machine's user."""
+    return LocalCopies(_cache("objects"))
+
+
+def folder_of_copies(url: ObjectUrl) -> Path:
+    """The folder of this machine for a root in object storage: the same for every process of a user."""
+    endpoints = [os.environ.get(name, "") for name in _ENDPOINTS]
+    digest = hashlib.blake2b("\0".join([str(url), *endpoints]).encode(), digest_size=6).hexdigest()
+    return _cache("roots") / f"{url.name or url.bucket}-{digest}"
+
+
+def _cache(name: str) -> Path:
+    """Below `$XDG_CACHE_HOME` or `~/.cache`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "spanwise", name).absolute()
 
 
 def _name(url: ObjectUrl, info: ObjectInfo) -> str:

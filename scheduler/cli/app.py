@@ -40,7 +40,7 @@ app = typer.Typer(
 
 
 Root: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="The folder of artifacts, logs and metadata. [default: .spanwise]")
+    str | None, typer.Option(metavar="DIR", help="The folder or URL of artifacts and logs. [default: .spanwise]")
 ]
 Config: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="FILE", help="The settings file. [default: the nearest spanwise.toml above]")
@@ -123,13 +123,13 @@ def _build(name: str) -> Callable[..., object]:
     return typer.main.get_command(program)
 
 
-def read_settings(root: Path | None, config: Path | None) -> Settings:
+def read_settings(root: str | None, config: Path | None) -> Settings:
     from spanwise.scheduler.project import settings
 
     return settings.read(config=config, root=root)
 
 
-def read_store(root: Path | None, config: Path | None, act: Callable[[Store], None]) -> None:
+def read_store(root: str | None, config: Path | None, act: Callable[[Store], None]) -> None:
     from spanwise.scheduler.project import root as home
 
     with home.open_for_reading(read_settings(root, config)) as store:
@@ -146,7 +146,7 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def location_options(root: Path | None, config: Path | None) -> list[str]:
+def location_options(root: str | None, config: Path | None) -> list[str]:
     """--root and --config as arguments, for a command that is printed."""
     options = [("--root", root), ("--config", config)]
     return [text for name, value in options if value is not None for text in (name, str(value))]

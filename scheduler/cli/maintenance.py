@@ -155,6 +155,6 @@ def restore(
     settings = read_settings(root, config)
     made = restore_backup(settings, folder.expanduser())
     if json:
-        print_document({"root": str(settings.root), "at": made.at.isoformat(), "metadata": made.with_metadata})
+        print_document({"root": settings.place, "at": made.at.isoformat(), "metadata": made.with_metadata})
     else:
-        typer.echo(f"Restored {settings.root} as of {format_time(made.at)}.\nVerify it:  spanwise doctor --deep")
+        typer.echo(f"Restored {settings.place} as of {format_time(made.at)}.\nVerify it:  spanwise doctor --deep")

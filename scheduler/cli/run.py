@@ -146,7 +146,7 @@ def resume(
     _end(outcome, root, config, json=json)
 
 
-def _end(outcome: RunOutcome, root: Path | None, config: Path | None, *, json: bool) -> NoReturn:
+def _end(outcome: RunOutcome, root: str | None, config: Path | None, *, json: bool) -> NoReturn:
     """Prints the outcome of a run, and exits with its exit code."""
     from spanwise.scheduler.run import launch
 
@@ -253,7 +253,7 @@ def window(
             print_document([windows.window_document(w, loaded.calendar) for w in found])
         else:
             if loaded.pipeline.name not in store.pipelines():
-                typer.echo(f"No run of {loaded.pipeline.name!r} is recorded in {settings.root}.")
+                typer.echo(f"No run of {loaded.pipeline.name!r} is recorded in {settings.place}.")
             typer.echo("\n\n".join(windows.format_window(w) for w in found))
         raise typer.Exit(1 if any(w.refusal for w in found) else 0)
 

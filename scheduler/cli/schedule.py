@@ -418,7 +418,7 @@ def _read_durations(pipeline: str, settings: Settings) -> Duration:
 
 
 @contextmanager
-def open_ledger(root: Path | None, config: Path | None) -> Iterator[Store]:
+def open_ledger(root: str | None, config: Path | None) -> Iterator[Store]:
     """The store to write to; creates nothing if nothing was recorded yet."""
     from spanwise.scheduler.project import root as home
 

@@ -131,7 +131,7 @@ def gc(
         typer.echo(rendering.format_garbage(gone, dry_run=dry_run))
 
 
-def _files(path: str | None, root: Path | None, config: Path | None) -> Files:
+def _files(path: str | None, root: str | None, config: Path | None) -> Files:
     from spanwise.pipelines.input.snapshot.storage import files_at
 
     return files_at(path if path is not None else read_settings(root, config).root / "snapshots")

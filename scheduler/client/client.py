@@ -47,7 +47,7 @@ def connect(root: str | Path | None = None, *, metadata: str | None = None, conf
         SettingsError: a setting is wrong.
     """
     file = None if config is None else Path(config).absolute()
-    settings = read(config=file, root=None if root is None else Path(root))
+    settings = read(config=file, root=root)
     return Client(settings if metadata is None else replace(settings, metadata=metadata), config=file)
 
 
@@ -74,7 +74,7 @@ class Client:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Client({str(self.settings.root)!r})"
+        return f"Client({self.settings.place!r})"
 
     # --- reading
 

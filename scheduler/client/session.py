@@ -53,13 +53,13 @@ class Session:
     @property
     def environment(self) -> dict[str, str]:
         """What makes a command in another process use the same root, metadata and settings file."""
-        return {**os.environ, "SPANWISE_ROOT": str(self.settings.root), "SPANWISE_METADATA": self.settings.metadata}
+        return {**os.environ, "SPANWISE_ROOT": self.settings.place, "SPANWISE_METADATA": self.settings.metadata}
 
     @property
     def options(self) -> list[str]:
         """--root and --config, for a command that a person can paste."""
         config = [] if self.config is None else ["--config", str(self.config)]
-        return ["--root", str(self.settings.root), *config]
+        return ["--root", self.settings.place, *config]
 
     def reset(self) -> None:
         """Closes the connection; the next question opens it again."""

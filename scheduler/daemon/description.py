@@ -69,7 +69,7 @@ class FileQuestion:
     reference: str
     config: Path | None
     ticks: tuple[datetime, ...] = ()  #: moments for which a span rule of the file's own is asked
-    root: Path | None = None  #: if given, it is asked for its pipeline and for the data that is ready
+    root: str | None = None  #: if given, it is asked for its pipeline and for the data that is ready
 
 
 class DescriptionRequest:
@@ -81,7 +81,7 @@ class DescriptionRequest:
         config: Path | None,
         ticks: Sequence[datetime] = (),
         *,
-        root: Path | None = None,
+        root: str | None = None,
         limit_s: float = LIMIT_S,
     ) -> None:
         """`ticks` are moments for which a span rule of the file's own is to be asked.

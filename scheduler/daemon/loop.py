@@ -106,7 +106,7 @@ class SchedulerLoop:
         self._clock = clock or Clock()
         self._once = self._clock.now() if once else None
         services = services or SchedulerServices(
-            root=known.root, config=known.file, site=alert.local_site(options), on_ended=on_ended
+            root=known.root, url=known.url, config=known.file, site=alert.local_site(options), on_ended=on_ended
         )
         self._alerts = SchedulerAlerts(known, services, self._clock)
         self._services = replace(services, alarm=self._alerts.explain_forecast)
@@ -117,7 +117,7 @@ class SchedulerLoop:
         if watch is not None:
             self._services = replace(self._services, settle_s=watch.settle_s)
         self.files = PipelineFiles(
-            references, config=services.config, root=services.root, alerts=self._alerts, watch=watch
+            references, config=services.config, root=services.place, alerts=self._alerts, watch=watch
         )
         self._watch = HeartbeatWatch(self._clock.ttl_s)
         self._me: SchedulerRecord | None = None

@@ -66,7 +66,7 @@ class PipelineFiles:
         references: Sequence[str],
         *,
         config: Path | None,
-        root: Path,
+        root: str,
         alerts: SchedulerAlerts,
         watch: DataWatch | None = None,
     ) -> None:

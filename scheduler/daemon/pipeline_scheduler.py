@@ -329,7 +329,7 @@ class PipelineScheduler:
             span=wanted.span,
             wall=wanted.wall.isoformat(),
             attempt=tick.record.attempts + 1,
-            root=str(self._services.root),
+            root=self._services.place,
             config=None if self._services.config is None else str(self._services.config),
             part=wanted.part,
             division=tuple((each.name, each.at) for each in timetable.division),

@@ -92,7 +92,7 @@ def start(job: ScheduledJob) -> subprocess.Popen[bytes]:
     Raises:
         OSError: its log cannot be written, or the system starts no more processes.
     """
-    log = log_path(Path(job.root), job.pipeline, job.tick, job.attempt)
+    log = log_path(settings.root_folder(job.root), job.pipeline, job.tick, job.attempt)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
         return child_process.start("spanwise.scheduler.daemon.scheduled_run", asdict(job), stdout=file, stderr=file)
@@ -116,7 +116,7 @@ def last_error(log: Path) -> str:
 def main() -> int:
     """Does the job on stdin."""
     job = ScheduledJob(**child_process.read_document())  # type: ignore[arg-type]  # as `start` wrote it
-    known = settings.read(config=None if job.config is None else Path(job.config), root=Path(job.root))
+    known = settings.read(config=None if job.config is None else Path(job.config), root=job.root)
     try:
         return _close_run(job, known) if job.close is not None else _run(job, known)
     except AlreadyClaimed:

@@ -76,7 +76,7 @@ class SchedulerAlerts:
         """Uses the alert settings as they are now, if they are valid and every channel can be used."""
         now = self._clock.now()
         try:
-            fresh = settings.read(config=self._settings.file, root=self._settings.root).alerts
+            fresh = settings.read(config=self._settings.file, root=self._settings.place).alerts
             routes = channel.read_routes(fresh)
             channel.check_channels(routes)
         except SpanwiseError as error:

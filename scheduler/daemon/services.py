@@ -27,12 +27,18 @@ class SchedulerServices:
 
     root: Path
     config: Path | None
+    url: str | None = None  #: of the root, where it is in object storage
     site: Site
     settle_s: float = 0.0  #: how long arrived data must not have changed before a run is started for it
     start: Callable[[ScheduledJob], subprocess.Popen[bytes]] = scheduled_run.start
     on_ended: Callable[[TickRecord], object] = lambda _record: None  #: gets each tick that this scheduler ends
     measure: Callable[[Store, TickRecord], object] = lambda _store, _record: None  #: the same, for metrics
     alarm: Callable[[Forecast], str] = _alarm  #: why an alert about a forecast is sent; empty: none is
+
+    @property
+    def place(self) -> str:
+        """The root as `--root` takes it."""
+        return self.url or str(self.root)
 
     def send(self, message: Alert) -> bool:
         """Puts an alert into the outbox."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -83,8 +84,10 @@ def _of_project(run: Run, copied: tuple[Path, Path] | None) -> Run:
 
 
 def _find_missing(artifacts: list[Artifact]) -> Iterator[Damage]:
-    for artifact in artifacts:
-        if not artifact.path.exists():
-            yield Damage(artifact, f"there is nothing at {artifact.path}")
-        elif artifact.content and not is_on_disk(artifact):
-            yield Damage(artifact, f"{artifact.path} does not have the {artifact.size_bytes} bytes that were published")
+    with ThreadPoolExecutor(8, "check") as pool:  # the archive is asked over the network
+        there = list(pool.map(is_on_disk, artifacts))
+    for artifact in (a for a, whole in zip(artifacts, there, strict=True) if not whole):
+        if not Path(artifact.uri).exists():
+            yield Damage(artifact, f"there is nothing at {artifact.uri}")
+        elif artifact.content:
+            yield Damage(artifact, f"{artifact.uri} does not have the {artifact.size_bytes} bytes that were published")

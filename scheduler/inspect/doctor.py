@@ -24,7 +24,7 @@ from spanwise.scheduler.alerts import channel, outbox
 from spanwise.scheduler.formatting import Document, as_document, format_size, format_time
 from spanwise.scheduler.inspect.artifact_check import Checked, check_artifacts
 from spanwise.scheduler.inspect.database_file import find_database_damage
-from spanwise.scheduler.project.root import claim_root
+from spanwise.scheduler.project.root import archive_of, claim_root
 from spanwise.scheduler.project.settings import Settings
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ def run_checks(
     yield from _libraries()
     yield _settings(settings)
     yield from _root(settings.root)
+    if settings.url is not None:
+        yield from _bucket(settings)
     yield from _metadata(settings, migrate=migrate, deep=deep, elsewhere=elsewhere, progress=progress)
     yield from _alerts(settings, alert=alert)
 
@@ -124,6 +126,23 @@ def _root(root: Path) -> Iterator[HealthCheck]:
         yield HealthCheck("free space", "ok", f"{format_size(free)} left")
 
 
+def _bucket(settings: Settings) -> Iterator[HealthCheck]:
+    """Whether the root in object storage can be reached, and the metadata from other machines too."""
+    from spanwise.orchestrator.mlmd.location import SqliteFile, parse_location
+
+    archive = archive_of(settings)
+    assert archive is not None
+    try:
+        archive.claimed_by()
+    except SpanwiseError as error:
+        yield HealthCheck("object storage", "fail", "cannot be used", str(error))
+        return
+    yield HealthCheck("object storage", "ok", f"{settings.url} can be read; copies are in {settings.root}")
+    if isinstance(parse_location(settings.metadata), SqliteFile):
+        server = 'metadata = "postgresql://user@host/database" in spanwise.toml'
+        yield HealthCheck("machines", "ok", f"only this one has the metadata; for several:  {server}")
+
+
 def _metadata(
     settings: Settings, *, migrate: bool, deep: bool, elsewhere: Sequence[str], progress: Callable[[Checked], None]
 ) -> Iterator[HealthCheck]:
@@ -138,7 +157,7 @@ def _metadata(
         if isinstance(where, SqliteFile) and (damage := find_database_damage(where.path, deep=deep)):
             yield _damaged_database(where.path, damage)
             return
-        store = open_store(settings.metadata, root=settings.root, migrate=migrate)
+        store = open_store(settings.metadata, root=settings.root, archive=archive_of(settings), migrate=migrate)
     except SpanwiseError as error:
         yield HealthCheck("metadata", "fail", "could not open", str(error))
         return

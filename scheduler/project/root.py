@@ -1,4 +1,4 @@
-"""The root: the folder of artifacts and logs, and the one metadata store that it belongs to.
+"""The root: the folder or URL of artifacts and logs, and the one metadata store that it belongs to.
 
 The folders of a root are numbered by execution, so using it with another store would mix two histories. The store has
 an identity, and each root records the identity of its store.
@@ -85,16 +85,16 @@ def open_for_reading(settings: Settings) -> Iterator[Store]:
         opened = open_store(url, root=settings.root, archive=archive_of(settings))
         store = stack.enter_context(contextlib.closing(opened))
         recorded = _recorded_identity(settings.root)
+        if recorded is None and (archive := archive_of(settings)) is not None:
+            recorded = archive.claimed_by()
         if recorded is not None and recorded != identity(store):
             raise _wrong_store_error(settings)
         yield store
 
 
 def archive_of(settings: Settings) -> BucketArchive | None:
-    """Where the files of artifacts are kept besides the root."""
-    if settings.archive is None:
-        return None
-    return BucketArchive(settings.root.absolute(), parse_url(settings.archive))
+    """The root in object storage, if it is there."""
+    return BucketArchive(settings.root.absolute(), parse_url(settings.url)) if settings.url else None
 
 
 def _copy_database(file: Path, folder: Path) -> Path:
@@ -129,14 +129,19 @@ def _stamp(file: Path) -> tuple[int, int] | None:
 def claim_root(store: Store, settings: Settings) -> None:
     """Records in the root which store it belongs to; raises SettingsError when it belongs to another."""
     recorded, known = _recorded_identity(settings.root), identity(store)
+    archive = archive_of(settings)
+    if archive is not None:  # somebody may have emptied the bucket since this folder was made
+        recorded = archive.claimed_by()
     if recorded is not None and recorded != known:
         raise _wrong_store_error(settings)
-    if recorded is not None:
+    if recorded is not None and (settings.root / NOTE).exists():
         return
     if known is None:
         with contextlib.suppress(AlreadyClaimed):  # another process was first
             store.claim(Claim(*_IDENTITY, {"id": uuid.uuid4().hex}))
         known = identity(store)
+    if archive is not None and archive.claim(str(known)) != known:
+        raise _wrong_store_error(settings)
     draft = settings.root / f"{NOTE}.{os.getpid()}"
     try:
         draft.write_text(f"{known}\n", encoding="ascii")
@@ -162,7 +167,7 @@ def identity(store: Store) -> str | None:
 
 def _wrong_store_error(settings: Settings) -> SettingsError:
     return SettingsError(
-        f"The root {settings.root} belongs to another metadata store than {settings.redacted_metadata}: its folders "
+        f"The root {settings.place} belongs to another metadata store than {settings.redacted_metadata}: its folders "
         "are numbered by that store, so the two cannot be mixed.\n"
         "Use the metadata that the root was created with (`metadata` in spanwise.toml), or another root: --root DIR"
     )

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
 from spanwise.orchestrator.collection import Retention
 from spanwise.orchestrator.errors import ParameterError, SettingsError, UsageError
 from spanwise.orchestrator.resources import Machine, parse_memory
-from spanwise.orchestrator.storage.url import parse_url, refuse_url
+from spanwise.orchestrator.storage.copies import folder_of_copies
+from spanwise.orchestrator.storage.url import is_object_url, parse_url, refuse_url
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -32,7 +33,7 @@ ALERT_KINDS: tuple[AlertKind, ...] = tuple(kind for kind in get_args(AlertKind) 
 
 FILE = "spanwise.toml"
 PREFIX = "SPANWISE_"
-NAMES = ("root", "metadata", "archive", "jobs", "grace_s", "params", "alerts", "openlineage", "gc", "executor")
+NAMES = ("root", "metadata", "jobs", "grace_s", "params", "alerts", "openlineage", "gc", "executor")
 GRACE_S = 10.0
 GROUP_S = 3600.0
 FORECAST_LOAD = 0.8
@@ -87,9 +88,9 @@ class ExecutorSettings:
 class Settings:
     """The settings of a project."""
 
-    root: Path  #: absolute; holds artifacts, logs and, by default, the metadata
+    root: Path  #: absolute; holds artifacts and logs, or copies of those at `url`
     metadata: str = field(repr=False)  #: a file or URL; it may contain a password, so it is never printed
-    archive: str | None = None  #: a URL of object storage that keeps the files of artifacts besides the root
+    url: str | None = None  #: of the root, where it is in object storage
     jobs: int | None = None  #: parallel nodes; None: one per processor, at least two
     grace_s: float = GRACE_S  #: time between asking a node to end and killing it
     params: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  #: by pipeline function, then argument
@@ -102,6 +103,11 @@ class Settings:
     file: Path | None = None  #: the file these were read from
 
     @property
+    def place(self) -> str:
+        """The root as `--root` takes it."""
+        return self.url or str(self.root)
+
+    @property
     def redacted_metadata(self) -> str:
         """The location of the metadata, without the password."""
         from spanwise.orchestrator.mlmd.location import parse_location
@@ -109,7 +115,7 @@ class Settings:
         return str(parse_location(self.metadata))
 
 
-def read(*, config: Path | None = None, root: Path | None = None, folder: Path | None = None) -> Settings:
+def read(*, config: Path | None = None, root: str | Path | None = None, folder: Path | None = None) -> Settings:
     """Reads the settings for a command in `folder` (default: the current one).
 
     `config` is a file to read instead of the nearest `spanwise.toml` above; `root` overrides every other source.
@@ -121,15 +127,12 @@ def read(*, config: Path | None = None, root: Path | None = None, folder: Path |
     file = _existing(config) if config is not None else find_file(folder)
     written = {} if file is None else _anchor_paths(_parse_file(file), file.parent)
     values = _validate(written, file) if written or _variables() else {}
-    here = root or values.get("root")
-    if here is not None:
-        refuse_url("root", str(here))
-    chosen = Path(str(here)).expanduser() if here is not None else (file.parent if file else folder) / ".spanwise"
-    chosen = folder / chosen
+    default = (file.parent if file else folder) / ".spanwise"
+    url, chosen = _root(root or values.get("root"), default, folder)
     return Settings(
         root=chosen,
-        metadata=str(values.get("metadata") or chosen / "metadata.db"),
-        archive=_archive(values.get("archive")),
+        metadata=str(values.get("metadata") or (default if url else chosen) / "metadata.db"),
+        url=url,
         jobs=values.get("jobs"),  # type: ignore[arg-type]  # checked by pydantic
         grace_s=values.get("grace_s", GRACE_S),  # type: ignore[arg-type]
         params=values.get("params", {}),  # type: ignore[arg-type]
@@ -139,6 +142,11 @@ def read(*, config: Path | None = None, root: Path | None = None, folder: Path |
         executor=_executor(values.get("executor", {})),  # type: ignore[arg-type]
         file=file,
     )
+
+
+def root_folder(place: str) -> Path:
+    """The folder on this machine of a root as `Settings.place` names it."""
+    return folder_of_copies(parse_url(place)) if is_object_url(place) else Path(place)
 
 
 def find_file(folder: Path) -> Path | None:
@@ -230,7 +238,6 @@ def _validate(written: Mapping[str, object], file: Path | None) -> dict[str, obj
 
         root: str | None = None
         metadata: str | None = None
-        archive: str | None = None
         jobs: int | None = Field(default=None, ge=1)
         grace_s: float = Field(default=GRACE_S, ge=0)
         params: dict[str, dict[str, object]] = {}
@@ -259,13 +266,18 @@ def _validate(written: Mapping[str, object], file: Path | None) -> dict[str, obj
         raise SettingsError(f"{PREFIX}{name.upper()} is not JSON; write {_JSON[name]}.") from error
 
 
-def _archive(text: object) -> str | None:
-    if text is None:
-        return None
+def _root(written: object, default: Path, folder: Path) -> tuple[str | None, Path]:
+    """The URL of the root, if it has one, and its folder on this machine."""
+    if written is None:
+        return None, default
+    refuse_url("root", str(written), object_storage=True)
+    if not is_object_url(str(written)):
+        return None, folder / Path(str(written)).expanduser()
     try:
-        return str(parse_url(str(text)))
+        url = parse_url(str(written))
     except ParameterError as error:
-        raise SettingsError(f"archive: {error}") from error
+        raise SettingsError(f"root: {error}") from error
+    return str(url), root_folder(str(url))
 
 
 def _url(text: str) -> str:
@@ -311,6 +323,8 @@ def _alerts(written: Mapping[str, object], default: AlertSettings | None = None)
 
 def _refuse_unknown(written: Mapping[str, object], file: Path | None) -> None:
     for name in written:
+        if name == "archive":
+            raise SettingsError(f"{file}: 'archive' is now the root itself: write  root = \"s3://…\"")
         if name not in NAMES:
             raise SettingsError(f"{file}: {name!r} is not a setting.{_meant(name)} Settings: {', '.join(NAMES)}.")
     for variable in _variables():

@@ -15,6 +15,7 @@ from spanwise.scheduler.formatting import as_document
 from spanwise.scheduler.run.progress import Tail
 
 POLL_S = 0.2
+ARCHIVE_POLL_S = 1.0  # each look at the log of another machine is a request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +36,9 @@ def read_logs(store: Store, run: Run, node: str | None) -> list[NodeLog]:
     """
     executions = _executions(store, run, node)
     logs = [
-        NodeLog(node=e.node, attempt=e.attempt, file=e.log, lines=tuple(Tail(Path(e.log)).rest()))
+        NodeLog(node=e.node, attempt=e.attempt, file=e.log, lines=tuple(Tail(Path(e.log), store.archive).rest()))
         for e in executions
-        if e.log and Path(e.log).is_file()
+        if e.log and (Path(e.log).is_file() or _is_archived(store, e.log))
     ]
     if node is not None and not logs:
         last = executions[-1]
@@ -70,13 +71,17 @@ def follow_logs(store: Store, run: Run, node: str | None) -> Iterator[str]:
         over = store.run(run.pipeline, run.number).state.ended  # read first, so that no line after it is missed
         for execution in _executions(store, run, node, may_start=not over):
             if execution.log:
-                tail = tails.setdefault(execution.id, Tail(Path(execution.log)))
+                tail = tails.setdefault(execution.id, Tail(Path(execution.log), store.archive))
                 prefix = "" if node is not None else f"{execution.node} | "
                 lines = tail.rest() if over else tail.lines()
                 yield from (f"{prefix}{line}" for line in lines)
         if over:
             return
-        time.sleep(POLL_S)
+        time.sleep(POLL_S if store.archive is None else ARCHIVE_POLL_S)
+
+
+def _is_archived(store: Store, log: str) -> bool:
+    return store.archive is not None and bool(store.archive.read_log(log))
 
 
 def _executions(store: Store, run: Run, node: str | None, *, may_start: bool = False) -> list[Execution]:

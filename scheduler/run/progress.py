@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from spanwise.orchestrator.artifact import ArtifactArchive
 from spanwise.orchestrator.run import BaseRun, Execution
 from spanwise.orchestrator.run_request import Event
 from spanwise.scheduler.formatting import (
@@ -116,20 +117,25 @@ class Tail:
     """The end of a growing file."""
 
     file: Path
+    archive: ArtifactArchive | None = None  #: has the logs that other machines write
     _read_bytes: int = 0
     _partial: bytes = field(default=b"", repr=False)  # a line without its end
 
     def lines(self) -> list[str]:
         """The lines completed since the last call, without control characters."""
-        try:
-            with self.file.open("rb") as log:
-                log.seek(self._read_bytes)
-                new = log.read(_MOST_BYTES)
-        except FileNotFoundError:
-            return []
+        new = self._read(self._read_bytes)
         self._read_bytes += len(new)
         *whole, self._partial = (self._partial + new).split(b"\n")
         return [strip_control(line.decode("utf-8", "replace")) for line in whole]
+
+    def _read(self, start: int) -> bytes:
+        """Some of the bytes from one on, from the archive if the file is another machine's."""
+        try:
+            with self.file.open("rb") as log:
+                log.seek(start)
+                return log.read(_MOST_BYTES)
+        except FileNotFoundError:
+            return b"" if self.archive is None else self.archive.read_log(str(self.file), start)
 
     def rest(self) -> list[str]:
         """All remaining lines, including a last one without its end."""

@@ -92,6 +92,8 @@ def restore(settings: Settings, source: Path) -> Backup:
     """
     facts = _read_record(source)
     where = parse_location(settings.metadata)
+    if settings.url is not None:
+        raise UsageError(f"The root is {settings.url}; a backup is restored to a folder. Name one: --root DIR")
     if settings.root.exists() and any(settings.root.iterdir()):
         raise UsageError(
             f"The root {settings.root} is not empty, and a restore never mixes two histories.\n"
@@ -119,6 +121,7 @@ def restore(settings: Settings, source: Path) -> Backup:
 
 
 def _check(settings: Settings, where: SqliteFile | DatabaseServer, destination: Path, *, files_only: bool) -> None:
+    _refuse_url(settings, where)
     if isinstance(where, DatabaseServer) and not files_only:
         dump = {"mysql": "mysqldump --single-transaction", "postgresql": "pg_dump"}[where.kind]
         raise SettingsError(
@@ -132,6 +135,21 @@ def _check(settings: Settings, where: SqliteFile | DatabaseServer, destination: 
         raise UsageError(f"{destination} exists already. Name a new folder, for example {destination}-2.")
     if destination.resolve().is_relative_to(settings.root.resolve()):
         raise UsageError(f"{destination} lies in the root {settings.root}, which it is to protect. Name another.")
+
+
+def _refuse_url(settings: Settings, where: SqliteFile | DatabaseServer) -> None:
+    """Of a root in object storage there is nothing to copy: its bucket has versions and replicas of its own."""
+    if settings.url is None:
+        return
+    if isinstance(where, SqliteFile):
+        dump = f"sqlite3 {where.path} '.backup metadata.db'"
+    else:
+        dump = {"mysql": "mysqldump --single-transaction", "postgresql": "pg_dump"}[where.kind]
+        dump = f"{dump} {where.database} > metadata.sql"
+    raise SettingsError(
+        f"The root is {settings.url}, which its storage protects: switch on versions or replication of the bucket. "
+        f"To be restored, it needs the metadata as they were then or later. Copy those:\n  {dump}"
+    )
 
 
 def _read_record(source: Path) -> dict[str, object]:

@@ -19,7 +19,7 @@ from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.errors import NotRecorded
 from spanwise.orchestrator.run import Execution
-from spanwise.orchestrator.store import Store, is_marked
+from spanwise.orchestrator.store import Store
 
 ASIDE = ".collected-"
 """The prefix of the name that a folder has between being collected and being removed."""
@@ -75,9 +75,11 @@ def take_inventory(store: Store, root: Path, pipeline: str, *, now: datetime, lo
     search.nodes(home)
     search.archived(home)
     search.run_dirs(home / RUNS, lambda ended: now - ended >= logs)
+    search.archived_logs(lambda ended: now - ended >= logs)
     search.schedule(home / SCHEDULE, lambda written: now - written >= logs)
     artifacts = sorted(search.artifacts, key=lambda a: a.id)
-    half_removed = {a.id for a in artifacts if is_marked(store, COLLECTED, a)}
+    collected = store.find_claims(COLLECTED, [a.name for a in artifacts])
+    half_removed = {a.id for a in artifacts if a.name in collected}
     return DiskInventory(
         artifacts=tuple(a for a in artifacts if a.id not in half_removed),
         half_removed=tuple(a for a in artifacts if a.id in half_removed),
@@ -104,21 +106,35 @@ class _DiskSearch:
             for output in self._folders(Path(node.path), lambda name: not name.startswith("."))
             for entry in self._folders(Path(output.path), _is_number)
         ]
-        ids = {folder.execution for folder in folders}
-        executions = {e.id: e for e in self._store.executions_by_id(ids)}
-        published: dict[int, dict[str, Artifact]] = defaultdict(dict)  # by execution, then by location
-        links = [link for link in self._store.links(executions=ids) if not link.read]
-        known = {a.id: a for a in self._store.artifacts_by_id({link.artifact for link in links})}
-        for link in links:
-            published[link.execution][_canonical(known[link.artifact].uri)] = known[link.artifact]
-        for folder in folders:
+        published = self._find_published({folder.execution for folder in folders})
+        others = [folder for folder in folders if not self._is_published(folder, published[folder.execution])]
+        executions = {e.id: e for e in self._store.executions_by_id({folder.execution for folder in others})}
+        for folder in others:
             execution = executions.get(folder.execution)
             if execution is None or (execution.pipeline, execution.node) != (self._pipeline, folder.node):
                 self._add_unknown(folder.path, f"no execution {folder.execution} of {folder.node} is recorded")
             elif execution.state.succeeded:
-                self._published(folder, execution, published[folder.execution])
+                by_location = {_canonical(uri): artifact for uri, artifact in published[folder.execution].items()}
+                self._published(folder, execution, by_location)
             elif execution.state.ended:
                 self._add_leftover(folder.path, f"{execution.name} {execution.state.value}")
+
+    def _find_published(self, executions: Collection[int]) -> Mapping[int, Mapping[str, Artifact]]:
+        """What executions have published or reused, by execution, then by URI."""
+        links = [link for link in self._store.links(executions=executions) if not link.read]
+        known = {a.id: a for a in self._store.artifacts_by_id({link.artifact for link in links})}
+        published: dict[int, dict[str, Artifact]] = defaultdict(dict)
+        for link in links:
+            published[link.execution][known[link.artifact].uri] = known[link.artifact]
+        return published
+
+    def _is_published(self, folder: _OutputFolder, by_uri: Mapping[str, Artifact]) -> bool:
+        """Whether the folder is one artifact under the name that the metadata have, as nearly all are; adds it."""
+        artifact = by_uri.get(str(folder.path))
+        if artifact is None or artifact.name.split("/", 2)[:2] != [self._pipeline, folder.node]:
+            return False
+        self._add_artifact(artifact, folder.path)
+        return True
 
     def archived(self, home: Path) -> None:
         """What the archive has and the root has no copy of."""
@@ -137,6 +153,20 @@ class _DiskSearch:
             elif execution is None or execution.state.ended:
                 what = f"{execution.name} has not published it" if execution else "no such execution is recorded"
                 self._add_leftover(Path(place), f"in the archive: {what}")
+
+    def archived_logs(self, old: Callable[[datetime], bool]) -> None:
+        """Logs that the archive has and the root has not."""
+        if self._store.archive is None:
+            return
+        known = {str(left.path) for left in self.leftovers}
+        for place in self._store.archive.log_folders(self._pipeline):
+            number = Path(place).parent.name
+            if place in known or not _is_number(number):
+                continue
+            with contextlib.suppress(NotRecorded):
+                run = self._store.run(self._pipeline, int(number))
+                if run.ended is not None and old(run.ended):
+                    self._add_leftover(Path(place), f"logs of {run.name}, which ended {run.ended:%Y-%m-%d}")
 
     def run_dirs(self, home: Path, old: Callable[[datetime], bool]) -> None:
         """PIPELINE/.runs/NUMBER, where the number is a run's."""

@@ -34,7 +34,7 @@ from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.run_dir import remove_working_files
 from spanwise.orchestrator.span_resolver import SpanResolver
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, is_marked
-from spanwise.orchestrator.verdict import is_given
+from spanwise.orchestrator.verdict import first_verdict, is_given
 from spanwise.scheduler.backfill import record
 from spanwise.scheduler.backfill.record import BackfillStage
 from spanwise.scheduler.formatting import run_calendar
@@ -42,7 +42,7 @@ from spanwise.scheduler.ledger.schedule_status import user_name
 from spanwise.scheduler.project.load import Loaded
 from spanwise.scheduler.schedule.duration import parse_length
 from spanwise.scheduler.storage.disk_inventory import ASIDE, DiskInventory, Leftover, take_inventory
-from spanwise.scheduler.storage.pins import describe_pin
+from spanwise.scheduler.storage.pins import describe_pins
 
 BATCH = 1000
 """How many artifacts are marked per lease, which takes about a second; a run may begin in between."""
@@ -217,7 +217,7 @@ def _decide(
     retention, now = context.retention, context.now
     artifacts = _current_last(context.store, artifacts)
     first = decide_retention(artifacts, retention, now, known_reasons=uses, companions={})
-    marks = {d.artifact.id: found for d in first if d.removes and (found := _marks(context, d.artifact))}
+    marks = _marks(context, [d.artifact for d in first if d.removes])
     kept = [d.artifact for d in first if not d.removes or d.artifact.id in marks]
     companions = _companions(context.store, [a for a in kept if a.kind == Model.kind])
     decisions = decide_retention(artifacts, retention, now, known_reasons={**uses, **marks}, companions=companions)
@@ -238,16 +238,26 @@ def _current_last(store: Store, artifacts: Iterable[Artifact]) -> list[Artifact]
     return ordered
 
 
-def _marks(context: CollectionContext, artifact: Artifact) -> list[str]:
-    pin = describe_pin(context.store, artifact)
-    return [
-        *([pin] if pin else []),
-        *(mark for mark in context.retention.marked if _is_marked(context.store, mark, artifact)),
-    ]
+def _marks(context: CollectionContext, artifacts: Sequence[Artifact]) -> dict[int, list[str]]:
+    """The pins and marks of those that have any, by id."""
+    pins = describe_pins(context.store, artifacts)
+    marked = {mark: _find_marked(context.store, mark, artifacts) for mark in context.retention.marked}
+    reasons = {
+        artifact.id: [
+            *([pins[artifact.name]] if artifact.name in pins else []),
+            *(mark for mark, names in marked.items() if artifact.name in names),
+        ]
+        for artifact in artifacts
+    }
+    return {artifact: found for artifact, found in reasons.items() if found}
 
 
-def _is_marked(store: Store, mark: str, artifact: Artifact) -> bool:
-    return is_given(store, "blessed", artifact) if mark == "blessed" else is_marked(store, mark, artifact)
+def _find_marked(store: Store, mark: str, artifacts: Sequence[Artifact]) -> Collection[str]:
+    """The names of those with a mark."""
+    if mark != "blessed":
+        return store.find_claims(mark, [artifact.name for artifact in artifacts])
+    judged = store.find_claims(mark, [first_verdict(artifact.name) for artifact in artifacts])
+    return {a.name for a in artifacts if first_verdict(a.name) in judged and is_given(store, "blessed", a)}
 
 
 def _companions(store: Store, models: Iterable[Artifact]) -> dict[int, list[int]]:
@@ -316,8 +326,10 @@ class _Collection:
             self._used = find_uses(self._store, self._plan.pipeline, self._loaded).keys()
             self._seen = (newest.number, newest.state)
         if self._used is None:
-            return [artifact for artifact in candidates if not describe_pin(self._store, artifact)]
-        return [a for a in candidates if a.id not in self._used and not _marks(self._context, a)]
+            pinned = describe_pins(self._store, candidates)
+            return [artifact for artifact in candidates if artifact.name not in pinned]
+        marks = _marks(self._context, candidates)
+        return [a for a in candidates if a.id not in self._used and a.id not in marks]
 
     def _claim(self, mine: Lease, artifacts: Sequence[Artifact]) -> Sequence[Artifact]:
         """Marks artifacts in one transaction; returns those that no other collection has marked."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from spanwise.orchestrator import lease
@@ -35,7 +36,17 @@ def pin(store: Store, artifact: Artifact, *, why: str, now: datetime, clock: Clo
 def describe_pin(store: Store, artifact: Artifact) -> str:
     """Who has pinned it, and why; empty when it is not pinned."""
     claim = store.find_claim(PINNED, artifact.name)
-    if claim is None or not claim.facts["pinned"]:
+    return "" if claim is None else _describe(claim)
+
+
+def describe_pins(store: Store, artifacts: Iterable[Artifact]) -> dict[str, str]:
+    """The same of those among many that are pinned, by their names."""
+    claims = store.find_claims(PINNED, [artifact.name for artifact in artifacts])
+    return {name: pinned for name, claim in claims.items() if (pinned := _describe(claim))}
+
+
+def _describe(claim: Claim) -> str:
+    if not claim.facts["pinned"]:
         return ""
     return f"pinned by {claim.facts['who']}" + (f": {claim.facts['why']}" if claim.facts["why"] else "")
 

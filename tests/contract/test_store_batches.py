@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spanwise.orchestrator.run import Run, State
-from spanwise.orchestrator.store import Address
+from spanwise.orchestrator.store import Address, Claim
 from tests.contract.records import EXAMPLES, begin, examples, model, publish, publish_one, told
 
 
@@ -102,3 +102,22 @@ def test_artifacts_without_a_span_are_no_spans(store):
     publish_one(store, models, model())
 
     assert dict(store.of_spans(models, 0, 9)) == {}
+
+
+def test_many_claims_are_found_by_their_names(store):
+    """Those of the marks of artifacts, and of any other kind; also after they were amended."""
+    for number in range(5):
+        store.claim(Claim("pinned", f"flights/Trainer/model/{number}", {"pinned": True}))
+        store.claim(Claim("tick", f"flights/{number}", {"number": number}))
+    store.amend(Claim("pinned", "flights/Trainer/model/3", {"pinned": False}))
+
+    pins = store.find_claims("pinned", [f"flights/Trainer/model/{number}" for number in range(3, 3000)])
+    ticks = store.find_claims("tick", ["flights/4", "flights/5"])
+
+    assert {name: claim.facts["pinned"] for name, claim in pins.items()} == {
+        "flights/Trainer/model/3": False,
+        "flights/Trainer/model/4": True,
+    }
+    assert pins["flights/Trainer/model/4"] == store.find_claim("pinned", "flights/Trainer/model/4")
+    assert [claim.facts["number"] for claim in ticks.values()] == [4]
+    assert store.find_claims("collected", ["flights/Trainer/model/4"]) == {}

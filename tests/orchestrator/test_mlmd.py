@@ -651,3 +651,25 @@ def test_a_type_that_others_declared_otherwise_is_refused_at_once(url):
     ):
         publish(store, span=7)
     store.close()
+
+
+def test_marks_that_an_older_spanwise_has_recorded_are_found(tmp_path):
+    """They have no external ids, so they are looked up one by one."""
+    file = tmp_path / "metadata.db"
+    store = open_store(str(file))
+    store.claim(Claim("pinned", "flights/Trainer/model/1", {"pinned": True}))
+    store.close()
+    forget = """
+import sqlite3, sys
+with sqlite3.connect(sys.argv[1]) as database:
+    database.execute("UPDATE Context SET external_id = NULL WHERE name LIKE 'pinned:%'")
+    database.execute("DELETE FROM TypeProperty WHERE name = 'by_external_id'")
+"""
+    subprocess.run([sys.executable, "-c", forget, str(file)], check=True)
+    store = open_store(str(file))
+
+    store.claim(Claim("pinned", "flights/Trainer/model/2", {"pinned": True}))
+
+    found = store.find_claims("pinned", [f"flights/Trainer/model/{number}" for number in range(4)])
+    assert [name[-1] for name in found] == ["1", "2"]
+    store.close()

@@ -56,10 +56,10 @@ def test_an_input_or_a_destination_is_here_or_in_object_storage(home):
         Pusher(model=Importer(uri="x", kind=Model)["artifact"], destination=f"{home}/models")
 
 
-def test_a_root_that_is_a_url_is_refused(tmp_path, monkeypatch, capsys):
+def test_a_root_that_is_another_url_is_refused(tmp_path, monkeypatch, capsys):
     """By the command line, and no folder is made."""
     monkeypatch.chdir(tmp_path)
 
-    assert main(["runs", "--root", "s3://bucket/root"]) == 2
-    assert "root is 's3:/bucket/root', a URL" in capsys.readouterr().err
+    assert main(["runs", "--root", "hdfs://lake/root"]) == 2
+    assert "root is 'hdfs://lake/root', a URL" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

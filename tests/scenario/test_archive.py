@@ -28,8 +28,6 @@ from spanwise.orchestrator.signature import Outputs
 from spanwise.orchestrator.storage import BucketArchive, StorageBucket, open_bucket, parse_url
 from spanwise.orchestrator.storage.helper import HelpedBucket
 from spanwise.orchestrator.testing import Lake, Trial
-from spanwise.scheduler.client import connect
-from spanwise.scheduler.main import main
 from tests.contract.object_storage import serve
 
 
@@ -93,15 +91,6 @@ def lake(tmp_path):
     for span in (1, 2, 3):
         lake.arrive(span=span, rows=[{"x": number} for number in range(10 * span)])
     return lake
-
-
-PIPELINE = """
-from spanwise import ExampleGen, Pipeline
-
-
-def rows() -> Pipeline:
-    return Pipeline("rows", [ExampleGen(pattern={pattern!r})])
-"""
 
 
 def rows_of(ran):
@@ -170,7 +159,7 @@ def test_an_archive_that_is_damaged_is_named(host, lake, place):
     assert "does not have the content that was published" in ran["Count"].error
 
 
-@pytest.mark.parametrize("name", ["upload", "write"])
+@pytest.mark.parametrize("name", ["upload_part", "write"])
 def test_a_node_whose_files_cannot_be_kept_fails(host, lake, place, monkeypatch, name):
     """Nothing is published; the next run does the work again."""
     one = host("first")
@@ -202,32 +191,3 @@ def test_the_archive_says_what_it_has(host, lake, place):
     assert found == published | {ran.artifact("ExampleGen", "examples").uri, str(one.root / "rows/Count/model/99")}
     one.archive.remove(str(one.root / "rows/Count/model/99"))
     assert str(one.root / "rows/Count/model/99") not in one.archive.places("rows")
-
-
-def test_the_command_line_keeps_and_collects_in_the_archive(tmp_path, lake, place, monkeypatch, capsys):
-    """`archive` in spanwise.toml: another root shows what the first has made, and gc deletes from the archive."""
-    (tmp_path / "rows.py").write_text(PIPELINE.format(pattern=lake.pattern))
-    (tmp_path / "spanwise.toml").write_text(f'metadata = "{tmp_path}/runs.db"\narchive = "{place}"\n')
-    monkeypatch.chdir(tmp_path)
-    for span in ("1", "2", "3"):
-        assert main(["run", "rows.py", "--span", span, "--root", "one"]) == 0
-    shutil.rmtree("one/rows/ExampleGen")
-
-    assert (connect(root="two").artifact("rows/ExampleGen/examples/2/1").path / "Split-train").is_dir()
-    assert main(["gc", "rows", "--root", "one", "--keep-younger", "0s", "--keep-last", "1"]) == 0
-
-    left = set(BucketArchive(tmp_path / "one", place).places("rows"))
-    assert len(left) == 1, "the newest span"
-    capsys.readouterr()
-    assert main(["run", "rows.py", "--span", "3", "--root", "two"]) == 0
-    assert "reused" in capsys.readouterr().out
-
-
-def test_an_archive_is_object_storage(tmp_path, monkeypatch, capsys):
-    """A folder is refused: that is what a root is for."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SPANWISE_ARCHIVE", "/mnt/archive")
-
-    assert main(["runs"]) == 2
-
-    assert "archive: '/mnt/archive' is no URL of object storage" in capsys.readouterr().err

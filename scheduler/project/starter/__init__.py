@@ -20,7 +20,7 @@ _STATIONS = 3
 _SATURDAY = 5
 
 
-def write_project(folder: Path, root: Path | None = None) -> Path:
+def write_project(folder: Path, root: str | None = None) -> Path:
     """Writes the project into a folder; `root` goes into its settings. What else lies there stays as it is.
 
     Raises:
@@ -52,11 +52,11 @@ Try it:
   pytest                     (needs pytest; there is data until {last})"""
 
 
-def _texts(root: Path | None) -> Iterator[tuple[str, str]]:
+def _texts(root: str | None) -> Iterator[tuple[str, str]]:
     for name in FILES:
         text = (TEMPLATES / f"{name}.txt").read_text(encoding="utf-8")
         if name == "spanwise.toml" and root is not None:
-            text = text.replace('# root = ".spanwise"', f"root = {str(root)!r}")
+            text = text.replace('# root = ".spanwise"', f"root = {root!r}")
         yield name, text
     for day in (FIRST_DAY + timedelta(days=n) for n in range(DAYS)):
         yield f"data/{day}/v1/rides.csv", _rides(day)

@@ -1,0 +1,115 @@
+"""Eviction: removes copies of artifacts below a root when they are too large together, the least recently used first.
+
+Nothing is removed that the archive does not have, or that a process may read: who uses copies shares a lock, and what
+was used within a day stays while anybody has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from spanwise.orchestrator.storage.use_lock import UseLock
+
+log = logging.getLogger("spanwise.storage")
+
+ASIDE = ".fetching"
+"""The folder below the root for what is on its way in or out."""
+
+_SAFE_AGE_S = 86_400.0  # no process reads one copy for longer without having asked for its path again
+_SPARE = 0.8  # removing stops at this share of the limit
+_EVERY_S = 60.0
+_OLD_S = 600.0
+_STAMP = ".evicted"
+
+
+def evict_sometimes(root: Path, most_bytes: int, lock: UseLock, has: Callable[[str], bool]) -> None:
+    """Evicts, unless a process has done so within the last minute."""
+    stamp = root / _STAMP
+    with contextlib.suppress(FileNotFoundError):
+        if 0 <= time.time() - stamp.stat().st_mtime < _EVERY_S:
+            return
+    stamp.touch()
+    evict(root, most_bytes, lock, has)
+
+
+def evict(root: Path, most_bytes: int, lock: UseLock, has: Callable[[str], bool]) -> int:
+    """Removes copies until the others fit, and returns the bytes that they had. `has`: whether the archive has one."""
+    _sweep(root / ASIDE)
+    copies = sorted(_copies(root))
+    total, removed = sum(size for _, size, _ in copies), 0
+    if total <= most_bytes:
+        return 0
+    with lock.alone() as alone:
+        for used_s, size, folder in copies:
+            if total - removed <= most_bytes * _SPARE:
+                break
+            safe = alone or time.time() - used_s > _SAFE_AGE_S
+            if safe and _is_archived(folder, has) and _remove(root, folder, used_s):
+                removed += size
+    log.info("copies-removed", extra={"size_bytes": removed, "folder": root})
+    return removed
+
+
+def _copies(root: Path) -> Iterator[tuple[float, int, Path]]:
+    """When each folder of an artifact was last used, and its size: PIPELINE/NODE/OUTPUT/NUMBER, or one below."""
+    for folder in root.glob("[!.]*/[!.]*/*/*"):
+        if not folder.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):  # removed meanwhile
+            yield _last_used(folder), _size(folder), folder
+
+
+def _last_used(folder: Path) -> float:
+    """Of an output with several artifacts, when one of them was."""
+    return max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+
+
+def _is_archived(folder: Path, has: Callable[[str], bool]) -> bool:
+    """Whether the archive has the artifact, or all artifacts of the output."""
+    return has(str(folder)) or all(each.is_dir() and has(str(each)) for each in folder.iterdir())
+
+
+def _size(folder: Path) -> int:
+    return sum(os.lstat(f"{home}/{name}").st_size for home, _, names in os.walk(folder) for name in names)
+
+
+def _remove(root: Path, folder: Path, used_s: float) -> bool:
+    """By one rename first: what is removed in part must not be found. Puts back what has come into use meanwhile."""
+    aside = root / ASIDE / f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+    try:
+        aside.parent.mkdir(exist_ok=True)
+        folder.rename(aside)
+        if _last_used(aside) != used_s:
+            aside.rename(folder)
+            return False
+    except OSError:
+        return False
+    shutil.rmtree(aside, ignore_errors=True)
+    return True
+
+
+def _sweep(aside: Path) -> None:
+    """Removes what processes that died have left."""
+    for left in aside.glob("*-*"):
+        pid = left.name.split("-")[0]
+        with contextlib.suppress(OSError):
+            old = time.time() - left.stat().st_mtime > _OLD_S  # ids mean nothing to another container
+            if old and pid.isdigit() and not _lives(int(pid)):
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return pid > 0

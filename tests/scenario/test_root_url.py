@@ -1,0 +1,277 @@
+"""A root in object storage: only `root = "s3://…"` is written, and a machine without anything else goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from spanwise.orchestrator.storage import BucketArchive, open_bucket, parse_url
+from spanwise.orchestrator.storage.copies import folder_of_copies
+from spanwise.scheduler.client import connect
+from spanwise.scheduler.main import main
+from tests.contract.object_storage import SERVERS, serve
+
+PIPELINE = """
+import time
+from pathlib import Path
+
+from spanwise import Component, ExampleGen, Examples, Input, Model, Output, Pipeline
+
+
+class Count(Component):
+    def run(self, examples: Input[Examples], model: Output[Model], patience: str) -> None:
+        print("counting", examples.span, flush=True)
+        if patience:
+            Path(patience).touch()
+            for _ in range(600):
+                if Path(patience + ".go").exists():
+                    break
+                time.sleep(0.1)
+        (model.path / "rows").write_text(str(sum(1 for _ in examples.path.rglob("*.parquet"))))
+
+
+def rows(patience: str = "") -> Pipeline:
+    ingest = ExampleGen(pattern="{data}/{{SPAN}}/*.csv")
+    return Pipeline("rows", [ingest, Count(examples=ingest["examples"], patience=patience)])
+"""
+
+
+@pytest.fixture(scope="module", params=["moto", *SERVERS])
+def home(request):
+    with serve(request.param) as home:
+        yield home
+
+
+@pytest.fixture
+def place(home):
+    return f"{home}/{uuid.uuid4().hex}"
+
+
+class Machine:
+    """A host with nothing but the project, and what it copies."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self._patch = monkeypatch
+        folder.mkdir()
+
+    def use(self) -> None:
+        self._patch.setenv("XDG_CACHE_HOME", str(self.folder))
+
+
+@pytest.fixture
+def project(tmp_path, place, monkeypatch):
+    data = tmp_path / "data"
+    for span in (1, 2, 3):
+        (data / str(span)).mkdir(parents=True)
+        (data / str(span) / "a.csv").write_text("x\n" + "".join(f"{n}\n" for n in range(span * 10)))
+    (tmp_path / "rows.py").write_text(PIPELINE.format(data=data))
+    (tmp_path / "spanwise.toml").write_text(f'root = "{place}"\n')
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch, project):
+    def make(name):
+        made = Machine(tmp_path / name, monkeypatch)
+        made.use()
+        return made
+
+    return make
+
+
+def typed(*words):
+    assert main([*words]) == 0, words
+
+
+def printed(capsys, *words):
+    capsys.readouterr()
+    typed(*words)
+    return capsys.readouterr().out
+
+
+def test_a_new_machine_goes_on(machine, project, place, capsys):
+    """With the same metadata and root, and nothing else: results are reused, logs are read, artifacts are fetched."""
+    machine("one")
+    typed("run", "rows.py", "--span", "1")
+    machine("two")
+
+    again = printed(capsys, "run", "rows.py", "--span", "1")
+    logs = printed(capsys, "logs", "rows/1", "Count")
+    copies = folder_of_copies(parse_url(place))
+    before = list(copies.glob("rows/*/*/*"))
+    with connect() as client:
+        model = client.artifact("rows/Count/model/1")
+        rows = (model.path / "rows").read_text()
+
+    assert "reused" in again
+    assert "counting 1" in logs
+    assert before == [], "nothing is copied that nobody asks for"
+    assert rows.isdigit()
+    assert not (project / ".spanwise" / "rows").exists()
+    assert (project / ".spanwise" / "metadata.db").exists()
+
+
+def test_every_command_works_there(machine, project, place, capsys):
+    """On a machine that has made nothing."""
+    machine("one")
+    for span in ("1", "2"):
+        typed("run", "rows.py", "--span", span)
+    machine("two")
+
+    assert "rows" in printed(capsys, "runs")
+    assert "ok    object storage" in printed(capsys, "doctor", "--deep")
+    assert "rows/Count/model/1" in printed(capsys, "pin", "rows/Count/model/1")
+    assert "span" in printed(capsys, "diff", "rows/1", "rows/2")
+    typed("tainted", "rows", "--span", "1")
+    typed("show", "rows/1")
+    typed("lineage", "rows/Count/model/1")
+    typed("artifacts", "rows")
+    assert main(["backup", str(project / "copy")]) == 2
+    assert "switch on versions or replication" in capsys.readouterr().err
+    assert main(["restore", str(project)]) == 2
+
+
+def test_gc_deletes_there(machine, place, capsys):
+    """Artifacts, and logs; what an upload has left that died is found as well."""
+    machine("one")
+    for span in ("1", "2", "3"):
+        typed("run", "rows.py", "--span", span)
+    machine("two")
+    bucket, top = open_bucket(parse_url(place).home), parse_url(place)
+    bucket.write((top / "rows/Count/model/99/rows/00001").key, b"half of a large file")
+
+    typed("gc", "rows", "--keep-younger", "0s", "--keep-last", "1", "--keep-logs", "0s")
+
+    left = {info.key.removeprefix(top.key + "/") for info in bucket.list(top.key)}
+    outputs = {"/".join(key.split("/")[:3]) for key in left if key.endswith(".json")}
+    assert outputs == {"rows/ExampleGen/examples", "rows/Count/model"}
+    assert len([key for key in left if key.endswith(".json")]) == 2, "those of the newest run"
+    assert not any("/99/" in key or "/.runs/" in key for key in left)
+
+
+def test_a_root_belongs_to_one_history(machine, project, place, capsys):
+    """Another machine with metadata of its own is refused, not mixed in."""
+    machine("one")
+    typed("run", "rows.py", "--span", "1")
+    machine("two")
+
+    assert main(["run", "rows.py", "--span", "1", "--config", str(_other_settings(project, place))]) == 2
+
+    assert f"The root {place} belongs to another metadata store" in capsys.readouterr().err
+
+
+def _other_settings(project, place):
+    file = project / "elsewhere.toml"
+    file.write_text(f'root = "{place}"\nmetadata = "other.db"\n')
+    return file
+
+
+def test_copies_are_bounded(machine, place, monkeypatch):
+    """Evicted by age, never what only this machine has."""
+    machine("one")
+    for span in ("1", "2", "3"):
+        typed("run", "rows.py", "--span", span)
+    root = folder_of_copies(parse_url(place))
+    mine = root / "rows/Count/model/999"
+    mine.mkdir()
+    (mine / "rows").write_bytes(bytes(10_000))
+    old = sorted(root.glob("rows/ExampleGen/examples/*"), key=lambda path: int(path.name))
+    os.utime(mine, (1e9, 1e9))
+    for age, folder in enumerate(old):
+        os.utime(folder, (1e9 + age, 1e9 + age))
+        for below in folder.iterdir():
+            os.utime(below, (1e9 + age, 1e9 + age))
+    (root / ".evicted").unlink()
+
+    BucketArchive(root, parse_url(place), most_bytes=12_000).fetch(str(root / "rows/ExampleGen/examples/none"), "")
+    assert len(list(root.glob("rows/ExampleGen/examples/*"))) == 3, "nothing was fetched, so nothing was removed"
+    shutil.rmtree(old[2])
+    BucketArchive(root, parse_url(place), most_bytes=12_000).fetch(str(old[2]), "")
+
+    assert mine.exists()
+    assert not old[0].exists()
+    assert old[2].exists()
+
+
+def test_logs_are_followed_from_another_machine(machine, project, place):
+    """While the node runs."""
+    one = machine("one")
+    flag = project / "running"
+    command = [sys.executable, "-P", "-m", "spanwise"]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(one.folder)}
+    run = subprocess.Popen([*command, "run", "rows.py", "--span", "1", "--param", f"patience={flag}"], env=environment)
+    try:
+        deadline = time.monotonic() + 120
+        while not flag.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        two = machine("two")
+        follow = subprocess.Popen(
+            [*command, "logs", "rows/1", "Count", "-f"],
+            env={**os.environ, "XDG_CACHE_HOME": str(two.folder)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            first = follow.stdout.readline()
+            assert run.poll() is None, "it still runs"
+            (project / "running.go").touch()
+            assert run.wait(60) == 0
+            assert follow.wait(60) == 0
+        finally:
+            follow.kill()
+            follow.stdout.close()
+            follow.wait()
+    finally:
+        run.kill()
+        run.wait()
+
+    assert first == "counting 1\n"
+
+
+def test_a_log_longer_than_a_piece_is_whole(tmp_path, place):
+    """It is written in pieces, and read from any byte on."""
+    archive = BucketArchive(tmp_path, parse_url(place))
+    log = tmp_path / "rows/.runs/1/logs/Count.1.log"
+    log.parent.mkdir(parents=True)
+    text = b"".join(b"%09d\n" % number for number in range(60_000))
+    sent = 0
+    for end in (0, 5, 300_000, 300_000, len(text)):
+        log.write_bytes(text[:end])
+        sent = archive.keep_log(log, sent)
+        assert sent == end
+
+    assert archive.read_log(str(log)) == text
+    assert archive.read_log(str(log), 299_999) == text[299_999:]
+    assert archive.log_folders("rows") == [str(log.parent)]
+
+
+def test_archive_as_a_setting_says_what_it_is_now(project, capsys):
+    """The root itself."""
+    (project / "spanwise.toml").write_text('archive = "s3://lake/x"\n')
+
+    assert main(["runs"]) == 2
+
+    assert "'archive' is now the root itself" in capsys.readouterr().err
+
+
+def test_printed_commands_name_the_url(machine, place, capsys):
+    """They work when they are pasted."""
+    machine("one")
+    Path("spanwise.toml").write_text("")
+
+    assert main(["run", "rows.py", "--span", "9", "--root", place]) == 1
+    out = capsys.readouterr().out
+
+    assert f"--root {place}" in out
+    assert json.loads(printed(capsys, "runs", "--root", place, "--json"))[0]["state"] == "failed"
