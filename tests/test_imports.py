@@ -157,7 +157,7 @@ def test_every_library_that_is_imported_is_declared() -> None:
     """No module counts on a library that is only there because another library brings it."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    optional = ("dask", "demo", "openlineage", "ray", "storage", "ui")
+    optional = ("dask", "demo", "images", "openlineage", "ray", "storage", "ui")
     brought = [requirement for extra in optional for requirement in extras[extra]]
     requirements = [*project["dependencies"], *brought]
     declared = {re.split(r"[^\w.-]", requirement)[0] for requirement in requirements}

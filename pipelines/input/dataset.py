@@ -25,13 +25,16 @@ from spanwise.pipelines.input.ops.cache import DEFAULT_LIMIT_BYTES, Cache
 from spanwise.pipelines.input.ops.concatenate import Concatenate
 from spanwise.pipelines.input.ops.enumerate import Enumerate
 from spanwise.pipelines.input.ops.filter import Filter
+from spanwise.pipelines.input.ops.groups import Groups
 from spanwise.pipelines.input.ops.ignore_errors import IgnoreErrors
 from spanwise.pipelines.input.ops.interleave import Interleave
 from spanwise.pipelines.input.ops.map import Map
 from spanwise.pipelines.input.ops.padded_batch import PaddedBatch, Padding, Sizes
 from spanwise.pipelines.input.ops.prefetch import Prefetch
+from spanwise.pipelines.input.ops.random_map import RandomMap
 from spanwise.pipelines.input.ops.rebatch import rebatch
 from spanwise.pipelines.input.ops.repeat import Repeat
+from spanwise.pipelines.input.ops.resample import Resample
 from spanwise.pipelines.input.ops.scan import Scan
 from spanwise.pipelines.input.ops.select import Select
 from spanwise.pipelines.input.ops.shard import Shard
@@ -41,6 +44,7 @@ from spanwise.pipelines.input.ops.take import Take
 from spanwise.pipelines.input.ops.take_while import TakeWhile
 from spanwise.pipelines.input.ops.unbatch import Unbatch
 from spanwise.pipelines.input.ops.unique import Unique
+from spanwise.pipelines.input.ops.unzip import unzip
 from spanwise.pipelines.input.ops.window import Window
 from spanwise.pipelines.input.service.policy import CrossTrainerCache, ShardingPolicy
 from spanwise.pipelines.input.snapshot.op import add_snapshot, apply_options
@@ -105,6 +109,35 @@ class Dataset(Flow):
         )
         made = self._then(op)
         return made.as_rows(result.schema) if rows and isinstance(result, Table) and result.schema is not None else made
+
+    def random_map(
+        self,
+        function: Callable[..., Any],
+        *,
+        key: Callable[..., Any] | None = None,
+        seed: int | None = None,
+        spec: ElementSpec | None = None,
+        num_parallel: int | None = None,
+        deterministic: bool | None = None,
+        workers: Workers = "threads",
+    ) -> Dataset:
+        """The results of `function(element, generator)`, with a `numpy.random.Generator` for each element.
+
+        The same element gets the same numbers in the same pass with the same seed, however the dataset runs. An element
+        is known by its number in the input, or by what `key(element)` returns, a number or text: then also where the
+        workers of a data service compute parts of the input. Elements of one key get the same numbers.
+        """
+        op = RandomMap(
+            input=self.op,
+            function=function,
+            key=key,
+            seed=seed,
+            result=UNKNOWN if spec is None else spec,
+            num_parallel=num_parallel,
+            deterministic=deterministic,
+            workers=workers,
+        )
+        return self._then(op)
 
     def map_batches(self, function: Callable[..., Any], **options: Any) -> Dataset:
         """`map(function, vectorized=True, …)`."""
@@ -227,6 +260,21 @@ class Dataset(Flow):
             )
         )
 
+    def group_by_window(
+        self,
+        key: Callable[..., Any],
+        reduce: Callable[[Any, Dataset], Dataset],
+        size: int | Callable[[Any], int],
+        *,
+        spec: ElementSpec | pa.Schema | None = None,
+    ) -> Dataset:
+        """The elements of `reduce(key, group)`: a group is a dataset of `size` elements with the same `key(element)`.
+
+        A group is reduced as soon as it is complete, and at the end those that are not, in the order of their first
+        elements. `size` may be a function of the key. `spec` describes the elements, as in `flat_map`.
+        """
+        return self._then(Groups(input=self.op, key=key, size=size)).flat_map(reduce, spec=spec)
+
     # Which elements, in what order
 
     def shuffle(
@@ -251,6 +299,36 @@ class Dataset(Flow):
     def take_while(self, predicate: Callable[..., Any] | pc.Expression) -> Dataset:
         """The elements before the first one for which the predicate, a function or a condition, is not true."""
         return self._then(TakeWhile(input=self.op, predicate=predicate))
+
+    def rejection_resample(
+        self,
+        class_of: Callable[..., int],
+        target: Sequence[float],
+        initial: Sequence[float] | None = None,
+        *,
+        seed: int | None = None,
+    ) -> Dataset:
+        """Elements left out by chance so that class `i`, as `class_of(element)` says, makes up the share `target[i]`.
+
+        `initial` has the shares of the classes in the input; without it they are counted as elements pass. Rows come as
+        dicts.
+        """
+        return self._then(
+            Resample(
+                input=self.op,
+                class_of=class_of,
+                target=tuple(target),
+                initial=None if initial is None else tuple(initial),
+                seed=seed,
+            )
+        )
+
+    def unzip(self) -> Any:
+        """A dataset for each leaf of the elements, in a structure like theirs; of rows, one for each column.
+
+        Each of them runs the ops before by itself. So every op that shuffles needs a seed, or the pairs would be lost.
+        """
+        return unzip(self)
 
     def unique(self) -> Dataset:
         """Each element once, at its first place; rows come as dicts. All that were seen are held in memory."""

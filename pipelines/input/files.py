@@ -6,7 +6,7 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from spanwise.orchestrator.errors import ColumnsChanged, DatasetError, UnreadableInput
 from spanwise.pipelines.input.op import State, Stream
@@ -14,6 +14,8 @@ from spanwise.pipelines.input.op import State, Stream
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
+
+IMAGE_ENDINGS: Final = ("bmp", "gif", "jpeg", "jpg", "png", "ppm", "tif", "tiff", "webp")
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 Paths: TypeAlias = "PathLike | Iterable[PathLike | Iterable[PathLike]]"
@@ -40,6 +42,31 @@ def list_files(op: str, paths: Paths) -> tuple[str, ...]:
     if not files:
         raise DatasetError(f"{op}([]): expected at least one file.")
     return files
+
+
+def list_images(paths: Paths) -> tuple[str, ...]:
+    """Image files; a folder stands for those in and below it, by name.
+
+    Raises:
+        DatasetError: there is no such file, or there are no images in a folder.
+    """
+    if not isinstance(paths, str | os.PathLike):
+        if isinstance(paths, bytes) or not isinstance(paths, Iterable):
+            raise DatasetError(f"from_images({paths!r:.80}): expected a path, a URL, a pattern, or a list of these.")
+        return tuple(file for each in paths for file in list_images(each))
+    path = os.fspath(paths)
+    if "*" in path:
+        return list_files("from_images", path)
+    from pyarrow.fs import FileSelector
+
+    system, name = locate(path)
+    if system.get_file_info(name).is_file:
+        return (path,)
+    found = system.get_file_info(FileSelector(name, recursive=True, allow_not_found=True))
+    below = sorted(each.path for each in found if each.is_file and each.extension.lower() in IMAGE_ENDINGS)
+    if not below:
+        raise DatasetError(f"from_images({path!r}): no images in it. Their names end in {', '.join(IMAGE_ENDINGS)}.")
+    return tuple(path.rstrip("/") + each[len(name.rstrip("/")) :] for each in below)
 
 
 def _remote(pattern: str) -> list[str]:

@@ -21,7 +21,9 @@ from spanwise.pipelines.input.ops.interleave import Interleave
 from spanwise.pipelines.input.ops.map import Chain, Map
 from spanwise.pipelines.input.ops.parquet import Parquet
 from spanwise.pipelines.input.ops.prefetch import Prefetch
+from spanwise.pipelines.input.ops.random_access import RandomAccess
 from spanwise.pipelines.input.ops.repeat import Repeat
+from spanwise.pipelines.input.ops.row_files import RowFiles
 from spanwise.pipelines.input.ops.sample import Sample
 from spanwise.pipelines.input.ops.select import Select
 from spanwise.pipelines.input.ops.shard import Shard
@@ -188,6 +190,19 @@ def _is_bound(op: Filter, below: Op) -> bool:
     return above is None or columns_of(op.expression, below.spec.schema).issubset(names)  # type: ignore[attr-defined]
 
 
+def _position_pushdown(op: Op) -> Change | None:
+    match op:
+        case Shard(input=RandomAccess() as source, shards=shards, index=index) if shards > 0:
+            chosen = source.positions[index::shards]
+        case Skip(input=RandomAccess() as source, count=count) if count >= 0:
+            chosen = source.positions[count:]
+        case Take(input=RandomAccess() as source, count=count) if count >= 0:
+            chosen = source.positions[:count]
+        case _:
+            return None
+    return replace(source, positions=chosen), "elements that nobody gets are not read"
+
+
 def _projection_pushdown(op: Op) -> Change | None:
     after = _narrow(op, None)
     return None if after is op else (after, "columns that nobody looks at are not read")
@@ -281,13 +296,14 @@ def _prefetch_insertion(op: Op) -> Change | None:
     return None
 
 
-_WORK = (Csv, Filter, Interleave, Map, Parquet, Sample, Shuffle, ShuffleAndRepeat)
+_WORK = (Csv, Filter, Interleave, Map, Parquet, RowFiles, Sample, Shuffle, ShuffleAndRepeat)
 """What is worth a thread of its own if its elements are rows."""
 
 RULES: tuple[Rule, ...] = (
     Rule("noop_elimination", _noop),
     Rule("filter_fusion", _filter_fusion),
     Rule("filter_pushdown", _filter_pushdown),
+    Rule("position_pushdown", _position_pushdown),
     Rule("projection_pushdown", _projection_pushdown, at_root=True),
     Rule("map_fusion", _map_fusion),
     Rule("map_batch_fusion", _batch_fusion),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, get_args
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.arrays import as_arrays, as_batch
@@ -54,10 +54,7 @@ class Map(Op):
     def __post_init__(self) -> None:
         check_callable("map", "function", self.function)
         resolve_format(self.function, self.format)
-        if self.num_parallel is not None:
-            check_whole("map", "num_parallel", self.num_parallel, autotune=True)
-        if self.workers not in get_args(Workers):
-            raise DatasetError(f"map(workers={self.workers!r}): expected 'threads' or 'processes'.")
+        check_calls("map", self.num_parallel, self.workers)
         if self.vectorized and not in_rows(self.input):
             raise DatasetError("map(vectorized=True): the elements are not rows, so there are no blocks of them.")
         if not self.vectorized and isinstance(self.result, Table):
@@ -83,29 +80,7 @@ class Map(Op):
 
     def open(self, opening: Opening) -> Stream:
         source = opening.open(self.input) if self.vectorized else open_elements(opening, self.input)
-        if self.num_parallel is None:
-            return MapStream(source, self)
-        processes = self.workers == "processes"
-        knob = parallelism_knob(
-            self.name,
-            self.num_parallel,
-            opening,
-            minimum=int(processes),
-            maximum=opening.options.cpu_budget or available_cores() if processes else MOST_THREADS,
-        )
-        stream = AheadStream(
-            source,
-            name=self.name,
-            rows=self.vectorized,
-            window=lambda: 2 * knob.value,
-            function=self.call(),
-            num_parallel=knob,
-            workers=self.workers,
-            ordered=opening.is_ordered(self.deterministic),
-        )
-        if self.num_parallel == AUTOTUNE and opening.tuner is not None:
-            opening.tuner.register(knob, stream)
-        return stream
+        return open_calls(self, self.call(), source, opening, rows=self.vectorized)
 
     def call(self) -> Apply:
         """What to call for an element (or block) and its position, which errors name. Can be sent to processes."""
@@ -207,17 +182,76 @@ class Chain:
         return element
 
 
+class Calling(Protocol):
+    """An op that calls a function."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def num_parallel(self) -> int | None: ...
+    @property
+    def deterministic(self) -> bool | None: ...
+    @property
+    def workers(self) -> Workers: ...
+
+
+def check_calls(op: str, num_parallel: int | None, workers: str) -> None:
+    """Refuses arguments that do not say how calls are made.
+
+    Raises:
+        DatasetError: says which argument of which op, and what it was.
+    """
+    if num_parallel is not None:
+        check_whole(op, "num_parallel", num_parallel, autotune=True)
+    if workers not in get_args(Workers):
+        raise DatasetError(f"{op}(workers={workers!r}): expected 'threads' or 'processes'.")
+
+
+def open_calls(op: Calling, call: Apply, source: Stream, opening: Opening, *, rows: bool) -> Stream:
+    """The stream of what `call` returns for elements, or blocks of rows, made by the consumer or by several callers."""
+    if op.num_parallel is None:
+        return MapStream(source, call, rows=rows)
+    processes = op.workers == "processes"
+    cores = opening.options.cpu_budget
+    knob = parallelism_knob(
+        op.name,
+        op.num_parallel,
+        opening,
+        minimum=int(processes),
+        maximum=cores or available_cores() if processes else MOST_THREADS,
+    )
+    stream = AheadStream(
+        source,
+        name=op.name,
+        rows=rows,
+        window=lambda: 2 * knob.value,
+        function=call,
+        num_parallel=knob,
+        workers=op.workers,
+        ordered=opening.is_ordered(op.deterministic),
+    )
+    if op.num_parallel == AUTOTUNE and opening.tuner is not None:
+        opening.tuner.register(knob, stream)
+    return stream
+
+
 class MapStream(SingleInputStream):
     state_fields = ("at",)
 
-    def __init__(self, source: Stream, op: Map) -> None:
+    def __init__(self, source: Stream, call: Apply, *, rows: bool) -> None:
         super().__init__(source)
-        self._call = op.call()
-        self._vectorized = op.vectorized
+        self._call = call
+        self._in_blocks = rows
         self.at = 0  # elements or rows taken
 
     def __next__(self) -> Element:
-        element = next(self._source)
+        try:
+            element = next(self._source)
+        except StopIteration:
+            raise
+        except Exception:
+            self.at += not self._in_blocks  # it has used up an element
+            raise
         at = self.at
-        self.at += element.num_rows if self._vectorized else 1
+        self.at += element.num_rows if self._in_blocks else 1
         return self._call(element, at)

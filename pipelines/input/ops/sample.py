@@ -7,8 +7,9 @@ among each other.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import UNKNOWN, Spec
@@ -16,6 +17,9 @@ from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stre
 from spanwise.pipelines.input.ops.concatenate import check_same_kind
 from spanwise.pipelines.input.rows import RowCursor, in_rows, join_batches
 from spanwise.pipelines.input.selection import check_selectable, take_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _DRAWS = 4096  # computed at a time; part of what a seed means, so never change it
 
@@ -128,34 +132,12 @@ class RowSampleStream(SampleStream):
         self._rows = [RowCursor(source) for source in sources]
 
     def __next__(self) -> Element:
-        import numpy as np
-
         while not all(self._ended):
             draws = self._draw_parts()
             self._number += 1
-            pieces, places = [], []
-            stop = len(draws)
-            for number, rows in enumerate(self._rows):
-                wanted = np.flatnonzero(draws == number)
-                if self._ended[number] or not len(wanted):
-                    continue
-                got = rows.gather(len(wanted))
-                count = 0 if got is None else got.num_rows
-                if count < len(wanted):
-                    self._ended = self._with_end(number)
-                    stop = min(stop, int(wanted[count]))
-                if got is not None:
-                    pieces.append(got)
-                    places.append(wanted[:count])
-            if self._op.stop_on_empty and stop < len(draws):
-                self._ended = [True] * len(self._ended)
-            if pieces:
-                place = np.concatenate(places)
-                order = np.argsort(place)
-                if self._op.stop_on_empty:
-                    order = order[place[order] < stop]
-                if len(order):
-                    return take_rows(join_batches(pieces), order)
+            block, self._ended = gather_rows(draws, self._rows, self._ended, stop_on_empty=self._op.stop_on_empty)
+            if block is not None:
+                return block
         raise StopIteration
 
     def _places(self) -> list[State]:
@@ -165,3 +147,38 @@ class RowSampleStream(SampleStream):
         for rows, its in zip(self._rows, state["inputs"], strict=True):
             rows.restore(its)
         self._ended, self._number, self._at = list(state["ended"]), state["number"], state["at"]
+
+
+def gather_rows(
+    draws: Any, sources: Sequence[RowCursor], ended: Sequence[bool], *, stop_on_empty: bool
+) -> tuple[pa.RecordBatch | None, list[bool]]:
+    """The next row of the source of each number in `draws`, in that order, and which of the sources have ended.
+
+    Draws of a source that has ended are dropped, or with `stop_on_empty` end all.
+    """
+    import numpy as np
+
+    now = list(ended)
+    pieces, places = [], []
+    stop = len(draws)
+    for number, rows in enumerate(sources):
+        wanted = np.flatnonzero(draws == number)
+        if ended[number] or not len(wanted):
+            continue
+        got = rows.gather(len(wanted))
+        count = 0 if got is None else got.num_rows
+        if count < len(wanted):
+            now[number] = True
+            stop = min(stop, int(wanted[count]))
+        if got is not None:
+            pieces.append(got)
+            places.append(wanted[:count])
+    if stop_on_empty and stop < len(draws):
+        now = [True] * len(now)
+    if not pieces:
+        return None, now
+    place = np.concatenate(places)
+    order = np.argsort(place)
+    if stop_on_empty:
+        order = order[place[order] < stop]
+    return (take_rows(join_batches(pieces), order) if len(order) else None), now

@@ -1,11 +1,13 @@
-"""Tuples of one element of each dataset, as long as all of them last."""
+"""Tuples, or other structures, of one element of each dataset, as long as all of them last."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.element import Spec, Structure, element_spec
+from spanwise.pipelines.input.element import ElementSpec, Spec, Structure, each_leaf, element_spec, parts_of
 from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream
 from spanwise.pipelines.input.rows import open_elements
 
@@ -13,6 +15,7 @@ from spanwise.pipelines.input.rows import open_elements
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Zip(Op):
     parts: tuple[Op, ...]
+    structure: Any = None  #: what an element is built like: its leaves are numbers of parts; None for a plain tuple
 
     def __post_init__(self) -> None:
         if not self.parts:
@@ -20,7 +23,8 @@ class Zip(Op):
 
     @property
     def spec(self) -> Spec:
-        return Structure(tuple, (), tuple(element_spec(part.spec) for part in self.parts))
+        specs = tuple(element_spec(part.spec) for part in self.parts)
+        return Structure(tuple, (), specs) if self.structure is None else _spec_of(self.structure, specs)
 
     @property
     def cardinality(self) -> Count:
@@ -31,14 +35,23 @@ class Zip(Op):
         return min(known) if len(known) == len(counts) else None
 
     def open(self, opening: Opening) -> Stream:
-        return ZipStream([open_elements(opening, part) for part in self.parts])
+        return ZipStream([open_elements(opening, part) for part in self.parts], self.structure)
+
+
+def _spec_of(structure: Any, specs: Sequence[ElementSpec]) -> ElementSpec:
+    taken = parts_of(structure)
+    if taken is None:
+        found: ElementSpec = specs[structure]
+        return found
+    return Structure(type(structure), taken[0], tuple(_spec_of(part, specs) for part in taken[1]))
 
 
 class ZipStream(Stream):
-    def __init__(self, sources: list[Stream]) -> None:
+    def __init__(self, sources: list[Stream], structure: Any = None) -> None:
         self._sources = sources
+        self._structure = structure
 
-    def __next__(self) -> tuple[Element, ...]:
+    def __next__(self) -> Element:
         # an error of one uses up the element of each, so that partners stay together
         taken, failure = [], None
         for source in self._sources:
@@ -50,7 +63,7 @@ class ZipStream(Stream):
                 failure = failure or error
         if failure is not None:
             raise failure
-        return tuple(taken)
+        return tuple(taken) if self._structure is None else each_leaf(taken.__getitem__, self._structure)
 
     def state(self) -> State:
         return {"inputs": [source.state() for source in self._sources]}

@@ -103,7 +103,7 @@ def read_blocks(
         if is_plain(descriptor.path, dialect):
             source.seek(descriptor.start)  # type: ignore[attr-defined] # a plain file can be entered anywhere
         else:
-            _skip(source, descriptor.start)
+            skip_bytes(source, descriptor.start)
         start, line, rest = descriptor.start, descriptor.first_line, b""
         left = None if descriptor.stop is None else descriptor.stop - descriptor.start
         while True:
@@ -204,7 +204,8 @@ def _is_utf8(dialect: Dialect) -> bool:
     return dialect.encoding.lower().replace("_", "-") in ("utf-8", "utf8", "utf-8-sig", "ascii", "us-ascii")
 
 
-def _skip(source: TextSource, size: int) -> None:
+def skip_bytes(source: TextSource, size: int) -> None:
+    """Reads to a place in what cannot be entered there."""
     while size > 0:
         taken = source.read(min(size, 1 << 20))
         if not taken:

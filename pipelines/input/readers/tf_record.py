@@ -25,7 +25,7 @@ from spanwise.pipelines.input.readers.column import Misfit, element_type, is_sin
 from spanwise.pipelines.input.readers.columns import fit, reads_as
 from spanwise.pipelines.input.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
 from spanwise.pipelines.input.readers.stored_types import parse_type
-from spanwise.pipelines.input.readers.text import size_of
+from spanwise.pipelines.input.readers.text import size_of, skip_bytes
 from spanwise.pipelines.input.readers.tf_example import ExampleFeature, Records, read_features
 
 if TYPE_CHECKING:
@@ -297,35 +297,48 @@ def _build_lists(feature: ExampleFeature, values: pa.Array[Any], rows: int) -> p
 
 def _read_blocks(descriptor: Descriptor, dialect: Dialect) -> Iterator[RecordBlock]:
     """The records of the piece, about `block_bytes` together, each checked."""
-    with _open_file(descriptor.path) as source:
+    start, row = descriptor.start, descriptor.first_line
+    parts: list[bytes] = []
+    gathered = 0
+    for data, end in read_records(descriptor.path, start, row, descriptor.stop):
+        parts.append(data)
+        gathered += len(data)
+        if gathered >= dialect.block_bytes:
+            yield RecordBlock(records=Records.of(parts), first_row=row, start=start)
+            start, row, parts, gathered = end, row + len(parts), [], 0
+    if parts:
+        yield RecordBlock(records=Records.of(parts), first_row=row, start=start)
+
+
+def read_records(path: str, start: int = 0, row: int = 1, stop: int | None = None) -> Iterator[tuple[bytes, int]]:
+    """The records of a file from a byte of the decompressed file on, which is where `row` begins; and their ends.
+
+    Raises:
+        UnreadableInput: a record is damaged, or the file is cut short.
+    """
+    with _open_file(path) as source:
         if isinstance(source, PlainRecords):
-            source.seek(descriptor.start)
-        at, row = descriptor.start, descriptor.first_line
-        while True:
-            start, first_row = at, row
-            parts: list[bytes] = []
-            gathered = 0
-            while gathered < dialect.block_bytes and (descriptor.stop is None or at < descriptor.stop):
-                head = source.read(_HEAD.size)
-                if not head:
-                    break
-                size = _read_length(head, descriptor.path, row, at)
-                body = source.read(size + _FOOT.size)
-                if len(body) != size + _FOOT.size:
-                    raise _cut_short_error(descriptor.path, row, at)
-                data = body[:size]
-                if _mask_checksum(data) != _FOOT.unpack_from(body, size)[0]:
-                    raise UnreadableInput(
-                        f"{descriptor.path}, record {row}, at byte {at}: its checksum is wrong, so its bytes are "
-                        "damaged. Copy the file again, and check it at its origin."
-                    )
-                parts.append(data)
-                gathered += size
-                at += _HEAD.size + size + _FOOT.size
-                row += 1
-            if not parts:
+            source.seek(start)
+        else:
+            skip_bytes(source, start)
+        at = start
+        while stop is None or at < stop:
+            head = source.read(_HEAD.size)
+            if not head:
                 return
-            yield RecordBlock(records=Records.of(parts), first_row=first_row, start=start)
+            size = _read_length(head, path, row, at)
+            body = source.read(size + _FOOT.size)
+            if len(body) != size + _FOOT.size:
+                raise _cut_short_error(path, row, at)
+            data = body[:size]
+            if _mask_checksum(data) != _FOOT.unpack_from(body, size)[0]:
+                raise UnreadableInput(
+                    f"{path}, record {row}, at byte {at}: its checksum is wrong, so its bytes are damaged. "
+                    "Copy the file again, and check it at its origin."
+                )
+            at += _HEAD.size + size + _FOOT.size
+            row += 1
+            yield data, at
 
 
 def _cut_pieces(source: RecordSource, size: int, part_bytes: int, path: str) -> Iterator[tuple[int, int, int]]:

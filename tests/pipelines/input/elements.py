@@ -1,6 +1,8 @@
 """Elements as plain values that can be compared, and datasets of every op."""
 
 import dataclasses
+import io
+import tarfile
 import tempfile
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -9,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from PIL import Image
 
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input import Dataset, Ragged, Sparse
+from tests.components.tf_example import framed, serialized
 
 
 def plain(element: object) -> object:  # noqa: PLR0911  one line per kind of element
@@ -74,7 +78,28 @@ def folder() -> Path:
         (place / f"{number}.csv").write_text(
             "number,zone\n" + "".join(f"{row['number']},{row['zone']}\n" for row in part.to_pylist())
         )
+    (place / "lines.txt").write_text("one\r\n\nthree\nfour")
+    (place / "more.txt").write_text("five\nsix\n")
+    for number in range(2):
+        (place / f"{number}.jsonl").write_text("".join(f'{{"a": {number + at}, "b": [{at}]}}\n' for at in range(5)))
+        records = [serialized({"a": [number + at], "b": [b"x"] * at}) for at in range(5)]
+        (place / f"{number}.tfrecord").write_bytes(framed(records))
+        write_tar(place / f"{number}.tar", 4)
+    for number in range(4):
+        label = place / "images" / ("cat", "dog")[number % 2]
+        label.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((2, 3, 3), number, np.uint8)).save(label / f"{number}.png")
     return place
+
+
+def write_tar(path: Path, samples: int) -> None:
+    """Samples of a text and a number each."""
+    with tarfile.open(path, "w") as archive:
+        for sample in range(samples):
+            for ending, content in (("txt", b"text"), ("cls", str(sample).encode())):
+                member = tarfile.TarInfo(f"{path.stem}/{sample}.{ending}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
 
 
 def rows() -> Dataset:
@@ -103,6 +128,10 @@ def some_rows(number: int) -> Dataset:
 
 def added(total: int, number: int) -> tuple[int, int]:
     return total + number, total
+
+
+def noisy(element, numbers):
+    return element, int(numbers.integers(1000))
 
 
 def is_odd(number: int) -> bool:
@@ -135,10 +164,24 @@ DATASETS: dict[str, Callable[[], Dataset]] = {
     "from_csv": lambda: inputs.from_csv(folder() / "*.csv"),
     "from_generator": lambda: inputs.from_generator(count_to, 9),
     "from_generator, rows": lambda: inputs.from_generator(row_dicts, spec=NUMBER_AND_ZONE),
+    "from_text": lambda: inputs.from_text(folder() / "*.txt"),
+    "from_json_lines": lambda: inputs.from_json_lines(folder() / "*.jsonl"),
+    "from_tfrecord": lambda: inputs.from_tfrecord(folder() / "*.tfrecord"),
+    "from_tfrecord, records": lambda: inputs.from_tfrecord(folder() / "*.tfrecord", parse=False),
+    "from_webdataset": lambda: inputs.from_webdataset(folder() / "*.tar"),
+    "from_images": lambda: inputs.from_images(folder() / "images", shuffle=True, num_parallel=2).map(
+        lambda image: (image["label"], image["image"])
+    ),
+    "from_random_access": lambda: inputs.from_random_access(list("abcdefg")),
+    "from_random_access, shuffled": lambda: inputs.from_random_access(range(23), shuffle=True, seed=3).shard(2, 1),
+    "list_files": lambda: inputs.list_files(folder() / "*.txt", shuffle=True).flat_map(inputs.from_text),
     "map": lambda: numbers().map(lists),
     "map, of rows": lambda: rows().map(lambda row: row["number"]),
     "map, vectorized": lambda: rows().map(doubled, vectorized=True),
     "map, to rows": lambda: numbers().map(lambda number: {"number": number, "zone": "a"}, spec=NUMBER_AND_ZONE),
+    "random_map": lambda: numbers().random_map(noisy),
+    "random_map, by a key": lambda: rows().random_map(noisy, key=lambda row: row["number"] % 5),
+    "random_map, parallel": lambda: numbers().random_map(noisy, num_parallel=3),
     "filter": lambda: numbers().filter(is_odd),
     "filter, by an expression": lambda: rows().filter(inputs.col("fare") > 4),
     "filter, by a mask": lambda: rows().filter(lambda columns: columns["number"] % 3 == 1, vectorized=True),
@@ -163,6 +206,12 @@ DATASETS: dict[str, Callable[[], Dataset]] = {
     "bucket_by_sequence_length": lambda: (
         numbers().map(lists).bucket_by_sequence_length(lambda element: len(element["values"]), [2, 4], [3, 2, 4])
     ),
+    "group_by_window": lambda: numbers().group_by_window(lambda number: number % 3, lambda _, group: group.batch(2), 4),
+    "group_by_window, of rows": lambda: rows().group_by_window(
+        lambda row: row["zone"], lambda _, group: group, lambda zone: 3 + int(zone[-1]), spec=table().schema
+    ),
+    "rejection_resample": lambda: numbers().rejection_resample(is_odd, [0.8, 0.2]),
+    "rejection_resample, of rows": lambda: rows().rejection_resample(lambda row: row["number"] % 2, [1, 3], [1, 1]),
     "window": lambda: numbers().window(5, shift=3),
     "window, with strides": lambda: numbers().window(3, shift=4, stride=2, drop_remainder=True),
     "window, with gaps": lambda: numbers().window(2, shift=5),
@@ -196,6 +245,16 @@ DATASETS: dict[str, Callable[[], Dataset]] = {
     "shard": lambda: numbers().shard(3, 1),
     "shard, of rows": lambda: rows().shard(3, 2),
     "zip": lambda: inputs.zip(numbers(), numbers().skip(2).map(lists)),
+    "zip, nested": lambda: inputs.zip({"a": numbers(), "b": (rows(), numbers().skip(1))}),
+    "unzip": lambda: inputs.zip({"a": numbers(), "b": (rows(), numbers().skip(1))}).unzip()["b"][0]["fare"],
+    "choose_from_datasets": lambda: inputs.choose_from_datasets(
+        [numbers(), numbers().map(lambda number: -number).take(2)],
+        inputs.range(23).map(lambda number: number % 3 // 2),
+        stop_on_empty=False,
+    ),
+    "choose_from_datasets, of rows": lambda: inputs.choose_from_datasets(
+        [rows(), rows().take(3)], inputs.range(23).map(lambda number: number % 3 // 2)
+    ),
     "zip, of rows": lambda: inputs.zip(rows(), numbers()),
     "concatenate": lambda: numbers().concatenate(numbers().skip(20), numbers().take(0), numbers()),
     "concatenate, of rows": lambda: rows().concatenate(rows().skip(20)),

@@ -58,3 +58,30 @@ def test_scan_tells_what_its_function_should_have_given():
     """A function that gives no pair is an error at that element."""
     with pytest.raises(FunctionFailed, match=r"scan: .* at element 0 .*must return \(what to carry, the result\)"):
         list(inputs.range(3).scan(0, lambda total, number: number))
+
+
+def test_zip_builds_any_structure():
+    """As nested as the datasets were given; the spec says so."""
+    rows = inputs.from_arrow(pa.table({"fare": [1, 2]}))
+
+    dataset = inputs.zip({"a": inputs.range(3), "b": (rows, inputs.range(5, 9))})
+
+    assert list(dataset) == [{"a": 0, "b": ({"fare": 1}, 5)}, {"a": 1, "b": ({"fare": 2}, 6)}]
+    assert dataset.spec.names == ("a", "b")
+    with pytest.raises(DatasetError, match="zip: expected datasets, not 3"):
+        inputs.zip({"a": inputs.range(3), "b": 3})
+
+
+def test_unzip_gives_back_what_zip_was_given():
+    """Each part as a dataset of its own, in the same structure."""
+    rows = inputs.from_arrow(pa.table({"fare": [1, 2], "zone": ["a", "b"]}))
+
+    found = inputs.zip({"a": inputs.range(3), "b": (rows, inputs.range(5, 9))}).shuffle(seed=1).unzip()
+
+    parts = [list(each.iterator(epoch=0)) for each in (found["a"], found["b"][0]["fare"], found["b"][1])]
+    assert sorted(zip(*parts, strict=True)) == [(0, 1, 5), (1, 2, 6)]
+    assert {name: list(column) for name, column in rows.unzip().items()} == {"fare": [1, 2], "zone": ["a", "b"]}
+    with pytest.raises(DatasetError, match=r"the elements are not known to have parts"):
+        inputs.range(3).unzip()
+    with pytest.raises(DatasetError, match=r"unzip: Shuffle would have another order in each of the datasets"):
+        inputs.zip(rows, rows).shuffle().unzip()

@@ -16,9 +16,11 @@ from spanwise.pipelines.input.graph.rewrite import optimize
 from spanwise.pipelines.input.op import Element, Op, Opening, Options, State, Stream, list_ops, rebuild
 from spanwise.pipelines.input.ops.arrow import Arrow
 from spanwise.pipelines.input.ops.csv import Csv
+from spanwise.pipelines.input.ops.file_source import FileSource
 from spanwise.pipelines.input.ops.interleave import Interleave
 from spanwise.pipelines.input.ops.ipc import ArrowFiles
 from spanwise.pipelines.input.ops.parquet import Parquet
+from spanwise.pipelines.input.ops.random_access import RandomAccess
 from spanwise.pipelines.input.ops.range import Range
 from spanwise.pipelines.input.ops.repeat import Repeat
 from spanwise.pipelines.input.ops.sample import Sample
@@ -84,6 +86,12 @@ def splits_of(source: Op) -> SourceSplits | None:  # noqa: C901, PLR0911  a case
             return _of_units(len(source.paths), lambda units: replace(source, paths=source.paths[units], rows=None), 1)
         case Csv():
             return _of_units(len(source.paths), lambda units: with_files(source, source.paths[units]), 1)
+        case FileSource(paths=paths) if not getattr(source, "shuffle", False):
+            return _of_units(len(paths), lambda units: source.with_files(paths[units]), 1)
+        case FileSource(paths=paths):
+            return SourceSplits(len(paths), lambda number: source.with_files(paths[number : number + 1]))
+        case RandomAccess(positions=positions):
+            return _of_units(len(positions), lambda units: replace(source, positions=positions[units]))
         case LoadedSnapshot(chunks=chunks):
             return _of_units(len(chunks), lambda units: replace(source, chunks=chunks[units]), 1)
     return None
@@ -152,7 +160,7 @@ def describe_split(op: Op, number: int) -> str:
                 return f"split {number}: rows {first} to {first + rows - 1} of {source.name}, in {groups[0].path}"
             case LoadedSnapshot(chunks=chunks) if chunks:
                 return f"split {number}: elements from {chunks[0].first} on of the snapshot {source.path}"  # type: ignore[attr-defined]
-            case Csv(paths=paths) | ArrowFiles(paths=paths) | Parquet(paths=paths):
+            case Csv(paths=paths) | ArrowFiles(paths=paths) | Parquet(paths=paths) | FileSource(paths=paths):
                 return f"split {number}: {', '.join(paths[:3])}"
             case part:
                 before = [splits.part(each).cardinality for each in range(at)]
@@ -248,5 +256,5 @@ def with_files(source: Op, paths: Sequence[str]) -> Op:
         counts = [count_rows(path) for path in paths] if source.rows is not None else [None]
         known = [count for count in counts if count is not None]
         return replace(source, paths=tuple(paths), rows=sum(known) if len(known) == len(counts) else None)
-    assert isinstance(source, Csv)
+    assert isinstance(source, Csv | FileSource)
     return replace(source, paths=tuple(paths))

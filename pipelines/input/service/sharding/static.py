@@ -12,6 +12,7 @@ from spanwise.orchestrator.fingerprint import digest
 from spanwise.pipelines.input.graph.fingerprint import WithFingerprint
 from spanwise.pipelines.input.op import Op, list_ops, rebuild
 from spanwise.pipelines.input.ops.csv import Csv
+from spanwise.pipelines.input.ops.file_source import FileSource
 from spanwise.pipelines.input.ops.interleave import Interleave
 from spanwise.pipelines.input.ops.ipc import ArrowFiles
 from spanwise.pipelines.input.ops.map import Map
@@ -25,7 +26,7 @@ from spanwise.pipelines.input.service.policy import ShardingPolicy
 from spanwise.pipelines.input.service.sharding.splits import sources_of, with_files
 from spanwise.pipelines.input.snapshot.op import Snapshot
 
-_FILES: Final = (Parquet, Csv, ArrowFiles)
+_FILES: Final = (Parquet, Csv, ArrowFiles, FileSource)
 _ROW_BY_ROW: Final = (Map, Prefetch, Select, WithFingerprint)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spanwise.orchestrator.errors import DatasetError
+from spanwise.orchestrator.errors import DatasetError, FunctionFailed
 from spanwise.pipelines import input as inputs
 from tests.pipelines.input.elements import all_of
 
@@ -73,3 +73,47 @@ def test_a_buffer_of_none_or_a_negative_seed_is_refused():
         inputs.range(5).shuffle(0)
     with pytest.raises(DatasetError, match=r"shuffle\(seed=-1\)"):
         inputs.range(5).shuffle(5, seed=-1)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_shuffle_reads_while_it_gives(rows):
+    """An element of the next window for each of this one, so that the consumer never waits for a whole window."""
+    read = []
+
+    def count():
+        for number in range(1000):
+            read.append(number)
+            yield {"number": number}
+
+    dataset = inputs.from_generator(count, spec=pa.schema([("number", pa.int64())]) if rows else None)
+    elements = iter(dataset.shuffle(100, seed=1).options(optimize=False, block_rows=10))
+    most = 0
+    before = 100
+    for number, _ in enumerate(elements, 1):
+        if number > 1:
+            most = max(most, len(read) - before)
+        before = len(read)
+        assert len(read) <= 100 + number + 20
+
+    assert most <= 20
+
+
+def test_an_error_ahead_comes_in_its_turn():
+    """After the elements of the window before it, and those of its own window that were read before it."""
+
+    def failing(number):
+        if number == 7:
+            raise ValueError("seven")
+        return number
+
+    dataset = inputs.range(10).map(failing).shuffle(4, seed=1)
+    elements = dataset.iterator(epoch=0)
+    first = [next(elements) for _ in range(7)]
+    state = elements.state()
+
+    assert sorted(first[:4]) == [0, 1, 2, 3]
+    assert sorted(first[4:]) == [4, 5, 6]
+    for rest in (elements, dataset.iterator().restore(state)):
+        with pytest.raises(FunctionFailed, match="seven"):
+            next(rest)
+        assert sorted(rest) == [8, 9]
