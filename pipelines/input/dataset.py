@@ -44,13 +44,13 @@ from spanwise.pipelines.input.ops.take import Take
 from spanwise.pipelines.input.ops.take_while import TakeWhile
 from spanwise.pipelines.input.ops.unbatch import Unbatch
 from spanwise.pipelines.input.ops.unique import Unique
-from spanwise.pipelines.input.ops.unzip import unzip
 from spanwise.pipelines.input.ops.window import Window
 from spanwise.pipelines.input.service.policy import CrossTrainerCache, ShardingPolicy
 from spanwise.pipelines.input.snapshot.op import add_snapshot, apply_options
 from spanwise.pipelines.input.snapshot.settings import Compression
 from spanwise.pipelines.input.snapshot.state import Mode
 from spanwise.pipelines.input.tf_names import answer_tf_names
+from spanwise.pipelines.input.unzip import unzip
 
 if TYPE_CHECKING:
     import polars as pl
