@@ -118,6 +118,9 @@ class NodeRunner:
         if self.logs is not None:
             self.logs.end(Path(job.execution.log))
         execution = replace(publisher.with_plan(job.execution, job.plan), inputs=job.inputs)
+        execution = replace(
+            publisher.with_plan(job.execution, job.plan), inputs=job.inputs, work_ended=self.lease.now()
+        )
         node = self.pipeline.nodes[execution.node]
         if ended.outputs is not None:
             passed = {node.judged: job.inputs[node.judged]} if isinstance(node, Gate) else {}
@@ -204,6 +207,7 @@ class NodeRunner:
         for left in publisher.folders(self.root, execution):
             set_aside(left)
         unverified = self._unverified(inputs)
+        execution = replace(execution, work_started=self.lease.now())
         self.executor.start(
             NodeJob(
                 id=execution.id,

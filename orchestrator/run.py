@@ -118,6 +118,8 @@ class Execution:
     log: str = ""  #: file with everything the executor printed
     started: datetime | None = None
     ended: datetime | None = None
+    work_started: datetime | None = None  #: when its code was started; None where there was nothing to do
+    work_ended: datetime | None = None  #: when its code had ended; its outputs were then published
 
     @property
     def name(self) -> str:

@@ -80,6 +80,41 @@ class Link:
     read: bool
 
 
+@dataclass(frozen=True, slots=True)
+class SpanSummary:
+    """What was published for one span: how often, and the newest version, whose newest publication it describes."""
+
+    span: int
+    artifact: int  #: id
+    name: str  #: of that artifact
+    content: str  #: its digest
+    version: int | None
+    publications: int
+    rows: int | None  #: of all splits
+    created: datetime | None
+
+
+def summarize_span(span: int, publications: Sequence[Artifact]) -> SpanSummary:
+    """The summary of what `of_span` returns, at least one artifact."""
+    newest = max(publications, key=lambda a: (_version_of(a) or -1, a.id))
+    rows = newest.properties.get("rows")
+    return SpanSummary(
+        span=span,
+        artifact=newest.id,
+        name=newest.name,
+        content=newest.content,
+        version=_version_of(newest),
+        publications=len(publications),
+        rows=sum(count for count in rows.values() if isinstance(count, int)) if isinstance(rows, dict) else None,
+        created=newest.created,
+    )
+
+
+def _version_of(artifact: Artifact) -> int | None:
+    version = artifact.properties.get("version")
+    return version if isinstance(version, int) else None
+
+
 class Store(Protocol):
     """The interface to the metadata. All times are UTC.
 
@@ -188,12 +223,10 @@ class Store(Protocol):
     def of_span(self, address: Address, span: int) -> list[Artifact]:
         """All artifacts of this span at the address, of any version, oldest first."""
 
-    def of_spans(
-        self, address: Address, first: int | None = None, last: int | None = None
-    ) -> Iterator[tuple[int, list[Artifact]]]:
-        """Yields the published spans of a range, ascending, each with what `of_span` returns.
+    def span_summaries(self, address: Address, *, below: int | None = None) -> Iterator[SpanSummary]:
+        """Yields what was published for each span at the address, highest span first, lower than `below`.
 
-        A few queries for thousands of spans; without `first` or `last` the range has an open end.
+        Cheap: a few queries for thousands of spans, and only what a summary holds is decoded.
         """
 
     def producer(self, artifact: Artifact) -> Execution:
@@ -401,12 +434,9 @@ class MemoryStore:
     def of_span(self, address: Address, span: int) -> list[Artifact]:
         return [self._artifacts[name] for name in self._at.get(f"{address}/{span}", [])]
 
-    def of_spans(
-        self, address: Address, first: int | None = None, last: int | None = None
-    ) -> Iterator[tuple[int, list[Artifact]]]:
-        for span in sorted(self._spans.get(str(address), set())):
-            if (first is None or first <= span) and (last is None or span <= last):
-                yield span, self.of_span(address, span)
+    def span_summaries(self, address: Address, *, below: int | None = None) -> Iterator[SpanSummary]:
+        for span in self.spans(address, below=below):
+            yield summarize_span(span, self.of_span(address, span))
 
     def producer(self, artifact: Artifact) -> Execution:
         if artifact.id not in self._producers:

@@ -18,7 +18,7 @@ from spanwise.orchestrator.errors import StoreError
 from spanwise.orchestrator.mlmd.places import Places
 from spanwise.orchestrator.mlmd.text import decode, encode, fits_an_integer, is_storable
 from spanwise.orchestrator.run import Execution, Run, State, Trigger
-from spanwise.orchestrator.store import Claim
+from spanwise.orchestrator.store import Claim, SpanSummary
 
 Proto: TypeAlias = Any
 """A message of ml_metadata, which has no types."""
@@ -201,6 +201,8 @@ def execution_message(execution: Execution, where: Places, *, type_id: int, writ
         "log": where.record(execution.log) or None,
         "started": _iso(execution.started),
         "ended": _iso(execution.ended),
+        "work_started": _iso(execution.work_started),
+        "work_ended": _iso(execution.work_ended),
         WRITE: write,
     }
     _fill(message.custom_properties, _present(facts))
@@ -246,6 +248,8 @@ def execution_of(
         log=where.resolve(facts.get("log", "")),
         started=_time(facts.get("started")),
         ended=_time(facts.get("ended")),
+        work_started=_time(facts.get("work_started")),
+        work_ended=_time(facts.get("work_ended")),
     )
 
 
@@ -324,6 +328,32 @@ def artifact_of(message: Proto, where: Places) -> Artifact:
         properties={**typed, **_own(message)},
         archive=where.archive,
     )
+
+
+def summary_of(span: int, publications: Sequence[Proto]) -> SpanSummary:
+    """As `summarize_span` of their artifacts, without decoding the properties that it does not hold."""
+    versions = {int(message.id): _version_of(message) for message in publications}
+    newest = max(publications, key=lambda message: (versions[message.id] or -1, int(message.id)))
+    rows = _value(newest.custom_properties["rows"]) if "rows" in newest.custom_properties else None
+    created = newest.properties["created"].string_value if "created" in newest.properties else None
+    return SpanSummary(
+        span=span,
+        artifact=int(newest.id),
+        name=newest.name,
+        content=newest.properties["content"].string_value if "content" in newest.properties else "",
+        version=versions[newest.id],
+        publications=len(publications),
+        rows=sum(count for count in rows.values() if isinstance(count, int)) if isinstance(rows, dict) else None,
+        created=_time(created),
+    )
+
+
+def _version_of(artifact: Proto) -> int | None:
+    for properties in (artifact.properties, artifact.custom_properties):  # a large one does not fit the typed property
+        if "version" in properties:
+            version = _value(properties["version"])
+            return version if isinstance(version, int) else None
+    return None
 
 
 def producer_of(message: Proto) -> int:

@@ -63,8 +63,8 @@ def descend(
             yield from walk(negative, count, "")
 
 
-def list_candidates(address: str, first: int | None, last: int | None, exist: Exist) -> list[int]:
-    """The spans of a range that may be published, ascending; of ten neighbours, at least one is.
+def list_candidates(address: str, below: int | None, exist: Exist) -> list[int]:
+    """The spans lower than `below` that may be published, highest first; of ten neighbours, at least one is.
 
     Goes down level by level, with one question for all prefixes of a level, so that thousands of spans take a few.
     """
@@ -76,21 +76,13 @@ def list_candidates(address: str, first: int | None, last: int | None, exist: Ex
         prefixes = [""]
         for rest in range(count - 1, -1, -1):
             longer = [prefix + digit for prefix in prefixes for digit in "0123456789"]
-            longer = [prefix for prefix in longer if _overlaps(negative, prefix, rest, first, last)]
+            longer = [prefix for prefix in longer if _reaches(negative, prefix, rest, below)]
             if rest and longer:
                 ahead = exist([f"{head}:{prefix}" for prefix in longer])
                 longer = [prefix for prefix in longer if f"{head}:{prefix}" in ahead]
             prefixes = longer
         found += [-int(whole) if negative else int(whole) for whole in prefixes if _canonical(negative, whole)]
-    return sorted(found)
-
-
-def _overlaps(negative: bool, prefix: str, rest: int, first: int | None, last: int | None) -> bool:
-    """Whether any span with these leading digits and `rest` more is in the range."""
-    start = int(prefix) * 10**rest
-    end = start + 10**rest - 1
-    low, high = (-end, -start) if negative else (start, end)
-    return (last is None or low <= last) and (first is None or high >= first)
+    return sorted(found, reverse=True)
 
 
 def _head(address: str, negative: bool, count: int) -> str:

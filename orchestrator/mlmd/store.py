@@ -27,12 +27,15 @@ from spanwise.orchestrator.mlmd.context_store import ContextStore
 from spanwise.orchestrator.mlmd.location import Location
 from spanwise.orchestrator.mlmd.places import Places
 from spanwise.orchestrator.run import Execution, Run, State
-from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, Link, find_last, format_no_such_run
+from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, Link, SpanSummary, find_last
+from spanwise.orchestrator.store import format_no_such_run as no_such_run
 
 T = TypeVar("T")
 
 _MOST_IDS = 2000
 """The ids in one query; each is a part of one SQL statement."""
+
+_SUMMARIZED = 500  # spans in one query, so that who reads the newest of them does not wait for all
 
 
 class MlmdStore:
@@ -253,20 +256,16 @@ class MlmdStore:
                 break
         return versions
 
-    def of_spans(
-        self, address: Address, first: int | None = None, last: int | None = None
-    ) -> Iterator[tuple[int, list[Artifact]]]:
+    def span_summaries(self, address: Address, *, below: int | None = None) -> Iterator[SpanSummary]:
         def exist(names: Sequence[str]) -> set[str]:
             return set(self._by_external_id("get_contexts_by_external_ids", names))
 
         find = partial(self._by_external_id, "get_artifacts_by_external_ids")
-        candidates = span_index.list_candidates(str(address), first, last, exist)
-        for start in range(0, len(candidates), _MOST_IDS):
-            places = {f"{address}/{span}": span for span in candidates[start : start + _MOST_IDS]}
+        candidates = span_index.list_candidates(str(address), below, exist)
+        for start in range(0, len(candidates), _SUMMARIZED):
+            places = {f"{address}/{span}": span for span in candidates[start : start + _SUMMARIZED]}
             found = batches.find_numbered(places, find)
-            for place, span in places.items():
-                if place in found:
-                    yield span, [layout.artifact_of(message, self._places) for message in found[place]]
+            yield from (layout.summary_of(span, found[place]) for place, span in places.items() if place in found)
 
     def producer(self, artifact: Artifact) -> Execution:
         found = self._connection.find("get_artifacts_by_id", [artifact.id])
@@ -405,7 +404,7 @@ class MlmdStore:
     def _run_context(self, pipeline: str, number: int) -> Proto:
         context = self._contexts.find(declarations.RUN, f"{pipeline}/{number}")
         if context is None:
-            raise NotRecorded(format_no_such_run(pipeline, number, self._last_run(pipeline)))
+            raise NotRecorded(no_such_run(pipeline, number, self._last_run(pipeline)))
         return context
 
     def _landed_run(self, name: str, write: str) -> list[int] | None:

@@ -155,24 +155,18 @@ def top(
 
     Example: spanwise service top grpc://127.0.0.1:5050
     """
-    from spanwise.pipelines.input.service.wire.connection import ServiceConnection
-    from spanwise.pipelines.input.service.wire.requests import GetStatus
-    from spanwise.pipelines.input.service.wire.security import Security
     from spanwise.scheduler.data_service import service_status
+    from spanwise.scheduler.data_service.observation import ServiceObserver
 
-    connection = ServiceConnection(dispatcher, Security.from_environment())
-
-    def read_status() -> dict[str, Any]:
-        return connection.ask(GetStatus())[0].model_dump(mode="json")
-
+    observer = ServiceObserver(dispatcher)
     if json or once:
-        status = read_status()
+        status = observer.read_status()
         if json:
             print_document(status)
         else:
             typer.echo(service_status.format_status(status))
     else:
-        service_status.watch_status(read_status)
+        service_status.watch_status(observer.read_status)
 
 
 @contextlib.contextmanager

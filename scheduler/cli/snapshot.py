@@ -40,10 +40,10 @@ def ls(path: Place = None, root: Root = None, config: Config = None, json: Json 
 
     Example: spanwise snapshot ls
     """
-    from spanwise.pipelines.input.snapshot import inventory
     from spanwise.scheduler.data_service import snapshot_formatting as rendering
+    from spanwise.scheduler.data_service.observation import list_snapshots
 
-    found = sorted(inventory.snapshots(_files(path, root, config)), key=rendering.age_key)
+    found = list_snapshots(_place(path, root, config))
     if json:
         print_document([rendering.listing_document(listing) for listing in found])
     else:
@@ -134,4 +134,8 @@ def gc(
 def _files(path: str | None, root: str | None, config: Path | None) -> Files:
     from spanwise.pipelines.input.snapshot.storage import files_at
 
-    return files_at(path if path is not None else read_settings(root, config).root / "snapshots")
+    return files_at(_place(path, root, config))
+
+
+def _place(path: str | None, root: Path | None, config: Path | None) -> str | Path:
+    return path if path is not None else read_settings(root, config).root / "snapshots"

@@ -26,6 +26,9 @@ def ui(
         Path | None, typer.Option(metavar="FILE", help="The certificate for TLS, as a PEM file.")
     ] = None,
     key: Annotated[Path | None, typer.Option(metavar="FILE", help="The key of the certificate.")] = None,
+    dispatcher: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="The dispatcher of a data service to show: grpc://127.0.0.1:5050.")
+    ] = "",
     root: Root = None,
     config: Config = None,
 ) -> None:
@@ -47,5 +50,6 @@ def ui(
         names=tuple(allow_host),
         certificate=certificate,
         key=key,
+        dispatcher=dispatcher,
     )
     serve(options, read_settings(root, config), config)

@@ -15,8 +15,7 @@ from spanwise.scheduler.client import html
 from spanwise.scheduler.client.artifacts import ArtifactRecord
 from spanwise.scheduler.client.session import Session
 from spanwise.scheduler.formatting import format_number, format_spans, format_time, run_calendar
-
-_RUNS = 20  # the newest runs, which are searched for a channel of models
+from spanwise.scheduler.inspect.run_outputs import find_model_channel
 
 
 @dataclass(frozen=True)
@@ -78,12 +77,9 @@ def list_models(session: Session, pipeline: str, limit: int) -> list[ModelRecord
 
 def find_serving(session: Session, pipeline: str) -> ModelRecord | None:
     """The model that was pushed last; None when none was."""
-    store = session.store
-    for run in itertools.islice(store.runs(pipeline), _RUNS):
-        for artifact in _made(store.executions(run)):
-            last = next(pushes(store, channel_of(artifact.name)), None)
-            return None if last is None else find_model(session, last.model)
-    return None
+    channel = find_model_channel(session.store, pipeline)
+    last = None if channel is None else next(pushes(session.store, channel), None)
+    return None if last is None else find_model(session, last.model)
 
 
 def find_model(session: Session, reference: str) -> ModelRecord:

@@ -12,6 +12,7 @@ from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import UsageError
 from spanwise.scheduler.client import html
 from spanwise.scheduler.client.artifacts import ArtifactRecord, find_artifacts
+from spanwise.scheduler.client.commands import run_command
 from spanwise.scheduler.client.models import ModelRecord, find_serving, list_models
 from spanwise.scheduler.client.runs import STATES, RunRecord, select_runs
 from spanwise.scheduler.client.session import Session
@@ -218,6 +219,22 @@ class PipelineRecord:
         """The state of all spans, which this client keeps; and what they count."""
         address, calendar = select_channel(self.session, self.name, node)
         return self.histories.setdefault(address, SpanHistory(address)), calendar
+
+    def find_waiting(self) -> list[int]:
+        """The spans that were ingested and whose input has a newer version now.
+
+        A process of its own imports the pipeline's file and lists its input, as `spanwise backfill --stale --dry-run`.
+
+        Raises:
+            UsageError: no recent run was started from a file, or the file cannot be loaded.
+        """
+        if not self.source:
+            raise UsageError(f"No recent run of {self.name!r} was started from a file, so its input is not known.")
+        newest = self.latest
+        typed = [f"--param={each}" for each in (newest.run.typed if newest is not None else ())]
+        plan = run_command(self.session, "backfill", ["--stale", "--dry-run", *typed, "--", self.source])
+        targets = [*plan["targets"], *plan["outside"]]
+        return sorted({span if isinstance(span := t, int) else int(t["span"]) for t in targets})
 
     def schedules(self) -> list[ScheduleStatus]:
         """How its schedules stand: one, or one of each part; none when it was never scheduled."""

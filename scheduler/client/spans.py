@@ -31,7 +31,7 @@ class SpanRecord:
     address: Address
     calendar: Calendar
     span: int
-    status: str  #: ingested, refused, not judged, failed, running or missing
+    status: str  #: ingested, newer version waiting, tainted, refused, failed, running or missing
     version: int | None  #: the newest that was ingested
     publications: int  #: how often it was ingested
     rows: int | None  #: of the newest publication

@@ -34,7 +34,7 @@ def draw_status(status: Status) -> RenderableType:
     parts += [Text(), _draw_jobs(jobs)] if jobs else [Text("no job")]
     if workers:
         parts += [Text(), _draw_workers(workers)]
-    hint = _hint(status)
+    hint = suggest_workers(status)
     if hint:
         parts += [Text(), Text(hint, "yellow")]
     return Group(*parts)
@@ -79,7 +79,8 @@ def _draw_workers(workers: list[Status]) -> Table:
     return table
 
 
-def _hint(status: Status) -> str:
+def suggest_workers(status: Status) -> str:
+    """What would let consumers wait less, or workers be idle less; empty where nothing would."""
     present, wanted = len(status["workers"]), status["wanted"]
     running = [job for job in status["jobs"] if not job["finished"]]
     if not running:

@@ -204,8 +204,8 @@ def run_document(record: Run) -> Document:
 def execution_document(record: Execution, calendar: Calendar) -> Document:
     """An execution for programs."""
     names = (
-        "id", "node", "component", "attempt", "state", "started", "ended", "reason", "reused", "error", "log",
-        "parameters",
+        "id", "node", "component", "attempt", "state", "started", "work_started", "work_ended", "ended", "reason",
+        "reused", "error", "log", "parameters",
     )  # fmt: skip
     return {
         **as_document(record, *names),

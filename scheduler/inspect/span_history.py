@@ -1,24 +1,29 @@
 """Span histories: the state of every span that one channel has ingested, kept up to date by reading only new runs.
 
-It holds a few numbers for each span, not its artifacts, so that tens of thousands of spans fit.
+It holds a few numbers for each span, not its artifacts, so that tens of thousands of spans fit. The newest spans are
+read first, so that they can be shown while the rest is read.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
+from typing import TypeVar
 
 from spanwise.orchestrator.artifact import Artifact, Examples
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.run import Run, State
-from spanwise.orchestrator.store import Address, Store
+from spanwise.orchestrator.store import Address, SpanSummary, Store, summarize_span
 from spanwise.orchestrator.verdict import find_standing
 from spanwise.scheduler.formatting import run_calendar
 from spanwise.scheduler.inspect import find
+from spanwise.scheduler.inspect.run_outputs import list_outputs, read_learned
+
+T = TypeVar("T")
 
 MOST_RUNS = 10_000
 """How many of the newest runs say which of them was of which span."""
@@ -28,30 +33,19 @@ MOST_JUDGED = 400
 
 _NEAR = 400  # spans
 _MANY_NEW = 500  # runs since the last look, from which on everything is read again
+_AT_ONCE = 500  # runs or spans, between two looks at the clock
 
 
 class SpanStatus(StrEnum):
     """What is known of one span."""
 
     INGESTED = "ingested"
+    WAITING = "newer version waiting"  #: its input has a newer version than was ingested
+    TAINTED = "tainted"  #: the model that serves learned from a version that was replaced or refused since
     REFUSED = "refused"  #: by a gate or a person
-    UNJUDGED = "not judged"  #: published, and its gate has not decided
     FAILED = "failed"  #: the last run of it failed before it was ingested
     RUNNING = "running"
     MISSING = "missing"  #: between the first and the last span, and nothing was published
-
-
-@dataclass(frozen=True, slots=True)
-class SpanEntry:
-    """What was published for one span."""
-
-    span: int
-    artifact: int  #: id of the newest publication
-    name: str  #: of that artifact
-    version: int | None
-    publications: int
-    rows: int | None
-    created: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,79 +62,141 @@ class SpanHistory:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self.entries: dict[int, SpanEntry] = {}
+        self.entries: dict[int, SpanSummary] = {}
         self.runs: dict[int, SpanRun] = {}  # by span
         self.window: frozenset[int] = frozenset()  #: the spans that the newest run that trained has read
+        self.learned: Mapping[int, Artifact] = {}  #: by span, what the model which serves has learned from
+        self.waiting: frozenset[int] = frozenset()  #: spans whose input has a newer version, as far as was looked
+        self.complete = False  #: everything was read
         self.version = 0  #: counts up whenever something has changed
         self._seen = 0  # the highest run that was looked at
         self._open: set[int] = set()  # runs that had not ended then
-        self._lock = threading.Lock()
+        self._reading: Iterator[None] | None = None
+        self._lock = threading.RLock()
 
-    def refresh(self, store: Store) -> None:
-        """Reads the runs that are new or had not ended; everything at the first time, or after many."""
+    def refresh(self, store: Store, *, within_s: float = float("inf")) -> None:
+        """Reads the runs that are new or had not ended; everything at the first time, or after many.
+
+        It stops soon after `within_s`; the next call goes on from there.
+        """
+        until = time.monotonic() + within_s
         with self._lock:
             newest = next(iter(store.runs(self.address.pipeline)), None)
             if newest is None:
                 return
-            if not self._seen or newest.number - self._seen > _MANY_NEW:
-                self._read_all(store, newest.number)
+            if self._reading is None and (not self._seen or newest.number - self._seen > _MANY_NEW):
+                self._reading = self._read_all(store, newest)
+            if self._reading is None:
+                self._read_new(store, newest)
                 return
-            fresh = list(itertools.takewhile(lambda run: run.number > self._seen, store.runs(self.address.pipeline)))
-            again = [store.run(self.address.pipeline, number) for number in sorted(self._open)]
-            self._add_runs(store, again + fresh[::-1], publications=True)
-            self._seen = newest.number
+            try:
+                for _ in self._reading:
+                    self.version += 1
+                    if time.monotonic() >= until:
+                        return
+            except BaseException:
+                self._reading = None  # as when the connection was lost: begin again
+                raise
+            self._reading, self.complete = None, True
+            self.version += 1
 
-    def _read_all(self, store: Store, newest: int) -> None:
-        runs = list(itertools.islice(store.runs(self.address.pipeline, before=newest + 1), MOST_RUNS))
-        self.entries = {span: _entry(span, found) for span, found in store.of_spans(self.address)}
-        self._add_runs(store, runs[::-1], publications=False)
-        self._seen = newest
+    def _read_all(self, store: Store, newest: Run) -> Iterator[None]:
+        """Everything, the newest first; what is there is shown in between."""
+        self.entries, self.runs, self.complete = {}, {}, False
+        self._open.clear()
+        runs = store.runs(self.address.pipeline, before=newest.number + 1)
+        first = list(itertools.islice(runs, _AT_ONCE))
+        self._read_window(store, first[: find.LOOK_BACK])
+        self._read_learned(store)
+        self._add_runs(store, first[::-1])
+        summaries = store.span_summaries(self.address)
+        while group := list(itertools.islice(summaries, _AT_ONCE)):
+            self.entries |= {summary.span: summary for summary in group}
+            yield
+        for _ in range(_AT_ONCE, MOST_RUNS, _AT_ONCE):
+            older = list(itertools.islice(runs, _AT_ONCE))
+            known = dict(self.runs)
+            self._add_runs(store, older[::-1])
+            self.runs |= known
+            yield
+        self._seen = newest.number
 
-    def _add_runs(self, store: Store, runs: Iterable[Run], *, publications: bool) -> None:
-        listed = list(runs)
-        self.version += bool(listed)
-        failed = [run for run in listed if run.state is State.FAILED]
+    def _read_new(self, store: Store, newest: Run) -> None:
+        recent = itertools.takewhile(lambda run: run.number > self._seen, store.runs(self.address.pipeline))
+        listed = [*(store.run(self.address.pipeline, n) for n in sorted(self._open)), *list(recent)[::-1]]
+        if not listed:
+            return
+        self._add_runs(store, listed)
+        self._read_window(store, listed[::-1])
+        mine = [e for e in store.executions_of(listed) if e.node == self.address.node and not e.chosen]
+        for _, made in list_outputs(store, mine):
+            for span in {s for a in made if isinstance(s := a.properties.get("span"), int)}:
+                if published := store.of_span(self.address, span):
+                    self._put(self.entries, span, summarize_span(span, published))
+        if any(run.state.ended for run in listed):
+            self._read_learned(store)
+        self._seen = newest.number
+
+    def _put(self, known: dict[int, T], span: int, value: T) -> None:
+        if known.get(span) != value:
+            known[span] = value
+            self.version += 1
+
+    def _read_learned(self, store: Store) -> None:
+        learned = read_learned(store, self.address)
+        self.version += learned != self.learned
+        self.learned = learned
+
+    def _add_runs(self, store: Store, runs: Collection[Run]) -> None:
+        """What runs say, the last of them last."""
+        failed = [run for run in runs if run.state is State.FAILED]
         refused = {e.run for e in store.executions_of(failed[-_MANY_NEW:]) if (e.error or "").startswith("Refused")}
-        for run in listed:
+        for run in runs:
             if run.span is not None and not run.replay:
-                self.runs[run.span] = SpanRun(run.number, run.state, run.number in refused)
+                self._put(self.runs, run.span, SpanRun(run.number, run.state, run.number in refused))
             (self._open.discard if run.state.ended else self._open.add)(run.number)
-        for run in listed if publications else listed[-find.LOOK_BACK :]:
-            self._add_publications(store, run, new=publications)
 
-    def _add_publications(self, store: Store, run: Run, *, new: bool) -> None:
-        for execution in store.executions(run):
-            if execution.chosen and any(execution.outputs.values()):
-                chosen = itertools.chain(*execution.outputs.values())
-                spans = frozenset(s for a in chosen if isinstance(s := a.properties.get("span"), int))
-                self.window = spans or self.window
-            if new and execution.node == self.address.node:
-                for artifact in execution.outputs.get(self.address.key, ()):
-                    span = artifact.properties.get("span")
-                    if isinstance(span, int):
-                        self.entries[span] = _entry(span, store.of_span(self.address, span))
+    def _read_window(self, store: Store, runs: Iterable[Run]) -> None:
+        """The window of the newest of these runs that chose one."""
+        for run in runs:
+            chosen = [e for e in store.executions_of([run]) if e.chosen]
+            spans = {a.properties.get("span") for _, made in list_outputs(store, chosen) for a in made}
+            if window := frozenset(span for span in spans if isinstance(span, int)):
+                self.version += window != self.window
+                self.window = window
+                return
 
     @property
     def extent(self) -> tuple[int, int] | None:
-        """The first and the last span that was published, or asked for near them: a typing error is far away."""
-        if not self.entries:
-            return (min(self.runs), max(self.runs)) if self.runs else None
-        first, last = min(self.entries), max(self.entries)
-        near = [span for span in self.runs if first - _NEAR <= span <= last + _NEAR]
-        return min([first, *near]), max([last, *near])
+        """The first and the last span that was published, or asked for near them: a typing error is far away.
+
+        While not everything was read, the first is the lowest that was.
+        """
+        with self._lock:
+            if not self.entries:
+                return (min(self.runs), max(self.runs)) if self.runs else None
+            first, last = min(self.entries), max(self.entries)
+            near = [span for span in self.runs if first - _NEAR * self.complete <= span <= last + _NEAR]
+            return min([first, *near]), max([last, *near])
 
     def statuses(self, store: Store, first: int, last: int) -> dict[int, SpanStatus]:
         """The status of every span of a range, gaps included."""
         judged = self._read_verdicts(store, first, last) if last - first < MOST_JUDGED else {}
-        return {span: judged.get(span) or self._status(span) for span in range(first, last + 1)}
+        with self._lock:
+            return {span: self._status(span, judged.get(span)) for span in range(first, last + 1)}
 
-    def _status(self, span: int) -> SpanStatus:
+    def _status(self, span: int, judged: SpanStatus | None) -> SpanStatus:
         entry, run = self.entries.get(span), self.runs.get(span)
         if run is not None and run.state is State.RUNNING:
             return SpanStatus.RUNNING
-        if entry is not None:
-            return SpanStatus.REFUSED if run is not None and run.refused else SpanStatus.INGESTED
-        return SpanStatus.FAILED if run is not None and run.state is not State.COMPLETE else SpanStatus.MISSING
+        if entry is None:
+            return SpanStatus.FAILED if run is not None and run.state is not State.COMPLETE else SpanStatus.MISSING
+        learned = self.learned.get(span)
+        if judged is SpanStatus.REFUSED if judged else run is not None and run.refused:
+            return SpanStatus.TAINTED if learned is not None and learned.name == entry.name else SpanStatus.REFUSED
+        if learned is not None and _identity(learned) != (entry.version, entry.content):
+            return SpanStatus.TAINTED
+        return SpanStatus.WAITING if span in self.waiting else SpanStatus.INGESTED
 
     def _read_verdicts(self, store: Store, first: int, last: int) -> Mapping[int, SpanStatus]:
         found = {}
@@ -154,23 +210,9 @@ class SpanHistory:
         return found
 
 
-def _entry(span: int, publications: list[Artifact]) -> SpanEntry:
-    newest = max(publications, key=lambda a: (_version(a) or -1, a.id))
-    rows = newest.properties.get("rows")
-    return SpanEntry(
-        span=span,
-        artifact=newest.id,
-        name=newest.name,
-        version=_version(newest),
-        publications=len(publications),
-        rows=sum(r for r in rows.values() if isinstance(r, int)) if isinstance(rows, dict) else None,
-        created=newest.created,
-    )
-
-
-def _version(artifact: Artifact) -> int | None:
-    version = artifact.properties.get("version")
-    return version if isinstance(version, int) else None
+def _identity(examples: Artifact) -> tuple[object, str]:
+    """What was learned; the same published again, as when its files were gone, is no newer version."""
+    return examples.properties.get("version"), examples.content
 
 
 def ingesting_channels(store: Store, pipeline: str) -> dict[Address, Calendar]:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from spanwise.orchestrator.lineage import Direction, walk
 from spanwise.orchestrator.run import Run
+from spanwise.scheduler.data_service.observation import read_status
 from spanwise.scheduler.formatting import iso_time
 from spanwise.scheduler.inspect import find, lineage, records
 from spanwise.scheduler.inspect.taint import find_calendar, taint_document, trace_taint
@@ -18,6 +19,7 @@ from spanwise.scheduler.ledger.schedule_status import read_forecast
 from spanwise.scheduler.ledger.status_formatting import scheduler_document, status_document
 from spanwise.scheduler.schedule.forecast import forecast_document
 from spanwise.scheduler.web.actions.jobs import list_requests
+from spanwise.scheduler.web.queries.data import snapshot_documents
 from spanwise.scheduler.web.queries.health import judge_health, read_schedules
 from spanwise.scheduler.web.queries.model_metrics import read_trained
 from spanwise.scheduler.web.queries.search import search
@@ -145,6 +147,14 @@ def _search(site: WebSite, ask: Ask) -> Answer:
     return [vars(hit) for hit in search(site, ask.query.get("q", "")[:200])]
 
 
+def _service(site: WebSite, _ask: Ask) -> Answer:
+    return read_status(site.dispatcher) if site.dispatcher else None
+
+
+def _snapshots(site: WebSite, _ask: Ask) -> Answer:
+    return snapshot_documents(site)
+
+
 def _activity(site: WebSite, ask: Ask) -> Answer:
     asked = list_requests(site.store, _limit(ask))
     return [{"job": a.number, "who": a.who, "command": a.line, "at": iso_time(a.at)} for a in asked]
@@ -187,6 +197,8 @@ ENDPOINTS = (
         (("direction", "up or down"), ("depth", "so many executions")),
     ),
     Endpoint("/api/search", "Pipelines, runs, spans and artifacts by anything typed", _search, (("q", "the text"),)),
+    Endpoint("/api/service", "The data service of --dispatcher, as `spanwise service top --json` prints it; null without one", _service),
+    Endpoint("/api/snapshots", "The snapshots, as `spanwise snapshot ls --json` prints them", _snapshots),
     Endpoint("/api/activity", "What was asked for on the page, and by whom", _activity, (_COUNT,)),
 )  # fmt: skip
 

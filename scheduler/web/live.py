@@ -1,7 +1,7 @@
 """Live pages: the part of a page that changes is made once for all who have it open, and sent when it differs.
 
-A page is made again every second at most, and never for more than a twentieth of the time: a page that takes 100 ms
-to make is made every two seconds.
+A page is made again every half second at most, and never for more than a twentieth of the time: a page that takes
+100 ms to make is made every two seconds. A page that is not whole yet is made again after a second.
 """
 
 from __future__ import annotations
@@ -104,25 +104,28 @@ class LiveHub:
         digest = b""
         while True:
             began = time.monotonic()
-            text = await asyncio.to_thread(self._render, topic.page)
+            text, whole = await asyncio.to_thread(self._render, topic.page)
             took = time.monotonic() - began
             if text is not None and (now := hashlib.sha256(text.encode()).digest()) != digest:
                 digest, topic.text = now, text
                 topic.version += 1
                 async with topic.changed:
                     topic.changed.notify_all()
-            await asyncio.sleep(max(LEAST_S, took / SHARE - took))
+            await asyncio.sleep(max(LEAST_S, took / SHARE - took) if whole else 2 * LEAST_S)
 
-    def _render(self, page: str) -> str | None:
-        """The part of a page that changes; None where it cannot be made now."""
+    def _render(self, page: str) -> tuple[str | None, bool]:
+        """The part of a page that changes, None where it cannot be made now; and whether it is whole."""
         parts = urlsplit(page)
         found = find_view(parts.path)
         if found is None:
-            return None
+            return None, True
         view, places = found
         try:
             shown = view(self._site, Ask(places, dict(parse_qsl(parts.query))))
-            return self._site.renderer.render_live(shown)
+            return self._site.renderer.render_live(shown), shown.whole
         except SpanwiseError as error:
             log.warning("live-page-failed", extra={"page": page, "reason": str(error)})
-            return None
+            return None, True
+        except Exception:
+            log.exception("live-page-failed", extra={"page": page})
+            return None, True

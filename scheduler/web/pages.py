@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 
 from spanwise.scheduler.formatting import format_duration, format_number, format_size, iso_time
 from spanwise.scheduler.web.access import Visit
+from spanwise.scheduler.web.pictures.spans import draw_swatch
 
 HERE = Path(__file__).parent
 ASSETS = HERE / "assets"
@@ -22,7 +23,8 @@ SIGNS: Mapping[str, str] = {
     "complete": "✓", "ingested": "✓", "read": "✓", "accepted": "✓", "blessed": "✓", "ran": "✓", "on time": "✓",
     "reused": "↺", "cached": "↺", "chosen": "◇", "running": "▸", "failed": "✗", "refused": "✗", "not blessed": "✗",
     "failing": "✗", "canceled": "■", "killed": "■", "skipped": "»", "missed": "○", "missing": "○", "late": "!",
-    "overrunning": "!", "no scheduler": "!", "paused": "‖", "not judged": "?", "waiting": "…", "open": "▸",
+    "overrunning": "!", "no scheduler": "!", "paused": "‖", "waiting": "…", "open": "▸", "tainted": "▲",
+    "newer version waiting": "↑", "starved": "!", "whole": "✓", "pending": "▸", "leftovers": "·",
 }  # fmt: skip
 """What a state looks like beside its colour and its word."""
 
@@ -37,6 +39,7 @@ class Page:
     pipeline: str = ""  #: whose tabs are shown
     tab: str = ""
     status: int = 200
+    whole: bool = True  #: nothing that it shows is still being read
 
 
 class Renderer:
@@ -56,7 +59,7 @@ class Renderer:
             duration=format_duration, size=format_size, number=format_number, moment=format_moment, age=format_age,
             count="{:,}".format,
         )  # fmt: skip
-        self._environment.globals.update(state=draw_state, url=make_url, asset=asset_url)
+        self._environment.globals.update(state=draw_state, url=make_url, asset=asset_url, swatch=draw_swatch_of)
         self._environment.globals["m"] = self._environment.get_template("macros.html").module
 
     def render(self, page: Page, visit: Visit | None, path: str, form_token: str = "") -> str:
@@ -99,6 +102,11 @@ def asset_url(name: str) -> str:
 def style_of(state: str) -> str:
     """The class of a state in the style sheet."""
     return state.replace(" ", "-")
+
+
+def draw_swatch_of(state: str) -> Markup:
+    """A cell of a span in this state."""
+    return draw_swatch(style_of(state))
 
 
 def draw_state(state: str, title: str = "") -> Markup:

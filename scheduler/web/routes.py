@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from spanwise.scheduler.web.pages import Page
 from spanwise.scheduler.web.site import Ask, WebSite
-from spanwise.scheduler.web.views import actions, artifacts, pipelines, runs, schedules
+from spanwise.scheduler.web.views import actions, artifacts, data, pipelines, runs, schedules
 
 View: TypeAlias = Callable[[WebSite, Ask], Page]
 
@@ -39,6 +39,7 @@ ROUTES = (
     _route("/do/{action}", actions.show_action),
     _route("/jobs/{number}", actions.show_job),
     _route("/activity", actions.show_activity),
+    _route("/data", data.show_data),
     _route("/search", artifacts.show_search),
     _route("/runs/{pipeline}/{number}", runs.show_run),
     _route("/runs/{pipeline}/{number}/diff", runs.show_diff),

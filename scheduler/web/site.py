@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -10,12 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar, cast
 
+from spanwise.orchestrator.errors import SpanwiseError
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.client import Client
 from spanwise.scheduler.web.access import AccessPolicy, Visit, WebRole
 from spanwise.scheduler.web.pages import Renderer
 
 T = TypeVar("T")
+
+log = logging.getLogger("spanwise.web")
 
 MOST_KEPT = 5000
 
@@ -27,6 +31,18 @@ class Memo:
         self._most = most
         self._kept: OrderedDict[Hashable, tuple[float, object]] = OrderedDict()
         self._lock = threading.Lock()
+
+    def last(self, key: Hashable, default: T) -> T:
+        """The answer of this key, however old; the default where there was none."""
+        with self._lock:
+            found = self._kept.get(key)
+            return default if found is None else cast("T", found[1])
+
+    def holds(self, key: Hashable) -> bool:
+        """Whether there is an answer of this key that has not become old."""
+        with self._lock:
+            found = self._kept.get(key)
+            return found is not None and time.monotonic() < found[0]
 
     def get(self, key: Hashable, make: Callable[[], T], *, for_s: float = float("inf")) -> T:
         """The answer of this key, made again when it is older."""
@@ -53,10 +69,26 @@ class WebSite:
     renderer: Renderer = field(default_factory=Renderer)
     memo: Memo = field(default_factory=Memo)
     dispatcher: str = ""  #: the address of a data service; empty when none was given
+    working: set[Hashable] = field(default_factory=set)  #: what is being done in the background
 
     @property
     def store(self) -> Store:
         return self.client.session.store
+
+    def begin_work(self, key: Hashable, work: Callable[[], None]) -> None:
+        """Does something in the background, unless it is being done."""
+        if key in self.working:
+            return
+        self.working.add(key)
+        threading.Thread(target=self._work, args=(key, work), name=f"work {key}", daemon=True).start()
+
+    def _work(self, key: Hashable, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except SpanwiseError as error:
+            log.warning("background-work-failed", extra={"work": str(key), "reason": str(error)})
+        finally:
+            self.working.discard(key)
 
     @property
     def root(self) -> Path:

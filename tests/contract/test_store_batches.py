@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spanwise.orchestrator.run import Run, State
-from spanwise.orchestrator.store import Address, Claim
+from spanwise.orchestrator.store import Address, Claim, summarize_span
 from tests.contract.records import EXAMPLES, begin, examples, model, publish, publish_one, told
 
 
@@ -57,21 +57,24 @@ def test_a_run_that_names_no_nodes_has_no_executions_to_find(store):
     assert store.executions_of([store.begin_run(Run(pipeline="flights"))]) == []
 
 
-def test_spans_of_a_range_come_with_all_their_publications(store):
-    """In order, from the first to the last of the range, each with its versions, oldest first."""
-    for span, version in ((9, 1), (10, 1), (11, 1), (10, 2), (300, 1), (-4, 1)):
+def test_the_summary_of_a_span_is_that_of_its_newest_version(store):
+    """Highest span first; with how often it was published, and the rows of all its splits."""
+    for span, version in ((9, 1), (10, 1), (11, 3), (10, 2), (300, 1), (-4, 1)):
         publish_one(store, EXAMPLES, examples(span, version))
+    publish_one(store, EXAMPLES, examples(11, 2))
 
-    found = dict(store.of_spans(EXAMPLES, 9, 11))
+    found = {summary.span: summary for summary in store.span_summaries(EXAMPLES)}
 
-    assert {span: [a.properties["version"] for a in row] for span, row in found.items()} == {
-        9: [1],
-        10: [1, 2],
-        11: [1],
+    assert {s.span: (s.version, s.publications) for s in found.values()} == {
+        300: (1, 1),
+        11: (3, 2),
+        10: (2, 2),
+        9: (1, 1),
+        -4: (1, 1),
     }
-    assert list(dict(store.of_spans(EXAMPLES, -100, 1000))) == [-4, 9, 10, 11, 300]
-    assert dict(store.of_spans(EXAMPLES, 12, 299)) == {}
-    assert dict(store.of_spans(Address("flights", "Nothing", "examples"), 0, 9)) == {}
+    assert list(found) == [300, 11, 10, 9, -4]
+    assert [s.span for s in store.span_summaries(EXAMPLES, below=11)] == [10, 9, -4]
+    assert list(store.span_summaries(Address("flights", "Nothing", "examples"))) == []
 
 
 @settings(
@@ -79,29 +82,31 @@ def test_spans_of_a_range_come_with_all_their_publications(store):
 )
 @given(
     spans=st.sets(st.integers(-1200, 1200) | st.integers(10**17, 10**17 + 50), max_size=12),
-    ends=st.lists(st.integers(-1300, 10**18 - 1), min_size=2, max_size=2),
+    below=st.none() | st.integers(-1300, 10**18 - 1),
 )
-def test_a_range_of_spans_holds_what_asking_for_each_finds(store, spans, ends):
+def test_summaries_say_what_asking_for_each_span_finds(store, spans, below):
     """Whatever the signs and lengths of the numbers."""
-    address = Address("flights", f"Node{abs(hash((frozenset(spans), *ends)))}", "examples")
+    address = Address("flights", f"Node{abs(hash((frozenset(spans), below)))}", "examples")
     for span in sorted(spans, key=hash):
-        publish_one(store, address, examples(span))
-    first, last = sorted(ends)
+        publish_one(store, address, replace_rows(examples(span), span))
 
-    found = dict(store.of_spans(address, first, last))
+    found = list(store.span_summaries(address, below=below))
 
-    assert list(found) == sorted(s for s in store.spans(address) if first <= s <= last)
-    assert {s: [told(a) for a in row] for s, row in found.items()} == {
-        s: [told(a) for a in store.of_span(address, s)] for s in found
-    }
+    assert [s.span for s in found] == list(store.spans(address, below=below))
+    assert found == [summarize_span(s.span, store.of_span(address, s.span)) for s in found]
 
 
-def test_artifacts_without_a_span_are_no_spans(store):
+def replace_rows(artifact, rows):
+    """The artifact with so many rows in one split, and as many in another."""
+    return type(artifact)(artifact.uri, properties={**artifact.properties, "rows": {"train": rows, "eval": rows}})
+
+
+def test_artifacts_without_a_span_have_no_summary(store):
     """Models are published without one."""
     models = Address("flights", "Trainer", "model")
     publish_one(store, models, model())
 
-    assert dict(store.of_spans(models, 0, 9)) == {}
+    assert list(store.span_summaries(models)) == []
 
 
 def test_many_claims_are_found_by_their_names(store):

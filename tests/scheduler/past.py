@@ -37,6 +37,10 @@ class Past:
         if self.run is None or node in self._done:
             self.begin()
         self._done.add(node)
+        if node not in self.run.nodes:  # a run names its nodes when it begins
+            recorded_run = self.store.run("flights", self.run.number)
+            self.run = replace(recorded_run, nodes=(*recorded_run.nodes, node))
+            self.store.update_run(self.run)
         begun = self.store.begin(
             Execution(pipeline="flights", run=self.run.number, node=node, component=node.removesuffix("2"))
         )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from markupsafe import Markup
 
@@ -34,13 +35,16 @@ class ChartLine:
 
     name: str
     values: Sequence[float | None]
-    style: str  #: line, baseline or muted
+    style: str  #: line or baseline
+    intervals: Sequence[tuple[float, float] | None] = ()  #: within which each value lies
+    hollow: Sequence[bool] = ()  #: whose dots are empty
 
 
 def draw_lines(labels: Sequence[str], series: Sequence[ChartLine], title: str, links: Sequence[str] = ()) -> Markup:
     """Values over spans or runs, with an axis and a dot for each; a dot links to what `links` has at its place."""
     width, height = 720.0, 190.0
-    every = [v for each in series for v in each.values if v is not None and math.isfinite(v)]
+    bounds = [end for each in series for interval in each.intervals if interval is not None for end in interval]
+    every = [v for each in series for v in (*each.values, *bounds) if v is not None and math.isfinite(v)]
     if not every:
         return Markup("")
     low, high = min(every), max(every)
@@ -62,15 +66,34 @@ def draw_lines(labels: Sequence[str], series: Sequence[ChartLine], title: str, l
         anchor = "start" if index == 0 else "middle"
         x = place(index, low)[0]
         parts.append(element("text", labels[index], x=x, y=height - 6, class_="axis", text_anchor=anchor))
+    parts += [element("polygon", points=points, class_="band") for each in series for points in _bands(each, place)]
     for each in series:
         points = [(i, *place(i, v)) for i, v in enumerate(each.values) if v is not None and math.isfinite(v)]
         line = " ".join(f"{x:.1f},{y:.1f}" for _, x, y in points)
         parts.append(element("polyline", points=line, class_=each.style))
         for index, x, y in points:
-            label = f"{labels[index]}: {each.name} {format_number(each.values[index])}"
-            dot = element("circle", element("title", label), cx=x, cy=y, r=3.2, class_=f"dot {each.style}")
+            interval = each.intervals[index] if index < len(each.intervals) else None
+            within = "" if interval is None else f", {format_number(interval[0])} to {format_number(interval[1])}"
+            hollow = index < len(each.hollow) and each.hollow[index]
+            label = f"{labels[index]}: {each.name} {format_number(each.values[index])}{within}"
+            label += ", not blessed" * hollow
+            style = f"dot {each.style}{' hollow' * hollow}"
+            dot = element("circle", element("title", label), cx=x, cy=y, r=3.4, class_=style)
             parts.append(link(links[index], dot, label=label) if index < len(links) and each.style == "line" else dot)
     return picture(width, height, title, *parts, class_="chart", scale=True)
+
+
+def _bands(line: ChartLine, place: Callable[[int, float], tuple[float, float]]) -> Iterator[str]:
+    """The outlines of the intervals of neighbours."""
+    known = [n for n, i in enumerate(line.intervals) if i is not None and all(map(math.isfinite, i))]
+    for _, group in groupby(enumerate(known), key=lambda pair: pair[1] - pair[0]):
+        run = [index for _, index in group]
+        ends = [(index, interval) for index in run if (interval := line.intervals[index]) is not None]
+        around = [place(i, low) for i, (low, _) in ends] + [place(i, high) for i, (_, high) in reversed(ends)]
+        if len(run) == 1:  # one alone is a bar
+            (x, low), (_, high) = around
+            around = [(x - 3, low), (x + 3, low), (x + 3, high), (x - 3, high)]
+        yield " ".join(f"{x:.1f},{y:.1f}" for x, y in around)
 
 
 @dataclass(frozen=True)
@@ -82,6 +105,8 @@ class Bar:
     href: str
     start_s: float  #: since the run began
     took_s: float
+    queued_s: float | None = None  #: between when all that it waited for had ended, and its start
+    publish_s: float | None = None  #: of `took_s`, after its code had ended
 
 
 def draw_gantt(bars: Sequence[Bar], total_s: float) -> Markup:
@@ -95,10 +120,18 @@ def draw_gantt(bars: Sequence[Bar], total_s: float) -> Markup:
         label = (
             f"{bar.name}: {bar.state}, {format_duration(bar.took_s)}, {format_duration(bar.start_s)} after the start"
         )
-        rect = element("rect", x=x, y=y, width=length, height=row - 8, rx=2, class_=f"bar {bar.state}")
+        phases = [element("rect", x=x, y=y, width=length, height=row - 8, rx=2, class_=f"bar {bar.state}")]
+        if bar.queued_s:
+            label += f", of which it had waited {format_duration(bar.queued_s)}"
+            wait = bar.queued_s * scale
+            phases.append(element("rect", x=x - wait, y=y + 4, width=wait, height=row - 16, class_="bar queued"))
+        if bar.publish_s:
+            label += f"; {format_duration(bar.publish_s)} to publish"
+            last = min(length, max(1.5, bar.publish_s * scale))
+            phases.append(element("rect", x=x + length - last, y=y, width=last, height=row - 8, class_="bar publish"))
         parts += [
             element("text", _cut(bar.name), x=names - 6, y=y + 10, class_="axis", text_anchor="end"),
-            link(bar.href, rect, label=label),
+            link(bar.href, *phases, label=label),
             element("text", format_duration(bar.took_s), x=x + length + 4, y=y + 10, class_="axis"),
         ]
     height = len(bars) * row + 4

@@ -19,6 +19,7 @@ MOST_CELLS = 1200
 """Up to how many spans have a cell and a link each."""
 
 _STRIP = 100  # numbers in a row
+_SMALLEST_SIGN = 5.0
 _HEAD = 34.0  # room for the labels of bands and rows
 _TOP = 16.0  # room above a band for the labels of its columns
 _GAP = 12.0  # between bands
@@ -54,6 +55,14 @@ def place_span(calendar: Calendar, span: int) -> SpanPlace:
     if calendar is Calendar.HOUR:
         return SpanPlace(str(start.year), day, start.hour)
     return SpanPlace(str(start.year), (day + first.weekday()) // 7, start.weekday())
+
+
+def draw_swatch(state: str) -> Markup:
+    """A cell of this state, for a legend."""
+    cell = SpanCell(state, in_window=False, label="")
+    rect = element("rect", x=0.0, y=0.0, width=12.0, height=12.0, rx=2, class_=f"cell {state}")
+    inside = join([rect, *_mark(cell, 0.0, 0.0, 14.0)])
+    return element("svg", inside, class_="spans swatch", width=12, height=12, viewBox="0 0 12 12", aria_hidden="true")
 
 
 def draw_spans(
@@ -118,13 +127,23 @@ def _draw_each(
 
 
 def _mark(cell: SpanCell, x: float, y: float, size: float) -> Iterator[Markup]:
-    """A sign on what is wrong, so that its colour need not be seen."""
+    """A sign on what is not simply there, so that its colour need not be seen."""
     inner = size - 2
+    if inner < _SMALLEST_SIGN:
+        return
+    side = inner - 6 if inner > 9 else inner - 3  # noqa: PLR2004
+    left, top = x + (inner - side) / 2, y + (inner - side) / 2
+    middle, bottom = left + side / 2, top + side
     if cell.state in ("failed", "refused"):
-        side = inner - 6
-        path = f"M{x + 3:.1f} {y + 3:.1f}l{side:.1f} {side:.1f}m0 {-side:.1f}l{-side:.1f} {side:.1f}"
+        path = f"M{left:.1f} {top:.1f}l{side:.1f} {side:.1f}m0 {-side:.1f}l{-side:.1f} {side:.1f}"
         yield element("path", d=path, class_="sign")
-    elif cell.state in ("running", "unjudged", "waiting"):
+    elif cell.state == "newer-version-waiting":
+        path = f"M{middle:.1f} {bottom:.1f}V{top:.1f}m{-side / 2:.1f} {side / 2:.1f}l{side / 2:.1f} {-side / 2:.1f}"
+        yield element("path", d=f"{path}l{side / 2:.1f} {side / 2:.1f}", class_="sign")
+    elif cell.state == "tainted":
+        path = f"M{middle:.1f} {top:.1f}L{left + side:.1f} {bottom:.1f}H{left:.1f}Z"
+        yield element("path", d=path, class_="sign")
+    elif cell.state == "running":
         yield element("circle", cx=x + inner / 2, cy=y + inner / 2, r=inner / 5, class_="sign")
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
-from spanwise.orchestrator.artifact import Blessing, Evaluation, Model
-from spanwise.orchestrator.run import Run
-from spanwise.scheduler.formatting import format_run_span
+from spanwise.orchestrator.artifact import Artifact, Blessing, Evaluation
+from spanwise.orchestrator.run import Execution, Run
+from spanwise.scheduler.formatting import format_run_span, format_spans, run_calendar
+from spanwise.scheduler.inspect.run_outputs import is_trained, list_made
 from spanwise.scheduler.web.site import WebSite
 
 _FIRST = ("auc", "accuracy", "f1", "r2", "rmse", "mae", "log_loss")
@@ -29,30 +31,31 @@ class TrainedModel:
     baseline: Mapping[str, float]
     blessed: bool | None
     label: str  #: the span of the run
+    report: Path | None  #: the folder of its evaluation
+    spans: str  #: that it learned from
 
 
 def read_trained(site: WebSite, runs: Sequence[Run]) -> list[TrainedModel]:
     """The models of these runs, in their order; runs that trained none are left out."""
-    found = [_read_once(site, run) for run in runs if not run.replay]
+    runs = [run for run in runs if not run.replay]
+    unknown = [run for run in runs if not site.memo.holds(_key(run))]
+    made = list_made(site.store, unknown) if unknown else {}
+    found = [
+        site.memo.get(_key(run), partial(_describe, run, made.get(run.name, ())), for_s=_keep_s(run)) for run in runs
+    ]
     return [each for each in found if each is not None]
 
 
-def _read_once(site: WebSite, run: Run) -> TrainedModel | None:
-    return site.memo.get(("trained", run.name, run.state), lambda: _read(site, run), for_s=_keep_s(run))
+def _key(run: Run) -> tuple[object, ...]:
+    return ("trained", run.name, run.state)
 
 
 def _keep_s(run: Run) -> float:
     return float("inf") if run.state.ended else 2.0
 
 
-def _read(site: WebSite, run: Run) -> TrainedModel | None:
-    made = [
-        (e, a)
-        for e in site.store.executions(run)
-        if e.state.succeeded and not e.chosen
-        for a in itertools.chain(*e.outputs.values())
-    ]
-    model = next((a for e, a in made if a.kind == Model.kind and e.reused is None), None)
+def _describe(run: Run, made: Sequence[tuple[Execution, Artifact]]) -> TrainedModel | None:
+    model = next((a for e, a in made if is_trained(e, a)), None)
     if model is None:
         return None
     evaluation = next((a for _, a in made if a.kind == Evaluation.kind), None)
@@ -65,7 +68,15 @@ def _read(site: WebSite, run: Run) -> TrainedModel | None:
         baseline={} if evaluation is None else _numbers(evaluation.properties.get("baseline_metrics")),
         blessed=None if blessing is None else bool(blessing.properties.get("blessed")),
         label=format_run_span(run, str(run.number)),
+        report=None if evaluation is None else evaluation.path,
+        spans=_learned(run, model),
     )
+
+
+def _learned(run: Run, model: Artifact) -> str:
+    spans = model.properties.get("spans")
+    learned = [span for span in spans if isinstance(span, int)] if isinstance(spans, list) else []
+    return format_spans(learned, run_calendar(run)) if learned else ""
 
 
 def _numbers(found: object) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from markupsafe import Markup
@@ -146,6 +146,8 @@ class NodeView:
     execution: Execution | None = None
     attempts: int = 0
     took_s: float | None = None
+    waited_s: float | None = None  #: from when all that it read was there
+    publish_s: float | None = None  #: of `took_s`, after its code had ended
     summary: str = ""
     parameters: Sequence[tuple[str, str]] = ()
     inputs: Sequence[tuple[str, Sequence[Artifact]]] = ()
@@ -184,6 +186,8 @@ def read_run(site: WebSite, pipeline: str, number: int) -> RunView:
     for execution in executions:
         attempts[execution.node] += 1
     nodes = [_node(run, name, last.get(name), attempts[name]) for name in dict.fromkeys([*run.nodes, *last])]
+    waited = _queued(nodes)
+    nodes = [replace(node, waited_s=waited.get(node.name)) for node in nodes]
     newer = next((r.number for r in itertools.islice(site.store.runs(pipeline, before=number + 2), 1)), number)
     return RunView(
         run=run,
@@ -192,7 +196,7 @@ def read_run(site: WebSite, pipeline: str, number: int) -> RunView:
         verdict=artifact_summary.describe_verdict(run, last.values()),
         nodes=nodes,
         graph=_graph(run, nodes),
-        gantt=_gantt(run, executions),
+        gantt=_gantt(run, executions, nodes),
         previous=number - 1 or None,
         next=newer if newer > number else None,
     )
@@ -211,6 +215,7 @@ def _node(run: Run, name: str, execution: Execution | None, attempts: int) -> No
         execution=execution,
         attempts=attempts,
         took_s=took_s(execution),
+        publish_s=_publish_s(execution),
         summary=chosen or ", ".join(parts),
         parameters=[
             (n, records.describe_parameter(n, text, calendar))
@@ -258,10 +263,11 @@ def _edges(nodes: Sequence[NodeView]) -> Iterator[tuple[str, str]]:
             made.update({a.id: node.name for a in row} if node.state != "chosen" else {})
 
 
-def _gantt(run: Run, executions: Sequence[Execution]) -> Markup:
+def _gantt(run: Run, executions: Sequence[Execution], nodes: Sequence[NodeView]) -> Markup:
     began = run.started
     if began is None or not executions:
         return Markup("")
+    waited = {node.name: node.waited_s for node in nodes}
     bars = [
         Bar(
             execution.node + (f" ({execution.attempt})" if execution.attempt > 1 else ""),
@@ -269,11 +275,33 @@ def _gantt(run: Run, executions: Sequence[Execution]) -> Markup:
             f"#node-{execution.node}",
             max(0.0, (execution.started - began).total_seconds()) if execution.started else 0.0,
             took_s(execution) or 0.0,
+            waited.get(execution.node) if execution.attempt == 1 else None,
+            _publish_s(execution),
         )
         for execution in executions
         if not execution.chosen
     ]
     return draw_gantt(bars, took_s(run) or 1.0)
+
+
+def _publish_s(execution: Execution) -> float | None:
+    if execution.ended is None or execution.work_ended is None:
+        return None
+    return max(0.0, (execution.ended - execution.work_ended).total_seconds())
+
+
+def _queued(nodes: Sequence[NodeView]) -> dict[str, float]:
+    """For how long each node had waited: from when all that it read was there, until it was begun."""
+    executions = {node.name: node.execution for node in nodes if node.execution is not None}
+    ready: dict[str, datetime] = {}
+    for source, node in _edges(nodes):
+        if (ended := executions[source].ended) is not None:
+            ready[node] = max(ended, ready.get(node, ended))
+    return {
+        name: max(0.0, (e.started - ready[name]).total_seconds())
+        for name, e in executions.items()
+        if name in ready and e.started is not None and e.attempt == 1
+    }
 
 
 def describe_error(run: Run) -> str:

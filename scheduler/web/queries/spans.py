@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 
 from markupsafe import Markup
 
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.errors import UsageError
+from spanwise.orchestrator.errors import SpanwiseError, UsageError
 from spanwise.orchestrator.run import Run
-from spanwise.orchestrator.store import Address
+from spanwise.orchestrator.store import Address, SpanSummary
 from spanwise.scheduler.client import PipelineRecord
-from spanwise.scheduler.inspect.span_history import MOST_JUDGED, SpanEntry, SpanHistory, SpanStatus, ingesting_channels
+from spanwise.scheduler.formatting import single_line
+from spanwise.scheduler.inspect.span_history import MOST_JUDGED, SpanHistory, SpanStatus, ingesting_channels
 from spanwise.scheduler.web.pages import make_url, style_of
 from spanwise.scheduler.web.pictures.spans import MOST_CELLS, SpanCell, draw_spans
 from spanwise.scheduler.web.site import WebSite
+
+PATIENCE_S = 0.3
+"""How long a page waits for spans that have not been read yet; it then shows the newest, and says so."""
+
+_TURN_S = 0.2  # of reading in the background
+_LOOK_S = 300.0  # between two looks at the input
+_RANGES = 6  # of each state
 
 PER_TABLE = 60
 """How many spans the table below the picture lists, the newest of the range."""
@@ -28,10 +38,10 @@ MOST = 100_000
 """Spans in one picture; more are zoomed to the newest."""
 
 ZOOMS: Mapping[Calendar, Sequence[tuple[str, int]]] = {
-    Calendar.HOUR: (("a week", 168), ("30 days", 720), ("a year", 8784)),
-    Calendar.DAY: (("30 days", 30), ("a year", 366), ("3 years", 1098)),
-    Calendar.WEEK: (("a year", 53), ("5 years", 265)),
-    Calendar.MONTH: (("a year", 12), ("10 years", 120)),
+    Calendar.HOUR: (("a day", 24), ("a week", 168), ("30 days", 720), ("a year", 8784), ("3 years", 26_352)),
+    Calendar.DAY: (("a day", 1), ("30 days", 30), ("a year", 366), ("3 years", 1098)),
+    Calendar.WEEK: (("a year", 53), ("3 years", 159)),
+    Calendar.MONTH: (("a year", 12), ("3 years", 36)),
     Calendar.QUARTER: (("5 years", 20), ("20 years", 80)),
     Calendar.NUMBER: (("100", 100), ("1,000", 1000)),
 }
@@ -44,7 +54,7 @@ class SpanRow:
     span: int
     label: str
     status: str
-    entry: SpanEntry | None
+    entry: SpanSummary | None
     run: int | None  #: the last of it
     in_window: bool
 
@@ -65,6 +75,12 @@ class SpansView:
     in_window: int
     rows: Sequence[SpanRow]
     zooms: Sequence[tuple[str, str]]  #: what it is called, and its address
+    notable: Sequence[tuple[str, Sequence[tuple[str, str]]]]  #: states with their ranges, each with its address
+    complete: bool  #: older spans are still being read otherwise
+    known: int  #: spans that were read so far
+    earlier: str  #: the range before, as an address; empty at the first
+    later: str
+    inputs: str  #: what is known of newer versions in the input, where that is not all
 
 
 def read_spans(site: WebSite, pipeline: str, *, node: str | None, first: str, last: str) -> SpansView | None:
@@ -78,7 +94,8 @@ def read_spans(site: WebSite, pipeline: str, *, node: str | None, first: str, la
     if chosen is None:
         return None
     calendar = channels[chosen]
-    history = find_history(site, pipeline, chosen)
+    history = find_history(site, pipeline, chosen, within_s=PATIENCE_S)
+    inputs = look_for_versions(site, pipeline, history)
     extent = history.extent
     if extent is None:
         return None
@@ -97,16 +114,13 @@ def read_spans(site: WebSite, pipeline: str, *, node: str | None, first: str, la
         draw = partial(_draw, pipeline, chosen, calendar, history, statuses)
         picture = site.memo.get(("spans", *shown), draw, for_s=_KEEP_S)
     newest = list(statuses)[-PER_TABLE:][::-1]
-    zooms = [
-        (
-            name,
-            make_url(
-                "p", pipeline, "spans", node=node, first=calendar.label(end - count + 1), last=calendar.label(end)
-            ),
-        )
-        for name, count in ZOOMS[calendar]
-        if end - count + 1 > extent[0]
-    ]
+
+    def zoom(start: int, stop: int) -> str:
+        return make_url("p", pipeline, "spans", node=node, first=calendar.label(start), last=calendar.label(stop))
+
+    fitting = [(name, count) for name, count in ZOOMS[calendar] if count < 2 * (extent[1] - extent[0] + 1)]
+    zooms = [(name, zoom(min(end, max(end - count + 1, extent[0])), end)) for name, count in fitting]
+    long = end - begin + 1
     return SpansView(
         address=chosen,
         channels=[address.node for address in channels],
@@ -120,7 +134,28 @@ def read_spans(site: WebSite, pipeline: str, *, node: str | None, first: str, la
         in_window=sum(begin <= span <= end for span in history.window),
         rows=[_row(history, calendar, span, statuses[span]) for span in newest],
         zooms=[*zooms, ("all", make_url("p", pipeline, "spans", node=node))],
+        notable=[
+            (status.value, [(_range(calendar, *ends), zoom(*ends)) for ends in ranges[-_RANGES:][::-1]])
+            for status in SpanStatus
+            if status is not SpanStatus.INGESTED and (ranges := _ranges(statuses, status))
+        ],
+        complete=history.complete,
+        known=len(history.entries),
+        earlier=zoom(max(begin - long, extent[0]), begin - 1) if begin > extent[0] else "",
+        later=zoom(end + 1, min(end + long, extent[1])) if end < extent[1] else "",
+        inputs=inputs,
     )
+
+
+def _ranges(statuses: Mapping[int, SpanStatus], wanted: SpanStatus) -> list[tuple[int, int]]:
+    """The ranges of neighbours in this state, ascending."""
+    numbered = enumerate(span for span, status in statuses.items() if status is wanted)
+    groups = [[span for _, span in group] for _, group in groupby(numbered, key=lambda pair: pair[1] - pair[0])]
+    return [(group[0], group[-1]) for group in groups]
+
+
+def _range(calendar: Calendar, first: int, last: int) -> str:
+    return calendar.label(first) if first == last else f"{calendar.label(first)} to {calendar.label(last)}"
 
 
 def read_channels(site: WebSite, pipeline: str) -> dict[Address, Calendar]:
@@ -130,12 +165,45 @@ def read_channels(site: WebSite, pipeline: str) -> dict[Address, Calendar]:
     return site.memo.get(key, lambda: ingesting_channels(site.store, pipeline), for_s=30.0)
 
 
-def find_history(site: WebSite, pipeline: str, address: Address) -> SpanHistory:
-    """What the site knows of the spans of a channel, brought up to date."""
+def find_history(site: WebSite, pipeline: str, address: Address, *, within_s: float = float("inf")) -> SpanHistory:
+    """What the site knows of the spans of a channel, brought up to date; what takes longer is read meanwhile."""
     kept: PipelineRecord = site.client.pipeline(pipeline)
     history = kept.histories.setdefault(address, SpanHistory(address))
-    history.refresh(site.store)
+    history.refresh(site.store, within_s=within_s)
+    if not history.complete and history.extent is not None:
+        site.begin_work(("history", address), partial(_read_on, site, history))
     return history
+
+
+def _read_on(site: WebSite, history: SpanHistory) -> None:
+    """Reads the rest in the background, and lets pages in between."""
+    while not history.complete:
+        history.refresh(site.store, within_s=_TURN_S)
+        time.sleep(_TURN_S / 4)
+
+
+def look_for_versions(site: WebSite, pipeline: str, history: SpanHistory) -> str:
+    """Has the input looked through for newer versions, in the background; returns why that is not known, if it is not.
+
+    A process of its own imports the pipeline's file, as `spanwise backfill --stale --dry-run`.
+    """
+    record = site.client.pipeline(pipeline)
+    if not record.source:
+        return ""
+
+    def look() -> None:
+        try:
+            history.waiting, trouble = frozenset(record.find_waiting()), ""
+        except SpanwiseError as error:
+            trouble = single_line(str(error))
+        site.memo.get(key, lambda: trouble, for_s=_LOOK_S)
+        history.version += 1
+
+    key = ("waiting", pipeline)
+    if not site.memo.holds(key):
+        site.begin_work(key, look)
+        return site.memo.last(key, "looking for newer versions in the input")
+    return site.memo.last(key, "")
 
 
 def _draw(

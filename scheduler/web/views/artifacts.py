@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from spanwise.scheduler.inspect import find
-from spanwise.scheduler.inspect.taint import find_calendar, trace_taint
+from spanwise.scheduler.inspect.taint import find_calendar, number_of_version, trace_taint
 from spanwise.scheduler.web.pages import Page
 from spanwise.scheduler.web.queries.artifacts import read_artifact
+from spanwise.scheduler.web.queries.descendants import draw_descendants, find_older
 from spanwise.scheduler.web.queries.models import read_models
 from spanwise.scheduler.web.queries.search import search
 from spanwise.scheduler.web.site import Ask, WebSite
@@ -26,7 +27,9 @@ def show_models(site: WebSite, ask: Ask) -> Page:
     pipeline = find.pipeline(site.store, ask.path["pipeline"])
     pair = (ask.query.get("a", "").strip(), ask.query.get("b", "").strip())
     before = ask.number("before", 0) or None
-    view = read_models(site, pipeline, metric=ask.query.get("metric", ""), before=before, pair=pair)
+    view = read_models(
+        site, pipeline, metric=ask.query.get("metric", ""), by=ask.query.get("by", ""), before=before, pair=pair
+    )
     facts = {"view": view, "pair": pair, "before": before}
     return Page("models.html", f"Models of {pipeline}", facts, pipeline, "models")
 
@@ -38,7 +41,7 @@ def show_tainted(site: WebSite, ask: Ask) -> Page:
         NotRecorded: nothing was published for the span, or not that version.
     """
     pipeline = find.pipeline(site.store, ask.path["pipeline"])
-    text = ask.query.get("span", "")
+    text = ask.query.get("span", "").strip()
     calendar = find_calendar(site.store, pipeline, text)
     version = ask.number("version", -1)
     found = trace_taint(
@@ -47,8 +50,12 @@ def show_tainted(site: WebSite, ask: Ask) -> Page:
     facts = {
         "found": found,
         "label": calendar.label(found.span),
+        "version": ask.query.get("version", ""),
+        "versions": sorted({number_of_version(artifact) for artifact in found.published}),
         "target": found.backfill.rpartition(" ")[2].rpartition("=")[2],
         "source": site.client.pipeline(pipeline).source,
+        "graph": draw_descendants(site.store, found),
+        "older": find_older(site.store, found),
     }
     return Page("tainted.html", f"What {calendar.label(found.span)} reached", facts, pipeline, "models")
 

@@ -47,12 +47,13 @@ def show_spans(site: WebSite, ask: Ask) -> Page:
     pipeline = find.pipeline(site.store, ask.path["pipeline"])
     first, last = ask.query.get("first", "").strip(), ask.query.get("last", "").strip()
     node = ask.query.get("node", "")
+    spans = read_spans(site, pipeline, node=node, first=first, last=last)
     facts = {
-        "spans": read_spans(site, pipeline, node=node, first=first, last=last),
+        "spans": spans,
         "node": node,
         "source": site.client.pipeline(pipeline).source,
     }
-    return Page("spans.html", f"Spans of {pipeline}", facts, pipeline, "spans")
+    return Page("spans.html", f"Spans of {pipeline}", facts, pipeline, "spans", whole=spans is None or spans.complete)
 
 
 def show_span(site: WebSite, ask: Ask) -> Page:

@@ -88,7 +88,11 @@ def test_spans_are_drawn_with_their_state_and_listed(past, page):
     found = page("/p/flights/spans")
     one = page("/p/flights/spans/2013-01-02")
 
-    assert re.findall(r'class="cell ([\w-]+)', found.text) == ["ingested"] * 3 + ["missing", "failed", "running"]
+    assert re.findall(r'class="cell ([\w-]+)" data-span', found.text) == ["ingested"] * 3 + [
+        "missing",
+        "failed",
+        "running",
+    ]
     assert "2013-01-05: failed" in found.text
     assert "flights/ExampleGen/examples/15707/1" in text_of(one)
     assert "flights/Trainer/model/1" in text_of(one)

@@ -1,0 +1,78 @@
+"""Outputs of several runs: what their nodes published, the models that they trained, in a few queries for all."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from spanwise.orchestrator.artifact import Artifact, Model
+from spanwise.orchestrator.run import Execution, Run
+from spanwise.orchestrator.serving import channel_of, pushes
+from spanwise.orchestrator.store import Address, Store
+
+MOST_OUTPUTS = 100
+"""Of one execution; one that has more has ingested many spans at once, and trained nothing."""
+
+_RUNS = 20  # the newest runs, which are searched for a channel of models
+_FIRST = 3  # of them, which nearly always have one
+
+
+def list_outputs(
+    store: Store, executions: Collection[Execution], *, most: int | None = None
+) -> list[tuple[Execution, Sequence[Artifact]]]:
+    """Executions with what they published, reused or chose; those with more than `most` outputs are left out."""
+    outputs: Mapping[int, list[int]] = defaultdict(list)
+    for link in store.links(executions=[execution.id for execution in executions]):
+        if not link.read:
+            outputs[link.execution].append(link.artifact)
+    few = [e for e in executions if most is None or len(outputs[e.id]) <= most]
+    artifacts = {a.id: a for a in store.artifacts_by_id({i for e in few for i in outputs[e.id]})}
+    return [(e, [artifacts[i] for i in outputs[e.id] if i in artifacts]) for e in few]
+
+
+def list_made(store: Store, runs: Collection[Run]) -> dict[str, list[tuple[Execution, Artifact]]]:
+    """By the name of the run: what its nodes published or reused, in the order in which they began."""
+    made: dict[str, list[tuple[Execution, Artifact]]] = {run.name: [] for run in runs}
+    executions = [e for e in store.executions_of(runs) if e.state.succeeded and not e.chosen]
+    for execution, artifacts in list_outputs(store, executions, most=MOST_OUTPUTS):
+        made[execution.run_name] += [(execution, artifact) for artifact in artifacts]
+    return made
+
+
+def find_model_channel(store: Store, pipeline: str) -> str | None:
+    """The channel of the models that recent runs have trained."""
+    recent = list(itertools.islice(store.runs(pipeline), _RUNS))
+    for runs in (recent[:_FIRST], recent[_FIRST:]):
+        made = list_made(store, runs)
+        trained = (a for run in runs for e, a in reversed(made[run.name]) if is_trained(e, a))
+        if (model := next(trained, None)) is not None:
+            return channel_of(model.name)
+    return None
+
+
+def is_trained(execution: Execution, artifact: Artifact) -> bool:
+    """Whether an execution has trained this model, rather than reused it."""
+    return artifact.kind == Model.kind and execution.reused is None
+
+
+def read_learned(store: Store, address: Address) -> dict[int, Artifact]:
+    """What the model that serves has learned from: by span, the artifact at this address."""
+    channel = find_model_channel(store, address.pipeline)
+    last = None if channel is None else next(pushes(store, channel), None)
+    if last is None:
+        return {}
+    model = store.artifact(last.model)
+    maker = store.producer(model)
+    run = store.run(maker.pipeline, maker.run)
+    links = store.links(executions=[execution.id for execution in store.executions_of([run])])
+    read: Iterable[Artifact] = store.artifacts_by_id({link.artifact for link in links if link.read})
+    spans = model.properties.get("spans")
+    learned = {span for span in spans if isinstance(span, int)} if isinstance(spans, list) else set()
+    return {
+        span: artifact
+        for artifact in sorted(read, key=lambda a: a.id)
+        if isinstance(span := artifact.properties.get("span"), int)
+        and span in learned
+        and artifact.name.startswith(f"{address}/")
+    }

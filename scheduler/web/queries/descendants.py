@@ -1,0 +1,49 @@
+"""The descendants of a wrong version of a span, as a graph; and what served before a model learned from it."""
+
+from __future__ import annotations
+
+import itertools
+
+from markupsafe import Markup
+
+from spanwise.orchestrator.artifact import Model
+from spanwise.orchestrator.serving import channel_of, pushes
+from spanwise.orchestrator.store import Store
+from spanwise.scheduler.inspect.taint import TaintReport
+from spanwise.scheduler.web.pages import artifact_url
+from spanwise.scheduler.web.pictures.graphs import Box, draw_graph
+
+_MOST = 60  # boxes
+_PUSHES = 50  # that are looked back through
+
+
+def draw_descendants(store: Store, found: TaintReport) -> Markup:
+    """The wrong versions on the left, then what was made from them; models first, where there are too many."""
+    models = [tainted.model for tainted in found.models]
+    shown = list(itertools.islice(itertools.chain(found.wrong, models, found.others), _MOST))
+    known = {artifact.id for artifact in shown}
+    links = store.links(artifacts=known)
+    read, made = [link for link in links if link.read], [link for link in links if not link.read]
+    makers = {link.artifact: link.execution for link in sorted(made, key=lambda link: -link.execution)}  # the first
+    by_execution = {execution: artifact for artifact, execution in makers.items()}
+    boxes = [
+        Box(
+            str(artifact.id),
+            artifact.kind,
+            "/".join(artifact.name.split("/")[1:]),
+            "failed" if artifact in found.wrong else "here" if artifact.kind == Model.kind else "",
+            artifact_url(artifact.id),
+        )
+        for artifact in shown
+    ]
+    edges = {(str(link.artifact), str(by_execution[link.execution])) for link in read if link.execution in by_execution}
+    return draw_graph(boxes, edges, f"What was made from {len(found.wrong)} wrong versions; the tables below list it")
+
+
+def find_older(store: Store, found: TaintReport) -> str:
+    """The model that served last of those that did not learn from it; empty when there is none."""
+    if not found.models:
+        return ""
+    tainted = {each.model.name for each in found.models}
+    served = itertools.islice(pushes(store, channel_of(found.models[0].model.name)), _PUSHES)
+    return next((push.model for push in served if push.model not in tainted), "")

@@ -1,0 +1,157 @@
+"""The page of spans: every state as a cell, zoom, and long histories that are shown while they are read."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from spanwise.orchestrator import State
+from spanwise.orchestrator.verdict import Verdict, append
+from spanwise.scheduler.inspect import span_history
+from spanwise.scheduler.web.queries import spans as queries
+from spanwise.scheduler.web.site import WebSite
+from tests.scheduler.client.conftest import FIRST
+from tests.scheduler.client.test_client import serve
+from tests.scheduler.web.test_pages import text_of
+
+PIPELINE = """
+from spanwise import ExampleGen, Pipeline
+
+
+def flights() -> Pipeline:
+    return Pipeline("flights", [ExampleGen(pattern="data/{YYYY}-{MM}-{DD}/v{VERSION}/*.csv")])
+"""
+
+
+def states_of(found):
+    """The state of each cell, by its number."""
+    cells = re.findall(r'class="cell ([\w -]+)" data-span="(\d+)"', found.text)
+    return {int(span): state.removesuffix(" window") for state, span in cells}
+
+
+def lists_input(folder, *days):
+    """A pipeline file whose input has these days and versions."""
+    (folder / "flights.py").write_text(PIPELINE)
+    for day, version in days:
+        place = folder / "data" / day / f"v{version}"
+        place.mkdir(parents=True)
+        (place / "a.csv").write_text("a\n1\n")
+
+
+def wait_for_versions(site, page):
+    """Asks until the input was looked through."""
+    page("/p/flights/spans")
+    while ("waiting", "flights") in site.working:
+        pass
+    return page("/p/flights/spans")
+
+
+def test_every_state_of_a_span_is_a_cell_of_its_own(folder, past, site, page):
+    """Ingested, with a newer version in the input, tainted, refused, missing, failed and running; windows have a frame."""
+    lists_input(folder, ("2013-01-01", 2), ("2013-01-02", 1))
+    spans = []
+    for number in range(4):
+        past.begin(FIRST + number)
+        spans.append(past.ingest(FIRST + number))
+    model = past.train(spans[2:])
+    serve(past, past.push(model, 1))
+    past.begin(FIRST + 3)
+    past.ingest(FIRST + 3, version=2)  # the model has learned from version 1
+    past.begin(FIRST + 4)
+    refused = past.ingest(FIRST + 4)
+    append(past.store, [Verdict(mark="accepted", artifact=refused.name, given=False, by="Gate", because="few rows")])
+    failed = past.begin(FIRST + 6)
+    past.store.update_run(replace(failed, state=State.FAILED, error="no such day"))
+    past.store.update_run(replace(past.begin(FIRST + 7), state=State.RUNNING))
+    past.store.update_run(replace(past.store.run("flights", 1), source=f"{folder / 'flights.py'}:flights"))
+
+    found = wait_for_versions(site, page)
+
+    assert [states_of(found)[FIRST + n] for n in range(8)] == [
+        "newer-version-waiting",
+        "ingested",
+        "ingested",
+        "tainted",
+        "refused",
+        "missing",
+        "failed",
+        "running",
+    ]
+    for word in ("newer version waiting", "tainted", "refused", "missing", "failed", "running"):
+        assert f"{word} 1" in text_of(found)
+    assert '"state": "tainted"' in page("/api/pipelines/flights/spans").text
+
+
+def test_the_same_data_published_again_taints_nothing(folder, past, page):
+    """As when its files were gone and it was ingested once more; a refused newer version taints nothing either."""
+    past.begin(FIRST)
+    examples = past.ingest(FIRST)
+    serve(past, past.push(past.train([examples]), 1))
+    past.begin(FIRST)
+    past.ingest(FIRST)
+
+    assert states_of(page("/p/flights/spans")) == {FIRST: "ingested"}
+
+
+def test_a_model_that_learned_from_what_was_refused_since_is_tainted(past, page):
+    """By a person, after it was trained."""
+    past.begin(FIRST)
+    examples = past.ingest(FIRST)
+    serve(past, past.push(past.train([examples]), 1))
+    append(past.store, [Verdict(mark="accepted", artifact=examples.name, given=False, by="ann@host", because="wrong")])
+
+    assert states_of(page("/p/flights/spans")) == {FIRST: "tainted"}
+
+
+def test_a_file_that_no_longer_loads_is_named_and_its_spans_are_shown(folder, past, site, page):
+    """Newer versions in its input are then not known, and the page says why."""
+    (folder / "flights.py").write_text("import nothing_like_it\n")
+    past.begin(FIRST)
+    past.ingest(FIRST)
+    past.store.update_run(replace(past.run, source=f"{folder / 'flights.py'}:flights"))
+
+    found = wait_for_versions(site, page)
+
+    assert states_of(found) == {FIRST: "ingested"}
+    assert "Newer versions in the input are not known" in text_of(found)
+    assert "nothing_like_it" in text_of(found)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "cells"),
+    [("2012-01-01", "2014-12-31", 1096), ("2013-01-01", "2013-01-30", 30), ("2013-01-05", "2013-01-05", 1)],
+)
+def test_days_are_zoomed_from_three_years_to_one(past, page, first, last, cells):
+    """Each span has a cell that leads to its page; the ranges before and after are a click away."""
+    for span in (FIRST - 400, FIRST, FIRST + 760):
+        past.begin(span)
+        past.ingest(span)
+
+    found = page(f"/p/flights/spans?first={first}&last={last}")
+
+    assert len(states_of(found)) == cells
+    assert f"{first} to {last}" in text_of(found)
+    assert 'rel="next"' in found.text
+    for zoom in ("a day", "30 days", "a year", "3 years"):
+        assert f">{zoom}</a>" in found.text
+
+
+def test_a_long_history_is_shown_from_its_newest_spans_while_the_rest_is_read(past, page, site: WebSite, monkeypatch):
+    """The page says so, and is whole soon after, without being asked for anything else."""
+    for number in range(6):
+        past.begin(FIRST + number)
+        past.ingest(FIRST + number)
+    monkeypatch.setattr(span_history, "_AT_ONCE", 2)
+    monkeypatch.setattr(queries, "PATIENCE_S", 0.0)
+    held = []
+    monkeypatch.setattr(WebSite, "begin_work", lambda _site, key, work: held.append((key, work)))
+
+    early = page("/p/flights/spans")
+    (work,) = {key[0]: work for key, work in held if key[0] == "history"}.values()
+    work()
+    late = page("/p/flights/spans")
+
+    assert list(states_of(early)) == [FIRST + 4, FIRST + 5]
+    assert "Reading older spans; the newest 2 are here already." in text_of(early)
+    assert len(states_of(late)) == 6
+    assert "Reading older spans" not in late.text
