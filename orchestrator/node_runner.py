@@ -117,7 +117,6 @@ class NodeRunner:
         """Publishes what a job made, or how it failed; while the run is stopping, it was canceled."""
         if self.logs is not None:
             self.logs.end(Path(job.execution.log))
-        execution = replace(publisher.with_plan(job.execution, job.plan), inputs=job.inputs)
         execution = replace(
             publisher.with_plan(job.execution, job.plan), inputs=job.inputs, work_ended=self.lease.now()
         )

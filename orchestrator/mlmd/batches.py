@@ -6,7 +6,7 @@ many names, not n of one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from spanwise.orchestrator.run import Run
@@ -56,3 +56,11 @@ def list_latest(last: Mapping[str, int], limit: int) -> list[str]:
 def list_nodes(runs: Iterable[Run]) -> list[str]:
     """The places of the attempts at the nodes of runs: `pipeline/run/node`."""
     return [f"{run.name}/{node}" for run in runs for node in run.nodes]
+
+
+def grow_ranges(start: int) -> Iterator[range]:
+    """Yields ever longer ranges of numbers, up to 64, so that a reader who stops early costs little."""
+    size = 4
+    while True:
+        yield range(start, start + size)
+        start, size = start + size, min(2 * size, 64)

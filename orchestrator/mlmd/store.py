@@ -248,7 +248,7 @@ class MlmdStore:
 
     def of_span(self, address: Address, span: int) -> list[Artifact]:
         versions: list[Artifact] = []
-        for numbers in _grow_ranges(1):
+        for numbers in batches.grow_ranges(1):
             names = [f"{address}/{span}/{number}" for number in numbers]
             found = self._artifacts(names)
             versions += [found[name] for name in names if name in found]
@@ -462,20 +462,12 @@ class MlmdStore:
 
     def _read_descending(self, method: str, place: str, newest: int) -> Iterator[Proto]:
         """Yields the messages numbered at a place, from `newest` down to 1."""
-        for offsets in _grow_ranges(0):
+        for offsets in batches.grow_ranges(0):
             names = [f"{place}/{newest - offset}" for offset in offsets if offset < newest]
             if not names:
                 return
             found = {message.name: message for message in self._connection.find(method, names)}
             yield from (found[name] for name in names if name in found)
-
-
-def _grow_ranges(start: int) -> Iterator[range]:
-    """Yields ever longer ranges of numbers, up to 64, so that a reader who stops early costs little."""
-    size = 4
-    while True:
-        yield range(start, start + size)
-        start, size = start + size, min(2 * size, 64)
 
 
 def _place(address: Address, artifact: Artifact) -> str:

@@ -197,7 +197,11 @@ ENDPOINTS = (
         (("direction", "up or down"), ("depth", "so many executions")),
     ),
     Endpoint("/api/search", "Pipelines, runs, spans and artifacts by anything typed", _search, (("q", "the text"),)),
-    Endpoint("/api/service", "The data service of --dispatcher, as `spanwise service top --json` prints it; null without one", _service),
+    Endpoint(
+        "/api/service",
+        "The data service of --dispatcher, as `spanwise service top --json` prints it; null without one",
+        _service,
+    ),
     Endpoint("/api/snapshots", "The snapshots, as `spanwise snapshot ls --json` prints them", _snapshots),
     Endpoint("/api/activity", "What was asked for on the page, and by whom", _activity, (_COUNT,)),
 )  # fmt: skip
