@@ -137,5 +137,5 @@ def _files(path: str | None, root: str | None, config: Path | None) -> Files:
     return files_at(_place(path, root, config))
 
 
-def _place(path: str | None, root: Path | None, config: Path | None) -> str | Path:
+def _place(path: str | None, root: Root, config: Path | None) -> str | Path:
     return path if path is not None else read_settings(root, config).root / "snapshots"

@@ -20,7 +20,7 @@ _FILE = "metrics.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
+class Scores:
     """The figures of a model on some examples."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Figures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SliceFigures(Figures):
+class SliceScores(Scores):
     """Those of one slice."""
 
     by: tuple[str, ...]  #: columns
@@ -41,17 +41,17 @@ class SliceFigures(Figures):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationReport(Figures):
+class EvaluationReport(Scores):
     """One evaluation."""
 
-    slices: Sequence[SliceFigures] = ()
+    slices: Sequence[SliceScores] = ()
 
     @property
     def slicings(self) -> list[str]:
         """What it was sliced by, in words that a form sends back."""
         return list(dict.fromkeys(",".join(each.by) for each in self.slices))
 
-    def of_slicing(self, by: str) -> list[SliceFigures]:
+    def of_slicing(self, by: str) -> list[SliceScores]:
         """The slices by these columns, the largest first."""
         return sorted((s for s in self.slices if ",".join(s.by) == by), key=lambda s: -s.rows)
 
@@ -81,10 +81,10 @@ def _read(file: Path) -> EvaluationReport:
     )
 
 
-def _slice(found: Mapping[str, object]) -> SliceFigures:
+def _slice(found: Mapping[str, object]) -> SliceScores:
     values = found.get("slice")
     place = values if isinstance(values, dict) else {}
-    return SliceFigures(
+    return SliceScores(
         by=tuple(map(str, place)),
         label=", ".join("none" if value is None else str(value) for value in place.values()),
         metrics=_numbers(found.get("metrics")),

@@ -14,7 +14,7 @@ from spanwise.scheduler.client.models import find_model
 from spanwise.scheduler.web.pages import artifact_url
 from spanwise.scheduler.web.pictures.charts import ChartLine, draw_lines, draw_sparkline
 from spanwise.scheduler.web.pictures.intervals import Estimate, draw_estimate, find_scale
-from spanwise.scheduler.web.queries.evaluations import EvaluationReport, Figures, Interval, read_evaluation
+from spanwise.scheduler.web.queries.evaluations import EvaluationReport, Scores, Interval, read_evaluation
 from spanwise.scheduler.web.queries.model_metrics import COUNTS, TrainedModel, headline, read_trained
 from spanwise.scheduler.web.site import WebSite
 
@@ -144,7 +144,7 @@ def _list_slices(reports: Sequence[EvaluationReport], metric: str, by: str) -> l
     return rows
 
 
-def _estimate(figures: Figures, metric: str, style: str) -> Estimate:
+def _estimate(figures: Scores, metric: str, style: str) -> Estimate:
     return Estimate(figures.metrics.get(metric), figures.intervals.get(metric), figures.baseline.get(metric), style)
 
 
@@ -153,7 +153,7 @@ def _compare(site: WebSite, pair: tuple[str, str], metric: str, by: str) -> Comp
     reports = [
         read_evaluation(site, None if model.evaluation is None else model.evaluation.path) for model in (first, second)
     ]
-    both = [report if report.metrics else Figures(metrics=model.metrics) for report, model in
+    both = [report if report.metrics else Scores(metrics=model.metrics) for report, model in
             zip(reports, (first, second), strict=True)]  # fmt: skip
     names = list(dict.fromkeys(name for each in both for name in each.metrics))
     slices = [{each.label: each for each in report.of_slicing(by)} for report in reports]
@@ -168,7 +168,7 @@ def _compare(site: WebSite, pair: tuple[str, str], metric: str, by: str) -> Comp
     )
 
 
-def _side_by_side(name: str, pair: Sequence[Figures], metric: str, scale: Interval | None = None) -> MetricRow:
+def _side_by_side(name: str, pair: Sequence[Scores], metric: str, scale: Interval | None = None) -> MetricRow:
     estimates = [
         Estimate(each.metrics.get(metric), each.intervals.get(metric), None, style)
         for each, style in zip(pair, ("first", "second"), strict=True)
