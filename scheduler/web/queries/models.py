@@ -14,7 +14,7 @@ from spanwise.scheduler.client.models import find_model
 from spanwise.scheduler.web.pages import artifact_url
 from spanwise.scheduler.web.pictures.charts import ChartLine, draw_lines, draw_sparkline
 from spanwise.scheduler.web.pictures.intervals import Estimate, draw_estimate, find_scale
-from spanwise.scheduler.web.queries.evaluations import EvaluationReport, Scores, Interval, read_evaluation
+from spanwise.scheduler.web.queries.evaluations import EvaluationReport, Interval, Scores, read_evaluation
 from spanwise.scheduler.web.queries.model_metrics import COUNTS, TrainedModel, headline, read_trained
 from spanwise.scheduler.web.site import WebSite
 
