@@ -60,7 +60,8 @@ test-engines: $(BIN)/python  ## Run workers of the data service on small cluster
 	$(VENV)/engines/bin/python -m pytest -n 0 tests/scheduler/test_engines.py
 
 test-storage: $(VENV)/.dev  ## Run the contract of object storage on servers of S3 and Azure; needs go and npm
-	tests/contract/buckets.sh $(VENV)/storage $(BIN)/python -m pytest -n 0 tests/contract/test_bucket.py tests/components/serving/test_bucket_push.py
+	tests/contract/buckets.sh $(VENV)/storage $(BIN)/python -m pytest -n 0 tests/contract/test_bucket.py tests/contract/test_storage_faults.py \
+	    tests/components/serving/test_bucket_push.py tests/scenario/test_root_url.py tests/scenario/test_root_kill.py
 
 # Without it, PostgreSQL is tested only where it is installed already.
 test-sql: $(VENV)/.dev  ## Run the tests of queries on a PostgreSQL of their own; installs Debian's where it is missing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from spanwise.orchestrator.artifact import ArtifactArchive
@@ -34,4 +35,9 @@ class Places:
         """The place on this machine."""
         if self.root is None or not recorded or "://" in recorded:
             return recorded
-        return os.path.normpath(self.root.absolute() / recorded)  # an absolute place stays as it is
+        return os.path.normpath(f"{self._home}/{recorded}" if recorded[0] != "/" else recorded)
+
+    @cached_property
+    def _home(self) -> str:
+        assert self.root is not None
+        return str(self.root.absolute())

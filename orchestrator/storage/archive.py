@@ -124,14 +124,17 @@ class BucketArchive:
 
     def claim(self, identity: str) -> str:
         """Records which store the artifacts belong to, unless that is recorded; returns what is."""
-        key = (self.home / _NOTE).key
-        with suppress(Conflict):  # somebody was faster
-            if self._bucket.read(key) is None:
-                self._bucket.write(key, identity.encode(), replacing="")
-        found = self._bucket.read(key)
-        if found is None:
-            raise StorageError(f"{self.home / _NOTE} vanished while it was read. Nobody may delete it.")
-        return found[0].decode(errors="replace").strip()
+        known = self.claimed_by()
+        if known is not None:
+            return known
+        try:
+            self._bucket.write((self.home / _NOTE).key, identity.encode(), replacing="")
+        except StorageError:
+            known = self.claimed_by()
+            if known is None:
+                raise
+            return known  # somebody was faster, or the answer was lost
+        return identity
 
     def claimed_by(self) -> str | None:
         """The store that the artifacts belong to; None before the first run."""

@@ -242,6 +242,9 @@ _HINTS = {
     ("ExpiredToken", "TokenRefreshRequired", "RequestTimeTooSkewed"): (
         "the credentials have expired, or this machine's clock is wrong. Renew them, or set the clock."
     ),
+    ("SlowDown", "InternalError", "ServiceUnavailable", "ServerBusy", "RequestTimeout"): (
+        "the storage is overloaded or down, for longer than it was tried again. Try later."
+    ),
     ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"): (
         "the bucket is in another region. Set AWS_REGION to its region."
     ),
@@ -259,6 +262,8 @@ def explain(error: BaseException, home: ObjectUrl) -> str:
         return "access was denied. Check the credentials in the environment, and what they may do."
     if "169.254." in text or "CredentialsError" in text or "InstanceCredential" in str(error):
         return f"found no credentials for {home.scheme}://. Set those of the environment, such as AWS_ACCESS_KEY_ID."
+    if "incorrectly configured region" in text:
+        return "the bucket is in another region. Set AWS_REGION to its region."
     if "error sending request" in text or "timed out" in text:
         return "the storage could not be reached. Check the network and the endpoint, such as AWS_ENDPOINT_URL."
     message = re.search(r"<Message>([^<]*)</Message>", text)

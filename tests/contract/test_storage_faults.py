@@ -1,0 +1,188 @@
+"""What goes wrong with object storage is tried again, or told in one clear sentence; no file is ever half a file."""
+
+from __future__ import annotations
+
+import os
+import urllib.error
+import urllib.request
+import uuid
+from datetime import timedelta
+
+import pytest
+
+from spanwise.orchestrator.errors import Conflict, StorageError
+from spanwise.orchestrator.storage import BucketArchive, bucket, forget_buckets, open_bucket, parse_url
+from tests.contract.faulty_proxy import Fault, proxied
+from tests.contract.object_storage import SERVERS, serve
+
+KIND = "s3" if "s3" in SERVERS else "moto"
+
+SLOW_DOWN = Fault(status=503, code="SlowDown")
+INTERNAL = Fault(status=500, code="InternalError")
+RESET = Fault(reset=True)
+LOST = Fault(lost=True)
+LATE = Fault(delay_s=1.0)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serve(KIND) as home, proxied(os.environ["AWS_ENDPOINT_URL"]) as proxy:
+        yield home, proxy
+
+
+@pytest.fixture
+def proxy(server, monkeypatch):
+    _, proxy = server
+    proxy.decide = lambda _method, _path: None
+    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+    monkeypatch.setattr(bucket, "_RETRY_FOR", timedelta(seconds=3))
+    forget_buckets()
+    yield proxy
+    forget_buckets()
+
+
+@pytest.fixture
+def place(server, proxy):
+    home, _ = server
+    return parse_url(f"{home}/{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def artifact(tmp_path):
+    folder = tmp_path / "root/rows/Count/model/1"
+    (folder / "below").mkdir(parents=True)
+    (folder / "below" / "large").write_bytes(os.urandom(17 << 20))
+    (folder / "small").write_text("small")
+    return folder
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("fault", [SLOW_DOWN, INTERNAL, RESET, LOST, LATE], ids=["503", "500", "reset", "lost", "slow"])
+@pytest.mark.parametrize("method", ["PUT", "GET", "HEAD"])
+def test_what_passes_is_tried_again(tmp_path, artifact, place, proxy, fault, method):
+    """Twice in a row, by the library: the artifact arrives, and comes back as it was."""
+    archive = BucketArchive(tmp_path / "root", place)
+    before = contents(artifact)
+    failed = proxy.fail(fault, 2, method=method)
+
+    archive.keep(artifact)
+    artifact.rename(tmp_path / "aside")
+    assert archive.has(str(artifact))
+    archive.fetch(str(artifact), "")
+
+    assert contents(artifact) == before
+    assert len(failed) == (1 if (method, fault) == ("HEAD", LATE) else 2)
+
+
+def test_a_download_that_breaks_off_is_never_half_a_file(tmp_path, artifact, place, proxy):
+    """Whether it goes on by itself, or fails and is not there."""
+    archive = BucketArchive(tmp_path / "root", place)
+    before = contents(artifact)
+    archive.keep(artifact)
+    artifact.rename(tmp_path / "aside")
+    proxy.fail(Fault(cut=True), method="GET", containing="large")
+
+    with pytest.raises(StorageError):
+        archive.fetch(str(artifact), "")
+    assert not artifact.exists()
+    proxy.decide = lambda _method, _path: None
+    archive.fetch(str(artifact), "")
+
+    assert contents(artifact) == before
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (Fault(status=400, code="ExpiredToken"), "the credentials have expired, or this machine's clock is wrong"),
+        (Fault(status=403, code="RequestTimeTooSkewed"), "or this machine's clock is wrong. Renew them, or set the"),
+        (Fault(status=403, code="AccessDenied"), "access was denied. Check the credentials in the environment"),
+        (Fault(status=403, code="InvalidAccessKeyId"), "access was denied. Check the credentials in the environment"),
+        (Fault(status=404, code="NoSuchBucket"), "there is no such bucket. Create it, or correct its name."),
+        (Fault(status=301, code="PermanentRedirect"), "the bucket is in another region. Set AWS_REGION to its region."),
+        (Fault(status=400, code="AuthorizationHeaderMalformed"), "the bucket is in another region. Set AWS_REGION"),
+        (Fault(status=503, code="SlowDown"), "the storage is overloaded or down"),
+        (RESET, "the storage could not be reached. Check the network and the endpoint, such as AWS_ENDPOINT_URL."),
+    ],
+    ids=["expired", "skewed", "denied", "unknown key", "no bucket", "region", "region2", "503", "reset"],
+)
+@pytest.mark.parametrize("act", ["write", "read", "list"])
+def test_what_does_not_pass_is_told_in_a_sentence(place, proxy, fault, said, act):
+    """With what to do, without what a signed request holds; and not only after minutes."""
+    proxy.fail(fault)
+    opened = open_bucket(place.home)
+    acts = {
+        "write": lambda: opened.write((place / "x").key, b"x"),
+        "read": lambda: opened.read((place / "x").key),
+        "list": lambda: list(opened.list(place.key)),
+    }
+
+    with pytest.raises(StorageError) as error:
+        acts[act]()
+
+    text = str(error.value)
+    assert said in text
+    assert "\n" not in text
+    assert "Signature" not in text
+    assert "X-Amz" not in text
+    assert len(text) < 300
+
+
+def test_a_claim_whose_answer_is_lost_is_not_claimed_twice(place, proxy):
+    """The condition holds for the repetition as well: it is told, or it has won, and only one writer has."""
+    opened = open_bucket(place.home)
+    proxy.fail(LOST, 1, method="PUT")
+    told = 0
+    for writer in (b"1", b"2"):
+        try:
+            opened.write((place / "claim").key, writer, replacing="")
+        except (Conflict, StorageError):
+            told += 1
+
+    found = opened.read((place / "claim").key)
+
+    assert found is not None
+    assert found[0] == b"1"
+    assert told >= 1
+
+
+def test_a_root_is_claimed_though_the_answer_is_lost(tmp_path, place, proxy):
+    """The claim is read back: the store that has written it knows that it is its own."""
+    proxy.fail(LOST, 1, method="PUT")
+
+    assert BucketArchive(tmp_path, place).claim("mine") == "mine"
+    assert BucketArchive(tmp_path, place).claim("other") == "mine"
+
+
+@pytest.mark.skipif(KIND != "s3", reason="moto checks no signatures")
+def test_a_server_denies_a_wrong_secret(place, proxy, monkeypatch):
+    """By its own check."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    forget_buckets()
+
+    with pytest.raises(StorageError, match="access was denied"):
+        open_bucket(place.home).write((place / "x").key, b"x")
+
+
+def test_a_server_that_is_gone_is_told(place, monkeypatch):
+    """After it was tried again for a while."""
+    monkeypatch.setattr(bucket, "_RETRY_FOR", timedelta(seconds=1))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    forget_buckets()
+
+    with pytest.raises(StorageError, match="the storage could not be reached"):
+        open_bucket(place.home).head("x")
+    forget_buckets()
+
+
+def test_the_proxy_passes_what_is_whole(server, proxy):
+    """Else the tests above would prove nothing."""
+    try:
+        with urllib.request.urlopen(proxy.url) as answer:
+            assert answer.status == 200
+    except urllib.error.HTTPError as refused:
+        assert refused.code == 403
+        refused.close()
