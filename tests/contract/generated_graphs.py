@@ -18,6 +18,7 @@ from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input import Dataset, Ragged
 from spanwise.pipelines.input.op import mix_seed
 from spanwise.pipelines.input.stacking import unstack
+from tests.contract.generated_sources import ELEMENT_SOURCES, ROW_SOURCES
 
 Epoch = tuple[int, ...]
 
@@ -208,6 +209,9 @@ def tables(draw: Any) -> pa.Table:
 def sources(draw: Any, folder: Any) -> Graph:
     if draw(st.booleans()):
         return draw(row_sources(folder))
+    if draw(st.integers(0, 3)) == 0:
+        dataset, expected = draw(st.sampled_from(ELEMENT_SOURCES))(draw, folder)
+        return Graph(dataset, expected, can_batch=False)
     values, can_batch = draw(element_kinds())
     found = draw(st.lists(values, max_size=11))
     kind = draw(st.sampled_from(["elements", "generator", "slices"]))
@@ -231,6 +235,9 @@ def fits_parquet(column: pa.ChunkedArray) -> bool:
 
 @st.composite
 def row_sources(draw: Any, folder: Any) -> Graph:
+    if draw(st.integers(0, 4)) == 0:
+        dataset, found = draw(st.sampled_from(ROW_SOURCES))(draw, folder)
+        return Graph(dataset, lambda _: found, rows=True)
     table = draw(tables())
     rows = table.to_pylist()
     kind = draw(st.sampled_from(["arrow", "arrow", "parquet", "ipc", "generator"]))
@@ -407,6 +414,97 @@ def scanned(_: Any, graph: Graph) -> Graph:
     return _then(graph, dataset, lambda found: [Pair(at, value) for at, value in enumerate(found)], rows=False)
 
 
+def randomly_mapped(draw: Any, graph: Graph) -> Graph:
+    """Numbers of each element's own, whatever computes them."""
+    seed = draw(st.integers(0, 9))
+    dataset = graph.dataset.random_map(with_number, seed=seed, num_parallel=draw(st.sampled_from([None, 2])))
+
+    def expected(epoch: Epoch) -> list[Any]:
+        mixed = mix_seed(seed, *epoch)
+        generators = (np.random.Generator(np.random.PCG64(mix_seed(mixed, at))) for at in itertools.count())
+        return [
+            with_number(*(value if type(value) is tuple else (value,)), numbers)
+            for value, numbers in zip(graph.expected(epoch), generators, strict=False)
+        ]
+
+    can_batch = graph.can_batch and not (graph.rows and any(map(pa.types.is_nested, graph.dataset.spec.schema.types)))
+    return dataclasses.replace(graph, dataset=dataset, expected=expected, rows=False, can_batch=can_batch)
+
+
+def with_number(*parts: Any) -> Pair:
+    *value, numbers = parts
+    return Pair(value[0] if len(value) == 1 else Pair(*value), int(numbers.integers(1000)))
+
+
+def grouped(draw: Any, graph: Graph) -> Graph:
+    """By the remainder of their numbers, in groups that are given when they are full, and then the rest."""
+    keys, size = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+
+    def change(found: list[Any]) -> list[Any]:
+        waiting: dict[int, list[Any]] = {}
+        given: list[Any] = []
+        for at, value in enumerate(found):
+            group = waiting.setdefault(at % keys, [])
+            group.append(value)
+            if len(group) == size:
+                given += waiting.pop(at % keys)
+        return given + [value for group in waiting.values() for value in group]
+
+    if graph.rows:
+        if "index" in graph.dataset.spec.schema.names:
+            return graph
+        indexed = graph.dataset.enumerate()
+        dataset = indexed.group_by_window(
+            lambda row: row["index"] % keys, lambda _, group: group, size, spec=indexed.spec.schema
+        ).select(*graph.dataset.spec.schema.names)
+        return _then(graph, dataset, change)
+    dataset = graph.dataset.enumerate().group_by_window(
+        lambda number, _: number % keys, lambda _, group: group.map(second), size
+    )
+    return _then(graph, dataset, change)
+
+
+def zipped_nested(_: Any, graph: Graph) -> Graph:
+    dataset = inputs.zip({"a": graph.dataset, "b": (inputs.range(7), inputs.range(3, 20))})
+    return _then(
+        graph,
+        dataset,
+        lambda found: [{"a": value, "b": (at, at + 3)} for at, value in enumerate(found[:7])],
+        rows=False,
+    )
+
+
+def chosen(draw: Any, graph: Graph) -> Graph:
+    """Of itself and its first two, in turns that were drawn; until a dataset is chosen that has ended, or over it."""
+    turns, stop = draw(st.lists(st.integers(0, 1), max_size=12)), draw(st.booleans())
+    dataset = inputs.choose_from_datasets(
+        [graph.dataset, graph.dataset.take(2)], inputs.from_elements(turns), stop_on_empty=stop
+    )
+
+    def change(found: list[Any]) -> list[Any]:
+        queues = [list(found), list(found[:2])]
+        given = []
+        for turn in turns:
+            if queues[turn]:
+                given.append(queues[turn].pop(0))
+            elif stop:
+                break
+        return given
+
+    return _then(graph, dataset, change)
+
+
+def deduplicated(draw: Any, graph: Graph) -> Graph:
+    count = draw(st.integers(1, 5))
+    dataset = graph.dataset.map(count_only if graph.rows else in_dict).enumerate()
+    dataset = dataset.map(lambda number, _: number % count).unique()
+    return _then(graph, dataset, lambda found: list(range(len(found)))[:count], rows=False, can_batch=True)
+
+
+def count_only(_: object) -> int:
+    return 0
+
+
 def flat_mapped(draw: Any, graph: Graph) -> Graph:
     length, block = draw(st.integers(1, 3)), draw(st.integers(1, 2))
     dataset = graph.dataset.enumerate() if not graph.rows else graph.dataset.map(numbered)
@@ -498,6 +596,11 @@ STEPS = [
     scanned,
     flat_mapped,
     windowed,
+    randomly_mapped,
+    grouped,
+    zipped_nested,
+    chosen,
+    deduplicated,
     unbatched,
     batch,
 ]

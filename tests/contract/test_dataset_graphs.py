@@ -1,16 +1,22 @@
 """The law of all graphs: whatever the ops and the elements, every way to run a dataset gives what plain Python gives."""
 
+import atexit
+import functools
 import json
 import os
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
+import pyarrow as pa
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
+from spanwise.orchestrator.errors import DatasetError, ServiceError
 from spanwise.pipelines.input.stacking import unstack
 from tests.contract.generated_graphs import Group, graphs, same
 from tests.contract.test_dataset_law import decoded, encoded
+from tests.pipelines.input.service.servers import listed
 
 GRAPHS = int(os.environ.get("SPANWISE_TEST_GRAPHS", "200"))  # 20,000 in the long form
 BLOCK_ROWS = [1, 3, 1024]
@@ -93,6 +99,88 @@ def to_tables(graph, _):
     check(graph.dataset.take(-1).to_arrow().to_pylist(), expected)
 
 
+def to_polars(graph, _):
+    """What Polars has types for."""
+    expected = graph.expected((0,))
+    if not graph.rows or graph.batched or any(map(unknown_to_polars, graph.dataset.spec.schema.types)):
+        return
+    with graph.dataset.iterator(epoch=0):
+        pass
+    found = graph.dataset.to_polars()
+    for name in found.columns:
+        check(found[name].to_list(), [row[name] for row in expected])
+
+
+def unknown_to_polars(type_):
+    """It counts times of day in nanoseconds, has no maps, and its lists of one length are arrays."""
+    plain = pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_large_string, pa.types.is_float64
+    return not any(is_plain(type_) for is_plain in plain)
+
+
+def in_processes(graph, _):
+    """The elements sent to worker processes and back."""
+    if graph.batched:
+        return
+    dataset = graph.dataset.map(whole, num_parallel=2, workers="processes")
+    with dataset.iterator(epoch=0) as elements:
+        found = [each.value for each in elements]
+    check(found, graph.expected((0,)))
+
+
+def whole(*element):
+    """In a tuple of its own, so that nothing is taken apart."""
+    return Whole(element[0] if len(element) == 1 else element)
+
+
+class Whole(NamedTuple):
+    value: object
+
+
+MODES = ["off", "data", "dynamic", "at_least_once", "exactly_once"]
+
+
+def through_a_service(graph, draw):
+    """Computed by two workers, or refused when the graph is built; each mode gives what it promises."""
+    mode = draw(st.sampled_from(MODES))
+    expected = flat(graph.expected((0,)))
+    service = running_service()
+    try:
+        dataset = graph.dataset.distribute(service.target, mode)
+        with dataset.iterator(epoch=0) as elements:
+            found = list(elements)
+    except (DatasetError, ServiceError) as error:
+        if not str(error).startswith("distribute("):
+            raise
+        return
+    if graph.batched:
+        found = [
+            row
+            for group in found
+            for row in (group.to_pylist() if isinstance(group, pa.RecordBatch) else unstack(group))
+        ]
+    check_any_order(found, expected * (2 if mode == "off" else 1))
+
+
+def flat(values):
+    return [each for value in values for each in (value if isinstance(value, Group) else [value])]
+
+
+def check_any_order(found, wanted):
+    rest = list(found)
+    assert len(found) == len(wanted), (found, wanted)
+    for each in wanted:
+        at = next((place for place, value in enumerate(rest) if same(value, each)), None)
+        assert at is not None, (each, rest)
+        del rest[at]
+
+
+@functools.cache
+def running_service():
+    service = listed(2)
+    atexit.register(service.close)
+    return service
+
+
 WAYS = [
     as_written,
     optimized,
@@ -104,6 +192,9 @@ WAYS = [
     through_a_snapshot,
     to_numpy,
     to_tables,
+    to_polars,
+    in_processes,
+    through_a_service,
 ]
 
 
