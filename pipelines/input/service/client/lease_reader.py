@@ -10,13 +10,13 @@ from functools import partial
 from typing import Final
 
 from spanwise.orchestrator.errors import ServiceError, SpanwiseError, StateMismatch
-from spanwise.pipelines.input.op import Element, Op, State
+from spanwise.pipelines.input.op import Element, State
 from spanwise.pipelines.input.service.client.feed import WorkerFeed
 from spanwise.pipelines.input.service.client.job import JobSettings
 from spanwise.pipelines.input.service.client.lease_session import LeaseSession
 from spanwise.pipelines.input.service.client.leases import LeasedSplit, Place
+from spanwise.pipelines.input.service.client.losses import ATTEMPTS
 from spanwise.pipelines.input.service.client.reader import BUFFER_BYTES, REPLY_BYTES, RETRY_S, Item, JobReader
-from spanwise.pipelines.input.service.sharding.splits import describe_split, plan_graph
 from spanwise.pipelines.input.service.wire.connection import (
     Disconnected,
     JobGone,
@@ -25,14 +25,9 @@ from spanwise.pipelines.input.service.wire.connection import (
     refusing_malformed,
 )
 from spanwise.pipelines.input.service.wire.requests import Fetch
-from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph
-from spanwise.pipelines.input.snapshot.source import with_sources
 
 _LEASES: Final = 4
 """How many splits a consumer holds for each worker."""
-
-ATTEMPTS: Final = 3
-"""So many workers may end while they produce one and the same element."""
 
 _COMMIT_S: Final = 60.0
 """How long a commit waits for a dispatcher that is being restarted."""
@@ -191,8 +186,7 @@ class LeaseReader(JobReader):
             split.failures += 1
             if split.failures < ATTEMPTS:
                 return
-            graph = self._job.graph
-            place = f"split {split.number}" if graph is None else describe_split(self._planned(graph), split.number)
+            place = self._place_of(0, split.number)
             poison = ServiceError(
                 f"{split.failures} workers, the last at {worker}, ended while they produced element {split.fetched} "
                 f"(the first is 0), or one soon behind it, of {place}. All before it was yielded. The last word of the "
@@ -203,10 +197,6 @@ class LeaseReader(JobReader):
             split.is_complete = True
             self._poison = poison
             self._changed.notify_all()
-
-    @staticmethod
-    def _planned(graph: ShippedGraph) -> Op:
-        return plan_graph(with_sources(graph.op), graph.options)
 
     def _read(self, source: str, feed: WorkerFeed, over: threading.Event) -> None:
         while not (self._closed.is_set() or over.is_set()):
@@ -244,7 +234,7 @@ class LeaseReader(JobReader):
                 return
             items: list[tuple[Item, int, int]] = []
             for piece in delivery.items:
-                count = 1 if isinstance(piece, SpanwiseError) else self._encoding.count(piece)
+                count = self._count(piece)
                 if skip < count:
                     rest = self._encoding.cut(piece, skip, count) if skip else piece
                     items.append((rest, self._size_bytes(rest), count - skip))

@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,8 +17,11 @@ from spanwise.orchestrator.errors import ServiceError, SpanwiseError
 from spanwise.pipelines.input.op import Element
 from spanwise.pipelines.input.service.client.feed import Delivery, WorkerFeed
 from spanwise.pipelines.input.service.client.job import JobSettings
+from spanwise.pipelines.input.service.client.losses import ATTEMPTS, TaskLosses
 from spanwise.pipelines.input.service.policy import ShardingPolicy
+from spanwise.pipelines.input.service.sharding.splits import describe_split, plan_graph, split_graph
 from spanwise.pipelines.input.service.wire.connection import (
+    Disconnected,
     ServiceConnection,
     UnknownTask,
     Unreachable,
@@ -81,6 +84,9 @@ class JobReader(ABC):
         self._client = self._seed = 0
         self._joined = False
         self._sources: dict[str, threading.Event] = {}  # by task or worker address; set when it is over
+        self._losses = TaskLosses()
+        self._last_word = ""  # of the last worker that has ended
+        self._given = Counter[int]()  # elements, by task
         self._waited_s = 0.0
         self._yielded = 0
         threading.Thread(target=self._run, name="service-consumer", daemon=True).start()
@@ -104,6 +110,9 @@ class JobReader(ABC):
     @abstractmethod
     def _keep(self, task: int, items: Sequence[Item]) -> bool:
         """Takes what came of a task; False if the reader is closed."""
+
+    def _count(self, item: Item) -> int:
+        return 1 if isinstance(item, SpanwiseError) else self._encoding.count(item)
 
     def _size_bytes(self, item: Item) -> int:
         return 0 if isinstance(item, SpanwiseError) else self._encoding.size_bytes(item)
@@ -203,6 +212,8 @@ class JobReader(ABC):
                 wait_s=wait_s,
             )
         view, _ = self._dispatcher.ask(request)
+        if view.poisoned is not None:
+            raise self._poison_error(f"they produced elements of {self._place_of(*view.poisoned)}")
         self._closed.wait(view.again_s)  # the dispatcher has too many consumers to let each of them wait there
         return view
 
@@ -240,11 +251,45 @@ class JobReader(ABC):
             try:
                 with self._requests:
                     return feed.fetch(ticket, _FETCH_TIMEOUT_S)
-            except (UnknownTask, Unreachable):
+            except (UnknownTask, Unreachable) as error:
                 if ticket.split is not None:
                     raise
+                if isinstance(error, Disconnected) and ticket.task is not None:
+                    self._count_loss(ticket.task, error)
                 over.wait(RETRY_S)  # the worker will know the task soon, or the dispatcher takes it back
         return None
+
+    def _count_loss(self, task: int, error: Disconnected) -> None:
+        """A worker has ended while it ran a task.
+
+        Raises:
+            ServiceError: it was not the first one that did at this place.
+        """
+        with self._changed:
+            self._last_word = f"{error}"
+            given = self._given[task]
+            count = self._losses.lose(task, [int(source) for source in self._sources])
+        if count >= ATTEMPTS and self._job.mode is not ShardingPolicy.DYNAMIC:  # there each gets other splits
+            what = "batch or element" if self._job.num_consumers else "element"
+            raise self._poison_error(
+                f"they produced {what} {given} (the first is 0), or one behind it that was not received, of "
+                f"{'a shard of the dataset' if self._job.mode.is_static else 'the dataset'}"
+            )
+
+    def _poison_error(self, place: str) -> ServiceError:
+        return ServiceError(
+            f"{ATTEMPTS} workers, one after another, ended while {place}. The last word of the last one: "
+            f"{self._last_word or 'none'}. A function may have killed its process, or memory has run out: look at the "
+            f"log of that worker, and run the dataset on these elements by itself."
+        )
+
+    def _place_of(self, source: int, split: int) -> str:
+        """Where a split lies in the dataset."""
+        graph = self._job.graph
+        if graph is None:
+            return f"split {split} of source {source}"
+        op = plan_graph(with_sources(graph.op), graph.options)
+        return describe_split(op, sum(split_graph(op).splits[:source]) + split)
 
     def _read_task(self, task: int, feed: WorkerFeed, over: threading.Event) -> bool:
         """Reads a task; whether it has nothing left."""
@@ -261,6 +306,9 @@ class JobReader(ABC):
             delivery = self._fetch(feed, ticket, over)
             if delivery is None or not self._keep(task, delivery.items):
                 return False
+            with self._changed:
+                self._given[task] += sum(map(self._count, delivery.items))
+                self._losses.receive(task, sum(map(self._size_bytes, delivery.items)))
             if delivery.ended:
                 return True
             ticket = ticket.model_copy(update={"number": ticket.number + 1})

@@ -20,7 +20,7 @@ from spanwise.pipelines.input.service.dispatcher.records import (
     RegisterWorker,
     RemoveWorker,
 )
-from spanwise.pipelines.input.service.dispatcher.state import JobState, ServiceState
+from spanwise.pipelines.input.service.dispatcher.state import MAX_LOST, JobState, ServiceState
 from spanwise.pipelines.input.service.policy import ShardingPolicy
 from spanwise.pipelines.input.service.wire.connection import JobGone
 from spanwise.pipelines.input.service.wire.requests import RegisterDataset, RoundPlan
@@ -176,9 +176,11 @@ def next_splits(state: ServiceState, task: int, number: int, source: int, repeti
     count = state.datasets[job.create.dataset].splits[source]
     progress = job.sources[source]
     first = count if repetition < progress.below else progress.taken.get(repetition, 0)
-    if first >= count:
+    if first >= count or poisoned_split(job) is not None:
         return None
     share = (count - first) // (4 * max(1, len(job.tasks)))
+    if job.lost:  # singly, so that it is known which one ends workers, and few are lost with the next
+        share = 1
     return ProduceSplits(
         task=task,
         number=number,
@@ -187,6 +189,23 @@ def next_splits(state: ServiceState, task: int, number: int, source: int, repeti
         first=first,
         count=max(1, min(MAX_SPLITS, share)),
     )
+
+
+def poisoned_split(job: JobState) -> tuple[int, int] | None:
+    """The source and number of a split that ends each worker that produces it; None if there is no such sign.
+
+    Workers that are lost for other reasons were rarely at the same split, nor at their first one, several times in a
+    row.
+    """
+    if len(job.lost) < MAX_LOST:
+        return None
+    sets = [
+        {(source, each) for source, first, n in lost.splits for each in range(first, first + n)} for lost in job.lost
+    ]
+    common = set[tuple[int, int]].intersection(*sets)
+    if common:
+        return min(common)
+    return min(sets[-1]) if all(len(lost.splits) == 1 for lost in job.lost) else None
 
 
 def plan_rounds(state: ServiceState, number: int, agreed: int | None) -> list[Record]:

@@ -136,6 +136,7 @@ class JobHandler:
             tasks=tuple((each, addresses[worker]) for each, worker in tasks if worker in addresses),
             workers=tuple(addresses.values()) if job.create.mode.is_leased else (),
             finished=not job.create.consumers and decisions.is_finished(state, job.create.job, readable),
+            poisoned=decisions.poisoned_split(job),
         )
         if request.rounds is None:
             return view
@@ -189,7 +190,7 @@ class JobHandler:
 
 
 def _is_news(request: PollJob, view: JobView) -> bool:
-    if view.finished or {task for task, _ in view.tasks} != set(request.tasks):
+    if view.finished or view.poisoned is not None or {task for task, _ in view.tasks} != set(request.tasks):
         return True
     known = request.rounds
     return known is not None and (bool(view.plans) or view.agreed > known.agreed or view.gone is not None)

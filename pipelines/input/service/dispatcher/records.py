@@ -112,6 +112,14 @@ class KeepJob:
     job: int
 
 
+@dataclass(frozen=True)
+class LostTask:
+    """A task whose worker was lost while it had splits."""
+
+    before: int  #: tasks with smaller numbers were there already
+    splits: tuple[tuple[int, int, int], ...]  #: that it may have been producing: source, first, count
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobProgress:
     """How far a job has come, in a compacted journal."""
@@ -124,6 +132,7 @@ class JobProgress:
     progress: tuple[tuple[int, int], ...] = ()
     forfeited: tuple[tuple[int, tuple[str, ...]], ...] = ()
     kept: bool = False
+    lost: tuple[LostTask, ...] = ()
     ever_finished: bool
     shards_done: tuple[int, ...]
 

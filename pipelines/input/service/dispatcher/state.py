@@ -22,6 +22,7 @@ from spanwise.pipelines.input.service.dispatcher.records import (
     JobProgress,
     KeepJob,
     LeaseSplits,
+    LostTask,
     PlanRounds,
     ProduceSplits,
     Record,
@@ -31,6 +32,12 @@ from spanwise.pipelines.input.service.dispatcher.records import (
 )
 from spanwise.pipelines.input.service.saves.state import RunningSaves
 from spanwise.pipelines.input.service.wire.requests import RegisterDataset, RoundPlan
+
+MAX_LOST: Final = 3
+"""How many tasks that were lost in a row are remembered of a job; with as many, it may be a split that ends workers."""
+
+MAX_RECENT: Final = 4
+"""How many answers of a task are remembered, for the splits that it may be producing."""
 
 MAX_FINISHED: Final = 100_000
 """How many names of jobs are remembered that were read to their end."""
@@ -49,7 +56,11 @@ class TaskState:
     job: int
     worker: str
     finished: bool = False
-    last: ProduceSplits | None = None
+    recent: list[ProduceSplits] = field(default_factory=list)  #: the last ones, in order
+
+    @property
+    def last(self) -> ProduceSplits | None:
+        return self.recent[-1] if self.recent else None
 
 
 @dataclass(slots=True)
@@ -66,6 +77,7 @@ class JobState:
     progress: dict[int, int] = field(default_factory=dict)  #: committed elements of splits that are not done
     forfeited: dict[int, set[str]] = field(default_factory=dict)  #: holders that have lost a split without a commit
     kept: bool = False  #: whether a consumer stores its state
+    lost: list[LostTask] = field(default_factory=list)  #: the last ones, each begun behind the loss of the one before
     seats: dict[int, AcquireClient] = field(default_factory=dict)  #: of consumers of a coordinated read, by index
     plans: list[RoundPlan] = field(default_factory=list)  #: of a coordinated read's rounds
 
@@ -107,7 +119,7 @@ class ServiceState:
                 self.workers.pop(worker, None)
                 self.saves.remove_worker(worker)
                 for number in [number for number, task in self.tasks.items() if task.worker == worker]:
-                    self.jobs[self.tasks.pop(number).job].tasks.discard(number)
+                    self._lose(number)
             case CreateJob(job=number):
                 self._count(number)
                 sources = [SourceProgress() for _ in self.datasets[record.dataset].splits]
@@ -151,7 +163,7 @@ class ServiceState:
 
     def _produce(self, record: ProduceSplits) -> None:
         task = self.tasks[record.task]
-        task.last = record
+        task.recent = [*task.recent[1 - MAX_RECENT :], record]
         job = self.jobs[task.job]
         source = job.sources[record.source]
         count = self.datasets[job.create.dataset].splits[record.source]
@@ -178,6 +190,15 @@ class ServiceState:
                 heapq.heapify(job.returned)
             job.leased[split] = record.client
             job.forfeited.get(split, set()).discard(self.holders[record.client])
+
+    def _lose(self, number: int) -> None:
+        task = self.tasks.pop(number)
+        job = self.jobs[task.job]
+        job.tasks.discard(number)
+        splits = tuple((each.source, each.first, each.count) for each in task.recent if each.count)
+        is_new = not job.lost or number >= job.lost[-1].before  # several that are lost at once count once
+        if splits and is_new and not task.finished:
+            job.lost = [*job.lost[1 - MAX_LOST :], LostTask(self.next_id, splits)]
 
     def _release(self, client: int) -> None:
         job = self.jobs[self.clients.pop(client)]
@@ -213,6 +234,7 @@ class ServiceState:
         job.sources = [SourceProgress(below, dict(taken)) for below, taken in record.sources]
         job.cursor, job.returned, job.leased = record.cursor, list(record.returned), dict(record.leased)
         job.progress, job.kept = dict(record.progress), record.kept
+        job.lost = list(record.lost)
         job.forfeited = {split: set(holders) for split, holders in record.forfeited}
         job.ever_finished, job.shards_done = record.ever_finished, set(record.shards_done)
 
@@ -234,8 +256,7 @@ def records_of(state: ServiceState) -> Iterator[Record]:
         for each in sorted(job.tasks):
             task = state.tasks[each]
             yield CreateTask(task=each, job=number, worker=task.worker)
-            if task.last is not None:
-                yield task.last
+            yield from task.recent
             if task.finished:
                 yield FinishTask(task=each)
         yield JobProgress(
@@ -247,6 +268,7 @@ def records_of(state: ServiceState) -> Iterator[Record]:
             progress=tuple(job.progress.items()),
             forfeited=tuple((split, tuple(sorted(each))) for split, each in job.forfeited.items() if each),
             kept=job.kept,
+            lost=tuple(job.lost),
             ever_finished=job.ever_finished,
             shards_done=tuple(job.shards_done),
         )

@@ -221,6 +221,7 @@ class JobView(ServiceMessage):
     agreed: int = 0  #: all consumers hold the rounds below
     gone: int | None = None  #: a consumer that has left
     again_s: float = 0.0  #: when to ask again
+    poisoned: tuple[int, int] | None = None  #: source and number of a split that ends each worker that produces it
 
 
 class PollJob(Request[JobView]):

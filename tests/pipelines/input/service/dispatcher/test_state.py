@@ -192,3 +192,46 @@ def test_a_state_whose_job_is_gone_is_refused():
     """Another job would begin with elements that its model has learned."""
     with pytest.raises(JobGone, match="no longer has job 'k'"):
         decisions.join(started(), job(name="k"), holder="h", resumes=True)
+
+
+def lose_one(state, name, deals):
+    """A worker takes splits so many times, and is lost; another one comes."""
+    (task,) = [each for each, found in state.tasks.items() if found.worker == name]
+    for number in range(deals):
+        do(state, [decisions.next_splits(state, task, number, 0, number // 5)])
+    taken = state.tasks[task].last
+    do(state, [records.RemoveWorker(worker=name), *decisions.arrive(state, worker(f"{name}+"))])
+    return taken
+
+
+def test_a_split_that_ends_worker_after_worker_is_recognised():
+    """Each is lost at its first splits; from then on the job hands out none, so that no more workers end."""
+    state = started(splits=(1000,))
+    (found,) = state.jobs.values()
+    names = ["w0", "w0+", "w0++"]
+    signs = []
+    for name in names:
+        signs.append(decisions.poisoned_split(found))
+        lose_one(state, name, 1)
+
+    assert signs == [None, None, None]
+    assert decisions.poisoned_split(found) is not None
+    (task,) = state.tasks
+    assert decisions.next_splits(state, task, 0, 0, 0) is None
+    again = ServiceState(records_of(state))
+    assert decisions.poisoned_split(next(iter(again.jobs.values()))) == decisions.poisoned_split(found)
+
+
+def test_workers_that_are_lost_at_different_splits_are_no_sign():
+    """Nor are several that are lost at once."""
+    apart = started(splits=(1000,))
+    for name in ("w0", "w0+", "w0++"):
+        lose_one(apart, name, 6)
+    at_once = started(workers=4, splits=(1000,))
+    for task in list(at_once.tasks):
+        do(at_once, [decisions.next_splits(at_once, task, 0, 0, 0)])
+    for name in list(at_once.workers):
+        do(at_once, [records.RemoveWorker(worker=name)])
+
+    assert decisions.poisoned_split(next(iter(apart.jobs.values()))) is None
+    assert decisions.poisoned_split(next(iter(at_once.jobs.values()))) is None
