@@ -25,6 +25,7 @@ PARTS = {
     "input_peers",
     "service_flight",
     "service_peers",
+    "storage",  # needs a server
     "ui_history",
 }
 BESIDE_PEERS = {"input", "service"}  # also measure what else there is, with an interpreter that has it

@@ -16,7 +16,7 @@ from spanwise.components.ingest.fingerprint import fingerprint as fingerprint_of
 from spanwise.components.ingest.fingerprint import stamp as stamp_of
 from spanwise.components.ingest.plan import IngestPlan
 from spanwise.components.ingest.readers.custom import FunctionReader, RowReader
-from spanwise.components.ingest.source_files import Revision, SourceFiles, copy_objects
+from spanwise.components.ingest.source_files import Revision, SourceFiles, copy_objects, newest_object_span
 from spanwise.components.ingest.splits import HashSplit, output_splits, split_names
 from spanwise.orchestrator.artifact import Examples, Rejects
 from spanwise.orchestrator.calendar import Calendar
@@ -97,7 +97,8 @@ class ExampleGen(Component):
     def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:
         source = SourceFiles()
         try:
-            block = choose(self._patterns, source.list, self.requested_span(run))
+            asked = self.requested_span(run)
+            block = choose(self._patterns, source.list, newest_object_span(self._patterns) if asked is None else asked)
         except SpanNotFound as error:
             raise SpanNotFound(f"{error}{_relative_hint(self._patterns)}") from error
         _refuse_irregular(self.name, block.files)

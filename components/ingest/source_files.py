@@ -6,7 +6,15 @@ import glob
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from spanwise.orchestrator.storage import ObjectInfo, is_object_url, list_objects, machine_copies, parse_url
+from spanwise.orchestrator.span_pattern import SpanPattern
+from spanwise.orchestrator.storage import (
+    ObjectInfo,
+    find_newest_span,
+    is_object_url,
+    list_objects,
+    machine_copies,
+    parse_url,
+)
 
 Revision = tuple[str, int, int]
 """The etag, size and time of an object: what tells one revision of it from another."""
@@ -36,6 +44,14 @@ class SourceFiles:
         except OSError:
             return 0, 0
         return found.st_size, found.st_mtime_ns
+
+
+def newest_object_span(patterns: Mapping[str, SpanPattern]) -> int | None:
+    """The newest span of objects in every split, where the names of folders tell it; else everything is listed."""
+    if not all(pattern.has_span and is_object_url(pattern.text) for pattern in patterns.values()):
+        return None
+    newest = {find_newest_span(pattern) for pattern in patterns.values()}
+    return newest.pop() if len(newest) == 1 else None
 
 
 def copy_objects(files: Mapping[str, Sequence[str]], revisions: Mapping[str, Sequence[str | int]]) -> dict[str, str]:

@@ -323,10 +323,17 @@ def _config(where: Location) -> Proto:
     elif where.kind == "mysql":
         config.mysql.host, config.mysql.port, config.mysql.database = where.host, where.port, where.database
         config.mysql.user, config.mysql.password = where.user, where.password
+        for name, value in where.options.items():
+            if name == "ssl_verify":
+                config.mysql.ssl_options.verify_server_cert = value == "true"
+            else:
+                setattr(config.mysql.ssl_options, name.removeprefix("ssl_"), value)
     else:
         config.postgresql.host, config.postgresql.port = where.host, str(where.port)
         config.postgresql.dbname = where.database
         config.postgresql.user, config.postgresql.password = where.user, where.password
+        for name, value in where.options.items():
+            setattr(config.postgresql.ssloption, name, value)
     return config
 
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from spanwise.orchestrator.errors import SettingsError
 
 _PORTS = {"mysql": 3306, "postgresql": 5432}
+OPTIONS = {
+    "postgresql": ("sslmode", "sslrootcert", "sslcert", "sslkey"),
+    "mysql": ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify"),
+}
+"""The options that a URL may have, by kind of server: how the connection is encrypted, and what the server proves."""
+
+_SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _FORMS = (
     "It is a file such as .spanwise/metadata.db, mysql://user:password@host:3306/database "
     "or postgresql://user:password@host:5432/database."
@@ -41,6 +49,7 @@ class DatabaseServer:
     database: str
     user: str = ""
     password: str = field(default="", repr=False)
+    options: Mapping[str, str] = field(default_factory=dict)  #: see `OPTIONS`
 
     def __str__(self) -> str:
         user = f"{self.user}@" if self.user else ""
@@ -95,4 +104,21 @@ def _server(kind: Literal["mysql", "postgresql"], parts: SplitResult, port: int 
         database=database,
         user=unquote(parts.username or ""),
         password=unquote(parts.password or ""),
+        options=_options(kind, parts.query),
     )
+
+
+def _options(kind: Literal["mysql", "postgresql"], query: str) -> dict[str, str]:
+    """Refuses what it does not know: an option that is left out in silence may be the one that encrypts."""
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    for name, value in options.items():
+        if name not in OPTIONS[kind]:
+            raise SettingsError(
+                f"The metadata's {kind} URL has the option {name!r}, which is unknown. It takes: "
+                f"{', '.join(OPTIONS[kind])}."
+            )
+        if name == "sslmode" and value not in _SSL_MODES:
+            raise SettingsError(f"The metadata's sslmode is {value!r}. It is one of: {', '.join(_SSL_MODES)}.")
+        if name == "ssl_verify" and value not in ("true", "false"):
+            raise SettingsError(f"The metadata's ssl_verify is {value!r}. It is true or false.")
+    return options

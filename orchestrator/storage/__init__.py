@@ -3,7 +3,7 @@
 from spanwise.orchestrator.storage.archive import BucketArchive
 from spanwise.orchestrator.storage.bucket import StorageBucket, forget_buckets, open_bucket
 from spanwise.orchestrator.storage.copies import LocalCopies, machine_copies
-from spanwise.orchestrator.storage.listing import list_objects
+from spanwise.orchestrator.storage.listing import find_newest_span, list_objects
 from spanwise.orchestrator.storage.url import SCHEMES, ObjectInfo, ObjectUrl, is_object_url, parse_url, refuse_url
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "ObjectInfo",
     "ObjectUrl",
     "StorageBucket",
+    "find_newest_span",
     "forget_buckets",
     "is_object_url",
     "list_objects",

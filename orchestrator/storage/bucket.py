@@ -46,6 +46,14 @@ class StorageBucket:
             for chunk in obstore.list(self._objects, prefix or None):
                 yield from map(_info, chunk)
 
+    def list_folders(self, prefix: str) -> tuple[str, ...]:
+        """The names of the folders in a folder, whatever lies below them: a request for each thousand."""
+        import obstore
+
+        with self._translated(prefix):
+            found = obstore.list_with_delimiter(self._objects, prefix or None)
+            return tuple(str(name).rstrip("/").rpartition("/")[2] for name in found["common_prefixes"])
+
     def head(self, key: str) -> ObjectInfo | None:
         """What there is at a key; None if there is nothing."""
         import obstore

@@ -30,6 +30,9 @@ class HelpedBucket:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         yield from self._ask("list", prefix)
 
+    def list_folders(self, prefix: str) -> tuple[str, ...]:
+        return self._ask("list_folders", prefix)  # type: ignore[no-any-return]
+
     def head(self, key: str) -> ObjectInfo | None:
         return self._ask("head", key)  # type: ignore[no-any-return]
 

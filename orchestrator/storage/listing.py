@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from spanwise.orchestrator.errors import PatternError
 from spanwise.orchestrator.span_pattern import SpanPattern
 from spanwise.orchestrator.storage.bucket import open_bucket
 from spanwise.orchestrator.storage.url import ObjectInfo, parse_url
@@ -34,6 +35,32 @@ def list_objects(pattern: str) -> dict[str, ObjectInfo]:
         and (info.size_bytes or not info.key.endswith("/"))
         and not _is_hidden(info.key[depth:], pattern)
     }
+
+
+def find_newest_span(pattern: SpanPattern, most_empty: int = 20) -> int | None:
+    """The highest span that has objects, by the names of the folders of spans, without listing what is in all of them.
+
+    None where that cannot be told: spans are not the names of folders of one folder, or only few of the highest have
+    been looked into, and none has any.
+    """
+    segments = pattern.text.split("/")
+    dynamic = next((n for n, text in enumerate(segments) if re.search(r"[*?\[{]", text)), len(segments))
+    if dynamic >= len(segments) - 1:  # the files themselves carry the span
+        return None
+    try:
+        names = SpanPattern.parse(segments[dynamic])
+    except PatternError:
+        return None
+    if not names.has_span or names.calendar is not pattern.calendar:
+        return None
+    url = parse_url("/".join(segments[:dynamic]))
+    found = (names.match(name) for name in open_bucket(url.home).list_folders(url.key))
+    spans = sorted({each[0] for each in found if each is not None}, reverse=True)
+    for span in spans[:most_empty]:
+        here = (pattern.match(place) for place in list_objects(pattern.glob(span)))
+        if any(each is not None and each[0] == span for each in here):
+            return span
+    return None
 
 
 def _is_hidden(rest: str, pattern: str) -> bool:

@@ -37,7 +37,7 @@ def check_server(server: DatabaseServer) -> ServerCheck:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, variable: server.password},
+            env={**os.environ, variable: server.password, **_environment(server)},
             text=True,
             errors="replace",
             timeout=_TIMEOUT_S,
@@ -59,6 +59,11 @@ def format_check_command(server: DatabaseServer) -> str:
     return shlex.join([_programs(server)[0], "--password", *asking])
 
 
+def _environment(server: DatabaseServer) -> dict[str, str]:
+    """The options of the connection, as PostgreSQL's programs read them."""
+    return {f"PG{name.upper()}": value for name, value in server.options.items()} if server.kind == "postgresql" else {}
+
+
 def _programs(server: DatabaseServer) -> tuple[str, ...]:
     return ("mysqlcheck", "mariadb-check") if server.kind == "mysql" else ("pg_amcheck",)
 
@@ -67,5 +72,8 @@ def _arguments(server: DatabaseServer) -> list[str]:
     where = [f"--host={server.host}", f"--port={server.port}"]
     user = f"--user={server.user}" if server.kind == "mysql" else f"--username={server.user}"
     where += [user] if server.user else []
+    if server.kind == "mysql":
+        names = {"ssl_ca": "ssl-ca", "ssl_cert": "ssl-cert", "ssl_key": "ssl-key"}
+        where += [f"--{names[name]}={value}" for name, value in server.options.items() if name in names]
     quiet = ["--check", "--silent"] if server.kind == "mysql" else ["--no-password"]
     return [*where, *quiet, server.database]

@@ -9,7 +9,8 @@ import uuid
 import pytest
 
 from spanwise.orchestrator.errors import Conflict, ParameterError, StorageError
-from spanwise.orchestrator.storage import LocalCopies, list_objects, open_bucket, parse_url
+from spanwise.orchestrator.span_pattern import SpanPattern
+from spanwise.orchestrator.storage import LocalCopies, find_newest_span, list_objects, open_bucket, parse_url
 from tests.contract.object_storage import SERVERS, serve
 
 
@@ -118,6 +119,30 @@ def test_a_listing_finds_what_glob_would(bucket, folder):
     assert found("d[2]/**/*.csv") == ["d2/v1/a.csv", "d2/v1/deep/b.csv"]
     assert found("d1/v1/a.csv") == ["d1/v1/a.csv"]
     assert found("d?/none") == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "newest"),
+    [
+        ("{YYYY}-{MM}-{DD}/v{VERSION}/*.csv", "2024-05-02"),
+        ("numbers/n{SPAN}/*.csv", 12),
+        ("numbers/{SPAN}.csv", None),
+        ("*/n{SPAN}/*.csv", None),
+        ("years/{YYYY}/{MM}/{DD}/*.csv", None),
+    ],
+)
+def test_the_newest_span_is_told_by_the_names_of_folders(bucket, folder, pattern, newest):
+    """One that has no object of the pattern does not count; where folders do not tell, nothing is claimed."""
+    for name in (
+        "2024-05-01/v1/a.csv", "2024-05-02/v1/a.csv", "2024-05-03/v1/a.txt", "2024-05-04/readme",
+        "numbers/n7/a.csv", "numbers/n12/a.csv", "numbers/n012x/a.csv", "numbers/13.csv", "years/2024/05/01/a.csv",
+    ):  # fmt: skip
+        bucket.write((folder / name).key, b"x")
+    parsed = SpanPattern.parse(f"{folder}/{pattern}")
+
+    found = find_newest_span(parsed)
+
+    assert found == (parsed.calendar.parse(newest) if isinstance(newest, str) else newest)
 
 
 def test_a_copy_is_made_once_and_is_compared(bucket, folder, tmp_path):

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -673,3 +674,30 @@ with sqlite3.connect(sys.argv[1]) as database:
     found = store.find_claims("pinned", [f"flights/Trainer/model/{number}" for number in range(4)])
     assert [name[-1] for name in found] == ["1", "2"]
     store.close()
+
+
+def test_a_url_says_how_the_connection_is_encrypted():
+    """As the programs of the servers name it."""
+    one = parse_location("postgresql://ann:secret@db/runs?sslmode=verify-full&sslrootcert=/etc/ca.pem")
+    other = parse_location("mysql://ann@db/runs?ssl_ca=/etc/ca.pem&ssl_verify=true")
+
+    assert isinstance(one, DatabaseServer)
+    assert one.options == {"sslmode": "verify-full", "sslrootcert": "/etc/ca.pem"}
+    assert isinstance(other, DatabaseServer)
+    assert other.options == {"ssl_ca": "/etc/ca.pem", "ssl_verify": "true"}
+    assert "?" not in str(one)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgresql://db/runs?sslmod=require", "'sslmod', which is unknown. It takes: sslmode, sslrootcert"),
+        ("postgresql://db/runs?sslmode=on", "sslmode is 'on'. It is one of: disable, allow, prefer, require"),
+        ("mysql://db/runs?sslmode=require", "'sslmode', which is unknown. It takes: ssl_ca"),
+        ("mysql://db/runs?ssl_verify=1", "ssl_verify is '1'. It is true or false"),
+    ],
+)
+def test_an_option_that_is_not_understood_is_refused(url, said):
+    """A misspelled one might have been the one that encrypts."""
+    with pytest.raises(SettingsError, match=re.escape(said)):
+        parse_location(url)
