@@ -12,6 +12,7 @@ from typing import Final, Self
 
 from spanwise.orchestrator.errors import StateMismatch
 from spanwise.pipelines.input.commits import PassCommits
+from spanwise.pipelines.input.execution.budget import PassBudget
 from spanwise.pipelines.input.graph.fingerprint import of_files, of_steps
 from spanwise.pipelines.input.graph.rewrite import optimize
 from spanwise.pipelines.input.op import (
@@ -61,6 +62,7 @@ class DatasetIterator(Iterator[Element]):
             seed=seed,
             epoch=(epoch,) if isinstance(epoch, int) else epoch,
             dataset=dataset,
+            budget=PassBudget(options),
             report=self.reports.append,
         )
         self._commits = PassCommits()

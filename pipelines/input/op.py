@@ -22,6 +22,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeAlias
@@ -101,6 +102,17 @@ class KnobRegistry(Protocol):
     def register(self, knob: Knob, stream: Stream) -> None: ...
 
 
+class PassLimits(Protocol):
+    """What the windows of a pass may hold together, and how many functions it calls at once."""
+
+    calls: AbstractContextManager[object]
+
+    def join(self, holder: Any) -> Callable[[], None]: ...
+    def has_room(self, holder: Any, wanted_bytes: float) -> bool: ...
+    @property
+    def untried(self) -> int: ...
+
+
 class CommitRegistry(Protocol):
     """Knows the streams of a pass whose elements are committed."""
 
@@ -121,6 +133,7 @@ class Opening:
     observe: Callable[[Op, Stream], Stream] | None = None  #: wraps each stream as it is opened, to time it
     dataset: Callable[[Op], object] | None = None  #: makes a nested dataset as users' functions know it
     commits: CommitRegistry | None = None  #: the pass's streams whose elements are committed
+    budget: PassLimits | None = None  #: of the pass; None for no limits
     report: Callable[[object], None] | None = None  #: receives the reports of ops: `SnapshotUse`
 
     def open(self, op: Op) -> Stream:

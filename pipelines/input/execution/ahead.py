@@ -8,7 +8,7 @@ from collections.abc import Callable
 from spanwise.pipelines.input.execution.callers import CallerTeam, Workers
 from spanwise.pipelines.input.execution.process import Function
 from spanwise.pipelines.input.execution.window import Permits, SlotWindow
-from spanwise.pipelines.input.op import AUTOTUNE, Element, Knob, Opening, State, Stream
+from spanwise.pipelines.input.op import AUTOTUNE, Element, Knob, Opening, PassLimits, State, Stream
 from spanwise.pipelines.input.tuning.machine import available_cores
 from spanwise.pipelines.input.tuning.reading import CallTimes
 
@@ -20,6 +20,8 @@ def parallelism_knob(op: str, num_parallel: int, opening: Opening, *, minimum: i
     more than a quick function.
     """
     name = f"{op}.num_parallel"
+    if (most := opening.options.cpu_budget) is not None:
+        minimum, maximum, num_parallel = min(minimum, most), min(maximum, most), min(num_parallel, most)
     if num_parallel != AUTOTUNE:
         return Knob(name=name, kind="parallelism", value=num_parallel, minimum=num_parallel, maximum=num_parallel)
     value = minimum if opening.tuner is not None else min(maximum, available_cores())
@@ -48,6 +50,7 @@ class AheadStream(Stream):
         permits: Permits | None = None,
         work: CallTimes | None = None,
         on_ready: Callable[[], None] | None = None,
+        budget: PassLimits | None = None,
     ) -> None:
         """Nothing is started before the first element.
 
@@ -63,15 +66,19 @@ class AheadStream(Stream):
             ordered: whether results keep the order of the input.
             permits: held while an element is taken from the input.
             work: where the time of calls is summed up, or with permits that of taking elements.
+            budget: what the pass may hold, and how many calls it may make at once.
             on_ready: called when an element or the end can be taken without waiting.
         """
         self.work = CallTimes() if work is None and function is not None else work
         self._num_parallel = num_parallel
         self._size = window
-        self._window = SlotWindow(source, rows=rows, size=window, limit_bytes=limit_bytes, ordered=ordered)
+        self._window = SlotWindow(
+            source, rows=rows, size=window, limit_bytes=limit_bytes, ordered=ordered, budget=budget
+        )
         self._window.name, self._window.permits, self._window.on_ready = name, permits, on_ready
         if function is not None and num_parallel is not None:
-            self._window.team = CallerTeam(function, num_parallel, workers, name, self._window.finish)
+            calls = None if budget is None else budget.calls
+            self._window.team = CallerTeam(function, num_parallel, workers, name, self._window.finish, calls)
         self._closer = weakref.finalize(self, self._window.close)
 
     @property

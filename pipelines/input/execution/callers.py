@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -23,8 +24,15 @@ class CallerTeam:
     """The threads that call a function, each by itself or through a worker process of its own."""
 
     def __init__(
-        self, function: Function, size: Knob, workers: Workers, name: str, finish: Callable[[AheadSlot], None]
+        self,
+        function: Function,
+        size: Knob,
+        workers: Workers,
+        name: str,
+        finish: Callable[[AheadSlot], None],
+        permits: contextlib.AbstractContextManager[object] | None = None,
     ) -> None:
+        self._permits = permits or contextlib.nullcontext()  # held during each call
         self.watch: Callable[[int, int], None] | None = None  #: receives the start and the end of each call, in ns
         self._function = function
         self._size = size
@@ -85,6 +93,11 @@ class CallerTeam:
 
     def call(self, slot: AheadSlot, process: Process | None = None) -> None:
         """Puts the function's result, or its error, into the slot."""
+        with self._permits:
+            if not self._stopped:
+                self._call(slot, process)
+
+    def _call(self, slot: AheadSlot, process: Process | None) -> None:
         started, cpu, there = time.perf_counter(), time.thread_time(), process.cpu_s if process is not None else 0.0
         try:
             slot.element = self._result(slot, process)

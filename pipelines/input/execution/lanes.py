@@ -93,6 +93,7 @@ class LanesStream(InterleaveStream):
             window=lambda: 2 if turns.rows else 2 * turns.block,
             permits=self._permits,
             work=self.work,
+            budget=turns.budget,
             on_ready=None if ready is None else lambda: ready.put(number),
         )
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spanwise.pipelines.input.op import Element, State, Stream
+from spanwise.pipelines.input.op import Element, PassLimits, State, Stream
 from spanwise.pipelines.input.rows import RowCursor
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class Turns:
     rows: bool  #: whether the datasets give blocks of rows
     open_input: Callable[[], Stream]  #: of elements that name the datasets
     open_dataset: Callable[[Element, int], Stream]  #: of an element of the input and its number
+    budget: PassLimits | None = None  #: what the pass may hold
 
 
 class DatasetSlot:

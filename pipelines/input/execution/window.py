@@ -17,7 +17,7 @@ from typing import Final
 
 from spanwise.pipelines.input.execution.callers import CallerTeam, thread_mark
 from spanwise.pipelines.input.execution.slot import AheadSlot, Origin
-from spanwise.pipelines.input.op import Element, Knob, State, Stream
+from spanwise.pipelines.input.op import Element, Knob, PassLimits, State, Stream
 from spanwise.pipelines.input.rows import weigh
 from spanwise.pipelines.input.tuning.reading import CallTimes
 
@@ -63,8 +63,17 @@ class SlotWindow:
     on_ready: Callable[[], None] | None = None
 
     def __init__(
-        self, source: Stream, *, rows: bool, size: Callable[[], int], limit_bytes: float, ordered: bool
+        self,
+        source: Stream,
+        *,
+        rows: bool,
+        size: Callable[[], int],
+        limit_bytes: float,
+        ordered: bool,
+        budget: PassLimits | None = None,
     ) -> None:
+        self._budget = budget
+        self._leave = (lambda: None) if budget is None else budget.join(self)
         self.stopped = False
         self.element_bytes = 0.0
         self._source = source
@@ -83,6 +92,7 @@ class SlotWindow:
         self._runner: threading.Thread | None = None
         self.pulled = CallTimes()
         self._weighed = 0
+        self._taken_bytes = 0.0  # of an element as it comes from the input
         self._last: AheadSlot | None = None  # the end, if it came before others that are still worked on
         self._ended = False
 
@@ -134,6 +144,11 @@ class SlotWindow:
             self._make_room()
             return slot
         return self._last
+
+    @property
+    def held_bytes(self) -> float:
+        """About how much the elements on their way hold."""
+        return max(0, len(self._slots) - 1) * self.element_bytes
 
     def _make_room(self) -> None:
         if self._room.locked():
@@ -197,6 +212,7 @@ class SlotWindow:
     def close(self) -> None:
         """Stops the threads and closes the input; waits for them, but not in a thread of ours."""
         self.stopped = True
+        self._leave()
         self._make_room()
         if self._runner is None:
             self._source.close()
@@ -246,10 +262,20 @@ class SlotWindow:
     def _wait_for_room(self) -> bool:
         while not self.stopped:
             waiting = len(self._slots) - 1  # those given out of turn count too, which keeps the state small
-            if waiting <= 0 or (waiting < self._size() and (waiting + 1) * self.element_bytes <= self._limit_bytes):
+            if waiting <= 0 or (waiting < self._size() and self._may_hold(waiting + 1)):
                 return True
             self._room.acquire()
         return False
+
+    def _may_hold(self, count: int) -> bool:
+        wanted_bytes = count * self.element_bytes
+        if wanted_bytes > self._limit_bytes:
+            return False
+        if self._budget is None:
+            return True
+        if not self._weighed and count > self._budget.untried:
+            return False
+        return self._budget.has_room(self, wanted_bytes)
 
     def _fill(self, slot: AheadSlot) -> None:
         """Takes the slot's element from the input, or what comes instead of it."""
@@ -258,6 +284,9 @@ class SlotWindow:
                 started = time.perf_counter()
                 slot.element, slot.at, slot.stop = self._pull()
                 self.pulled.add(time.perf_counter() - started)
+                if self.team is not None and self.pulled.calls % 64 == 1:  # it is held until the call has ended
+                    self._taken_bytes = weigh(slot.element)
+                    self.element_bytes = max(self.element_bytes, self._taken_bytes)
             else:
                 with self.permits:
                     started, cpu = time.perf_counter(), time.thread_time()
@@ -313,9 +342,11 @@ class SlotWindow:
             self.on_ready()
 
     def _weigh(self, element: Element) -> None:
-        if self._weighed % 64 == 0:  # weighing takes longer than passing on
-            self.element_bytes = weigh(element)
         self._weighed += 1
+        if self._weighed % 64 == 1:  # weighing takes longer than passing on
+            self.element_bytes = max(weigh(element), self._taken_bytes)
+        if self._weighed == 1:
+            self._make_room()  # now it is known how many may be held
 
 
 def _pieces(

@@ -86,6 +86,7 @@ class Interleave(Op):
             rows=in_rows(self),
             open_input=lambda: open_elements(opening, self.input),
             open_dataset=lambda element, number: self._open_dataset(element, number, opening),
+            budget=opening.budget,
         )
         if self.num_parallel is None:
             return InterleaveStream(turns)

@@ -229,6 +229,7 @@ def open_calls(op: Calling, call: Apply, source: Stream, opening: Opening, *, ro
         num_parallel=knob,
         workers=op.workers,
         ordered=opening.is_ordered(op.deterministic),
+        budget=opening.budget,
     )
     if op.num_parallel == AUTOTUNE and opening.tuner is not None:
         opening.tuner.register(knob, stream)

@@ -40,7 +40,9 @@ class Prefetch(Op):
             return math.ceil(self.buffer / opening.block.value) if rows else self.buffer
 
         limit_bytes = math.inf if self.limit_bytes is None else self.limit_bytes
-        stream = AheadStream(source, name=self.name, rows=rows, window=window, limit_bytes=limit_bytes)
+        stream = AheadStream(
+            source, name=self.name, rows=rows, window=window, limit_bytes=limit_bytes, budget=opening.budget
+        )
         if self.buffer == AUTOTUNE and opening.tuner is not None:
             opening.tuner.register(knob, stream)
         return stream
